@@ -1,0 +1,60 @@
+"""The `compilefarm` command."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+from compilefarm.core.errors import FarmError
+
+# Where each command lives. Imported only when it is used: a pod that asks for the status has no gateway installed.
+_COMMANDS = {
+    "serve": ("compilefarm.cli.serve", "run a farm: gateway, workers on this host, and a store"),
+    "demo": ("compilefarm.cli.demo", "start a farm and show the whole story on this machine"),
+    "status": ("compilefarm.cli.status", "show workers, queue, hits and store of a farm"),
+    "inspect": ("compilefarm.cli.inspect", "describe what a farm has stored under a key"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command. Returns its exit status: 0 done, 1 it could not be done, 2 it was asked wrongly."""
+    parser = argparse.ArgumentParser(
+        prog="compilefarm",
+        description="A compile farm for torch.compile.",
+        epilog="compilefarm COMMAND --help says more",
+    )
+    version = f"%(prog)s {importlib.metadata.version('compilefarm')}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for name, (module, text) in _COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text)
+        if name in given[:1]:
+            command.set_defaults(run=_load(module, command))
+    parsed = parser.parse_args(given)
+    try:
+        code: int = parsed.run(parsed)
+    except FarmError as error:
+        print(f"compilefarm {parsed.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _load(module: str, command: argparse.ArgumentParser) -> object:
+    try:
+        implementation = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("compilefarm"):
+            raise
+        command.error(f"the package {error.name!r} is missing; install compilefarm[all]")
+    implementation.add_arguments(command)
+    return implementation.run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""`compilefarm serve`: gateway, local workers and embedded store in one process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from compilefarm.core.errors import FarmError
+from compilefarm.service.app import Gateway
+from compilefarm.service.config import GatewayConfig
+from compilefarm.store.opening import open_store
+from compilefarm.worker.pool import LocalPool, PoolSettings
+
+READY_LINE = "compilefarm: ready at "
+_GRACE_SECONDS = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    option = parser.add_argument
+    option("--listen", default="127.0.0.1:7077", metavar="HOST:PORT", help="default: %(default)s; port 0: any free one")
+    option("--store", default=str(_default_store()), metavar="DIR", help="keep artifacts there; default: %(default)s")
+    option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="compile for; auto: GPUs if there are any")
+    option("--slots", type=_positive, default=1, metavar="N", help="compiles at a time; per GPU on CUDA; default: 1")
+    option(
+        "--compile-timeout",
+        type=_positive,
+        default=3600,
+        metavar="SECONDS",
+        help="end a compile that takes longer; default: %(default)s",
+    )
+    option(
+        "--verify",
+        choices=("before", "off"),
+        default="before",
+        help="check each artifact in a clean process before it is served; default: %(default)s",
+    )
+    option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves until SIGTERM or SIGINT."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        return asyncio.run(_serve(arguments))
+    except (FarmError, RuntimeError) as error:
+        print(f"compilefarm serve: {error}", file=sys.stderr)
+        return 1
+
+
+async def _serve(arguments: argparse.Namespace) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    gateway = Gateway(
+        GatewayConfig(listen=arguments.listen, insecure=arguments.insecure),
+        store=await open_store(arguments.store),
+        pool=LocalPool(
+            PoolSettings(
+                cuda_devices=await asyncio.to_thread(_cuda_devices, arguments.device),
+                slots=arguments.slots,
+                cache_folder=_cache_folder(),
+                compile_seconds=arguments.compile_timeout,
+                verify=arguments.verify == "before",
+            )
+        ),
+    )
+    starting = asyncio.create_task(gateway.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return 0
+        starting.result()
+        print(f"{READY_LINE}{gateway.address}", flush=True)
+        await stopping
+        return 0
+    finally:
+        stopping.cancel()
+        await gateway.close(grace_seconds=_GRACE_SECONDS)
+
+
+def _cuda_devices(device: str) -> tuple[str, ...]:
+    """The GPUs to compile on, as CUDA_VISIBLE_DEVICES names them."""
+    if device == "cpu":
+        return ()
+    # In another process: a service that holds a CUDA context takes memory from the jobs.
+    program = "import torch; print(torch.cuda.device_count())"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise RuntimeError(f"torch cannot be imported by {sys.executable}: {result.stderr.strip()[-500:]}")
+    count = int(result.stdout.split()[-1])
+    if count == 0 and device == "cuda":
+        raise RuntimeError("torch sees no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu")
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return tuple(visible[:count] or map(str, range(count)))
+
+
+def _default_store() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "compilefarm" / "store"
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "compilefarm"
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not at least 1")
+    return number

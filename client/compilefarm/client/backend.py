@@ -1,0 +1,40 @@
+"""The entry point of `torch.compile(model, backend="compilefarm")`: one Farm for the process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from compilefarm.client.config import read_config
+from compilefarm.client.farm import Farm
+from compilefarm.client.runtime import Options, Program
+
+_lock = threading.Lock()
+_farm: Farm | None = None
+
+
+def compilefarm(
+    graph_module: Any,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Options | None = None,
+    name: str = "",
+) -> Program:
+    """As `Farm.backend`, with the farm that COMPILEFARM_ADDRESS names.
+
+    Raises:
+        ConfigurationError: the environment names none, or something unknown.
+    """
+    return _farm_of_process().backend(graph_module, example_inputs, mode=mode, options=options, name=name)
+
+
+def _farm_of_process() -> Farm:
+    global _farm
+    with _lock:
+        if _farm is None:
+            config = read_config(os.environ)
+            _farm = Farm(config.address, on_miss=config.on_miss, timeout_seconds=config.timeout_seconds)
+        return _farm

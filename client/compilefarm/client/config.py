@@ -1,0 +1,109 @@
+"""What a client can be told. The environment is read here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+OnMiss = Literal["wait", "local", "error"]
+
+ADDRESS = "COMPILEFARM_ADDRESS"
+ON_MISS = "COMPILEFARM_ON_MISS"
+TIMEOUT_SECONDS = "COMPILEFARM_TIMEOUT_SECONDS"
+DEFAULT_ON_MISS: OnMiss = "wait"
+DEFAULT_TIMEOUT_SECONDS = 600.0
+DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
+
+_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS)
+# Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
+# (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
+_FROM_KUBERNETES = re.compile(
+    r"COMPILEFARM(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_[A-Z]+(_[A-Z]+)?)?)"
+)
+_HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+
+
+class ConfigurationError(ValueError):
+    """The client was told something that it cannot act on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How a client talks to its farm.
+
+    Attributes:
+        address: "host:port", or "unix:/path" for a socket.
+        on_miss: what to do about a graph that is not stored. "wait" has the farm compile it, "local" compiles it here,
+            "error" raises: nothing is ever compiled here.
+        timeout_seconds: what one graph may spend on the farm before it is compiled here.
+        connect_timeout_seconds: what finding out that nobody answers may take.
+        retry_connect_seconds: how long an address at which nobody answered is left alone.
+    """
+
+    address: str
+    on_miss: OnMiss = DEFAULT_ON_MISS
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS
+    retry_connect_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        _check_address(self.address)
+        if self.on_miss not in get_args(OnMiss):
+            raise ConfigurationError(f"on_miss is {self.on_miss!r}: use one of {', '.join(get_args(OnMiss))}")
+        for name in ("timeout_seconds", "connect_timeout_seconds", "retry_connect_seconds"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigurationError(f"{name} is {getattr(self, name)}: use a number of seconds above zero")
+
+
+def read_address(environ: Mapping[str, str]) -> str:
+    """The address that the environment names.
+
+    Raises:
+        ConfigurationError: it names none.
+    """
+    address = environ.get(ADDRESS, "")
+    if not address:
+        raise ConfigurationError(
+            f"no compile farm is named: set {ADDRESS}=host:port, or use Farm('host:port').backend as the backend"
+        )
+    return address
+
+
+def read_config(environ: Mapping[str, str]) -> ClientConfig:
+    """The configuration that the environment describes.
+
+    Raises:
+        ConfigurationError: a name is unknown, a value cannot be used, or the address is missing.
+    """
+    unknown = sorted(
+        name
+        for name in environ
+        if name.startswith("COMPILEFARM_") and name not in _NAMES and not _FROM_KUBERNETES.fullmatch(name)
+    )
+    if unknown:
+        raise ConfigurationError(f"unknown in the environment: {', '.join(unknown)}; known are {', '.join(_NAMES)}")
+    return ClientConfig(
+        address=read_address(environ),
+        on_miss=environ.get(ON_MISS, DEFAULT_ON_MISS),  # type: ignore[arg-type]  # checked when it is made
+        timeout_seconds=_seconds(environ),
+    )
+
+
+def _seconds(environ: Mapping[str, str]) -> float:
+    text = environ.get(TIMEOUT_SECONDS)
+    if text is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError(f"{TIMEOUT_SECONDS} is {text!r}: use a number of seconds") from None
+
+
+def _check_address(address: str) -> None:
+    if address.startswith("unix:"):
+        return
+    match = _HOST_AND_PORT.fullmatch(address)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise ConfigurationError(f"{address!r} is no address of a farm: use host:port, without http://")

@@ -1,0 +1,157 @@
+"""The line to the farm: made late, one for each process, and given up for a while when nobody answers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+
+from compilefarm.client.clock import Clock
+from compilefarm.client.config import ClientConfig
+from compilefarm.client.refusals import error_of
+from compilefarm.core.errors import FarmError, NotAFarm, OutOfTime, Unreachable
+from compilefarm.v1.blob_service_pb2 import FindMissingRequest
+from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
+from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
+
+OpenChannel = Callable[[ClientConfig], grpc.Channel]
+
+_NOBODY = (Unreachable, NotAFarm)
+# GRPC_ENABLE_FORK_SUPPORT as grpcio reads it when it is imported.
+_FORK_SUPPORT = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "1").lower() in ("1", "true", "yes")
+
+
+def open_channel(config: ClientConfig) -> grpc.Channel:
+    """A channel as this client wants it. It connects at the first call."""
+    return grpc.insecure_channel(
+        config.address,
+        options=[
+            # http_proxy is meant for the way out of a cluster; a farm is inside.
+            ("grpc.enable_http_proxy", 0),
+            # Channels to one address share connections and their backoff otherwise, over a restart of the farm too.
+            ("grpc.use_local_subchannel_pool", 1),
+            # The least time of an attempt, in spite of its name: the default is 20 s. The first call ends before it.
+            ("grpc.min_reconnect_backoff_ms", int((config.connect_timeout_seconds + 1) * 1000)),
+            ("grpc.initial_reconnect_backoff_ms", 200),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            # A machine that vanishes says nothing; a stream that waits for a compile would never end.
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.max_pings_without_data", 0),
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A channel over which the farm has answered, and its services."""
+
+    channel: grpc.Channel
+    compiles: CompileServiceStub
+    blobs: BlobServiceStub
+
+
+@dataclass(slots=True)
+class _ProcessState:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    line: Line | None = None
+    given_up: tuple[FarmError, float] | None = None
+
+
+class Connection:
+    """The line of this process to the farm. Threads share it; a forked process makes its own."""
+
+    def __init__(self, config: ClientConfig, *, clock: Clock, open_channel: OpenChannel = open_channel) -> None:
+        self._config = config
+        self._clock = clock
+        self._open_channel = open_channel
+        # By process id. What a parent process left here is not touched in its child, not even freed: neither its lock,
+        # which a thread of it may hold for ever, nor its channel, whose threads are not there.
+        self._states: dict[int, _ProcessState] = {}
+
+    def line(self) -> Line:
+        """The line, made if there is none.
+
+        Raises:
+            Unreachable, NotAFarm: nobody, or somebody else, answers; or that was so a short while ago.
+            FarmError: the farm refuses to talk.
+        """
+        state = self._state()
+        # Many threads wait for one attempt.
+        with state.lock:
+            if state.line is None:
+                self._check_forked()
+                self._check_given_up(state)
+                state.line = self._connect(state)
+            return state.line
+
+    @contextmanager
+    def calls(self) -> Iterator[None]:
+        """Turns what grpc raises inside into FarmErrors."""
+        try:
+            yield
+        except grpc.RpcError as refusal:
+            raise error_of(refusal, address=self._config.address) from None
+
+    def give_up(self, error: FarmError) -> None:
+        """Leaves the address alone for a while, if the error says that nobody is there."""
+        if isinstance(error, _NOBODY):
+            state = self._state()
+            with state.lock:
+                # Not closed: another thread may be about to use it. It ends with its last user.
+                state.line = None
+                state.given_up = (error, self._clock.now() + self._config.retry_connect_seconds)
+
+    def close(self) -> None:
+        """Ends the line. A later call makes a new one."""
+        state = self._state()
+        with state.lock:
+            if state.line is not None:
+                state.line.channel.close()
+                state.line = None
+
+    def _state(self) -> _ProcessState:
+        return self._states.setdefault(os.getpid(), _ProcessState())
+
+    def _check_forked(self) -> None:
+        parents = [state for process, state in self._states.items() if process != os.getpid()]
+        if not _FORK_SUPPORT and any(state.line is not None for state in parents):
+            raise Unreachable(
+                "this process was forked from one that talked to the farm, and gRPC would hang in it: "
+                "unset GRPC_ENABLE_FORK_SUPPORT"
+            )
+
+    def _check_given_up(self, state: _ProcessState) -> None:
+        if state.given_up is None:
+            return
+        error, until = state.given_up
+        left = until - self._clock.now()
+        if left > 0:
+            raise type(error)(f"{error}; the next attempt is in {left:.0f} s")
+
+    def _connect(self, state: _ProcessState) -> Line:
+        channel = self._open_channel(self._config)
+        line = Line(channel=channel, compiles=CompileServiceStub(channel), blobs=BlobServiceStub(channel))
+        try:
+            with self.calls():
+                # Cheap to answer for a farm, and nobody else knows the question.
+                line.blobs.FindMissing(FindMissingRequest(), timeout=self._config.connect_timeout_seconds)
+        except FarmError as error:
+            channel.close()
+            failure = self._silence() if isinstance(error, OutOfTime) else error
+            if isinstance(failure, _NOBODY):
+                state.given_up = (failure, self._clock.now() + self._config.retry_connect_seconds)
+            raise failure from None
+        except BaseException:
+            channel.close()
+            raise
+        state.given_up = None
+        return line
+
+    def _silence(self) -> Unreachable:
+        seconds = self._config.connect_timeout_seconds
+        return Unreachable(f"nobody answers at {self._config.address} within {seconds:g} s: check address and network")

@@ -1,0 +1,194 @@
+"""One graph's talk with the farm: ask, wait, fetch; and ask again where that can help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from compilefarm.client.blobs import fetch, send_missing
+from compilefarm.client.clock import Budget
+from compilefarm.client.connection import Connection
+from compilefarm.client.records import Entry, Outcome
+from compilefarm.client.runtime import Encoded, Runtime
+from compilefarm.core.artifacts import blobs_of
+from compilefarm.core.errors import (
+    Busy,
+    Draining,
+    InternalError,
+    MissingBlobs,
+    NotStored,
+    StoreUnavailable,
+    Unreachable,
+    WorkerLost,
+)
+from compilefarm.core.keys import key_of
+from compilefarm.v1 import compile_service_pb2 as wire
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
+from compilefarm.v1.manifest_pb2 import Manifest
+
+OnProgress = Callable[[str, float, int], None]
+
+_OUTCOMES: dict[int, Outcome] = {
+    wire.OUTCOME_HIT: "hit",
+    wire.OUTCOME_COMPILED: "compiled",
+    wire.OUTCOME_JOINED: "joined",
+}
+# The same question may have an answer a moment later: the key leads to the same job, to its result, or to a new job
+# (a blob that is gone makes the entry a miss).
+_WORTH_ASKING_AGAIN = (Draining, WorkerLost, StoreUnavailable, Unreachable, MissingBlobs, NotStored)
+_SECONDS_BEFORE_ASKING_AGAIN = (1.0, 3.0)
+# A farm that says "at once" again and again is not asked in a tight loop.
+_LEAST_SECONDS_WHEN_BUSY = 0.5
+
+
+class CompileFailed(Exception):
+    """The farm tried and has no artifact.
+
+    Attributes:
+        reason: the kind of failure as a word ("compile_error", "timeout").
+    """
+
+    def __init__(self, failure: CompileFailure) -> None:
+        super().__init__(": ".join(text for text in (failure.error_type, failure.message) if text))
+        self.reason = FailureKind.Name(failure.kind).removeprefix("FAILURE_KIND_").lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """An artifact, fetched and fit to be loaded here.
+
+    Attributes:
+        outcome: how the farm came by it.
+        manifest: its description.
+        blobs: stored bytes by digest, all that the manifest names.
+    """
+
+    outcome: Outcome
+    manifest: Manifest
+    blobs: Mapping[str, bytes]
+
+
+class Exchange:
+    """The talk about one graph.
+
+    Args:
+        encoded: the graph.
+        connection: to the farm.
+        runtime: gets ready for loading while the farm works.
+        budget: what the talk may take.
+        entry: where it is noted.
+    """
+
+    def __init__(
+        self, encoded: Encoded, *, connection: Connection, runtime: Runtime, budget: Budget, entry: Entry
+    ) -> None:
+        self._encoded = encoded
+        self._connection = connection
+        self._runtime = runtime
+        self._budget = budget
+        self._entry = entry
+
+    def look_up(self) -> Delivery:
+        """Fetches the artifact if it is stored.
+
+        Raises:
+            NotStored: it is not; the message names the key.
+            FarmError: the farm gave none.
+        """
+        try:
+            with self._entry.phase("wait"):
+                manifest = self._ask_lookup()
+            return self._fetch(manifest, outcome="hit")
+        except NotStored:
+            key = key_of(self._encoded.job).text
+            self._entry.name_key(key)
+            raise NotStored(f"nothing is stored under {key}: prewarm this graph, or ask with on_miss='wait'") from None
+
+    def compile(self, *, on_progress: OnProgress) -> Delivery:
+        """Fetches the artifact, and waits for the farm to make it if it is not stored.
+
+        Raises:
+            CompileFailed: the farm tried and has none.
+            FarmError: the farm gave none.
+        """
+        with self._entry.phase("wait"):
+            # An address at which nobody answers is not asked again.
+            self._connection.line()
+        delays = list(_SECONDS_BEFORE_ASKING_AGAIN)
+        while True:
+            try:
+                return self._compile_once(on_progress)
+            except Busy as error:
+                delay = max(error.retry_after_seconds, _LEAST_SECONDS_WHEN_BUSY)
+                if not self._budget.allows(delay):
+                    raise
+            except _WORTH_ASKING_AGAIN as error:
+                if not delays or not self._budget.allows(delays[0]):
+                    self._connection.give_up(error)
+                    raise
+                delay = delays.pop(0)
+            with self._entry.phase("wait"):
+                self._budget.wait(delay)
+
+    def _compile_once(self, on_progress: OnProgress) -> Delivery:
+        with self._entry.phase("wait"):
+            if self._encoded.blobs:
+                sent = send_missing(self._encoded.blobs, connection=self._connection, budget=self._budget)
+                self._entry.count(sent=sent)
+            finished = self._ask_compile(on_progress)
+        if finished.HasField("failure"):
+            raise CompileFailed(finished.failure)
+        if not finished.HasField("manifest") or finished.outcome not in _OUTCOMES:
+            raise InternalError("the farm says that it is done, but not what came of it: upgrade the older end")
+        return self._fetch(finished.manifest, outcome=_OUTCOMES[finished.outcome])
+
+    def _ask_lookup(self) -> Manifest:
+        request = wire.LookupRequest(job=self._encoded.job)
+        line = self._connection.line()
+        self._entry.count(sent=request.ByteSize())
+        with self._connection.calls():
+            call = line.compiles.Lookup.future(request, timeout=self._budget.left())
+            try:
+                self._runtime.preload()
+                return call.result().manifest
+            finally:
+                call.cancel()
+
+    def _ask_compile(self, on_progress: OnProgress) -> wire.Finished:
+        request = wire.CompileRequest(job=self._encoded.job)
+        line = self._connection.line()
+        self._entry.count(sent=request.ByteSize())
+        with self._connection.calls():
+            call = line.compiles.Compile(request, timeout=self._budget.left())
+            try:
+                # gRPC's own threads send the request and receive the first events meanwhile.
+                self._runtime.preload()
+                return self._follow(call, on_progress)
+            finally:
+                call.cancel()
+
+    def _follow(self, call: Iterable[wire.CompileResponse], on_progress: OnProgress) -> wire.Finished:
+        for response in call:
+            event = response.WhichOneof("event")
+            if event == "accepted":
+                self._entry.name_key(response.accepted.key)
+            elif event == "progress":
+                progress = response.progress
+                on_progress(_word(progress.phase), progress.elapsed_seconds, progress.jobs_ahead)
+            elif event == "finished":
+                return response.finished
+        raise InternalError("the farm ended the talk without an answer")
+
+    def _fetch(self, manifest: Manifest, *, outcome: Outcome) -> Delivery:
+        self._entry.name_key(manifest.key)
+        self._runtime.check_fits(manifest, self._encoded.job.environment)
+        with self._entry.phase("fetch"):
+            blobs = fetch(blobs_of(manifest), connection=self._connection, budget=self._budget)
+        self._entry.count(fetched=sum(map(len, blobs.values())))
+        return Delivery(outcome=outcome, manifest=manifest, blobs=blobs)
+
+
+def _word(phase: int) -> str:
+    if phase not in Phase.values():
+        return "working"
+    return Phase.Name(phase).removeprefix("PHASE_").lower()  # type: ignore[arg-type]  # checked above

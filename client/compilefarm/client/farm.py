@@ -1,0 +1,198 @@
+"""A compile farm as a pod sees it: graphs go in, callables come out, whatever happens on the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compilefarm.client.announcements import announce, announce_defect
+from compilefarm.client.clock import Budget, Clock, SystemClock
+from compilefarm.client.config import (
+    DEFAULT_CONNECT_TIMEOUT_SECONDS,
+    DEFAULT_ON_MISS,
+    DEFAULT_TIMEOUT_SECONDS,
+    ClientConfig,
+    OnMiss,
+    read_address,
+)
+from compilefarm.client.connection import Connection, OpenChannel, open_channel
+from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
+from compilefarm.client.outputs import first_of, returning_tuple, returns_one_value
+from compilefarm.client.records import PROCESS_LEDGER, Entry, Ledger, Outcome
+from compilefarm.client.runtime import Options, Program, Runtime, TorchRuntime, merge_options
+from compilefarm.core.errors import FarmError, NotAllowed, NotStored
+from compilefarm.graph.bypass import Bypass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a Farm stands on; tests put it on something else.
+
+    Attributes:
+        runtime: torch.
+        clock: time.
+        open_channel: the network.
+        ledger: where graphs are noted.
+    """
+
+    runtime: Runtime = field(default_factory=TorchRuntime)
+    clock: Clock = field(default_factory=SystemClock)
+    open_channel: OpenChannel = open_channel
+    ledger: Ledger = PROCESS_LEDGER
+
+
+def _ignore_progress(phase: str, elapsed_seconds: float, jobs_ahead: int) -> None:
+    """Nobody watches."""
+
+
+class Farm:
+    """A compile farm. Threads may share it, and forked processes may go on using it.
+
+    Args:
+        address: "host:port"; None takes it from COMPILEFARM_ADDRESS.
+        on_miss: what to do about a graph that is not stored: "wait" for the farm to compile it, compile it "local"-ly,
+            or raise an "error". With "error" nothing is ever compiled here: what the farm cannot give raises.
+        timeout_seconds: what one graph may spend on the farm before it is compiled here.
+        connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
+        on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
+            "verifying"), the seconds since the job was queued, and the number of jobs ahead of it.
+        surroundings: what it stands on.
+
+    Raises:
+        ConfigurationError: an argument cannot be used, or there is no address.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        on_miss: OnMiss = DEFAULT_ON_MISS,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
+        on_progress: OnProgress = _ignore_progress,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        self._config = ClientConfig(
+            address=read_address(os.environ) if address is None else address,
+            on_miss=on_miss,
+            timeout_seconds=timeout_seconds,
+            connect_timeout_seconds=connect_timeout_seconds,
+        )
+        self._on_progress = on_progress
+        self._around = surroundings or Surroundings()
+        self._connection = Connection(self._config, clock=self._around.clock, open_channel=self._around.open_channel)
+
+    def backend(
+        self,
+        graph_module: Any,
+        example_inputs: Sequence[Any],
+        *,
+        mode: str | None = None,
+        options: Options | None = None,
+        name: str = "",
+    ) -> Program:
+        """A backend of torch.compile: `torch.compile(model, backend=farm.backend)`.
+
+        Args:
+            graph_module: as Dynamo captured it.
+            example_inputs: one for each placeholder.
+            mode: as in torch.compile.
+            options: Inductor options, as in torch.compile.
+            name: as in torch.compile; it shows in the log line and decides nothing.
+
+        Raises:
+            NotAllowed: the farm refuses this caller.
+            FarmError, Bypass, CompileFailed: with on_miss="error", the farm has no artifact.
+        """
+        return self._obtain(graph_module, example_inputs, options=merge_options(mode=mode, options=options), name=name)
+
+    def compile(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options | None = None) -> Program:
+        """Compiles a graph that was captured by other means, such as torch.fx.symbolic_trace.
+
+        Returns:
+            A callable that takes what the graph takes, in order. It returns what the graph returns: a single value, or
+            a list or tuple.
+
+        Raises:
+            As `backend`.
+        """
+        merged = merge_options(mode=None, options=options)
+        if returns_one_value(graph_module):
+            return first_of(self._obtain(returning_tuple(graph_module), example_inputs, options=merged, name=""))
+        return self._obtain(graph_module, example_inputs, options=merged, name="")
+
+    def close(self) -> None:
+        """Ends the connection. What was compiled stays usable; a later graph connects again."""
+        self._connection.close()
+
+    def _obtain(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, name: str) -> Program:
+        entry = self._around.ledger.open(name=name, nodes=len(graph_module.graph.nodes), clock=self._around.clock)
+        try:
+            return self._from_farm(graph_module, example_inputs, options=options, entry=entry)
+        except NotAllowed as error:
+            entry.close(None, reason=error.reason, message=str(error))
+            raise
+        except (Bypass, CompileFailed, FarmError) as error:
+            self._settle(entry, self._outcome_of(error), reason=error.reason, message=str(error))
+            if self._config.on_miss == "error":
+                raise
+            announce(entry.record)
+        except Exception as error:
+            # A defect of the client must not cost the pod its model.
+            self._settle(entry, "fallback", reason="defect", message=f"{type(error).__name__}: {error}")
+            if self._config.on_miss == "error":
+                raise
+            announce_defect(entry.record, error)
+        with entry.phase("local"):
+            return self._around.runtime.compile_locally(graph_module, example_inputs, options=options)
+
+    def _from_farm(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, entry: Entry
+    ) -> Program:
+        around = self._around
+        with entry.phase("encode"):
+            encoded = around.runtime.encode(graph_module, example_inputs, options=options)
+        exchange = Exchange(
+            encoded,
+            connection=self._connection,
+            runtime=around.runtime,
+            budget=Budget(self._config.timeout_seconds, clock=around.clock),
+            entry=entry,
+        )
+        if self._config.on_miss == "wait":
+            delivery = exchange.compile(on_progress=self._on_progress)
+        else:
+            delivery = exchange.look_up()
+        with entry.phase("load"):
+            program = around.runtime.load(delivery.manifest, blobs=delivery.blobs)
+        entry.close(delivery.outcome)
+        announce(entry.record)
+        return _timing_first_call(program, entry=entry)
+
+    def _outcome_of(self, error: Exception) -> Outcome:
+        if isinstance(error, Bypass):
+            return "bypass"
+        return "local" if isinstance(error, NotStored) and self._config.on_miss == "local" else "fallback"
+
+    def _settle(self, entry: Entry, outcome: Outcome, *, reason: str, message: str) -> None:
+        entry.close(None if self._config.on_miss == "error" else outcome, reason=reason, message=message)
+
+
+def _timing_first_call(program: Program, *, entry: Entry) -> Program:
+    call = program
+
+    def first(*inputs: Any) -> Any:
+        nonlocal call
+        with entry.phase("first_call"):
+            result = program(*inputs)
+        call = program
+        return result
+
+    call = first
+
+    def run(*inputs: Any) -> Any:
+        return call(*inputs)
+
+    return run

@@ -1,0 +1,37 @@
+"""Graphs that return one value. Artifacts return several, so such a graph is changed and its result unpacked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compilefarm.client.runtime import Program
+
+
+def returns_one_value(graph_module: Any) -> bool:
+    """Whether the graph returns the result of a node as it is, rather than a tuple or list."""
+    import torch.fx
+
+    return isinstance(_returned(graph_module), torch.fx.Node)
+
+
+def returning_tuple(graph_module: Any) -> Any:
+    """A copy of the graph that returns a tuple of the one value; parameters are shared with the original."""
+    import torch.fx
+
+    graph = torch.fx.Graph()
+    value = graph.graph_copy(graph_module.graph, {})
+    graph.output((value,))
+    return torch.fx.GraphModule(graph_module, graph)
+
+
+def first_of(program: Program) -> Program:
+    """The program that returns the first of the values that `program` returns."""
+
+    def run(*inputs: Any) -> Any:
+        return program(*inputs)[0]
+
+    return run
+
+
+def _returned(graph_module: Any) -> Any:
+    return next(iter(reversed(graph_module.graph.nodes))).args[0]

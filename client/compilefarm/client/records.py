@@ -1,0 +1,144 @@
+"""What became of each graph, for `compilefarm.client.stats()`."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from compilefarm.client.clock import Clock
+
+Outcome = Literal["hit", "compiled", "joined", "bypass", "fallback", "local"]
+Phase = Literal["encode", "wait", "fetch", "load", "local", "first_call"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphRecord:
+    """One graph.
+
+    Attributes:
+        number: position among the graphs of this process, from 0.
+        name: what `torch.compile(name=...)` calls it; empty if nothing.
+        nodes: nodes of the graph.
+        outcome: "hit" (it was stored), "compiled" (the farm compiled it for us), "joined" (the farm was compiling it
+            already), "bypass" (the farm was not asked), "fallback" (the farm was asked in vain), "local" (it was not
+            stored, and on_miss says to compile here), or None while it is under way or after an error was raised.
+        key: the key; empty if the farm did not name one.
+        reason: why it was not the farm, as a word for machines; empty if it was.
+        message: the same for people.
+        seconds: by phase, those that took place. "wait" begins when the line to the farm is made and ends with its
+            answer, "local" is a compile here, "first_call" the first call of a loaded artifact.
+        bytes_sent: job and tensors.
+        bytes_fetched: blobs of the artifact.
+    """
+
+    number: int
+    name: str
+    nodes: int
+    outcome: Outcome | None = None
+    key: str = ""
+    reason: str = ""
+    message: str = ""
+    seconds: Mapping[Phase, float] = field(default_factory=dict)
+    bytes_sent: int = 0
+    bytes_fetched: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All graphs together.
+
+    Attributes:
+        graphs: number of graphs by outcome; those without one are not counted.
+        seconds: by phase.
+        bytes_sent: to the farm.
+        bytes_fetched: from the farm.
+    """
+
+    graphs: Mapping[Outcome, int]
+    seconds: Mapping[Phase, float]
+    bytes_sent: int
+    bytes_fetched: int
+
+
+class Ledger:
+    """The records of a process. Threads share it: each record is replaced as a whole, by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._records: dict[int, GraphRecord] = {}
+
+    def open(self, *, name: str, nodes: int, clock: Clock) -> Entry:
+        """Begins the record of a graph."""
+        return Entry(GraphRecord(number=next(self._numbers), name=name, nodes=nodes), ledger=self, clock=clock)
+
+    def put(self, record: GraphRecord) -> None:
+        """Keeps a record in place of the one with the same number."""
+        self._records[record.number] = record
+
+    def records(self) -> list[GraphRecord]:
+        """All records, in the order in which the graphs came."""
+        return sorted(self._records.copy().values(), key=lambda record: record.number)
+
+
+class Entry:
+    """The record of one graph while it is being written."""
+
+    def __init__(self, record: GraphRecord, *, ledger: Ledger, clock: Clock) -> None:
+        self.record = record
+        self._ledger = ledger
+        self._clock = clock
+        ledger.put(record)
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Adds the seconds that pass inside."""
+        started = self._clock.now()
+        try:
+            yield
+        finally:
+            spent = self.record.seconds.get(phase, 0.0) + self._clock.now() - started
+            self._change(replace(self.record, seconds={**self.record.seconds, phase: spent}))
+
+    def name_key(self, key: str) -> None:
+        """Notes the key."""
+        self._change(replace(self.record, key=key))
+
+    def count(self, *, sent: int = 0, fetched: int = 0) -> None:
+        """Adds bytes moved."""
+        record = self.record
+        self._change(replace(record, bytes_sent=record.bytes_sent + sent, bytes_fetched=record.bytes_fetched + fetched))
+
+    def close(self, outcome: Outcome | None, *, reason: str = "", message: str = "") -> None:
+        """Notes what became of the graph."""
+        self._change(replace(self.record, outcome=outcome, reason=reason, message=message))
+
+    def _change(self, record: GraphRecord) -> None:
+        self.record = record
+        self._ledger.put(record)
+
+
+def summarize(records: Iterable[GraphRecord]) -> Summary:
+    """Adds records up."""
+    records = list(records)
+    seconds: Counter[Phase] = Counter()
+    for record in records:
+        for phase, spent in record.seconds.items():
+            seconds[phase] += spent  # type: ignore[assignment]  # Counter adds floats as well
+    return Summary(
+        graphs=dict(Counter(record.outcome for record in records if record.outcome is not None)),
+        seconds=dict(seconds),
+        bytes_sent=sum(record.bytes_sent for record in records),
+        bytes_fetched=sum(record.bytes_fetched for record in records),
+    )
+
+
+PROCESS_LEDGER = Ledger()
+
+
+def stats() -> list[GraphRecord]:
+    """What became of each graph that this process handed to a farm, in the order in which they came."""
+    return PROCESS_LEDGER.records()

@@ -1,0 +1,84 @@
+"""What a gRPC status becomes. The only place that reads one; no gRPC type goes further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+
+from compilefarm.core.errors import (
+    BY_REASON,
+    REASON_KEY,
+    RETRY_AFTER_KEY,
+    Busy,
+    FarmError,
+    InternalError,
+    InvalidRequest,
+    NoMatchingWorker,
+    NotAFarm,
+    NotAllowed,
+    NotAuthenticated,
+    NotStored,
+    OutOfTime,
+    Unreachable,
+)
+
+_ErrorOf = Callable[[str], FarmError]
+
+# For answers without a reason of ours: they come from gRPC itself, from a proxy, or from somebody else's server.
+BY_STATUS: dict[str, type[FarmError]] = {
+    "CANCELLED": Unreachable,
+    "UNKNOWN": NotAFarm,
+    "INVALID_ARGUMENT": InvalidRequest,
+    "DEADLINE_EXCEEDED": OutOfTime,
+    "NOT_FOUND": NotStored,
+    "PERMISSION_DENIED": NotAllowed,
+    # gRPC refuses messages above its size limit with this status.
+    "RESOURCE_EXHAUSTED": InvalidRequest,
+    "FAILED_PRECONDITION": NoMatchingWorker,
+    "UNIMPLEMENTED": NotAFarm,
+    "INTERNAL": InternalError,
+    "UNAVAILABLE": Unreachable,
+    "UNAUTHENTICATED": NotAuthenticated,
+}
+# gRPC core's words for bytes that are not HTTP/2 (an HTTP/1 server, a banner), the same in 1.62 and 1.85.
+_NOT_HTTP2 = "Failed parsing HTTP/2"
+# Of a server whose queue is full and that does not say when to come back.
+_RETRY_AFTER_SECONDS = 5.0
+
+
+def error_of(refusal: grpc.RpcError, *, address: str) -> FarmError:
+    """What the refusal of a call means.
+
+    Args:
+        refusal: as grpc raises it; it is a grpc.Call too.
+        address: where the call went, for the message.
+    """
+    call: grpc.Call = refusal  # type: ignore[assignment]  # grpc raises objects that are both, its types do not say so
+    told = {key: value for key, value in call.trailing_metadata() or () if isinstance(value, str)}
+    details = call.details() or ""
+    known = BY_REASON.get(told.get(REASON_KEY, ""))
+    if known is Busy:
+        return Busy(details, retry_after_seconds=_seconds(told.get(RETRY_AFTER_KEY)))
+    if known is not None:
+        return known(details)
+    return _foreign(call.code().name, details, address=address)
+
+
+def _foreign(status: str, details: str, *, address: str) -> FarmError:
+    error = NotAFarm if _NOT_HTTP2 in details else BY_STATUS.get(status, InternalError)
+    if error is NotAFarm:
+        return NotAFarm(f"something else than a compile farm answers at {address}: check the address ({details})")
+    if error is Unreachable:
+        return Unreachable(f"the farm at {address} cannot be reached: check that it runs ({details})")
+    if error is OutOfTime:
+        return OutOfTime(f"the farm at {address} did not answer in time: prewarm this graph, or raise timeout_seconds")
+    return error(f"{address} refuses: {details or status}")
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        seconds = float(text or _RETRY_AFTER_SECONDS)
+    except ValueError:
+        return _RETRY_AFTER_SECONDS
+    return seconds if 0 <= seconds < float("inf") else _RETRY_AFTER_SECONDS

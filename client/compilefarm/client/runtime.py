@@ -1,0 +1,100 @@
+"""What the client needs of torch, behind a seam: nothing here is imported before the first graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from compilefarm.graph.bypass import Bypass
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.job_pb2 import Job
+from compilefarm.v1.manifest_pb2 import Manifest
+
+Program = Callable[..., Any]
+Options = Mapping[str, object]
+
+
+class Encoded(Protocol):
+    """A graph as the wire says it; compilefarm.graph.encode.EncodedJob is one."""
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+
+    @property
+    def blobs(self) -> Mapping[str, bytes]:
+        """Tensors that the graph holds, by digest."""
+
+
+class Runtime(Protocol):
+    """Turns graphs into jobs, artifacts into programs, and graphs into programs without the farm."""
+
+    def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
+        """Says the graph as a job.
+
+        Raises:
+            Bypass: it cannot be said faithfully.
+        """
+
+    def preload(self) -> None:
+        """Imports what loading needs."""
+
+    def check_fits(self, manifest: Manifest, environment: Environment) -> None:
+        """Raises IncompatibleArtifact if the artifact cannot run here."""
+
+    def load(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+        """Loads an artifact.
+
+        Raises:
+            CorruptArtifact: its blobs make no program.
+        """
+
+    def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
+        """Compiles without the farm, as `torch.compile` would."""
+
+
+class TorchRuntime:
+    """The torch of this process."""
+
+    def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
+        from compilefarm.artifact.environment import describe_environment
+        from compilefarm.graph.encode import encode_job
+
+        encoded = encode_job(graph_module, example_inputs, options=options, environment=describe_environment)
+        if any(encoded.cuda_devices):
+            # The loader puts every artifact on device 0.
+            raise Bypass("cuda_device", f"the graph runs on cuda:{encoded.cuda_devices[0]}, artifacts run on cuda:0")
+        return encoded
+
+    def preload(self) -> None:
+        from compilefarm.artifact.load import preload
+
+        preload()
+
+    def check_fits(self, manifest: Manifest, environment: Environment) -> None:
+        from compilefarm.artifact.load import check_fits
+
+        check_fits(manifest, environment)
+
+    def load(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+        from compilefarm.artifact.load import load_artifact
+
+        return load_artifact(manifest, blobs=blobs)
+
+    def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
+        import torch._inductor
+
+        program: Program = torch._inductor.compile(graph_module, list(example_inputs), options=dict(options))
+        return program
+
+
+def merge_options(*, mode: str | None, options: Options | None) -> dict[str, object]:
+    """The Inductor options that `mode=` and `options=` of `torch.compile` stand for; options win over the mode."""
+    merged: dict[str, object] = {}
+    if mode is not None and mode != "default":
+        import torch._inductor
+
+        merged.update(torch._inductor.list_mode_options(mode))
+    # torch._TorchCompileInductorWrapper.apply_options takes names with dashes too.
+    merged.update({name.replace("-", "_"): value for name, value in (options or {}).items()})
+    return merged

@@ -1,0 +1,236 @@
+"""Fakes for tests of the client, and of what is built on it: no torch, no farm, no time that passes."""
+
+# ruff: noqa: ARG002 - a fake takes what the real one takes
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from compilefarm.client.runtime import Encoded, Options, Program
+from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES, cut
+from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import REASON_KEY, FarmError, IncompatibleArtifact, NotStored
+from compilefarm.core.keys import key_of
+from compilefarm.v1 import blob_service_pb2, blob_service_pb2_grpc, compile_service_pb2, compile_service_pb2_grpc
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.graph_pb2 import NamedValue, Value
+from compilefarm.v1.job_pb2 import PHASE_COMPILING, Job
+from compilefarm.v1.job_pb2 import Options as JobOptions
+from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Library, Manifest
+
+
+class FakeClock:
+    """A clock that stands still until somebody waits.
+
+    Attributes:
+        seconds: the time.
+        waits: what was waited for.
+        on_wait: called by every wait: what happens meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.waits: list[float] = []
+        self.on_wait: Callable[[], object] = lambda: None
+
+    def now(self) -> float:
+        return self.seconds
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.seconds += seconds
+        self.on_wait()
+
+
+@dataclass
+class FakeGraphModule:
+    """As much of a GraphModule as the client looks at. Graphs of one name are one job."""
+
+    name: str = "graph"
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> FakeGraphModule:
+        return self
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        return ("x", "output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FakeEncoded:
+    job: Job
+    blobs: Mapping[str, bytes]
+
+
+class FakeRuntime:
+    """Programs that say where they come from: `("farm", program bytes, inputs)` or `("local", options, inputs)`.
+
+    Attributes:
+        environment: of this machine; an artifact made for another torch does not fit.
+        encoding_error, loading_error, local_error: raised instead of doing it, where set.
+        preloads, local_compiles: how often that was done.
+    """
+
+    def __init__(self) -> None:
+        self.environment = Environment(torch="2.11.0")
+        self.encoding_error: Exception | None = None
+        self.loading_error: Exception | None = None
+        self.local_error: Exception | None = None
+        self.preloads = 0
+        self.local_compiles = 0
+
+    def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
+        if self.encoding_error is not None:
+            raise self.encoding_error
+        said = [NamedValue(name=name, value=Value(text=repr(options[name]))) for name in sorted(options)]
+        said.append(NamedValue(name="graph", value=Value(text=graph_module.name)))
+        job = Job(environment=self.environment, options=JobOptions(inductor=said))
+        return _FakeEncoded(job=job, blobs=graph_module.blobs)
+
+    def preload(self) -> None:
+        self.preloads += 1
+
+    def check_fits(self, manifest: Manifest, environment: Environment) -> None:
+        if manifest.environment.torch != environment.torch:
+            raise IncompatibleArtifact(f"made for torch {manifest.environment.torch}")
+
+    def load(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+        if self.loading_error is not None:
+            raise self.loading_error
+        content = blobs[manifest.program.digest]
+        return lambda *inputs: ("farm", content, inputs)
+
+    def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
+        self.local_compiles += 1
+        if self.local_error is not None:
+            raise self.local_error
+        return lambda *inputs: ("local", dict(options), inputs)
+
+
+def manifest_of(*contents: bytes, key: str = "key", torch: str = "2.11.0") -> Manifest:
+    """A manifest of a program and its libraries, stored as they are."""
+    program, *libraries = (
+        Blob(
+            digest=digest_of(content),
+            size_bytes=len(content),
+            encoding=ENCODING_IDENTITY,
+            content_size_bytes=len(content),
+        )
+        for content in contents
+    )
+    return Manifest(
+        key=key,
+        environment=Environment(torch=torch),
+        program=program,
+        libraries=[Library(source_digest=blob.digest, name="library", blob=blob) for blob in libraries],
+    )
+
+
+class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service_pb2_grpc.BlobServiceServicer):
+    """A farm whose every artifact has the same contents.
+
+    Attributes:
+        questions: how often FindMissing was asked.
+        contents: of every artifact: the program, then its libraries.
+        blobs: what is stored.
+        keys: what is stored an artifact for.
+        compiles: keys in the order in which they were compiled.
+        before_compile: called by every Compile; may wait, or raise a FarmError to refuse.
+        on_read: makes the chunks of a Read; tests break it.
+    """
+
+    def __init__(self) -> None:
+        self.questions = 0
+        self.contents: Sequence[bytes] = (b"program",)
+        self.blobs: dict[str, bytes] = {}
+        self.keys: set[str] = set()
+        self.compiles: list[str] = []
+        self.before_compile: Callable[[], None] = lambda: None
+        self.on_read: Callable[[bytes, int], Iterator[bytes]] = _chunks
+        self._lock = threading.Lock()
+
+    def Lookup(self, request: Any, context: Any) -> compile_service_pb2.LookupResponse:
+        key = key_of(request.job).text
+        if key not in self.keys:
+            _refuse(context, NotStored(f"nothing is stored under {key}"))
+        return compile_service_pb2.LookupResponse(manifest=self._artifact(key))
+
+    def Compile(self, request: Any, context: Any) -> Iterator[compile_service_pb2.CompileResponse]:
+        key = key_of(request.job).text
+        try:
+            self.before_compile()
+        except FarmError as error:
+            _refuse(context, error)
+        accepted = compile_service_pb2.Accepted(key=key)
+        yield compile_service_pb2.CompileResponse(accepted=accepted)
+        progress = compile_service_pb2.Progress(phase=PHASE_COMPILING, elapsed_seconds=1.5, jobs_ahead=0)
+        yield compile_service_pb2.CompileResponse(progress=progress)
+        with self._lock:
+            outcome = compile_service_pb2.OUTCOME_HIT
+            if key not in self.keys:
+                outcome = compile_service_pb2.OUTCOME_COMPILED
+                self.compiles.append(key)
+                self.keys.add(key)
+        finished = compile_service_pb2.Finished(outcome=outcome, manifest=self._artifact(key))
+        yield compile_service_pb2.CompileResponse(finished=finished)
+
+    def FindMissing(self, request: Any, context: Any) -> blob_service_pb2.FindMissingResponse:
+        with self._lock:
+            self.questions += 1
+        missing = [digest for digest in request.digests if digest not in self.blobs]
+        return blob_service_pb2.FindMissingResponse(digests=missing)
+
+    def Read(self, request: Any, context: Any) -> Iterator[blob_service_pb2.ReadResponse]:
+        if request.digest not in self.blobs:
+            _refuse(context, NotStored(f"blob {request.digest} is not stored"))
+        try:
+            for chunk in self.on_read(self.blobs[request.digest], request.offset_bytes):
+                yield blob_service_pb2.ReadResponse(chunk=chunk)
+        except FarmError as error:
+            _refuse(context, error)
+
+    def Write(self, request_iterator: Any, context: Any) -> blob_service_pb2.WriteResponse:
+        pieces = list(request_iterator)
+        content = b"".join(piece.chunk for piece in pieces)
+        offsets = [sum(len(before.chunk) for before in pieces[:position]) for position in range(len(pieces))]
+        if digest_of(content) != pieces[0].digest or [piece.offset_bytes for piece in pieces] != offsets:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the pieces do not make the blob")
+        self.blobs[pieces[0].digest] = content
+        return blob_service_pb2.WriteResponse(size_bytes=len(content))
+
+    def _artifact(self, key: str) -> Manifest:
+        for content in self.contents:
+            self.blobs.setdefault(digest_of(content), content)
+        return manifest_of(*self.contents, key=key)
+
+
+@contextmanager
+def serving(servicer: FarmServicer, *, address: str = "127.0.0.1:0") -> Iterator[str]:
+    """Runs a real server in this process and yields its address."""
+    server = grpc.server(ThreadPoolExecutor(32), options=[("grpc.so_reuseport", 0)])
+    compile_service_pb2_grpc.add_CompileServiceServicer_to_server(servicer, server)
+    blob_service_pb2_grpc.add_BlobServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port(address)
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(grace=None).wait()
+
+
+def _chunks(content: bytes, offset_bytes: int) -> Iterator[bytes]:
+    return map(bytes, cut(content, chunk_bytes=DOWNLOAD_CHUNK_BYTES, offset_bytes=offset_bytes))
+
+
+def _refuse(context: Any, error: FarmError) -> None:
+    context.set_trailing_metadata(((REASON_KEY, error.reason),))
+    context.abort(grpc.StatusCode[error.status], str(error))

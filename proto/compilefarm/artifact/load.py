@@ -1,0 +1,86 @@
+"""From a manifest and its blobs to something that can be called. Pods and the worker's check load with this code."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from compilefarm.artifact import inductor
+from compilefarm.artifact.blobs import unpack
+from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
+from compilefarm.core.environments import differences
+from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.manifest_pb2 import Manifest
+
+Program = Callable[..., Any]
+
+
+def preload() -> None:
+    """Imports what loading needs: seconds of work that need not wait for an answer."""
+    inductor.preload()
+
+
+def check_fits(manifest: Manifest, environment: Environment) -> None:
+    """Checks that an artifact can run here. To be called before its blobs are fetched, and before it is loaded.
+
+    Args:
+        manifest: the artifact.
+        environment: this machine, with the parts that the graph needs.
+
+    Raises:
+        IncompatibleArtifact: it cannot; the message names what differs.
+    """
+    if manifest.format != ARTIFACT_FORMAT:
+        raise IncompatibleArtifact(
+            f"the artifact has format {manifest.format}, this release reads {ARTIFACT_FORMAT}: upgrade the older end"
+        )
+    found = differences(wanted=environment, offered=manifest.environment)
+    if found:
+        raise IncompatibleArtifact(f"the artifact was made elsewhere: {'; '.join(found)}")
+
+
+def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+    """Loads an artifact: unpickles its program and maps its libraries. Compiles nothing and starts no process.
+
+    Args:
+        manifest: the artifact; it has passed `check_fits`.
+        blobs: stored bytes by digest, all that the manifest names.
+
+    Returns:
+        The program, to be called with the graph's inputs in order; it returns what the graph returns, as a list.
+
+    Raises:
+        CorruptArtifact: a blob is missing, holds other bytes than its digest says, or does not make a program.
+    """
+    contents = {blob.digest: unpack(blob, _stored(blobs, blob.digest)) for blob in blobs_of(manifest)}
+    with tempfile.TemporaryDirectory(prefix="compilefarm-") as folder:
+        libraries = {}
+        for library in manifest.libraries:
+            # Named by digest: a name that a manifest brings along never becomes a path.
+            path = Path(folder) / f"{library.blob.digest}.so"
+            path.write_bytes(contents[library.blob.digest])
+            libraries[library.source_digest] = inductor.BuiltLibrary(
+                source_digest=library.source_digest, name=library.name, path=str(path)
+            )
+        # The files may go once the libraries are mapped.
+        try:
+            with inductor.using_libraries(libraries):
+                return inductor.deserialize_program(contents[manifest.program.digest])
+        except inductor.LibraryNotPacked as error:
+            raise CorruptArtifact(str(error)) from error
+        except OSError as error:
+            raise CorruptArtifact(
+                f"a library of the artifact cannot be loaded: {error}; if {folder} is mounted noexec, set TMPDIR"
+            ) from error
+        except Exception as error:
+            raise CorruptArtifact(f"the artifact cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _stored(blobs: Mapping[str, bytes], digest: str) -> bytes:
+    stored = blobs.get(digest)
+    if stored is None:
+        raise CorruptArtifact(f"blob {digest} of the artifact is missing")
+    return stored

@@ -1,0 +1,73 @@
+"""Whether an artifact made in one environment runs in another. Gateway and loader ask the same question here."""
+
+from __future__ import annotations
+
+from compilefarm.v1.environment_pb2 import Cpu, Cuda, Environment
+
+
+def differences(*, wanted: Environment, offered: Environment) -> list[str]:
+    """What keeps artifacts made in `offered` from running in `wanted`; empty if nothing does.
+
+    Args:
+        wanted: the environment of the client; a part (cpu, cuda) that its graph does not need is absent.
+        offered: the environment of a worker, or the one that a manifest names.
+    """
+    found = [
+        f"{name} {theirs or 'absent'} is offered, {ours or 'absent'} is wanted"
+        for name, ours, theirs in (
+            ("torch", wanted.torch, offered.torch),
+            ("torch build", wanted.torch_build, offered.torch_build),
+            ("python", wanted.python_abi, offered.python_abi),
+        )
+        if ours != theirs
+    ]
+    if wanted.HasField("cpu"):
+        found += cpu_differences(wanted=wanted.cpu, offered=offered.cpu)
+    if wanted.HasField("cuda"):
+        if wanted.triton != offered.triton:
+            found.append(f"triton {offered.triton or 'absent'} is offered, {wanted.triton or 'absent'} is wanted")
+        found += _cuda_differences(wanted=wanted.cuda, offered=offered.cuda)
+    return found
+
+
+def cpu_differences(*, wanted: Cpu, offered: Cpu) -> list[str]:
+    """As `differences`, for the processor alone: libraries built on `offered` must run on `wanted`."""
+    found = []
+    if wanted.architecture != offered.architecture:
+        found.append(f"processor {offered.architecture or 'absent'} is offered, {wanted.architecture} is wanted")
+    lacking = sorted(set(offered.instruction_sets) - set(wanted.instruction_sets))
+    if lacking:
+        found.append(f"the processor lacks {', '.join(lacking)}, which the worker's compiler uses")
+    if _version(offered.glibc) > _version(wanted.glibc):
+        found.append(f"glibc {offered.glibc} is offered, {wanted.glibc or 'absent'} or older is wanted")
+    return found
+
+
+def _cuda_differences(*, wanted: Cuda, offered: Cuda) -> list[str]:
+    return [
+        f"{name} {theirs or 'absent'} is offered, {ours} is wanted"
+        for name, ours, theirs in (
+            ("GPU", wanted.name, offered.name),
+            ("compute capability", wanted.capability, offered.capability),
+            ("number of multiprocessors", wanted.multiprocessors, offered.multiprocessors),
+            ("CUDA release", wanted.runtime, offered.runtime),
+        )
+        if ours != theirs
+    ]
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def describe(environment: Environment) -> str:
+    """One line for people: "torch 2.11.0+cu130, cpython-311, NVIDIA H200 (9.0)"."""
+    words = [f"torch {environment.torch}", environment.python_abi.removesuffix("-linux-gnu")]
+    if environment.HasField("cuda"):
+        words.append(f"{environment.cuda.name} ({environment.cuda.capability})")
+    if environment.HasField("cpu"):
+        widest = next(
+            (name for name in ("amx_tile", "avx512f", "avx2") if name in environment.cpu.instruction_sets), ""
+        )
+        words.append(f"{environment.cpu.architecture} {widest}".strip())
+    return ", ".join(word for word in words if word)

@@ -1,0 +1,162 @@
+"""What can go wrong between a client and the farm.
+
+    FarmError
+    ├── InvalidRequest          INVALID_ARGUMENT     the request contradicts itself or names what is not allowed
+    │   └── DigestMismatch                           bytes that are not what their digest says
+    ├── NotStored               NOT_FOUND            nothing is stored under that key or digest
+    ├── NoMatchingWorker        FAILED_PRECONDITION  no worker can compile for that environment
+    ├── MissingBlobs            FAILED_PRECONDITION  the graph's tensors were not sent first
+    ├── Busy                    RESOURCE_EXHAUSTED   the queue is full
+    ├── Draining                UNAVAILABLE          the service is going down
+    ├── WorkerLost              UNAVAILABLE          workers died on this job again and again
+    ├── StoreUnavailable        UNAVAILABLE          the store cannot be read or written
+    ├── NotAllowed              PERMISSION_DENIED    the caller may not do that
+    │   └── NotAuthenticated    UNAUTHENTICATED      the caller did not say who it is
+    ├── InternalError           INTERNAL             a defect; strangers see an incident number only
+    ├── CorruptArtifact         (client only)        what was fetched is not what the manifest says
+    ├── IncompatibleArtifact    (client only)        the artifact does not fit this machine
+    ├── Unreachable             (client only)        nobody answers at the address
+    ├── NotAFarm                (client only)        somebody else answers at the address
+    └── OutOfTime               (client only)        the client's time budget is spent
+
+An error carries what happened and the remedy in its message, and says for each end what it becomes: `status` is the
+gRPC status, `reason` the machine-readable word that travels beside it (trailing metadata REASON_KEY). A failed compile
+is no error: it is a result (compilefarm.v1.CompileFailure).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+REASON_KEY = "compilefarm-reason"
+RETRY_AFTER_KEY = "compilefarm-retry-after-seconds"
+
+
+class FarmError(Exception):
+    """Root of the tree."""
+
+    status: ClassVar[str] = "INTERNAL"
+    reason: ClassVar[str] = "farm_error"
+
+
+class InvalidRequest(FarmError):
+    """The request contradicts itself or names what is not allowed."""
+
+    status = "INVALID_ARGUMENT"
+    reason = "invalid_request"
+
+
+class DigestMismatch(InvalidRequest):
+    """Bytes that are not what their digest says."""
+
+    reason = "digest_mismatch"
+
+
+class NotStored(FarmError):
+    """Nothing is stored under that key or digest."""
+
+    status = "NOT_FOUND"
+    reason = "not_stored"
+
+
+class NoMatchingWorker(FarmError):
+    """No worker can compile for that environment; the message names what differs."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "no_matching_worker"
+
+
+class MissingBlobs(FarmError):
+    """The graph refers to tensors that were not sent first."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "missing_blobs"
+
+
+class Busy(FarmError):
+    """The queue is full."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "busy"
+
+    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Draining(FarmError):
+    """The service is going down."""
+
+    status = "UNAVAILABLE"
+    reason = "draining"
+
+
+class WorkerLost(FarmError):
+    """Workers were lost on this job more often than the service retries."""
+
+    status = "UNAVAILABLE"
+    reason = "worker_lost"
+
+
+class StoreUnavailable(FarmError):
+    """The store cannot be read or written."""
+
+    status = "UNAVAILABLE"
+    reason = "store_unavailable"
+
+
+class NotAllowed(FarmError):
+    """The caller may not do that."""
+
+    status = "PERMISSION_DENIED"
+    reason = "not_allowed"
+
+
+class NotAuthenticated(NotAllowed):
+    """The caller did not say who it is."""
+
+    status = "UNAUTHENTICATED"
+    reason = "not_authenticated"
+
+
+class InternalError(FarmError):
+    """A defect. The message holds an incident number that the service's log explains."""
+
+    reason = "internal"
+
+
+class CorruptArtifact(FarmError):
+    """What was fetched is not what the manifest says."""
+
+    reason = "corrupt_artifact"
+
+
+class IncompatibleArtifact(FarmError):
+    """The artifact does not fit this machine; the message names what differs."""
+
+    reason = "incompatible_artifact"
+
+
+class Unreachable(FarmError):
+    """Nobody answers at the address."""
+
+    reason = "unreachable"
+
+
+class NotAFarm(FarmError):
+    """Somebody answers at the address, but not a compile farm."""
+
+    reason = "not_a_farm"
+
+
+class OutOfTime(FarmError):
+    """The client's time budget is spent."""
+
+    reason = "out_of_time"
+
+
+def _tree(root: type[FarmError]) -> list[type[FarmError]]:
+    return [root, *(below for child in root.__subclasses__() for below in _tree(child))]
+
+
+BY_REASON: dict[str, type[FarmError]] = {error.reason: error for error in _tree(FarmError)}

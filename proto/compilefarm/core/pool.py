@@ -1,0 +1,91 @@
+"""The seam between the gateway and whatever runs compiles, such as processes on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from compilefarm.v1.admin_service_pb2 import WorkerState
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.job_pb2 import CompileFailure, Job, Phase
+from compilefarm.v1.manifest_pb2 import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """A worker as it stands at this moment.
+
+    Attributes:
+        name: unique within the pool.
+        state: what it is doing.
+        environment: what it compiles for; None while it starts or when it could not start.
+        job_key: key of the job it has; None if it has none.
+        problem: why it is in the state FAILED; None in the others.
+    """
+
+    name: str
+    state: WorkerState.ValueType
+    environment: Environment | None
+    job_key: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A job for a worker.
+
+    Attributes:
+        key: the key, for logs.
+        job: what to compile.
+        blobs: content by digest of every tensor that the graph holds.
+    """
+
+    key: str
+    job: Job
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A finished compile.
+
+    Attributes:
+        manifest: its description; the gateway fills in key, parts and creation time.
+        blobs: content by digest of everything that the manifest names; the digests were computed by the supervisor.
+    """
+
+    manifest: Manifest
+    blobs: Mapping[str, bytes]
+
+
+class WorkerPool(Protocol):
+    """Workers that compile."""
+
+    async def start(self) -> None:
+        """Starts the workers and returns when every one is ready or has failed.
+
+        Raises:
+            RuntimeError: no worker could be started; the message says why and what to do.
+        """
+
+    async def close(self) -> None:
+        """Ends all jobs and all child processes. None is left when it returns."""
+
+    def workers(self) -> Sequence[WorkerView]:
+        """The workers, in a fixed order."""
+
+    async def run(
+        self, assignment: Assignment, *, worker: str, on_phase: Callable[[Phase.ValueType], None]
+    ) -> Artifact | CompileFailure:
+        """Has an idle worker do a job. Cancelling the call ends the job and kills its process.
+
+        Args:
+            assignment: the job.
+            worker: name of an idle worker.
+            on_phase: called at every change of phase.
+
+        Raises:
+            InvalidRequest: the worker found the request to be malformed or forbidden.
+            WorkerLost: the worker went away and took the job with it.
+        """

@@ -1,0 +1,235 @@
+"""Switches of the process that change what a graph computes or how it is compiled."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.dtypes import get_dtype, name_of
+from compilefarm.v1.graph_pb2 import NamedValue, Value
+from compilefarm.v1.job_pb2 import Ambient, Autocast
+
+MAX_THREADS = 4096
+# torch's default first.
+_MATMUL_PRECISIONS = ("highest", "high", "medium")
+_FP32_PRECISIONS = ("none", "ieee", "tf32", "bf16")
+
+
+_State = TypeVar("_State")
+# What torch raises when an older switch is read that newer ones contradict (aten/src/ATen/Context.cpp).
+_MIXED_SWITCHES = RuntimeError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """A setting of torch.backends.
+
+    Attributes:
+        default: torch's own; only other values are sent, so that a setting which a new torch adds leaves keys alone.
+        read: reads it.
+        write: sets it.
+    """
+
+    default: bool | str
+    read: Callable[[], bool | str]
+    write: Callable[[bool | str], object]
+
+
+def _attribute(path: str, *, default: bool | str) -> _Setting:
+    owner_path, _, name = path.rpartition(".")
+    owner = operator.attrgetter(owner_path)(torch.backends) if owner_path else torch.backends
+    return _Setting(
+        default=default, read=lambda: getattr(owner, name), write=lambda value: setattr(owner, name, value)
+    )
+
+
+_CUDA = torch.backends.cuda
+# In the order in which they are set: a general precision writes those below it. The older switch of cuBLAS
+# (cuda.matmul.allow_tf32) is another face of Ambient.float32_matmul_precision.
+_SETTINGS: dict[str, _Setting] = {
+    **{
+        path: _attribute(path, default=default)
+        for path, default in (
+            ("cudnn.allow_tf32", True),
+            ("fp32_precision", "none"),
+            ("cudnn.fp32_precision", "none"),
+            ("mkldnn.fp32_precision", "none"),
+            ("cuda.matmul.fp32_precision", "none"),
+            ("cudnn.conv.fp32_precision", "tf32"),
+            ("cudnn.rnn.fp32_precision", "tf32"),
+            ("mkldnn.conv.fp32_precision", "none"),
+            ("mkldnn.matmul.fp32_precision", "none"),
+            ("mkldnn.rnn.fp32_precision", "none"),
+            ("cuda.matmul.allow_bf16_reduced_precision_reduction", True),
+            ("cuda.matmul.allow_fp16_accumulation", False),
+            ("cuda.matmul.allow_fp16_reduced_precision_reduction", True),
+            ("cudnn.benchmark", False),
+            ("cudnn.deterministic", False),
+            ("cudnn.enabled", True),
+            ("mkldnn.deterministic", False),
+            ("mkldnn.enabled", True),
+        )
+    },
+    "cuda.sdp.cudnn": _Setting(default=True, read=_CUDA.cudnn_sdp_enabled, write=_CUDA.enable_cudnn_sdp),
+    "cuda.sdp.flash": _Setting(default=True, read=_CUDA.flash_sdp_enabled, write=_CUDA.enable_flash_sdp),
+    "cuda.sdp.math": _Setting(default=True, read=_CUDA.math_sdp_enabled, write=_CUDA.enable_math_sdp),
+    "cuda.sdp.math_reduced_precision": _Setting(
+        default=False,
+        read=_CUDA.fp16_bf16_reduction_math_sdp_allowed,
+        write=_CUDA.allow_fp16_bf16_reduction_math_sdp,
+    ),
+    "cuda.sdp.mem_efficient": _Setting(
+        default=True, read=_CUDA.mem_efficient_sdp_enabled, write=_CUDA.enable_mem_efficient_sdp
+    ),
+}
+
+
+def capture_ambient(device_types: Iterable[str]) -> Ambient:
+    """The state of this thread.
+
+    Args:
+        device_types: the device types that the job computes on.
+
+    Raises:
+        Bypass: a default device is set, which decides where factory functions of the graph put their results.
+    """
+    types = sorted(set(device_types))
+    if torch.get_default_device() != torch.device("cpu"):
+        raise Bypass("default_device", f"the default device is {torch.get_default_device()}; only cpu can be said")
+    return Ambient(
+        grad_enabled=torch.is_grad_enabled(),
+        inference_mode=torch.is_inference_mode_enabled(),
+        autocast=[_autocast(device_type) for device_type in types],
+        float32_matmul_precision=_matmul_precision(),
+        deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
+        deterministic_warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
+        default_dtype=name_of(torch.get_default_dtype()),
+        cpu_threads=torch.get_num_threads() if "cpu" in types else 0,
+        backends=[
+            NamedValue(name=name, value=_setting_value(value))
+            for name, value in sorted(_read_settings().items())
+            if value != _SETTINGS[name].default
+        ],
+    )
+
+
+@contextmanager
+def apply_ambient(ambient: Ambient) -> Iterator[None]:
+    """Puts this thread into a captured state, and back.
+
+    Raises:
+        InvalidRequest: the state is malformed, or this torch does not know it.
+    """
+    _check(ambient)
+    backends = _decode_settings(ambient.backends)
+    autocasts = [_decode_autocast(autocast) for autocast in ambient.autocast]
+    default_dtype = _floating_dtype(ambient.default_dtype)
+    with ExitStack() as stack:
+        _set_and_restore(stack, torch.set_default_dtype, old=torch.get_default_dtype(), new=default_dtype)
+        if ambient.cpu_threads:
+            _set_and_restore(stack, torch.set_num_threads, old=torch.get_num_threads(), new=ambient.cpu_threads)
+        _set_and_restore(
+            stack,
+            lambda mode: torch.use_deterministic_algorithms(mode[0], warn_only=mode[1]),
+            old=(
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
+            new=(ambient.deterministic_algorithms, ambient.deterministic_warn_only),
+        )
+        defaults = {name: setting.default for name, setting in _SETTINGS.items()}
+        _set_and_restore(
+            stack,
+            _write_precision_and_settings,
+            old=(_matmul_precision(), defaults | _read_settings()),
+            new=(ambient.float32_matmul_precision, defaults | backends),
+        )
+        for autocast in autocasts:
+            stack.enter_context(autocast)
+        stack.enter_context(torch.inference_mode(ambient.inference_mode))
+        stack.enter_context(torch.set_grad_enabled(ambient.grad_enabled))
+        yield
+
+
+def _set_and_restore(stack: ExitStack, write: Callable[[_State], object], *, old: _State, new: _State) -> None:
+    stack.callback(write, old)
+    write(new)
+
+
+def _check(ambient: Ambient) -> None:
+    if ambient.float32_matmul_precision not in (*_MATMUL_PRECISIONS, ""):
+        raise InvalidRequest(f"{ambient.float32_matmul_precision[:40]!r} is no precision of float32 matrix products")
+    if ambient.cpu_threads > MAX_THREADS:
+        raise InvalidRequest(f"{ambient.cpu_threads} threads are asked for; at most {MAX_THREADS} are taken")
+
+
+def _floating_dtype(name: str) -> torch.dtype:
+    dtype = get_dtype(name)
+    # torch.set_default_dtype takes these four.
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise InvalidRequest(f"{name} cannot be a default dtype, nor the dtype of autocast")
+    return dtype
+
+
+def _autocast(device_type: str) -> Autocast:
+    if not torch.is_autocast_enabled(device_type):
+        return Autocast(device_type=device_type)
+    return Autocast(device_type=device_type, enabled=True, dtype=name_of(torch.get_autocast_dtype(device_type)))
+
+
+def _decode_autocast(autocast: Autocast) -> torch.autocast:
+    if autocast.device_type not in ("cpu", "cuda"):
+        raise InvalidRequest(f"autocast is known for cpu and cuda, not for {autocast.device_type[:20]!r}")
+    dtype = _floating_dtype(autocast.dtype) if autocast.enabled else None
+    return torch.autocast(autocast.device_type, enabled=autocast.enabled, dtype=dtype)
+
+
+def _matmul_precision() -> str:
+    """torch.get_float32_matmul_precision(); empty where newer switches contradict it and torch refuses to tell."""
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except _MIXED_SWITCHES:
+        return ""
+
+
+def _read_settings() -> dict[str, bool | str]:
+    """Every setting that torch is ready to tell."""
+    found: dict[str, bool | str] = {}
+    for name, setting in _SETTINGS.items():
+        try:
+            found[name] = setting.read()
+        except _MIXED_SWITCHES:
+            # The newer settings that contradict it are among the others, and decide.
+            continue
+    return found
+
+
+def _write_precision_and_settings(state: tuple[str, Mapping[str, bool | str]]) -> None:
+    precision, settings = state
+    torch.set_float32_matmul_precision(precision or _MATMUL_PRECISIONS[0])
+    for name, setting in _SETTINGS.items():
+        setting.write(settings[name])
+
+
+def _setting_value(value: bool | str) -> Value:
+    return Value(boolean=value) if isinstance(value, bool) else Value(text=value)
+
+
+def _decode_settings(entries: Iterable[NamedValue]) -> dict[str, bool | str]:
+    settings: dict[str, bool | str] = {}
+    for entry in entries:
+        setting = _SETTINGS.get(entry.name)
+        if setting is None:
+            raise InvalidRequest(f"{entry.name[:80]!r} is no setting of torch.backends that decides a result")
+        value = entry.value.boolean if isinstance(setting.default, bool) else entry.value.text
+        if entry.value != _setting_value(value) or (isinstance(value, str) and value not in _FP32_PRECISIONS):
+            raise InvalidRequest(f"the value of {entry.name} is not one that it can have")
+        settings[entry.name] = value
+    return settings

@@ -1,0 +1,50 @@
+"""The settings of torch's compilers as they stand in this process.
+
+Beside `targets` this is the only module here that touches private names of torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+from collections.abc import Mapping
+from types import ModuleType
+
+_ENVIRONMENT_NAME = re.compile(r"""["']([A-Z][A-Z0-9_]{2,})["']""")
+# Variables that decide only where things lie, what is kept for later, what is printed, or which compiler is started.
+_HARMLESS_VARIABLES = frozenset(
+    {
+        "CC", "CUDACXX", "CUDA_HOME", "CXX", "ENABLE_AOT_AUTOGRAD_CACHE", "INDUCTOR_WRITE_MISSING_OPS",
+        "TORCHINDUCTOR_AUTOGRAD_CACHE", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE", "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE",
+        "TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE", "TORCHINDUCTOR_BUNDLE_TRITON_INTO_FX_GRAPH_CACHE",
+        "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS",
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES", "TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
+        "TORCHINDUCTOR_VEC_ISA_OK", "TORCHINDUCTOR_WORKER_START", "TORCH_COMPILE_DEBUG", "TORCH_TRACE",
+    }
+)  # fmt: skip
+
+
+def values(config: ModuleType) -> dict[str, object]:
+    """Every setting of torch._inductor.config or torch._functorch.config by dotted name, as it stands now."""
+    found: dict[str, object] = config.get_config_copy()
+    return found
+
+
+@functools.cache
+def defaults(config: ModuleType) -> Mapping[str, object]:
+    """Every setting as it was when the module was imported; aliases of other settings included."""
+    # torch/utils/_config_module.py: ConfigModule._config holds an entry for each setting.
+    return {name: entry.default for name, entry in config._config.items()}
+
+
+@functools.cache
+def heeds_environment(config: ModuleType) -> bool:
+    """Whether an environment variable is set that the module reads while it is imported.
+
+    The defaults of most settings are computed from such variables, so that "differs from its default" says nothing
+    about them then.
+    """
+    named = set(_ENVIRONMENT_NAME.findall(inspect.getsource(config))) - _HARMLESS_VARIABLES
+    return any(name in os.environ for name in named)

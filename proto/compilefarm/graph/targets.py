@@ -1,0 +1,271 @@
+"""What a node may call. Every target has a name in one of a few name spaces, and a name is resolved only by looking it
+up in a table whose entries come from torch itself: nothing is imported, and no attribute of a name that a request sent
+is ever followed.
+
+Private names of torch are touched here and in `settings` alone; tests/graph/test_private_torch.py says what broke when
+a release moves one.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph.bypass import Bypass
+from compilefarm.v1.graph_pb2 import TargetKind
+
+TORCH_FUNCTION = TargetKind.TARGET_KIND_TORCH_FUNCTION
+PYTHON_FUNCTION = TargetKind.TARGET_KIND_PYTHON_FUNCTION
+OPERATOR_OVERLOAD = TargetKind.TARGET_KIND_OPERATOR_OVERLOAD
+OPERATOR_PACKET = TargetKind.TARGET_KIND_OPERATOR_PACKET
+TENSOR_METHOD = TargetKind.TARGET_KIND_TENSOR_METHOD
+
+# Modules whose functions compute on tensors and do nothing else.
+_FUNCTION_MODULES = frozenset(
+    {
+        "torch._C._fft",
+        "torch._C._linalg",
+        "torch._C._nn",
+        "torch._C._sparse",
+        "torch._C._special",
+        "torch._linalg_utils",
+        "torch._lowrank",
+        "torch.functional",
+        "torch.masked._ops",
+        "torch.nn.functional",
+        "torch.nn.grad",
+    }
+)
+# Of the functions that torch/__init__.py and torch/functional.py define in Python; most others set global state.
+_PYTHON_FUNCTIONS_OF_TORCH = frozenset(
+    {
+        "align_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_tensors", "cartesian_prod",
+        "cdist", "chain_matmul", "einsum", "meshgrid", "norm", "split", "stft", "sym_float", "sym_int", "sym_ite",
+        "sym_max", "sym_min", "sym_not", "tensordot", "unique_consecutive",
+    }
+)  # fmt: skip
+# Operators and functions, by the name they have in torch or in aten, that read files or foreign memory, print, change
+# the state of the process, belong to a tracer or to another device, or exist for torch's own tests.
+_FORBIDDEN = frozenset(
+    {
+        "_add_batch_dim", "_disable_functionalization", "_enable_functionalization", "_foobar",
+        "_freeze_functional_tensor", "_from_functional_tensor", "_is_functional_tensor", "_make_dep_token",
+        "_mirror_autograd_meta_to", "_nnpack_available", "_pin_memory", "_print", "_propagate_xla_data",
+        "_remove_batch_dim", "_to_functional_tensor", "asarray", "from_file", "from_numpy", "frombuffer",
+        "get_device_module", "is_pinned", "is_vulkan_available", "pin_memory", "record_stream", "set_autocast_dtype",
+    }
+)  # fmt: skip
+_FORBIDDEN_PREFIXES = ("_cufft_", "_debug_", "_functionalize_", "_lazy_", "_mps_", "_test_", "_vmap_", "miopen_")
+# Namespaces of operators that torch itself registers and that compute on tensors.
+_OPERATOR_NAMESPACES = frozenset({"aten", "mkldnn", "onednn", "prims", "quantized"})
+
+_OPERATOR_FUNCTIONS = (
+    "abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "iadd", "iand", "ifloordiv", "ilshift", "imatmul",
+    "imod", "imul", "index", "invert", "ior", "ipow", "irshift", "is_", "is_not", "isub", "itruediv", "ixor", "le",
+    "lshift", "lt", "matmul", "mod", "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "setitem", "sub",
+    "truediv", "truth", "xor",
+)  # fmt: skip
+_BUILTIN_FUNCTIONS = ("abs", "divmod", "getattr", "len", "max", "min", "pow", "round", "sum")
+_MATH_FUNCTIONS = (
+    "acos", "asin", "atan", "atan2", "ceil", "cos", "cosh", "exp", "floor", "log", "log2", "pow", "sin", "sinh",
+    "sqrt", "tan", "tanh", "trunc",
+)  # fmt: skip
+# What builtins.getattr may read.
+ATTRIBUTES = frozenset(
+    {"H", "T", "device", "dtype", "imag", "itemsize", "layout", "mH", "mT", "nbytes", "ndim", "real", "requires_grad",
+     "shape"}
+)  # fmt: skip
+
+# Methods that hand out storages, memory or Python objects, call back, share between processes, or build the autograd
+# graph by hand.
+_FORBIDDEN_METHODS = frozenset(
+    {
+        "apply_", "as_subclass", "backward", "data_ptr", "is_shared", "map2_", "map_", "module_load", "numpy",
+        "record_stream", "register_hook", "register_post_accumulate_grad_hook", "reinforce", "retain_grad", "set_",
+        "share_memory_", "storage", "storage_type", "tolist", "type", "typed_storage", "untyped_storage",
+    }
+)  # fmt: skip
+
+
+def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
+    """Name space and name of a function or operator that a node calls.
+
+    Raises:
+        Bypass: it is not on the list of what can be sent.
+    """
+    if isinstance(target, OpOverload):
+        return OPERATOR_OVERLOAD, _check_operator(target.name(), kind=OPERATOR_OVERLOAD)
+    if isinstance(target, OpOverloadPacket):
+        # torch/_ops.py: OpOverloadPacket; "aten::add" is the name that its overloads share.
+        return OPERATOR_PACKET, _check_operator(target._qualified_op_name, kind=OPERATOR_PACKET)
+    if isinstance(target, HigherOrderOperator):
+        raise Bypass("higher_order_operator", f"the graph uses the higher-order operator {target}")
+    # Only types whose equality is known: a user's callable may define its own.
+    if type(target) in (BuiltinFunctionType, FunctionType):
+        for kind, names in ((PYTHON_FUNCTION, _python_names()), (TORCH_FUNCTION, _torch_names())):
+            if target in names:
+                return kind, names[target]
+    raise Bypass("unknown_target", f"the graph calls {_describe(target)}, which the farm does not take")
+
+
+def name_method(name: str) -> tuple[TargetKind.ValueType, str]:
+    """Name space and name of a Tensor method.
+
+    Raises:
+        Bypass: it is not on the list of what can be sent.
+    """
+    if name not in _tensor_methods():
+        raise Bypass("unknown_target", f"the graph calls the method {name}, which the farm does not take")
+    return TENSOR_METHOD, name
+
+
+def get_target(kind: TargetKind.ValueType, *, name: str) -> Callable[..., Any] | str:
+    """What to call: an object, or for a Tensor method its name.
+
+    Raises:
+        InvalidRequest: the name is not on the list of what a request may call.
+    """
+    target: Callable[..., Any] | str | None = None
+    if kind == TENSOR_METHOD:
+        target = name if name in _tensor_methods() else None
+    elif kind in (OPERATOR_OVERLOAD, OPERATOR_PACKET):
+        target = _find_operator(name, kind=kind)
+    elif kind == PYTHON_FUNCTION:
+        target = _python_functions().get(name)
+    elif kind == TORCH_FUNCTION:
+        target = _torch_functions().get(name)
+    if target is None:
+        raise InvalidRequest(f"{name[:120]!r} is not among the functions that a request may call (name space {kind})")
+    return target
+
+
+def is_log_call(target: object) -> bool:
+    """Whether a node calls torch's own usage log, which computes nothing."""
+    # torch/csrc/Module.cpp: torch._C._log_api_usage_once; models of torch.nn call it when they are traced.
+    return target is torch._C._log_api_usage_once
+
+
+def writes_in_place(target: object) -> bool:
+    """Whether an operator overload writes to one of its arguments, by its schema."""
+    return isinstance(target, OpOverload) and bool(target._schema.is_mutable)
+
+
+@functools.cache
+def _torch_functions() -> Mapping[str, Callable[..., Any]]:
+    """The functions that Dynamo leaves in graphs, as far as they compute on tensors."""
+    # torch/_dynamo/trace_rules.py: the two tables list them by qualified name. Importing it is free where Dynamo is at
+    # work, and takes seconds elsewhere, hence not at the top.
+    from torch._dynamo import trace_rules
+
+    names = (
+        *((name, True) for name in trace_rules.torch_c_binding_in_graph_functions),
+        *((name, False) for name in trace_rules.torch_non_c_binding_in_graph_functions),
+    )
+    admitted = (name for name, compiled in names if _is_admitted(name, compiled=compiled))
+    found = ((name, trace_rules.load_object(name)) for name in admitted)
+    return {name: function for name, function in found if type(function) in (BuiltinFunctionType, FunctionType)}
+
+
+def _is_admitted(qualified_name: str, *, compiled: bool) -> bool:
+    module, _, name = qualified_name.rpartition(".")
+    if _is_forbidden(name):
+        return False
+    if module == "torch":
+        return compiled or name in _PYTHON_FUNCTIONS_OF_TORCH
+    # An underscore in a Python module marks an internal step, in a module of bindings an operator like any other.
+    return module in _FUNCTION_MODULES and (compiled or not name.startswith("_"))
+
+
+def _is_forbidden(name: str) -> bool:
+    return name in _FORBIDDEN or name.startswith(_FORBIDDEN_PREFIXES)
+
+
+@functools.cache
+def _torch_names() -> Mapping[Callable[..., Any], str]:
+    return _inverted(_torch_functions())
+
+
+@functools.cache
+def _python_functions() -> Mapping[str, Callable[..., Any]]:
+    def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+        for module, names in (
+            (operator, _OPERATOR_FUNCTIONS),
+            (builtins, _BUILTIN_FUNCTIONS),
+            (math, _MATH_FUNCTIONS),
+        ):
+            yield from ((f"{module.__name__}.{name}", getattr(module, name)) for name in names)
+
+    return dict(functions())
+
+
+@functools.cache
+def _python_names() -> Mapping[Callable[..., Any], str]:
+    return _inverted(_python_functions())
+
+
+def _inverted(functions: Mapping[str, Callable[..., Any]]) -> Mapping[Callable[..., Any], str]:
+    names: dict[Callable[..., Any], str] = {}
+    for name, function in functions.items():
+        # One object under several names has to have one key.
+        names[function] = min(name, names.get(function, name))
+    return names
+
+
+@functools.cache
+def _tensor_methods() -> frozenset[str]:
+    return frozenset(
+        name
+        for name in dir(torch.Tensor)
+        if not name.startswith("_")
+        and name not in _FORBIDDEN_METHODS
+        and not _is_forbidden(name)
+        and callable(getattr(torch.Tensor, name))
+    )
+
+
+@functools.cache
+def _registered_operators() -> frozenset[str]:
+    # torch/csrc/jit/python/init.cpp: the names of all operators that the dispatcher knows, as "aten::add.Tensor".
+    return frozenset(torch._C._dispatch_get_all_op_names())
+
+
+@functools.cache
+def _registered_packets() -> frozenset[str]:
+    return frozenset(name.partition(".")[0] for name in _registered_operators())
+
+
+def _is_operator(name: str, *, kind: TargetKind.ValueType) -> bool:
+    known = _registered_operators() if kind == OPERATOR_OVERLOAD else _registered_packets()
+    namespace, _, rest = name.partition("::")
+    return name in known and namespace in _OPERATOR_NAMESPACES and not _is_forbidden(rest.partition(".")[0])
+
+
+def _check_operator(name: str, *, kind: TargetKind.ValueType) -> str:
+    if not _is_operator(name, kind=kind):
+        reason = "unknown_target" if name.partition("::")[0] in _OPERATOR_NAMESPACES else "custom_operator"
+        raise Bypass(reason, f"the graph calls the operator {name}, which the farm does not take")
+    return name
+
+
+def _find_operator(name: str, *, kind: TargetKind.ValueType) -> Callable[..., Any] | None:
+    if not _is_operator(name, kind=kind):
+        return None
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), base)
+    return getattr(packet, overload or "default") if kind == OPERATOR_OVERLOAD else packet
+
+
+def _describe(target: object) -> str:
+    module = getattr(target, "__module__", None)
+    name = getattr(target, "__qualname__", None) or type(target).__qualname__
+    return f"{module}.{name}" if module else str(name)

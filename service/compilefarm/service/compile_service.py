@@ -1,0 +1,51 @@
+"""compilefarm.v1.CompileService on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+
+from compilefarm.service.broker import Accepted, Broker, Event, Finished, Progress
+from compilefarm.v1 import compile_service_pb2 as wire
+from compilefarm.v1.compile_service_pb2_grpc import CompileServiceServicer
+from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class CompileService(CompileServiceServicer):
+    """Adapts a broker to the wire."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def Lookup(self, request: wire.LookupRequest, context: Context) -> wire.LookupResponse:
+        return wire.LookupResponse(manifest=await self._broker.lookup(request.job))
+
+    async def Compile(self, request: wire.CompileRequest, context: Context) -> AsyncIterator[wire.CompileResponse]:
+        async with aclosing(self._broker.compile(request.job)) as events:
+            async for event in events:
+                yield _response(event)
+
+
+def _response(event: Event) -> wire.CompileResponse:
+    match event:
+        case Accepted(key=key):
+            parts = [KeyPart(name=part.name, digest=part.digest) for part in key.parts]
+            return wire.CompileResponse(accepted=wire.Accepted(key=key.text, key_parts=parts))
+        case Progress():
+            return wire.CompileResponse(
+                progress=wire.Progress(
+                    phase=event.phase,
+                    elapsed_seconds=event.elapsed_seconds,
+                    jobs_ahead=event.jobs_ahead,
+                    worker=event.worker,
+                )
+            )
+        case Finished(outcome=outcome, result=Manifest() as manifest):
+            return wire.CompileResponse(finished=wire.Finished(outcome=outcome, manifest=manifest))
+        case Finished(outcome=outcome, result=failure):
+            return wire.CompileResponse(finished=wire.Finished(outcome=outcome, failure=failure))

@@ -1,0 +1,71 @@
+"""What can be set about the gateway."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+
+class CannotStart(RuntimeError):
+    """The service cannot start as it is configured. The message names what is wrong and what to do about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """Settings of the gateway.
+
+    Attributes:
+        listen: "host:port" to listen on; port 0 takes a free one.
+        insecure: allows listening beyond loopback although nobody is asked who they are.
+        max_queued_jobs: jobs that may wait for a worker; more are refused.
+        max_attempts: how often a job is tried when workers are lost on it.
+        max_nodes: nodes that a graph may have.
+        max_message_bytes: size of one message on the wire.
+        max_blob_bytes: size of one uploaded blob.
+        progress_seconds: longest silence on the stream of a running compile.
+    """
+
+    listen: str = "127.0.0.1:7077"
+    insecure: bool = False
+    max_queued_jobs: int = 1000
+    max_attempts: int = 3
+    max_nodes: int = 200_000
+    max_message_bytes: int = 4 * 1024 * 1024
+    max_blob_bytes: int = 2 * 1024 * 1024 * 1024
+    progress_seconds: float = 10.0
+
+
+def split_address(listen: str) -> tuple[str, int]:
+    """Splits "host:port" ("[::1]:7077" for IPv6).
+
+    Raises:
+        CannotStart: it is written otherwise.
+    """
+    host, colon, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise CannotStart(f"cannot listen on {listen!r}: write it as HOST:PORT, for example 127.0.0.1:7077")
+    return host, int(port)
+
+
+def check_exposure(config: GatewayConfig) -> None:
+    """Refuses to serve strangers unasked.
+
+    Raises:
+        CannotStart: the address is not of this machine alone and `insecure` is not set.
+    """
+    host, _ = split_address(config.listen)
+    if not config.insecure and not _is_loopback(host):
+        raise CannotStart(
+            f"refusing to listen on {config.listen}: whoever reaches that address could have programs compiled and "
+            "read every artifact. Listen on 127.0.0.1, or pass --insecure if the network is trusted"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

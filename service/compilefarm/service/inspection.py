@@ -1,0 +1,24 @@
+"""Finds an artifact by what an operator types."""
+
+from __future__ import annotations
+
+from compilefarm.core.errors import InvalidRequest, NotStored
+from compilefarm.core.keys import is_key
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.v1.manifest_pb2 import Manifest
+
+
+async def inspect(text: str, *, store: ArtifactStore) -> Manifest:
+    """The manifest stored under a key, or under the only key that begins like that.
+
+    Raises:
+        InvalidRequest: it cannot begin a key, or several keys begin like that; the message lists them.
+        NotStored: nothing is stored there.
+    """
+    keys = [text] if is_key(text) else await store.find_by_prefix(text)
+    if len(keys) > 1:
+        raise InvalidRequest("\n  ".join([f"several keys begin with {text}; give more of the one that is meant:", *keys]))
+    manifest = await store.find_manifest(keys[0]) if keys else None
+    if manifest is None:
+        raise NotStored(f"nothing is stored under {text}; it was never compiled, or its artifact is gone")
+    return manifest

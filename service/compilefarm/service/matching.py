@@ -1,0 +1,99 @@
+"""Which workers can do a job, and what to say when none can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compilefarm.core.environments import describe, differences
+from compilefarm.core.errors import NoMatchingWorker
+from compilefarm.core.pool import WorkerView
+from compilefarm.v1.admin_service_pb2 import WorkerState
+from compilefarm.v1.environment_pb2 import Environment
+
+
+class Wanted:
+    """An environment that jobs ask for, compared by content so that answers about it can be kept."""
+
+    __slots__ = ("content", "environment")
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.content = environment.SerializeToString(deterministic=True)
+
+
+class Roster:
+    """The workers as they stand at one moment, and the jobs they are good for.
+
+    A worker that has failed is good for none. One that is on its way is good for those that its environment, as far as
+    it is known, allows.
+
+    Attributes:
+        workers: all of them, in the pool's order.
+    """
+
+    def __init__(self, workers: Sequence[WorkerView]) -> None:
+        self.workers = workers
+        self._fitting: dict[bytes, list[WorkerView]] = {}
+
+    def fitting(self, wanted: Wanted) -> list[WorkerView]:
+        """The workers that can do such a job now, later or perhaps, in the pool's order."""
+        found = self._fitting.get(wanted.content)
+        if found is None:
+            found = [worker for worker in self.workers if _may_fit(worker, wanted=wanted.environment)]
+            self._fitting[wanted.content] = found
+        return found
+
+    def check(self, wanted: Wanted) -> None:
+        """Passes if some worker can do such a job, however busy it is.
+
+        Raises:
+            NoMatchingWorker: none can. The message names, for each environment there is, what differs.
+        """
+        if not self.fitting(wanted):
+            raise NoMatchingWorker(_explain(self.workers, wanted=wanted.environment))
+
+
+def _may_fit(worker: WorkerView, *, wanted: Environment) -> bool:
+    if worker.state == WorkerState.WORKER_STATE_FAILED:
+        return False
+    if worker.environment is None:
+        return worker.state == WorkerState.WORKER_STATE_STARTING
+    return not differences(wanted=wanted, offered=worker.environment)
+
+
+def _explain(workers: Sequence[WorkerView], *, wanted: Environment) -> str:
+    if not workers:
+        return "the farm has no workers: start the service with at least one slot"
+    failed = [worker for worker in workers if worker.state == WorkerState.WORKER_STATE_FAILED]
+    if len(failed) == len(workers):
+        return "\n".join(["no worker is ready:", *_lines_of_failed(failed), "see `compilefarm status` and the log"])
+    ready = [worker for worker in workers if worker not in failed]
+    return "\n".join(
+        [
+            f"no worker can compile for {describe(wanted)}:",
+            *_lines_of_unfit(ready, wanted=wanted),
+            *_lines_of_failed(failed),
+            "add a worker of that environment, or give this machine the environment of a worker",
+        ]
+    )
+
+
+def _lines_of_failed(workers: Sequence[WorkerView]) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for worker in workers:
+        names.setdefault(worker.problem or "it failed without saying why", []).append(worker.name)
+    return [f"  {_list(them)} failed: {problem}" for problem, them in names.items()]
+
+
+def _lines_of_unfit(workers: Sequence[WorkerView], *, wanted: Environment) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for worker in workers:
+        if worker.environment is not None:
+            what = "; ".join(differences(wanted=wanted, offered=worker.environment))
+            names.setdefault(what, []).append(worker.name)
+    return [f"  {_list(them)}: {what}" for what, them in names.items()]
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -1,0 +1,133 @@
+"""Whether a request makes sense as a graph, before anything is done with it.
+
+Cheap and without torch: names of targets, dtypes and options are the worker's to judge. Depth needs no check of its own,
+since protobuf refuses to parse messages nested more than 100 deep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from compilefarm.core.digests import check_digest
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.v1.graph_pb2 import Call, Constant, Dimension, Graph, Input, NamedValue, Node, TensorSpec, Value
+from compilefarm.v1.job_pb2 import Job
+
+
+def validate(job: Job, *, max_nodes: int) -> None:
+    """Checks the form of a job.
+
+    Raises:
+        InvalidRequest: it contradicts itself; the message names the place.
+    """
+    graph = job.graph
+    if len(graph.nodes) > max_nodes:
+        raise InvalidRequest(f"the graph has {len(graph.nodes)} nodes, more than the {max_nodes} that are allowed")
+    _check_outline(graph, inputs=len(job.inputs))
+    for number, node in enumerate(graph.nodes):
+        _check_node(node, number=number, constants=len(graph.constants))
+    for position, constant in enumerate(graph.constants):
+        _check_constant(constant, where=f"constant {position}")
+    for position, given in enumerate(job.inputs):
+        _check_input(given, where=f"input {position}")
+    for name, settings in (
+        ("options.inductor", job.options.inductor),
+        ("options.functorch", job.options.functorch),
+        ("ambient.backends", job.ambient.backends),
+    ):
+        _check_named(settings, number=0, where=name)
+
+
+def _check_outline(graph: Graph, *, inputs: int) -> None:
+    kinds = [node.WhichOneof("operation") for node in graph.nodes]
+    if not kinds:
+        raise InvalidRequest("the graph has no nodes")
+    placeholders = kinds.count("placeholder")
+    if placeholders != inputs:
+        raise InvalidRequest(f"the graph has {placeholders} placeholders but the job describes {inputs} inputs")
+    for number, kind in enumerate(kinds):
+        if kind is None:
+            raise InvalidRequest(f"node {number} does nothing: its operation is not set")
+        if kind == "placeholder" and number >= placeholders:
+            raise InvalidRequest(f"node {number} is a placeholder, but placeholders come first")
+        if (kind == "output") != (number == len(kinds) - 1):
+            raise InvalidRequest(f"node {number} is {kind}: the last node, and no other, is the output")
+
+
+def _check_node(node: Node, *, number: int, constants: int) -> None:
+    where = f"node {number}"
+    kind = node.WhichOneof("operation")
+    if kind == "get_constant" and node.get_constant.constant >= constants:
+        raise InvalidRequest(f"{where} reads constant {node.get_constant.constant}, but the graph holds {constants}")
+    if kind == "call":
+        _check_call(node.call, number=number, where=where)
+    if kind == "output":
+        _check_values(node.output.values, number=number, where=where)
+
+
+def _check_call(call: Call, *, number: int, where: str) -> None:
+    if not call.kind or not call.target:
+        raise InvalidRequest(f"{where} calls nothing: kind and target of a call have to be set")
+    _check_values(call.args, number=number, where=where)
+    _check_named(call.kwargs, number=number, where=where)
+
+
+def _check_values(values: Iterable[Value], *, number: int, where: str) -> None:
+    for value in values:
+        _check_value(value, number=number, where=where)
+
+
+def _check_named(entries: Sequence[NamedValue], *, number: int, where: str) -> None:
+    if not entries:
+        return
+    names = set()
+    for entry in entries:
+        if not entry.name or entry.name in names:
+            raise InvalidRequest(f"{where} has an argument or entry without a name of its own: {entry.name[:80]!r}")
+        names.add(entry.name)
+        _check_value(entry.value, number=number, where=where)
+
+
+def _check_value(value: Value, *, number: int, where: str) -> None:
+    kind = value.WhichOneof("kind")
+    if kind is None:
+        raise InvalidRequest(f"{where} has a value of no kind")
+    if kind == "node":
+        if value.node >= number:
+            raise InvalidRequest(f"{where} refers to node {value.node}, but only nodes before it can be referred to")
+    elif kind in ("list", "tuple"):
+        _check_values(getattr(value, kind).items, number=number, where=where)
+    elif kind == "dictionary":
+        _check_named(value.dictionary.entries, number=number, where=where)
+    elif kind == "slice":
+        parts = (getattr(value.slice, name) for name in ("start", "stop", "step") if value.slice.HasField(name))
+        _check_values(parts, number=number, where=where)
+
+
+def _check_constant(constant: Constant, *, where: str) -> None:
+    try:
+        check_digest(constant.digest)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{where}: {error}") from None
+    _check_spec(constant.spec, where=where)
+
+
+def _check_input(given: Input, *, where: str) -> None:
+    if given.WhichOneof("kind") is None:
+        raise InvalidRequest(f"{where} is of no kind")
+    if given.HasField("tensor"):
+        _check_spec(given.tensor, where=where)
+
+
+def _check_spec(spec: TensorSpec, *, where: str) -> None:
+    if len(spec.shape) != len(spec.stride):
+        raise InvalidRequest(f"{where} has {len(spec.shape)} sizes but {len(spec.stride)} strides")
+    for dimension in (*spec.shape, *spec.stride):
+        _check_dimension(dimension, where=where)
+    if spec.HasField("storage_offset"):
+        _check_dimension(spec.storage_offset, where=where)
+
+
+def _check_dimension(dimension: Dimension, *, where: str) -> None:
+    if dimension.WhichOneof("value") is None:
+        raise InvalidRequest(f"{where} has a size, stride or offset that is not set")

@@ -1,0 +1,65 @@
+"""What the gateway needs of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from compilefarm.v1.admin_service_pb2 import StoreUsage
+from compilefarm.v1.manifest_pb2 import Manifest
+
+
+class ArtifactStore(Protocol):
+    """Artifacts by key and blobs by digest.
+
+    Every method raises StoreUnavailable if the storage cannot be read or written, and InvalidRequest for a key or a
+    digest that is not written as one.
+    """
+
+    async def find_manifest(self, key: str) -> Manifest | None:
+        """What is stored under a key, if all of its blobs are there; None is a miss."""
+
+    async def find_by_prefix(self, prefix: str) -> list[str]:
+        """Stored keys that begin with `prefix` (at least 6 characters), sorted, at most 20.
+
+        They are not looked into: `find_manifest` may still find nothing that can be served.
+
+        Raises:
+            InvalidRequest: `prefix` is too short or cannot begin a key.
+        """
+
+    async def get_blob(self, digest: str) -> bytes:
+        """The bytes of a blob, checked against the digest.
+
+        Raises:
+            NotStored: there is no such blob, or its bytes no longer match.
+        """
+
+    async def put_blob(self, content: bytes, *, digest: str) -> None:
+        """Stores a blob. Where it is stored already, nothing is written.
+
+        Raises:
+            DigestMismatch: `content` has another digest.
+        """
+
+    async def find_missing(self, digests: Sequence[str]) -> list[str]:
+        """Those of `digests` that are not stored, in their order, each once."""
+
+    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
+        """Stores an artifact, blobs first and the manifest last, so that nobody ever finds half of one.
+
+        Args:
+            manifest: its description.
+            blobs: content by digest of what the manifest names; what is stored already may be left out.
+
+        Returns:
+            The manifest that is stored now: the first writer of a key wins.
+
+        Raises:
+            DigestMismatch: a blob has another digest.
+            InvalidRequest: the manifest has another format, or names blobs that are neither given nor stored, or that
+                have other sizes.
+        """
+
+    async def usage(self) -> StoreUsage:
+        """How much is stored."""

@@ -1,0 +1,79 @@
+"""Objects by path: what the store needs of a disk or an object storage service, and nothing more.
+
+Behaviours that have nothing to do with artifacts are wrappers around this interface (`local`, `counting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """An object in a listing."""
+
+    path: str
+    size_bytes: int
+
+
+class Backend(Protocol):
+    """Objects by path. Every method raises StoreUnavailable if the medium fails."""
+
+    @property
+    def location(self) -> str:
+        """Where it is, for people, without credentials."""
+
+    async def find(self, path: str) -> bytes | None:
+        """The content of an object; None if there is none."""
+
+    async def find_size(self, path: str) -> int | None:
+        """The size of an object in bytes; None if there is none."""
+
+    async def create(self, path: str, *, content: bytes) -> bool:
+        """Writes a new object, whole or not at all. False, and nothing written, if one is there already."""
+
+    async def move(self, path: str, *, target: str) -> bool:
+        """Moves an object, over whatever is at the target. False if there is none."""
+
+    async def delete(self, path: str) -> None:
+        """Removes an object; it is no error if there is none."""
+
+    def entries(self, folder: str) -> AsyncIterator[Entry]:
+        """All objects at any depth below a folder, in no particular order."""
+
+    async def folders(self, folder: str) -> list[str]:
+        """The names of the folders directly below a folder, sorted."""
+
+
+class WrappingBackend(Backend):
+    """Passes everything on to another backend. Wrappers override what they change."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @property
+    def location(self) -> str:
+        return self._backend.location
+
+    async def find(self, path: str) -> bytes | None:
+        return await self._backend.find(path)
+
+    async def find_size(self, path: str) -> int | None:
+        return await self._backend.find_size(path)
+
+    async def create(self, path: str, *, content: bytes) -> bool:
+        return await self._backend.create(path, content=content)
+
+    async def move(self, path: str, *, target: str) -> bool:
+        return await self._backend.move(path, target=target)
+
+    async def delete(self, path: str) -> None:
+        await self._backend.delete(path)
+
+    def entries(self, folder: str) -> AsyncIterator[Entry]:
+        return self._backend.entries(folder)
+
+    async def folders(self, folder: str) -> list[str]:
+        return await self._backend.folders(folder)

@@ -1,0 +1,64 @@
+"""The store: blobs, and manifests on top of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.blobs import BlobStore
+from compilefarm.store.counting import CountingBackend
+from compilefarm.store.layout import BLOBS, MANIFESTS
+from compilefarm.store.manifests import ManifestStore
+from compilefarm.v1.admin_service_pb2 import StoreUsage
+from compilefarm.v1.manifest_pb2 import Manifest
+
+
+class ContentAddressedStore(ArtifactStore):
+    """Artifacts in a backend that counts BLOBS and MANIFESTS."""
+
+    def __init__(self, backend: CountingBackend) -> None:
+        self._backend = backend
+        self._blobs = BlobStore(backend)
+        self._manifests = ManifestStore(backend, blobs=self._blobs)
+
+    async def find_manifest(self, key: str) -> Manifest | None:
+        return await self._manifests.find(key)
+
+    async def find_by_prefix(self, prefix: str) -> list[str]:
+        return await self._manifests.find_by_prefix(prefix)
+
+    async def get_blob(self, digest: str) -> bytes:
+        return await self._blobs.get(digest)
+
+    async def put_blob(self, content: bytes, *, digest: str) -> None:
+        await self._blobs.put(content, digest=digest)
+
+    async def find_missing(self, digests: Sequence[str]) -> list[str]:
+        return await self._blobs.find_missing(digests)
+
+    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
+        if manifest.format != ARTIFACT_FORMAT:
+            raise InvalidRequest(
+                f"the artifact of {manifest.key} has format {manifest.format}, this store keeps format "
+                f"{ARTIFACT_FORMAT}: run the same release of Compilefarm on the service and its workers"
+            )
+        await asyncio.gather(*(self._blobs.put(content, digest=digest) for digest, content in blobs.items()))
+        if not await self._blobs.hold(blobs_of(manifest)):
+            raise InvalidRequest(
+                f"the manifest of {manifest.key} names blobs that did not come with it, or in other sizes: "
+                "the worker has to hand over everything that its manifest names"
+            )
+        return await self._manifests.add(manifest)
+
+    async def usage(self) -> StoreUsage:
+        blobs = self._backend.count_of(BLOBS)
+        return StoreUsage(
+            location=self._backend.location,
+            artifacts=self._backend.count_of(MANIFESTS).objects,
+            blobs=blobs.objects,
+            size_bytes=blobs.size_bytes,
+            corrupt_blobs=self._blobs.corrupt_blobs,
+        )

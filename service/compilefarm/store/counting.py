@@ -1,0 +1,85 @@
+"""How much lies in the store, without listing it at every question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from compilefarm.store.backend import Backend, WrappingBackend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What lies below one top-level folder."""
+
+    objects: int
+    size_bytes: int
+
+
+class _Area:
+    """The objects below one top-level folder. Sizes are remembered, for those in the storage may change by damage."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+        self._size_bytes = 0
+
+    def add(self, path: str, *, size_bytes: int) -> None:
+        self.remove(path)
+        self._sizes[path] = size_bytes
+        self._size_bytes += size_bytes
+
+    def remove(self, path: str) -> None:
+        self._size_bytes -= self._sizes.pop(path, 0)
+
+    def count(self) -> Count:
+        return Count(objects=len(self._sizes), size_bytes=self._size_bytes)
+
+
+class CountingBackend(WrappingBackend):
+    """Counts once when it is opened and then keeps count of what passes through it.
+
+    What other services that share the storage write is seen at the next opening only, and nothing may be moved into
+    an area that is counted. Takes about 0.3 KB of memory for an object.
+
+    Args:
+        backend: where the objects lie.
+        areas: the top-level folders that are counted.
+    """
+
+    def __init__(self, backend: Backend, *, areas: Iterable[str]) -> None:
+        super().__init__(backend)
+        self._areas = {name: _Area() for name in areas}
+
+    async def count(self) -> None:
+        """Counts everything there is. To be called once, before use."""
+        for name, area in self._areas.items():
+            async for entry in self.entries(name):
+                area.add(entry.path, size_bytes=entry.size_bytes)
+
+    def count_of(self, area: str) -> Count:
+        """What lies below a top-level folder at this moment."""
+        return self._areas[area].count()
+
+    async def create(self, path: str, *, content: bytes) -> bool:
+        created = await super().create(path, content=content)
+        area = self._area_of(path)
+        if created and area is not None:
+            area.add(path, size_bytes=len(content))
+        return created
+
+    async def move(self, path: str, *, target: str) -> bool:
+        moved = await super().move(path, target=target)
+        self._forget(path)
+        return moved
+
+    async def delete(self, path: str) -> None:
+        await super().delete(path)
+        self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        area = self._area_of(path)
+        if area is not None:
+            area.remove(path)
+
+    def _area_of(self, path: str) -> _Area | None:
+        return self._areas.get(path.partition("/")[0])

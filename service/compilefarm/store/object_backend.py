@@ -1,0 +1,92 @@
+"""A backend on any store of obstore: local disk, memory, S3 and its like."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import ObjectStore
+
+from compilefarm.core.errors import StoreUnavailable
+from compilefarm.store.backend import Backend, Entry
+
+_LISTED_AT_ONCE = 1000
+
+
+class ObjectBackend(Backend):
+    """Turns the errors of obstore into ours and leaves the rest to it.
+
+    Args:
+        store: a store of obstore.
+        location: where it is, for people, without credentials.
+    """
+
+    def __init__(self, store: ObjectStore, *, location: str) -> None:
+        self._store = store
+        self._location = location
+
+    @property
+    def location(self) -> str:
+        return self._location
+
+    async def find(self, path: str) -> bytes | None:
+        with self._reporting(f"read {path}"):
+            try:
+                result = await self._store.get_async(path)
+            except FileNotFoundError:
+                return None
+            return (await result.bytes_async()).to_bytes()
+
+    async def find_size(self, path: str) -> int | None:
+        with self._reporting(f"look for {path}"):
+            try:
+                return (await self._store.head_async(path))["size"]
+            except FileNotFoundError:
+                return None
+
+    async def create(self, path: str, *, content: bytes) -> bool:
+        with self._reporting(f"write {path}"):
+            try:
+                await self._store.put_async(path, content, mode="create")
+            except AlreadyExistsError:
+                return False
+            return True
+
+    async def move(self, path: str, *, target: str) -> bool:
+        with self._reporting(f"move {path} to {target}"):
+            try:
+                await self._store.rename_async(path, target)
+            except FileNotFoundError:
+                return False
+            return True
+
+    async def delete(self, path: str) -> None:
+        with self._reporting(f"delete {path}"):
+            try:
+                await self._store.delete_async(path)
+            except FileNotFoundError:
+                return
+
+    async def entries(self, folder: str) -> AsyncIterator[Entry]:
+        with self._reporting(f"list {folder}"):
+            async for batch in self._store.list(folder, chunk_size=_LISTED_AT_ONCE):
+                for found in batch:
+                    yield Entry(path=found["path"], size_bytes=found["size"])
+
+    async def folders(self, folder: str) -> list[str]:
+        with self._reporting(f"list {folder}"):
+            listing = await self._store.list_with_delimiter_async(folder)
+        return sorted(path.rpartition("/")[2] for path in listing["common_prefixes"])
+
+    @contextmanager
+    def _reporting(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except (BaseError, OSError) as error:
+            # obstore adds a dump of its own error objects, which tells a reader nothing new.
+            cause = str(error).partition("\n")[0]
+            raise StoreUnavailable(
+                f"the store at {self._location} could not {action}: {cause}; "
+                "check that it exists, can be written and has free space"
+            ) from error

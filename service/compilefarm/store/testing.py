@@ -1,0 +1,55 @@
+"""Artifacts and broken storage for tests of whatever uses a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from obstore.exceptions import GenericError
+from obstore.store import MemoryStore
+
+from compilefarm.core.artifacts import ARTIFACT_FORMAT
+from compilefarm.core.digests import digest_of
+from compilefarm.core.pool import Artifact
+from compilefarm.v1.manifest_pb2 import Blob, Encoding, Library, Manifest
+
+
+def sample_key(name: str, *, graph: str = "graph") -> str:
+    """A key like those of jobs: another one for every name, with the same beginning for the same graph."""
+    return f"{digest_of(graph.encode())[:16]}-{digest_of(name.encode())}"
+
+
+def sample_artifact(key: str, *, program: bytes = b"program", libraries: Sequence[bytes] = (b"library",)) -> Artifact:
+    """A finished artifact of the given contents, stored as they are."""
+    manifest = Manifest(
+        key=key,
+        format=ARTIFACT_FORMAT,
+        program=_blob(program),
+        libraries=[Library(source_digest=digest_of(content), blob=_blob(content)) for content in libraries],
+    )
+    return Artifact(manifest=manifest, blobs={digest_of(content): content for content in (program, *libraries)})
+
+
+def _blob(content: bytes) -> Blob:
+    return Blob(
+        digest=digest_of(content),
+        size_bytes=len(content),
+        encoding=Encoding.ENCODING_IDENTITY,
+        content_size_bytes=len(content),
+    )
+
+
+class FillingStore:
+    """A store of obstore in memory whose disk is full while `full` is set."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self._store = MemoryStore()
+
+    async def put_async(self, *arguments: Any, **options: Any) -> object:
+        if self.full:
+            raise GenericError("Generic LocalFileSystem error: Unable to copy data to file: No space left on device")
+        return await self._store.put_async(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)

@@ -1,0 +1,65 @@
+"""What the client can be told."""
+
+from __future__ import annotations
+
+import pytest
+
+from compilefarm.client.config import ClientConfig, ConfigurationError, read_config
+from compilefarm.client.farm import Farm
+
+
+def test_the_environment_is_read() -> None:
+    config = read_config(
+        {"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_ON_MISS": "local", "COMPILEFARM_TIMEOUT_SECONDS": "12.5"}
+    )
+    assert config == ClientConfig(address="farm:7077", on_miss="local", timeout_seconds=12.5)
+
+
+def test_defaults() -> None:
+    config = read_config({"COMPILEFARM_ADDRESS": "farm:7077"})
+    assert (config.on_miss, config.timeout_seconds, config.connect_timeout_seconds) == ("wait", 600.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({}, "COMPILEFARM_ADDRESS=host:port"),
+        ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_ONMISS": "local"}, "COMPILEFARM_ONMISS; known are COMPI"),
+        ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_ON_MISS": "never"}, "'never': use one of wait, local"),
+        ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TIMEOUT_SECONDS": "1m"}, "'1m': use a number of seconds"),
+        ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TIMEOUT_SECONDS": "0"}, "above zero"),
+        ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TIMEOUT_SECONDS": "nan"}, "above zero"),
+        ({"COMPILEFARM_ADDRESS": "http://farm:7077"}, "without http://"),
+        ({"COMPILEFARM_ADDRESS": "farm"}, "use host:port"),
+        ({"COMPILEFARM_ADDRESS": "farm:70777"}, "use host:port"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_the_remedy(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message.replace("(", r"\(")):
+        read_config(environ)
+
+
+@pytest.mark.parametrize("address", ["farm:7077", "10.0.0.1:1", "[::1]:7077", "unix:/run/farm.sock", "a.b-c.d:65535"])
+def test_addresses(address: str) -> None:
+    assert ClientConfig(address=address).address == address
+
+
+def test_what_kubernetes_says_about_a_service_named_compilefarm_is_no_setting() -> None:
+    read_config(
+        {
+            "COMPILEFARM_ADDRESS": "farm:7077",
+            "COMPILEFARM_SERVICE_HOST": "10.0.0.1",
+            "COMPILEFARM_SERVICE_PORT": "7077",
+            "COMPILEFARM_SERVICE_PORT_GRPC": "7077",
+            "COMPILEFARM_PORT": "tcp://10.0.0.1:7077",
+            "COMPILEFARM_PORT_7077_TCP": "tcp://10.0.0.1:7077",
+            "COMPILEFARM_PORT_7077_TCP_ADDR": "10.0.0.1",
+            "COMPILEFARM_GATEWAY_SERVICE_HOST": "10.0.0.1",
+        }
+    )
+
+
+def test_a_farm_without_an_address_says_how_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMPILEFARM_ADDRESS", raising=False)
+    with pytest.raises(ConfigurationError, match="COMPILEFARM_ADDRESS"):
+        Farm()

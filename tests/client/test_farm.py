@@ -1,0 +1,246 @@
+"""A Farm over a real connection: what to do about a miss, many threads, Ctrl-C, and never harming the pod."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilefarm.client.clock import SystemClock
+from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.records import GraphRecord, Ledger
+from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.core.errors import CorruptArtifact, NotStored, Unreachable
+from compilefarm.core.keys import key_of
+from compilefarm.graph.bypass import Bypass
+
+WAITING = Path(__file__).with_name("waiting.py")
+
+
+@pytest.fixture
+def servicer() -> FarmServicer:
+    return FarmServicer()
+
+
+@pytest.fixture
+def address(servicer: FarmServicer) -> Iterator[str]:
+    with serving(servicer) as address:
+        yield address
+
+
+class Pod:
+    """A Farm and what it stands on."""
+
+    def __init__(self, address: str, *, clock: FakeClock | None = None, **settings: Any) -> None:
+        self.runtime = FakeRuntime()
+        self.ledger = Ledger()
+        self.clock = clock or FakeClock()
+        around = Surroundings(runtime=self.runtime, clock=clock or SystemClock(), ledger=self.ledger)
+        self.farm = Farm(address, surroundings=around, **settings)
+
+    def where(self, name: str = "graph") -> str:
+        place: str = self.farm.backend(FakeGraphModule(name), [])()[0]
+        return place
+
+    @property
+    def last(self) -> GraphRecord:
+        return self.ledger.records()[-1]
+
+
+def key(name: str = "graph") -> str:
+    return key_of(FakeRuntime().encode(FakeGraphModule(name), [], options={}).job).text
+
+
+def test_wait_has_the_farm_compile_once(address: str, servicer: FarmServicer) -> None:
+    pod = Pod(address)
+    assert [pod.where(), pod.where()] == ["farm", "farm"]
+    assert [record.outcome for record in pod.ledger.records()] == ["compiled", "hit"]
+    assert servicer.compiles == [key()]
+    assert set(pod.last.seconds) == {"encode", "wait", "fetch", "load", "first_call"}
+    pod.farm.close()
+
+
+def test_local_takes_what_is_there_and_compiles_the_rest_here(
+    address: str, servicer: FarmServicer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    servicer.keys.add(key("stored"))
+    pod = Pod(address, on_miss="local")
+    assert [pod.where("stored"), pod.where("new")] == ["farm", "local"]
+    assert [record.outcome for record in pod.ledger.records()] == ["hit", "local"]
+    assert pod.last.key == key("new")
+    assert servicer.compiles == []
+    assert "local" in pod.last.seconds
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.INFO]
+    pod.farm.close()
+
+
+def test_error_raises_for_whatever_the_farm_cannot_give(address: str, servicer: FarmServicer) -> None:
+    servicer.keys.add(key("stored"))
+    pod = Pod(address, on_miss="error")
+    assert pod.where("stored") == "farm"
+    with pytest.raises(NotStored, match=f"nothing is stored under {key('new')}: prewarm"):
+        pod.where("new")
+    pod.runtime.encoding_error = Bypass("dynamic_shapes", "size s0")
+    with pytest.raises(Bypass, match="s0"):
+        pod.where("bypassed")
+    pod.runtime.encoding_error = KeyError("defect")
+    with pytest.raises(KeyError):
+        pod.where("defect")
+    pod.farm.close()
+    assert pod.runtime.local_compiles == 0
+    assert [record.reason for record in pod.ledger.records()] == ["", "not_stored", "dynamic_shapes", "defect"]
+    assert {record.outcome for record in pod.ledger.records()[1:]} == {None}
+
+
+def test_error_raises_when_nobody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = f"127.0.0.1:{listener.getsockname()[1]}"
+        pod = Pod(taken, on_miss="error", connect_timeout_seconds=0.2)
+        with pytest.raises(Unreachable, match="nobody answers"):
+            pod.where()
+    assert pod.runtime.local_compiles == 0
+
+
+def test_a_bypass_asks_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    pod = Pod("no-such-host.invalid:1")
+    pod.runtime.encoding_error = Bypass("dynamic_shapes", "size s0")
+    assert pod.where() == "local"
+    assert (pod.last.outcome, pod.last.reason) == ("bypass", "dynamic_shapes")
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.parametrize("error", [CorruptArtifact("no program"), RuntimeError("torn")])
+def test_an_artifact_that_does_not_load_is_compiled_here(
+    address: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = Pod(address)
+    pod.runtime.loading_error = error
+    assert pod.where() == "local"
+    assert pod.last.outcome == "fallback"
+    assert str(error) in pod.last.message
+    assert len(caplog.records) == 1
+    pod.farm.close()
+
+
+def test_the_first_call_is_timed_and_later_ones_are_passed_on(address: str) -> None:
+    pod = Pod(address)
+    program = pod.farm.backend(FakeGraphModule(), [])
+    assert "first_call" not in pod.last.seconds
+    assert [program(1), program(2)] == [("farm", b"program", (1,)), ("farm", b"program", (2,))]
+    first = pod.last.seconds["first_call"]
+    program(3)
+    assert pod.last.seconds["first_call"] == first
+    pod.farm.close()
+
+
+def test_twenty_threads(address: str, servicer: FarmServicer) -> None:
+    together = threading.Barrier(20)
+    servicer.before_compile = lambda: together.wait() and None
+    pod = Pod(address)
+    with ThreadPoolExecutor(20) as pool:
+        places = list(pool.map(lambda _: pod.where(), range(20)))
+    pod.farm.close()
+    assert places == ["farm"] * 20
+    assert servicer.questions == 1
+    assert sorted(str(record.outcome) for record in pod.ledger.records()) == ["compiled"] + ["hit"] * 19
+
+
+def test_a_farm_that_was_closed_connects_again(address: str) -> None:
+    pod = Pod(address)
+    assert pod.where("one") == "farm"
+    pod.farm.close()
+    assert pod.where("two") == "farm"
+    pod.farm.close()
+
+
+@contextmanager
+def interrupted(servicer: FarmServicer) -> Iterator[tuple[Future[str], Pod, str, threading.Event]]:
+    """A graph that was being compiled when the farm stopped, its pod, where the farm was, and what ends its wait."""
+    asked, end = threading.Event(), threading.Event()
+
+    def before_compile() -> None:
+        asked.set()
+        end.wait()
+
+    servicer.before_compile = before_compile
+    restarted = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        with serving(servicer) as address:
+            pod = Pod(address, clock=FakeClock())
+            pod.clock.on_wait = restarted.wait
+            place = pool.submit(pod.where)
+            asked.wait()
+        end.set()
+        servicer.before_compile = lambda: None
+        try:
+            yield place, pod, address, restarted
+        finally:
+            restarted.set()
+
+
+def test_a_farm_that_restarts_is_asked_again(servicer: FarmServicer) -> None:
+    with interrupted(servicer) as (place, pod, address, restarted), serving(servicer, address=address):
+        restarted.set()
+        assert place.result() == "farm"
+        pod.farm.close()
+    assert pod.clock.waits == [1.0]
+    assert pod.last.outcome == "compiled"
+
+
+def test_a_farm_that_stays_away_is_given_up(servicer: FarmServicer) -> None:
+    with interrupted(servicer) as (place, pod, _, restarted):
+        restarted.set()
+        assert place.result() == "local"
+    assert pod.clock.waits == [1.0, 3.0]
+    assert (pod.last.outcome, pod.last.reason) == ("fallback", "unreachable")
+
+
+def test_the_farms_silence_is_bounded_by_the_budget(address: str, servicer: FarmServicer) -> None:
+    end = threading.Event()
+    servicer.before_compile = lambda: end.wait() and None
+    pod = Pod(address, timeout_seconds=0.5)
+    assert pod.where() == "local"
+    end.set()
+    assert pod.last.reason == "out_of_time"
+    assert "raise timeout_seconds" in pod.last.message
+    pod.farm.close()
+
+
+def test_ctrl_c_ends_the_wait_for_a_compile(address: str, servicer: FarmServicer) -> None:
+    asked, end = threading.Event(), threading.Event()
+
+    def before_compile() -> None:
+        asked.set()
+        end.wait()
+
+    servicer.before_compile = before_compile
+    waiting = subprocess.Popen([sys.executable, WAITING, address], stderr=subprocess.PIPE, text=True)
+    asked.wait()
+    waiting.send_signal(signal.SIGINT)
+    _, errors = waiting.communicate(timeout=20)
+    end.set()
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert waiting.returncode == -signal.SIGINT
+
+
+def test_ctrl_c_ends_the_wait_for_an_answer_to_the_first_call() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        waiting = subprocess.Popen([sys.executable, WAITING, address], stderr=subprocess.PIPE, text=True)
+        connection, _ = listener.accept()
+        waiting.send_signal(signal.SIGINT)
+        _, errors = waiting.communicate(timeout=20)
+        connection.close()
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert waiting.returncode == -signal.SIGINT

@@ -1,0 +1,45 @@
+"""What `compilefarm.client` offers, and what importing it costs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import compilefarm.client
+from compilefarm.client.farm import Farm
+
+IMPORTS = """
+import sys
+before = set(sys.modules)
+import compilefarm.client
+heavy = {"torch", "numpy", "triton", "sympy", "obstore", "compilefarm.store", "compilefarm.artifact.load"}
+print(sorted(heavy & set(sys.modules)), len(set(sys.modules) - before))
+"""
+
+
+def test_public_names() -> None:
+    assert compilefarm.client.__all__ == ["Farm", "stats"]
+    assert sorted(name for name in vars(Farm) if not name.startswith("_")) == ["backend", "close", "compile"]
+    assert list(inspect.signature(Farm).parameters) == [
+        "address",
+        "on_miss",
+        "timeout_seconds",
+        "connect_timeout_seconds",
+        "on_progress",
+        "surroundings",
+    ]
+
+
+def test_dynamo_finds_the_backend() -> None:
+    (found,) = entry_points(group="torch_dynamo_backends", name="compilefarm")
+    assert found.value == "compilefarm.client.backend:compilefarm"
+    assert callable(found.load())
+
+
+def test_importing_the_client_imports_neither_torch_nor_much_else() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, timeout=60)
+    heavy, modules = done.stdout.rsplit(maxsplit=1)
+    assert heavy == "[]"
+    assert int(modules) < 400

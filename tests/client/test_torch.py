@@ -1,0 +1,179 @@
+"""The client under the real torch: modes, options, outputs, and Dynamo calling the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from compilefarm.client import backend as entry_point
+from compilefarm.client.config import ConfigurationError
+from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.records import Ledger
+from compilefarm.client.runtime import Encoded, Options, Program, merge_options
+from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.v1.manifest_pb2 import Manifest
+
+
+class EagerRuntime(FakeRuntime):
+    """Programs that run the graph as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graphs: list[fx.GraphModule] = []
+        self.options: list[dict[str, object]] = []
+
+    def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
+        self.graphs.append(graph_module)
+        self.options.append(dict(options))
+        return super().encode(FakeGraphModule(graph_module.code), example_inputs, options=options)
+
+    def load(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+        program: Program = self.graphs[-1].forward
+        return program
+
+    def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
+        program: Program = graph_module.forward
+        return program
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with serving(FarmServicer()) as address:
+        yield address
+
+
+@pytest.fixture
+def runtime() -> EagerRuntime:
+    return EagerRuntime()
+
+
+@pytest.fixture
+def farm(address: str, runtime: EagerRuntime) -> Iterator[Farm]:
+    farm = Farm(address, surroundings=Surroundings(runtime=runtime, ledger=Ledger()))
+    yield farm
+    farm.close()
+    torch._dynamo.reset()
+
+
+def test_modes_are_torchs_own() -> None:
+    assert merge_options(mode="max-autotune-no-cudagraphs", options=None) == torch._inductor.list_mode_options(
+        "max-autotune-no-cudagraphs"
+    )
+    assert merge_options(mode="default", options={"max-autotune": True}) == {"max_autotune": True}
+    assert merge_options(mode=None, options=None) == {}
+
+
+def test_options_win_over_the_mode() -> None:
+    merged = merge_options(mode="max-autotune", options={"max_autotune": False})
+    assert merged["max_autotune"] is False
+    assert merged["triton.cudagraphs"] is True
+
+
+def test_an_unknown_mode_is_refused_as_torch_refuses_it() -> None:
+    with pytest.raises(RuntimeError, match="Unrecognized mode=fast"):
+        merge_options(mode="fast", options=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({}, {}),
+        ({"mode": "max-autotune-no-cudagraphs"}, {"max_autotune": True, "coordinate_descent_tuning": True}),
+        ({"options": {"epilogue_fusion": False}}, {"epilogue_fusion": False}),
+    ],
+)
+def test_dynamo_hands_over_graphs_modes_and_options(
+    farm: Farm, runtime: EagerRuntime, settings: dict[str, Any], options: dict[str, object]
+) -> None:
+    model = torch.nn.Linear(4, 4)
+    compiled = torch.compile(model, backend=farm.backend, **settings)
+    value = torch.randn(2, 4)
+    torch.testing.assert_close(compiled(value), model(value))
+    torch.testing.assert_close(compiled(value), model(value))
+    assert runtime.options == [options]
+
+
+@pytest.mark.skipif("name" not in torch.compile.__kwdefaults__, reason="this torch.compile takes no name=")
+def test_the_name_of_torch_compile_is_accepted(farm: Farm) -> None:
+    compiled = torch.compile(torch.nn.ReLU(), backend=farm.backend, name="block")
+    assert compiled(torch.ones(1)).item() == 1
+
+
+def test_the_entry_point_reads_the_environment(
+    address: str, runtime: EagerRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, dict[str, Any]]] = []
+
+    def make(address: str, **settings: Any) -> Farm:
+        made.append((address, settings))
+        return Farm(address, surroundings=Surroundings(runtime=runtime, ledger=Ledger()), **settings)
+
+    monkeypatch.setattr(entry_point, "_farm", None)
+    monkeypatch.setattr(entry_point, "Farm", make)
+    monkeypatch.setenv("COMPILEFARM_ADDRESS", address)
+    monkeypatch.setenv("COMPILEFARM_TIMEOUT_SECONDS", "30")
+    for _ in range(2):
+        model = torch.compile(torch.nn.Linear(4, 4), backend="compilefarm", mode="max-autotune-no-cudagraphs")
+        assert model(torch.randn(2, 4)).shape == (2, 4)
+        torch._dynamo.reset()
+    assert made == [(address, {"on_miss": "wait", "timeout_seconds": 30.0})]
+    assert len(runtime.graphs) == 2
+    entry_point._farm_of_process().close()
+
+
+def test_the_entry_point_says_what_the_environment_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_point, "_farm", None)
+    monkeypatch.delenv("COMPILEFARM_ADDRESS", raising=False)
+    with pytest.raises(ConfigurationError, match="set COMPILEFARM_ADDRESS=host:port"):
+        entry_point.compilefarm(FakeGraphModule(), [])
+
+
+def one_value(x: torch.Tensor) -> torch.Tensor:
+    return x.relu() + 1
+
+
+def tuple_of_one(x: torch.Tensor) -> tuple[torch.Tensor]:
+    return (x.relu() + 1,)
+
+
+@pytest.mark.parametrize("function", [one_value, tuple_of_one])
+def test_a_graph_returns_what_it_returned_before(
+    farm: Farm, runtime: EagerRuntime, function: Callable[[torch.Tensor], Any]
+) -> None:
+    graph_module = fx.symbolic_trace(function)
+    code = graph_module.code
+    value = torch.tensor([-1.0, 2.0])
+    found = farm.compile(graph_module, [value], options={"max-autotune": True})(value)
+    torch.testing.assert_close(found, function(value))
+    assert type(found) is type(function(value))
+    assert graph_module.code == code
+    (sent,) = runtime.graphs
+    assert isinstance(next(iter(reversed(sent.graph.nodes))).args[0], tuple)
+    assert runtime.options == [{"max_autotune": True}]
+
+
+def test_the_changed_graph_shares_its_parameters(farm: Farm, runtime: EagerRuntime) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale
+
+    graph_module = fx.symbolic_trace(Scaled())
+    farm.compile(graph_module, [torch.ones(2)])
+    (sent,) = runtime.graphs
+    assert sent.scale is graph_module.scale
+
+
+def test_an_unreachable_farm_costs_a_graph_nothing_but_time(runtime: EagerRuntime) -> None:
+    ledger = Ledger()
+    farm = Farm("no-such-host.invalid:1", surroundings=Surroundings(runtime=runtime, ledger=ledger))
+    value = torch.tensor([-1.0, 2.0])
+    torch.testing.assert_close(farm.compile(fx.symbolic_trace(one_value), [value])(value), one_value(value))
+    assert [record.reason for record in ledger.records()] == ["unreachable"]

@@ -1,0 +1,141 @@
+"""The child process of a supervisor: `python -m compilefarm.worker.child`.
+
+It imports Inductor, says that it is ready, does one task and ends. Tasks come on standard input, answers go out on what
+was standard output; everything that libraries print goes to standard error. It has no credentials, and no way to say
+anything but compilefarm.v1.ChildMessage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from typing import BinaryIO
+
+import torch
+
+from compilefarm.artifact import inductor
+from compilefarm.artifact.environment import describe_environment
+from compilefarm.core.errors import FarmError, InvalidRequest
+from compilefarm.graph.decode import GraphRejected
+from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.v1.child_pb2 import (
+    BuildTrial,
+    ChildBlob,
+    ChildFailure,
+    ChildMessage,
+    ChildProgress,
+    ChildReady,
+    ChildTask,
+    CompileTask,
+    Toolchain,
+)
+from compilefarm.v1.job_pb2 import (
+    FAILURE_KIND_COMPILE_ERROR,
+    FAILURE_KIND_NOT_SERIALIZABLE,
+    FAILURE_KIND_OUT_OF_MEMORY,
+    FAILURE_KIND_VERIFICATION,
+    CompileFailure,
+    FailureKind,
+    Phase,
+)
+from compilefarm.worker.compile import compile_task
+from compilefarm.worker.frames import read_frame, write_frame
+from compilefarm.worker.verify import VerificationFailed, verify_task
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LONGEST_MESSAGE = 4000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cuda-device", type=int, default=None, help="number of the GPU to compile for")
+    arguments = parser.parse_args()
+    _die_with_parent()
+    answers = _take_standard_output()
+    inductor.preload()
+    needs = EnvironmentNeeds(cpu=True, cuda_device=arguments.cuda_device)
+    _say(answers, ChildMessage(ready=ChildReady(environment=describe_environment(needs))))
+    task = read_frame(sys.stdin.buffer, ChildTask)
+    if task is not None:
+        _do(task, answers)
+    return 0
+
+
+def _die_with_parent() -> None:
+    """A supervisor that is killed cannot kill its children: the kernel does it then."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+
+
+def _take_standard_output() -> BinaryIO:
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
+
+
+def _say(answers: BinaryIO, message: ChildMessage) -> None:
+    write_frame(answers, message)
+
+
+def _do(task: ChildTask, answers: BinaryIO) -> None:
+    try:
+        match task.WhichOneof("task"):
+            case "compile":
+                _compile(task.compile, answers)
+            case "verify":
+                _say(answers, ChildMessage(verified=verify_task(task.verify)))
+            case "probe":
+                trials = inductor.run_build_trials()
+                found = [BuildTrial(program_digest=digest, works=works) for digest, works in sorted(trials.items())]
+                _say(answers, ChildMessage(toolchain=Toolchain(trials=found)))
+            case None:
+                raise InvalidRequest("the task is empty")
+    except Exception as error:  # noqa: BLE001 - whatever a compiler raises is the result of the task
+        traceback.print_exc()
+        _say(answers, ChildMessage(failed=failure_of(error)))
+
+
+def _compile(task: CompileTask, answers: BinaryIO) -> None:
+    def on_phase(phase: Phase.ValueType) -> None:
+        _say(answers, ChildMessage(progress=ChildProgress(phase=phase)))
+
+    compiled = compile_task(task, on_phase=on_phase)
+    for digest, content in compiled.blobs.items():
+        _say(answers, ChildMessage(blob=ChildBlob(digest=digest, content=content)))
+    _say(answers, ChildMessage(compiled=compiled.result))
+
+
+def failure_of(error: Exception) -> ChildFailure:
+    """What an error of a task is called on the wire."""
+    return ChildFailure(
+        invalid_request=isinstance(error, InvalidRequest),
+        failure=CompileFailure(
+            kind=_kind(error),
+            message=str(error)[:_LONGEST_MESSAGE],
+            error_type=_type_name(error),
+        ),
+    )
+
+
+def _kind(error: Exception) -> FailureKind.ValueType:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return FAILURE_KIND_OUT_OF_MEMORY
+    if isinstance(error, inductor.not_serializable_error()):
+        return FAILURE_KIND_NOT_SERIALIZABLE
+    if isinstance(error, VerificationFailed | FarmError):
+        return FAILURE_KIND_VERIFICATION
+    return FAILURE_KIND_COMPILE_ERROR
+
+
+def _type_name(error: Exception) -> str:
+    kind = error.error_type if isinstance(error, GraphRejected) else type(error)
+    return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

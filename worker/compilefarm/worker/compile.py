@@ -1,0 +1,105 @@
+"""What a child does with a compile: decode, compile, run once, pack."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from compilefarm.artifact import inductor
+from compilefarm.artifact.blobs import pack
+from compilefarm.graph.ambient import apply_ambient
+from compilefarm.graph.decode import decode_job
+from compilefarm.graph.inputs import random_inputs
+from compilefarm.graph.options import config_patches
+from compilefarm.v1.child_pb2 import CompileResult, CompileTask
+from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Phase
+from compilefarm.v1.manifest_pb2 import Library, Timing
+
+# Which numbers the synthetic inputs hold decides nothing that is kept; that they are the same every time keeps
+# failures reproducible.
+INPUT_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """A finished compile and the bytes it consists of.
+
+    Attributes:
+        result: what goes into the manifest.
+        blobs: stored bytes by digest.
+    """
+
+    result: CompileResult
+    blobs: dict[str, bytes]
+
+
+class Stopwatch:
+    """Announces phases and keeps their durations."""
+
+    def __init__(self, on_phase: Callable[[Phase.ValueType], None]) -> None:
+        self._on_phase = on_phase
+        self.timings: list[Timing] = []
+
+    @contextmanager
+    def phase(self, phase: Phase.ValueType) -> Iterator[None]:
+        self._on_phase(phase)
+        started = time.perf_counter()
+        yield
+        self.timings.append(Timing(phase=phase, seconds=time.perf_counter() - started))
+
+
+def compile_task(task: CompileTask, *, on_phase: Callable[[Phase.ValueType], None]) -> Compiled:
+    """Compiles a job.
+
+    Raises:
+        InvalidRequest: the job is malformed or names what is not allowed.
+        GraphRejected: torch refuses the graph itself.
+        Exception: whatever torch raises while it compiles.
+    """
+    inductor.replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})
+    stopwatch = Stopwatch(on_phase)
+    blobs = {blob.digest: blob.content for blob in task.blobs}
+    inductor_options, functorch_options = config_patches(task.job.options)
+    with apply_ambient(task.job.ambient), inductor.recording_libraries() as libraries:
+        with stopwatch.phase(PHASE_COMPILING):
+            decoded = decode_job(task.job, blobs=blobs)
+            program = inductor.compile_to_program(
+                decoded.graph_module,
+                decoded.inputs,
+                fake_mode=decoded.fake_mode,
+                inductor_options=inductor_options,
+                functorch_options=functorch_options,
+            )
+        with stopwatch.phase(PHASE_TUNING):
+            _run_once(program, random_inputs(task.job, seed=INPUT_SEED))
+        with stopwatch.phase(PHASE_PACKING):
+            compiled = _packed(inductor.serialize_program(program), list(libraries))
+    compiled.result.timings.extend(stopwatch.timings)
+    return compiled
+
+
+def _run_once(program: Callable[..., object], inputs: list[torch.Tensor]) -> None:
+    """Runs forward, and backward where there is one, so that what tunes at its first run has tuned."""
+    outputs = program(*inputs)
+    assert isinstance(outputs, list | tuple)
+    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and out.requires_grad]
+    if tracked:
+        torch.autograd.backward(tracked, [torch.ones_like(out) for out in tracked])
+    if any(tensor.is_cuda for tensor in inputs):
+        torch.cuda.synchronize()
+
+
+def _packed(program: bytes, libraries: list[inductor.BuiltLibrary]) -> Compiled:
+    blob, stored = pack(program)
+    compiled = Compiled(result=CompileResult(program=blob), blobs={blob.digest: stored})
+    # In an order that does not depend on threads.
+    for library in sorted(libraries, key=lambda library: library.source_digest):
+        blob, stored = pack(Path(library.path).read_bytes())
+        compiled.blobs[blob.digest] = stored
+        compiled.result.libraries.append(Library(source_digest=library.source_digest, name=library.name, blob=blob))
+    return compiled

@@ -1,0 +1,71 @@
+"""Messages on a pipe: four bytes of length, little endian, then the message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import BinaryIO, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+LENGTH_BYTES = 4
+# protobuf itself takes no more.
+LARGEST_MESSAGE_BYTES = 2**31 - 1
+
+_M = TypeVar("_M", bound=Message)
+
+
+class BrokenPipeOfMessages(Exception):
+    """The other end closed the pipe within a message, or sent something that is none."""
+
+
+def pack_frame(message: Message) -> bytes:
+    """A message as it goes into the pipe."""
+    content = message.SerializeToString()
+    return len(content).to_bytes(LENGTH_BYTES, "little") + content
+
+
+def write_frame(pipe: BinaryIO, message: Message) -> None:
+    """Writes a message and flushes it."""
+    pipe.write(pack_frame(message))
+    pipe.flush()
+
+
+def read_frame(pipe: BinaryIO, kind: type[_M]) -> _M | None:
+    """Reads a message; None when the other end has closed the pipe.
+
+    Raises:
+        BrokenPipeOfMessages: the pipe ended within a message, or the bytes are none of that kind.
+    """
+    head = pipe.read(LENGTH_BYTES)
+    if not head:
+        return None
+    length = int.from_bytes(head, "little")
+    content = pipe.read(length)
+    if len(head) < LENGTH_BYTES or len(content) < length:
+        raise BrokenPipeOfMessages("the pipe ended within a message")
+    return _parse(content, kind)
+
+
+async def read_frame_async(pipe: asyncio.StreamReader, kind: type[_M], *, largest_bytes: int) -> _M | None:
+    """As `read_frame`, for the end that must not trust the other.
+
+    Raises:
+        BrokenPipeOfMessages: also when a message is said to be larger than `largest_bytes`.
+    """
+    try:
+        head = await pipe.readexactly(LENGTH_BYTES)
+        length = int.from_bytes(head, "little")
+        if length > largest_bytes:
+            raise BrokenPipeOfMessages(f"a message of {length} bytes is more than the {largest_bytes} allowed")
+        return _parse(await pipe.readexactly(length), kind)
+    except asyncio.IncompleteReadError as error:
+        if error.partial or error.expected != LENGTH_BYTES:
+            raise BrokenPipeOfMessages("the pipe ended within a message") from error
+        return None
+
+
+def _parse(content: bytes, kind: type[_M]) -> _M:
+    try:
+        return kind.FromString(content)
+    except DecodeError as error:
+        raise BrokenPipeOfMessages(f"the pipe holds something else than a {kind.__name__}") from error

@@ -1,0 +1,120 @@
+"""Workers that are processes of this host."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compilefarm.core.pool import Artifact, Assignment, WorkerView
+from compilefarm.v1.child_pb2 import Toolchain
+from compilefarm.v1.job_pb2 import CompileFailure
+from compilefarm.worker.process import ChildDied, ChildSettings
+from compilefarm.worker.supervisor import OnPhase, SlotSettings, Supervisor
+from compilefarm.worker.toolchain import ToolchainCache
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """A pool on this host.
+
+    Attributes:
+        cuda_devices: the GPUs to compile on, as CUDA_VISIBLE_DEVICES names them; empty compiles for the CPU.
+        slots: jobs at a time; on GPUs, per GPU. More than one shares a GPU, which disturbs its tuning.
+        cache_folder: where knowledge about this machine is kept between runs.
+        compile_seconds: how long a compile may take before it is ended.
+        verify: whether artifacts are checked in a clean process before they are served.
+    """
+
+    cuda_devices: tuple[str, ...] = ()
+    slots: int = 1
+    cache_folder: Path
+    compile_seconds: float = 3600.0
+    verify: bool = True
+
+
+class LocalPool:
+    """A supervisor for each slot. Satisfies compilefarm.core.pool.WorkerPool."""
+
+    def __init__(self, settings: PoolSettings) -> None:
+        self._settings = settings
+        self._slots = _slots(settings)
+        self._supervisors: dict[str, Supervisor] = {}
+
+    async def start(self) -> None:
+        """See WorkerPool.start."""
+        first = await self._start_supervisor(self._slots[0], Toolchain())
+        environment = first.view().environment
+        if environment is None:
+            await first.close()
+            raise RuntimeError(f"no worker could be started: {first.view().problem}")
+        cache = ToolchainCache(self._settings.cache_folder)
+        toolchain = cache.find(environment)
+        if toolchain is None:
+            log.info("trying the C++ compiler: once per machine, about half a minute")
+            try:
+                toolchain = await first.probe()
+            except ChildDied as died:
+                await first.close()
+                raise RuntimeError(f"the C++ compiler could not be tried: {died}") from died
+            cache.keep(environment, toolchain)
+        first.toolchain = toolchain
+        self._supervisors[self._slots[0].name] = first
+        others = await asyncio.gather(*(self._start_supervisor(slot, toolchain) for slot in self._slots[1:]))
+        self._supervisors.update({supervisor.view().name: supervisor for supervisor in others})
+
+    async def close(self) -> None:
+        """See WorkerPool.close."""
+        await asyncio.gather(*(supervisor.close() for supervisor in self._supervisors.values()))
+
+    def workers(self) -> Sequence[WorkerView]:
+        """See WorkerPool.workers."""
+        return [supervisor.view() for supervisor in self._supervisors.values()]
+
+    async def run(self, assignment: Assignment, *, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
+        """See WorkerPool.run."""
+        return await self._supervisors[worker].run(assignment, on_phase=on_phase)
+
+    @staticmethod
+    async def _start_supervisor(slot: SlotSettings, toolchain: Toolchain) -> Supervisor:
+        supervisor = Supervisor(slot, toolchain=toolchain)
+        await supervisor.start()
+        return supervisor
+
+
+def _slots(settings: PoolSettings) -> list[SlotSettings]:
+    devices: Sequence[str | None] = settings.cuda_devices or (None,)
+    kind = "cuda" if settings.cuda_devices else "cpu"
+    count = len(devices) * settings.slots
+    threads = max(1, (os.cpu_count() or 1) // count)
+    return [
+        SlotSettings(
+            name=f"{kind}-{number}",
+            child=ChildSettings(
+                command=_command(device),
+                environment=_environment(device, compile_threads=threads),
+            ),
+            compile_seconds=settings.compile_seconds,
+            verify=settings.verify,
+        )
+        for number, device in enumerate(device for device in devices for _ in range(settings.slots))
+    ]
+
+
+def _command(device: str | None) -> tuple[str, ...]:
+    command = (sys.executable, "-m", "compilefarm.worker.child")
+    # Each child sees one GPU, which is number 0 to it.
+    return command if device is None else (*command, "--cuda-device", "0")
+
+
+def _environment(device: str | None, *, compile_threads: int) -> dict[str, str]:
+    return {
+        "CUDA_VISIBLE_DEVICES": "" if device is None else device,
+        "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),
+    }

@@ -1,0 +1,174 @@
+"""One child process from start to end, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask
+from compilefarm.worker.frames import BrokenPipeOfMessages, pack_frame, read_frame_async
+
+_LOG_TAIL_BYTES = 16 * 1024
+_READ_BYTES = 64 * 1024
+# What a compiler may know of this process: where programs and libraries are, nothing that opens a door.
+_PASSED_ON = (
+    "CC", "CPATH", "CUDA_HOME", "CUDA_PATH", "CXX", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LIBRARY_PATH",
+    "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES", "PATH", "PYTHONPATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV",
+)  # fmt: skip
+
+
+class ChildDied(Exception):
+    """The process ended without an answer; the message holds how, and the end of what it printed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSettings:
+    """How children are started.
+
+    Attributes:
+        command: program and arguments.
+        environment: variables beside the few that are passed on.
+        scratch_folder: where each child gets a private folder; None is the system's place for such.
+        start_seconds: how long a child may take to be ready.
+        largest_message_bytes: the longest message that is taken from a child.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    scratch_folder: Path | None = None
+    start_seconds: float = 180.0
+    largest_message_bytes: int = 1 << 30
+
+
+class ChildProcess:
+    """A running child. `start` makes one, `end` must be awaited in the end."""
+
+    def __init__(self, process: asyncio.subprocess.Process, *, folder: Path, settings: ChildSettings) -> None:
+        self._process = process
+        self._folder = folder
+        self._settings = settings
+        self._tail = bytearray()
+        self._listener = asyncio.create_task(self._listen_to_errors(), name=f"stderr of child {process.pid}")
+        self._ended = False
+
+    @classmethod
+    async def start(cls, settings: ChildSettings) -> ChildProcess:
+        """Starts a child in a process group and a private folder of its own.
+
+        Raises:
+            OSError: the program cannot be started, or there is no room for its folder.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="compilefarm-child-", dir=settings.scratch_folder))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *settings.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=_surroundings(folder, settings.environment),
+                cwd=folder,
+                start_new_session=True,
+            )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return cls(process, folder=folder, settings=settings)
+
+    @property
+    def pid(self) -> int:
+        """Process number, which is also the number of its group."""
+        return self._process.pid
+
+    @property
+    def log_tail(self) -> str:
+        """The end of what the child printed."""
+        return self._tail.decode(errors="replace").strip()
+
+    async def ready(self) -> ChildReady:
+        """Waits until the child has imported everything.
+
+        Raises:
+            ChildDied: it ended first, said something else, or took too long.
+        """
+        try:
+            async with asyncio.timeout(self._settings.start_seconds):
+                message = await self._next()
+        except TimeoutError as error:
+            raise ChildDied(f"not ready after {self._settings.start_seconds:.0f} s\n{self.log_tail}") from error
+        if message.WhichOneof("message") != "ready":
+            raise ChildDied(f"it said {message.WhichOneof('message')} before it was ready")
+        return message.ready
+
+    async def messages(self, task: ChildTask) -> AsyncIterator[ChildMessage]:
+        """Gives the child its task and yields what it says until it closes its end.
+
+        Raises:
+            ChildDied: it ended within a message.
+        """
+        stdin = self._process.stdin
+        assert stdin is not None
+        # A child that dies early is noticed by its missing answer.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            stdin.write(pack_frame(task))
+            await stdin.drain()
+            stdin.close()
+        while True:
+            yield await self._next()
+
+    async def end(self) -> None:
+        """Kills the child and everything it started, waits for it, and removes its folder."""
+        if self._ended:
+            return
+        self._ended = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        self._listener.cancel()
+        await asyncio.gather(self._listener, return_exceptions=True)
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    async def _next(self) -> ChildMessage:
+        stdout = self._process.stdout
+        assert stdout is not None
+        try:
+            message = await read_frame_async(stdout, ChildMessage, largest_bytes=self._settings.largest_message_bytes)
+        except BrokenPipeOfMessages as error:
+            raise ChildDied(f"{error}\n{self.log_tail}") from error
+        if message is None:
+            raise ChildDied(await self._cause_of_death())
+        return message
+
+    async def _cause_of_death(self) -> str:
+        code = await self._process.wait()
+        await asyncio.gather(self._listener, return_exceptions=True)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        return f"it {how}\n{self.log_tail}".strip()
+
+    async def _listen_to_errors(self) -> None:
+        stderr = self._process.stderr
+        assert stderr is not None
+        while content := await stderr.read(_READ_BYTES):
+            self._tail += content
+            del self._tail[:-_LOG_TAIL_BYTES]
+
+
+def _surroundings(folder: Path, additions: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a child: its caches are its own and go with it."""
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    private = {
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "PYTHONUNBUFFERED": "1",
+        # So that equal jobs give equal bytes.
+        "PYTHONHASHSEED": "0",
+    }
+    return {**passed_on, **private, **additions}

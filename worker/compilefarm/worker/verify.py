@@ -1,0 +1,148 @@
+"""What a child does with a check: load the artifact as a client would, no compiler in reach, and compare with eager."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from compilefarm.artifact.load import load_artifact
+from compilefarm.graph.ambient import apply_ambient
+from compilefarm.graph.decode import decode_job
+from compilefarm.graph.inputs import random_inputs
+from compilefarm.v1.child_pb2 import VerifyTask
+from compilefarm.v1.manifest_pb2 import Verification
+
+INPUT_SEED = 1
+TIMED_CALLS = 5
+TIMED_SECONDS = 2.0
+# Largest difference allowed, as a share of the largest magnitude in the output. A wrong kernel is off by about all of
+# it; another order of additions, or TF32 for float32, by much less.
+_TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+_TF32_TOLERANCE = 2e-2
+
+
+class VerificationFailed(Exception):
+    """The artifact does not do what the graph does, or is not finished work."""
+
+
+def verify_task(task: VerifyTask) -> Verification:
+    """Checks an artifact.
+
+    Raises:
+        VerificationFailed: it gives other results than eager, or it started a program.
+        FarmError: it cannot be loaded.
+    """
+    _hide_compilers()
+    started_programs = _count_programs()
+    blobs = {blob.digest: blob.content for blob in task.blobs}
+    result = Verification()
+    with apply_ambient(task.job.ambient):
+        decoded = decode_job(task.job, blobs=blobs)
+        started = time.perf_counter()
+        program = load_artifact(task.manifest, blobs=blobs)
+        result.load_seconds = time.perf_counter() - started
+
+        # Graphs may change their inputs in place, so each run has its own.
+        def inputs() -> list[torch.Tensor]:
+            return random_inputs(task.job, seed=INPUT_SEED)
+
+        started = time.perf_counter()
+        outputs = _call(program, inputs())
+        result.first_call_seconds = time.perf_counter() - started
+        result.subprocesses = len(started_programs)
+        if started_programs:
+            raise VerificationFailed(f"the first call started {len(started_programs)} programs: {started_programs[0]}")
+
+        # Dynamo flattens outputs; the decoded graph returns them as they were captured.
+        eager = decoded.graph_module
+        expected = _call(eager, inputs())
+        if not _is_random(expected, _call(eager, inputs())):
+            _compare(outputs, expected, result)
+        with torch.no_grad():
+            given = inputs()
+            result.call_seconds = _median_seconds(lambda: _call(program, given))
+            result.eager_call_seconds = _median_seconds(lambda: _call(eager, given))
+    return result
+
+
+def _hide_compilers() -> None:
+    os.environ.update(PATH="", CC="/bin/false", CXX="/bin/false")
+
+
+def _count_programs() -> list[str]:
+    """A list that grows with every program this process starts from now on."""
+    started: list[str] = []
+
+    def listen(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"):
+            started.append(f"{event} {arguments[0]}")
+
+    sys.addaudithook(listen)
+    return started
+
+
+def _call(program: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[Any]:
+    outputs = program(*inputs)
+    if any(tensor.is_cuda for tensor in inputs):
+        torch.cuda.synchronize()
+    return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+
+
+def _is_random(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    """Whether two runs of eager on equal inputs differ: a graph with dropout has nothing to be compared with."""
+    return any(
+        isinstance(a, torch.Tensor) and not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _compare(outputs: Sequence[Any], expected: Sequence[Any], result: Verification) -> None:
+    if len(outputs) != len(expected):
+        raise VerificationFailed(f"{len(outputs)} outputs instead of {len(expected)}")
+    for number, (ours, theirs) in enumerate(zip(outputs, expected, strict=True)):
+        if isinstance(theirs, torch.Tensor):
+            _compare_tensor(f"output {number}", ours, theirs, result)
+
+
+def _compare_tensor(name: str, ours: Any, theirs: torch.Tensor, result: Verification) -> None:
+    if not isinstance(ours, torch.Tensor) or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        raise VerificationFailed(f"{name} is {_kind(ours)} instead of {_kind(theirs)}")
+    if not theirs.is_floating_point() or theirs.numel() == 0:
+        # Integers come out of comparisons and arg-sorts, where a last bit of difference before may turn one around.
+        return
+    tolerance = _TOLERANCES.get(theirs.dtype, _TF32_TOLERANCE)
+    if theirs.is_cuda and torch.get_float32_matmul_precision() != "highest":
+        tolerance = max(tolerance, _TF32_TOLERANCE)
+    ours, theirs = ours.detach().double(), theirs.detach().double()
+    if not torch.equal(ours.isfinite(), theirs.isfinite()):
+        raise VerificationFailed(f"{name} is not finite where eager is, or the other way round")
+    finite = theirs.isfinite()
+    difference = (ours - theirs)[finite].abs().max().item() if finite.any() else 0.0
+    magnitude = theirs[finite].abs().max().item() if finite.any() else 0.0
+    result.largest_difference = max(result.largest_difference, difference)
+    result.relative_tolerance = max(result.relative_tolerance, tolerance)
+    result.absolute_tolerance = max(result.absolute_tolerance, tolerance * max(magnitude, 1e-3))
+    if difference > tolerance * max(magnitude, 1e-3):
+        raise VerificationFailed(
+            f"{name} differs from eager by {difference:.3g} where values reach {magnitude:.3g}; "
+            f"{tolerance:.0e} of that is allowed"
+        )
+
+
+def _kind(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+def _median_seconds(call: Callable[[], object]) -> float:
+    seconds: list[float] = []
+    while len(seconds) < TIMED_CALLS and sum(seconds) < TIMED_SECONDS:
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
