@@ -177,3 +177,20 @@ def test_an_unreachable_farm_costs_a_graph_nothing_but_time(runtime: EagerRuntim
     value = torch.tensor([-1.0, 2.0])
     torch.testing.assert_close(farm.compile(fx.symbolic_trace(one_value), [value])(value), one_value(value))
     assert [record.reason for record in ledger.records()] == ["unreachable"]
+
+
+@pytest.mark.compiles
+def test_without_a_farm_the_model_is_compiled_by_inductor_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    ledger = Ledger()
+    farm = Farm("no-such-host.invalid:1", surroundings=Surroundings(ledger=ledger))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    value = torch.randn(2, 4)
+    with torch.no_grad():
+        found = torch.compile(model, backend=farm.backend, options={"epilogue_fusion": False})(value)
+        torch.testing.assert_close(found, model(value))
+    torch._dynamo.reset()
+    (record,) = ledger.records()
+    assert (record.outcome, record.reason) == ("fallback", "unreachable")
+    assert set(record.seconds) == {"encode", "wait", "local"}
+    (line,) = (entry.getMessage() for entry in caplog.records if entry.name == "compilefarm.client")
+    assert "no-such-host.invalid:1 cannot be reached: check that it runs" in line

@@ -2,7 +2,8 @@
 
     FarmError
     ├── InvalidRequest          INVALID_ARGUMENT     the request contradicts itself or names what is not allowed
-    │   └── DigestMismatch                           bytes that are not what their digest says
+    │   ├── DigestMismatch                           bytes that are not what their digest says
+    │   └── OutOfRange          OUT_OF_RANGE         an offset beyond the end of a blob
     ├── NotStored               NOT_FOUND            nothing is stored under that key or digest
     ├── NoMatchingWorker        FAILED_PRECONDITION  no worker can compile for that environment
     ├── MissingBlobs            FAILED_PRECONDITION  the graph's tensors were not sent first
@@ -50,6 +51,13 @@ class DigestMismatch(InvalidRequest):
     """Bytes that are not what their digest says."""
 
     reason = "digest_mismatch"
+
+
+class OutOfRange(InvalidRequest):
+    """An offset beyond the end of a blob."""
+
+    status = "OUT_OF_RANGE"
+    reason = "out_of_range"
 
 
 class NotStored(FarmError):

@@ -45,9 +45,7 @@ class _Setting:
 def _attribute(path: str, *, default: bool | str) -> _Setting:
     owner_path, _, name = path.rpartition(".")
     owner = operator.attrgetter(owner_path)(torch.backends) if owner_path else torch.backends
-    return _Setting(
-        default=default, read=lambda: getattr(owner, name), write=lambda value: setattr(owner, name, value)
-    )
+    return _Setting(default=default, read=lambda: getattr(owner, name), write=lambda value: setattr(owner, name, value))
 
 
 _CUDA = torch.backends.cuda

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.fx import Graph as FxGraph
@@ -15,10 +13,10 @@ from compilefarm.core.digests import digest_of
 from compilefarm.graph.ambient import capture_ambient
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import finds_constants_changed
-from compilefarm.graph.devices import DeviceNumbers, current_cuda_device
+from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.options import capture_options
-from compilefarm.graph.targets import is_log_call, name_method, name_target
+from compilefarm.graph.targets import find_objection, is_log_call, name_method, name_target
 from compilefarm.graph.tensors import bytes_of, check_plain, encode_tensor, look_alike
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Call, Graph, Input
@@ -74,7 +72,7 @@ def encode_job(
     """
     writer = _GraphWriter(graph_module)
     inputs = writer.write(example_inputs)
-    needs = _environment_needs(graph_module.graph, example_inputs, writer)
+    needs = _environment_needs(graph_module.graph, example_inputs, writer.devices)
     device_types = [name for name, used in (("cpu", needs.cpu), ("cuda", needs.cuda_device is not None)) if used]
     job = Job(
         graph=writer.encoded,
@@ -150,7 +148,9 @@ class _GraphWriter:
         what = f"the tensor {target} that the graph holds"
         check_plain(held, what=what)
         if held.requires_grad or isinstance(held, torch.nn.Parameter):
-            raise Bypass("graph_state", f"{what} is a parameter; capture the model with Dynamo, which makes it an input")
+            raise Bypass(
+                "graph_state", f"{what} is a parameter; capture the model with Dynamo, which makes it an input"
+            )
         constant = self.encoded.constants.add()
         contiguous = held.detach().contiguous()
         content = bytes_of(contiguous, what=what)
@@ -169,13 +169,23 @@ def _attribute(module: object, path: str) -> object:
 
 
 def _encode_call(node: Node, into: Call, values: ValueEncoder) -> None:
-    name = name_method if node.op == "call_method" else name_target
-    into.kind, into.target = name(node.target)  # type: ignore[operator]
-    _check_call(node)
+    into.kind, into.target = name_method(str(node.target)) if node.op == "call_method" else name_target(node.target)
+    objection = find_objection(into.kind, name=into.target, args=node.args, kwargs=node.kwargs)
+    if objection is not None:
+        raise Bypass("unknown_target", f"the graph calls {into.target}: {objection}")
+    _check_device_numbers(node)
     for argument in node.args:
         values.write(argument, into=into.args.add())
     for key in sorted(node.kwargs):
         values.write(node.kwargs[key], into=into.kwargs.add(name=key).value)
+
+
+def _check_device_numbers(node: Node) -> None:
+    """A plain number that means a device would be read as another device on another machine."""
+    moves = node.op == "call_method" and node.target in ("cuda", "to")
+    meant = (node.kwargs.get("device"), node.args[1] if moves and len(node.args) > 1 else None)
+    if any(type(device) is int for device in meant):
+        raise Bypass("device_number", f"the graph names a device by its number alone in a call of {node.target}")
 
 
 def _encode_inputs(
@@ -212,3 +222,20 @@ def _input_tensor(node: Node, given: object, *, what: str) -> torch.Tensor:
         # Dynamo's fake tensor has lived through the trace: the graph has changed more of it than its elements.
         raise Bypass("input_metadata", f"the graph changes shape, strides or another property of {what}")
     return traced
+
+
+def _environment_needs(graph: FxGraph, example_inputs: Sequence[object], devices: DeviceNumbers) -> EnvironmentNeeds:
+    if not devices.cuda_devices:
+        return EnvironmentNeeds(cpu=True, cuda_device=None)
+    seen = (*example_inputs, *(node.meta.get("example_value") for node in graph.nodes))
+    # Tensors without dimensions are scalars, which kernels of a GPU take as they are.
+    on_cpu = any(tensor.device.type == "cpu" and tensor.dim() > 0 for tensor in _tensors(seen))
+    return EnvironmentNeeds(cpu=on_cpu, cuda_device=devices.cuda_devices[0])
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)

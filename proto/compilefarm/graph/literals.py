@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -177,7 +178,7 @@ class ValueDecoder:
     def read_named(self, entries: Sequence[graph_pb2.NamedValue], *, depth: int = 0) -> dict[str, Any]:
         """Named arguments; InvalidRequest also when a name occurs twice or they are not sorted."""
         names = [entry.name for entry in entries]
-        if any(first >= second for first, second in zip(names, names[1:], strict=False)):
+        if any(first >= second for first, second in pairwise(names)):
             raise InvalidRequest("named arguments are not sorted, or one occurs twice")
         return {entry.name: self.read(entry.value, depth=depth) for entry in entries}
 

@@ -79,8 +79,8 @@ def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Option
     if cuda and inductor[_CUDA_GRAPHS]:
         raise Bypass("cuda_graphs", "CUDA graphs are asked for; use a mode or options without them")
     return Options(
-        inductor=_deviations(_INDUCTOR, now=inductor, wanted=wanted),
-        functorch=_deviations(_FUNCTORCH, now=settings.values(_FUNCTORCH), wanted={}),
+        inductor=_deviations(_INDUCTOR, now=inductor),
+        functorch=_deviations(_FUNCTORCH, now=settings.values(_FUNCTORCH)),
     )
 
 
@@ -93,7 +93,7 @@ def config_patches(options: Options) -> tuple[dict[str, object], dict[str, objec
     return _patch(_INDUCTOR, options.inductor), _patch(_FUNCTORCH, options.functorch)
 
 
-def _deviations(config: ModuleType, *, now: Mapping[str, object], wanted: Mapping[str, object]) -> list[NamedValue]:
+def _deviations(config: ModuleType, *, now: Mapping[str, object]) -> list[NamedValue]:
     defaults = settings.defaults(config)
     send_all = settings.heeds_environment(config)
     found = []

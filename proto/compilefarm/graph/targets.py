@@ -2,8 +2,8 @@
 up in a table whose entries come from torch itself: nothing is imported, and no attribute of a name that a request sent
 is ever followed.
 
-Private names of torch are touched here and in `settings` alone; tests/graph/test_private_torch.py says what broke when
-a release moves one.
+Of this package, only this module, `settings` and `fakes` touch private names of torch; tests/graph/test_private_torch.py
+says what broke when a release moves one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import builtins
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.fx import Node
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
@@ -53,6 +54,8 @@ _PYTHON_FUNCTIONS_OF_TORCH = frozenset(
         "sym_max", "sym_min", "sym_not", "tensordot", "unique_consecutive",
     }
 )  # fmt: skip
+# Dynamo writes torch.no_grad() inside a model as a pair of calls of this one; it changes the mode of the thread alone.
+GRAD_MODE = "torch._C._set_grad_enabled"
 # Operators and functions, by the name they have in torch or in aten, that read files or foreign memory, print, change
 # the state of the process, belong to a tracer or to another device, or exist for torch's own tests.
 _FORBIDDEN = frozenset(
@@ -112,8 +115,9 @@ def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
     # Only types whose equality is known: a user's callable may define its own.
     if type(target) in (BuiltinFunctionType, FunctionType):
         for kind, names in ((PYTHON_FUNCTION, _python_names()), (TORCH_FUNCTION, _torch_names())):
-            if target in names:
-                return kind, names[target]
+            name = names.get(target)
+            if name is not None:
+                return kind, name
     raise Bypass("unknown_target", f"the graph calls {_describe(target)}, which the farm does not take")
 
 
@@ -148,15 +152,25 @@ def get_target(kind: TargetKind.ValueType, *, name: str) -> Callable[..., Any] |
     return target
 
 
+def find_objection(
+    kind: TargetKind.ValueType, *, name: str, args: Sequence[object], kwargs: Mapping[str, object]
+) -> str | None:
+    """Why a target that may be called may not be called with these arguments; None if it may."""
+    if kind == TENSOR_METHOD and not (args and isinstance(args[0], Node)):
+        return "a method is called on something that is not the result of a node"
+    if name == "builtins.getattr" and (
+        len(args) != 2 or kwargs or not isinstance(args[1], str) or args[1] not in ATTRIBUTES
+    ):
+        return f"only the attributes {', '.join(sorted(ATTRIBUTES))} may be read"
+    if name == GRAD_MODE and not (len(args) == 1 and isinstance(args[0], bool) and not kwargs):
+        return "the grad mode is switched by one literal"
+    return None
+
+
 def is_log_call(target: object) -> bool:
     """Whether a node calls torch's own usage log, which computes nothing."""
     # torch/csrc/Module.cpp: torch._C._log_api_usage_once; models of torch.nn call it when they are traced.
     return target is torch._C._log_api_usage_once
-
-
-def writes_in_place(target: object) -> bool:
-    """Whether an operator overload writes to one of its arguments, by its schema."""
-    return isinstance(target, OpOverload) and bool(target._schema.is_mutable)
 
 
 @functools.cache
@@ -177,6 +191,8 @@ def _torch_functions() -> Mapping[str, Callable[..., Any]]:
 
 def _is_admitted(qualified_name: str, *, compiled: bool) -> bool:
     module, _, name = qualified_name.rpartition(".")
+    if qualified_name == GRAD_MODE:
+        return True
     if _is_forbidden(name):
         return False
     if module == "torch":
@@ -190,7 +206,7 @@ def _is_forbidden(name: str) -> bool:
 
 
 @functools.cache
-def _torch_names() -> Mapping[Callable[..., Any], str]:
+def _torch_names() -> Mapping[object, str]:
     return _inverted(_torch_functions())
 
 
@@ -208,12 +224,12 @@ def _python_functions() -> Mapping[str, Callable[..., Any]]:
 
 
 @functools.cache
-def _python_names() -> Mapping[Callable[..., Any], str]:
+def _python_names() -> Mapping[object, str]:
     return _inverted(_python_functions())
 
 
-def _inverted(functions: Mapping[str, Callable[..., Any]]) -> Mapping[Callable[..., Any], str]:
-    names: dict[Callable[..., Any], str] = {}
+def _inverted(functions: Mapping[str, Callable[..., Any]]) -> Mapping[object, str]:
+    names: dict[object, str] = {}
     for name, function in functions.items():
         # One object under several names has to have one key.
         names[function] = min(name, names.get(function, name))
@@ -261,8 +277,8 @@ def _find_operator(name: str, *, kind: TargetKind.ValueType) -> Callable[..., An
         return None
     namespace, _, rest = name.partition("::")
     base, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), base)
-    return getattr(packet, overload or "default") if kind == OPERATOR_OVERLOAD else packet
+    target: Callable[..., Any] = getattr(getattr(torch.ops, namespace), base)
+    return getattr(target, overload or "default") if kind == OPERATOR_OVERLOAD else target
 
 
 def _describe(target: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable, Sequence
 
 import torch
@@ -47,6 +49,42 @@ def encode_tensor(tensor: torch.Tensor, *, into: TensorSpec, devices: DeviceNumb
     if tensor.storage_offset():
         into.storage_offset.size = tensor.storage_offset()
     into.requires_grad = tensor.requires_grad
+
+
+def look_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two plain tensors have one specification."""
+    return all(
+        get(first) == get(second)
+        for get in (
+            lambda tensor: (tensor.dtype, tensor.device, tensor.requires_grad),
+            lambda tensor: (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()),
+        )
+    )
+
+
+def bytes_of(tensor: torch.Tensor, *, what: str) -> bytes:
+    """The elements of a contiguous tensor, little endian.
+
+    Raises:
+        Bypass: there are none, or this machine writes them the other way round.
+    """
+    if isinstance(tensor, FakeTensor) or sys.byteorder != "little":
+        raise Bypass("constant", f"{what} cannot be read as little-endian bytes")
+    on_cpu = tensor.cpu()
+    return ctypes.string_at(on_cpu.data_ptr(), on_cpu.nbytes) if on_cpu.nbytes else b""
+
+
+def fill_tensor(tensor: torch.Tensor, content: bytes, *, what: str) -> None:
+    """Gives a contiguous tensor its elements.
+
+    Raises:
+        InvalidRequest: there are too few or too many.
+    """
+    if len(content) != tensor.nbytes:
+        raise InvalidRequest(f"{what} takes {tensor.nbytes} bytes, {len(content)} were sent")
+    if content:
+        elements = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        tensor.copy_(elements.view(tensor.dtype).view(tensor.shape))
 
 
 def decode_tensor(spec: TensorSpec, *, what: str, empty: Callable[..., torch.Tensor] = torch.empty) -> torch.Tensor:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
-
-import grpc.aio
 
 from compilefarm.core.pool import WorkerPool, WorkerView
 from compilefarm.service.counters import Counters
+from compilefarm.service.grpc_types import Context
 from compilefarm.service.inspection import inspect
 from compilefarm.service.queue import Queue
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import admin_service_pb2 as wire
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceServicer
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class AdminService(AdminServiceServicer):
@@ -39,7 +35,7 @@ class AdminService(AdminServiceServicer):
         self._started = started
         self._farm_version = farm_version
 
-    async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusResponse:
+    async def Status(self, _request: wire.StatusRequest, _context: Context) -> wire.StatusResponse:
         response = wire.StatusResponse(
             farm_version=self._farm_version,
             workers=[_worker(view) for view in self._pool.workers()],
@@ -51,7 +47,7 @@ class AdminService(AdminServiceServicer):
         response.started.FromDatetime(self._started)
         return response
 
-    async def Inspect(self, request: wire.InspectRequest, context: Context) -> wire.InspectResponse:
+    async def Inspect(self, request: wire.InspectRequest, _context: Context) -> wire.InspectResponse:
         return wire.InspectResponse(manifest=await inspect(request.key, store=self._store))
 
 

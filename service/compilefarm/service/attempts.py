@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from compilefarm.core.errors import WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerPool
@@ -43,9 +44,8 @@ class Attempts:
                 blobs = await read_constants(job, store=self._store)
                 assignment = Assignment(key=key, job=job, blobs=blobs)
                 try:
-                    return await self._pool.run(
-                        assignment, worker=worker, on_phase=lambda phase, worker=worker: on_stage(phase, worker)
-                    )
+                    on_phase = partial(_tell, on_stage, worker)
+                    return await self._pool.run(assignment, worker=worker, on_phase=on_phase)
                 except WorkerLost as error:
                     self._note_loss(error, worker=worker, ticket=ticket)
             on_stage(Phase.PHASE_QUEUED, "")
@@ -55,6 +55,10 @@ class Attempts:
         _log.warning("worker %s was lost on %s, attempt %d: %s", worker, ticket.key, len(ticket.losses), error)
         if len(ticket.losses) >= self._max_attempts:
             raise WorkerLost(
-                f"workers were lost on this job {len(ticket.losses)} times ({', '.join(ticket.losses)}), the last time: "
-                f"{error}; the job itself may be what ends them: compile it locally, and see the log of the service"
+                f"workers were lost on this job {len(ticket.losses)} times ({', '.join(ticket.losses)}): {error}; "
+                "the job itself may be what ends them: compile it locally, and see the log of the service"
             ) from error
+
+
+def _tell(on_stage: OnStage, worker: str, phase: Phase.ValueType) -> None:
+    on_stage(phase, worker)

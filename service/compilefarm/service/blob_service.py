@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
-
-import grpc.aio
 
 from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest, OutOfRange
+from compilefarm.service.grpc_types import Context
 from compilefarm.service.uploads import Upload
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import blob_service_pb2 as wire
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceServicer
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 MAX_DIGESTS = 1000
 
@@ -27,20 +23,20 @@ class BlobService(BlobServiceServicer):
         self._store = store
         self._max_blob_bytes = max_blob_bytes
 
-    async def FindMissing(self, request: wire.FindMissingRequest, context: Context) -> wire.FindMissingResponse:
+    async def FindMissing(self, request: wire.FindMissingRequest, _context: Context) -> wire.FindMissingResponse:
         if len(request.digests) > MAX_DIGESTS:
-            raise InvalidRequest(f"{len(request.digests)} digests in one request: ask for at most {MAX_DIGESTS} at a time")
+            raise InvalidRequest(f"{len(request.digests)} digests in one request: at most {MAX_DIGESTS} are allowed")
         digests = [check_digest(digest) for digest in request.digests]
         return wire.FindMissingResponse(digests=await self._store.find_missing(digests))
 
-    async def Read(self, request: wire.ReadRequest, context: Context) -> AsyncIterator[wire.ReadResponse]:
+    async def Read(self, request: wire.ReadRequest, _context: Context) -> AsyncIterator[wire.ReadResponse]:
         content = await self._store.get_blob(check_digest(request.digest))
         if not 0 <= request.offset_bytes <= len(content):
             raise OutOfRange(f"blob {request.digest} has {len(content)} bytes, so none begin at {request.offset_bytes}")
         for chunk in cut(content, chunk_bytes=DOWNLOAD_CHUNK_BYTES, offset_bytes=request.offset_bytes):
             yield wire.ReadResponse(chunk=bytes(chunk))
 
-    async def Write(self, request_iterator: AsyncIterator[wire.WriteRequest], context: Context) -> wire.WriteResponse:
+    async def Write(self, request_iterator: AsyncIterator[wire.WriteRequest], _context: Context) -> wire.WriteResponse:
         upload: Upload | None = None
         async for piece in request_iterator:
             if upload is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -99,7 +99,7 @@ class Broker:
         self._counters.hits += 1
         return manifest
 
-    async def compile(self, job: Job) -> AsyncIterator[Event]:
+    async def compile(self, job: Job) -> AsyncGenerator[Event, None]:
         """The artifact for a job, made if need be: yields Accepted, then any number of Progress, then Finished.
 
         The job goes on when the iterator is closed.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
-
-import grpc.aio
 
 from compilefarm.service.broker import Accepted, Broker, Event, Finished, Progress
+from compilefarm.service.grpc_types import Context
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceServicer
+from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class CompileService(CompileServiceServicer):
@@ -22,10 +19,10 @@ class CompileService(CompileServiceServicer):
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def Lookup(self, request: wire.LookupRequest, context: Context) -> wire.LookupResponse:
+    async def Lookup(self, request: wire.LookupRequest, _context: Context) -> wire.LookupResponse:
         return wire.LookupResponse(manifest=await self._broker.lookup(request.job))
 
-    async def Compile(self, request: wire.CompileRequest, context: Context) -> AsyncIterator[wire.CompileResponse]:
+    async def Compile(self, request: wire.CompileRequest, _context: Context) -> AsyncIterator[wire.CompileResponse]:
         async with aclosing(self._broker.compile(request.job)) as events:
             async for event in events:
                 yield _response(event)
@@ -47,5 +44,6 @@ def _response(event: Event) -> wire.CompileResponse:
             )
         case Finished(outcome=outcome, result=Manifest() as manifest):
             return wire.CompileResponse(finished=wire.Finished(outcome=outcome, manifest=manifest))
-        case Finished(outcome=outcome, result=failure):
+        case Finished(outcome=outcome, result=CompileFailure() as failure):
             return wire.CompileResponse(finished=wire.Finished(outcome=outcome, failure=failure))
+    raise AssertionError(f"no such event: {event}")

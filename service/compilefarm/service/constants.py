@@ -43,6 +43,6 @@ def _missing(digests: list[str]) -> MissingBlobs:
     shown = ", ".join(digests[:_SHOWN_DIGESTS])
     more = f" and {len(digests) - _SHOWN_DIGESTS} more" if len(digests) > _SHOWN_DIGESTS else ""
     return MissingBlobs(
-        f"{len(digests)} tensors of the graph are not stored: {shown}{more}; send them with BlobService.Write, then ask "
-        "again"
+        f"{len(digests)} tensors of the graph are not stored: {shown}{more}; send them with BlobService.Write, "
+        "then ask again"
     )

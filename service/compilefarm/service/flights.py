@@ -9,7 +9,7 @@ none compiles what has just been compiled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -94,7 +94,7 @@ class Flight:
             timer.cancel()
             self._waiters.discard(waiter)
 
-    def on_landing(self, callback: Callable[[], None]) -> None:
+    def on_landing(self, callback: Callable[[], object]) -> None:
         """Has `callback` called when it is over."""
         self._task.add_done_callback(lambda _: callback())
 
@@ -148,10 +148,10 @@ class Flights:
             return flight, False
         flight = Flight(key, work=work, started_seconds=self._clock.monotonic())
         self._flying[key] = flight
-        flight.on_landing(partial(self._flying.pop, key))
+        flight.on_landing(lambda: self._flying.pop(key))
         return flight, True
 
-    async def watch(self, flight: Flight) -> AsyncIterator[Stage]:
+    async def watch(self, flight: Flight) -> AsyncGenerator[Stage, None]:
         """Yields where the job stands and every stage it enters, the last one again after a while without news."""
         seen = max(len(flight.stages) - 1, 0)
         while True:

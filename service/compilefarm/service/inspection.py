@@ -17,7 +17,7 @@ async def inspect(text: str, *, store: ArtifactStore) -> Manifest:
     """
     keys = [text] if is_key(text) else await store.find_by_prefix(text)
     if len(keys) > 1:
-        raise InvalidRequest("\n  ".join([f"several keys begin with {text}; give more of the one that is meant:", *keys]))
+        raise InvalidRequest("\n  ".join([f"several keys begin with {text}; give more of the one you mean:", *keys]))
     manifest = await store.find_manifest(keys[0]) if keys else None
     if manifest is None:
         raise NotStored(f"nothing is stored under {text}; it was never compiled, or its artifact is gone")

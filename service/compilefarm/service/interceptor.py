@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, NoReturn
@@ -12,13 +11,11 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from compilefarm.core.errors import REASON_KEY, RETRY_AFTER_KEY, Busy, FarmError, InvalidRequest
+from compilefarm.service.grpc_types import Context, Handler
 from compilefarm.service.incidents import incident
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
-
-Handler = grpc.RpcMethodHandler[Any, Any]
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -29,9 +26,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
+    ) -> Handler | None:
         handler = await continuation(handler_call_details)
         # None for a method that does not exist. The health and reflection services answer in their own way.
         if handler is None or not handler_call_details.method.startswith("/compilefarm."):
@@ -42,9 +39,82 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 class _Unreadable:
     """Stands for a request that cannot be parsed: raising inside a deserializer would end the call as UNKNOWN."""
 
-    def __init__(self, error: DecodeError) -> None:
-        self.error = error
-
 
 def _guard(handler: Handler, *, method: str) -> Handler:
-    ...
+    # Only this table knows the four kinds of calls; `behaviour` is what a servicer has written.
+    make, behaviour = {
+        (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
+        (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
+        (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
+        (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
+    }[handler.request_streaming, handler.response_streaming]
+    read = _read_stream if handler.request_streaming else _read_one
+    answer = _answer_stream if handler.response_streaming else _answer_one
+    guarded: Handler = make(
+        answer(behaviour, read=read, method=method),
+        request_deserializer=_forgiving(handler.request_deserializer),
+        response_serializer=handler.response_serializer,
+    )
+    return guarded
+
+
+def _answer_one(behaviour: Any, *, read: Callable[[Any], Any], method: str) -> Callable[[Any, Context], Any]:
+    async def answer(request: Any, context: Context) -> Any:
+        async with _refusing(context, method=method):
+            return await behaviour(read(request), context)
+
+    return answer
+
+
+def _answer_stream(behaviour: Any, *, read: Callable[[Any], Any], method: str) -> Callable[[Any, Context], Any]:
+    async def answer(request: Any, context: Context) -> AsyncIterator[Any]:
+        async with _refusing(context, method=method), aclosing(behaviour(read(request), context)) as responses:
+            async for response in responses:
+                yield response
+
+    return answer
+
+
+@asynccontextmanager
+async def _refusing(context: Context, *, method: str) -> AsyncIterator[None]:
+    try:
+        yield
+    except FarmError as error:
+        await _refuse(error, context=context)
+    except Exception as error:  # noqa: BLE001 - logged with its traceback by `incident`
+        await _refuse(incident(error, during=method), context=context)
+
+
+async def _refuse(error: FarmError, *, context: Context) -> NoReturn:
+    told = [(REASON_KEY, error.reason)]
+    if isinstance(error, Busy):
+        told.append((RETRY_AFTER_KEY, f"{error.retry_after_seconds:.1f}"))
+    await context.abort(grpc.StatusCode[error.status], _shorten(str(error)), tuple(told))
+
+
+def _shorten(text: str) -> str:
+    content = text.encode()
+    if len(content) <= _MAX_DETAIL_BYTES:
+        return text
+    return content[:_MAX_DETAIL_BYTES].decode(errors="ignore") + " ..."
+
+
+def _forgiving(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
+    def read(content: bytes) -> Any:
+        try:
+            return deserialize(content) if deserialize is not None else content
+        except DecodeError:
+            return _Unreadable()
+
+    return read
+
+
+def _read_one(request: Any) -> Any:
+    if isinstance(request, _Unreadable):
+        raise InvalidRequest("the request cannot be parsed: it is no message of this kind, or cut off")
+    return request
+
+
+async def _read_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _read_one(request)

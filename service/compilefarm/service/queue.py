@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 
 from compilefarm.core.errors import Busy, NoMatchingWorker
 from compilefarm.core.pool import WorkerPool
-from compilefarm.service.clock import Clock
+from compilefarm.service.clock import Clock, Timer
 from compilefarm.service.matching import Roster, Wanted
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
+
+# A pool does not say when a worker fails or recovers, so while jobs wait it is asked this often.
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,7 +72,7 @@ class Queue:
         self._waiting: dict[Ticket, asyncio.Future[str]] = {}
         self._taken: set[str] = set()
         self._roster = Roster(())
-        pool.subscribe(self._dispatch)
+        self._next_look: Timer | None = None
 
     @property
     def waiting(self) -> int:
@@ -121,7 +124,8 @@ class Queue:
             self._release(name)
 
     async def _wait(self, ticket: Ticket) -> str:
-        turn = self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = turn
         self._dispatch()
         try:
             return await turn
@@ -155,6 +159,12 @@ class Queue:
                 self._taken.add(worker)
                 turn.set_result(worker)
         self._waiting = {ticket: turn for ticket, turn in self._waiting.items() if not turn.done()}
+        if self._waiting and self._next_look is None:
+            self._next_look = self._clock.call_later(_LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._next_look = None
+        self._dispatch()
 
     def _idle(self) -> set[str]:
         return {

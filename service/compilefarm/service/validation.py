@@ -1,7 +1,7 @@
 """Whether a request makes sense as a graph, before anything is done with it.
 
-Cheap and without torch: names of targets, dtypes and options are the worker's to judge. Depth needs no check of its own,
-since protobuf refuses to parse messages nested more than 100 deep.
+Cheap and without torch: names of targets, dtypes and options are the worker's to judge. Depth needs no check of its
+own, since protobuf refuses to parse messages nested more than 100 deep.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from compilefarm.core.pool import Artifact, Assignment, WorkerView
 from compilefarm.v1.child_pb2 import Toolchain
+from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.worker.process import ChildDied, ChildSettings
 from compilefarm.worker.supervisor import OnPhase, SlotSettings, Supervisor
@@ -44,30 +45,19 @@ class LocalPool:
 
     def __init__(self, settings: PoolSettings) -> None:
         self._settings = settings
-        self._slots = _slots(settings)
-        self._supervisors: dict[str, Supervisor] = {}
+        self._supervisors = {slot.name: Supervisor(slot) for slot in _slots(settings)}
 
     async def start(self) -> None:
         """See WorkerPool.start."""
-        first = await self._start_supervisor(self._slots[0], Toolchain())
+        first, *others = self._supervisors.values()
+        await first.start()
         environment = first.view().environment
         if environment is None:
-            await first.close()
             raise RuntimeError(f"no worker could be started: {first.view().problem}")
-        cache = ToolchainCache(self._settings.cache_folder)
-        toolchain = cache.find(environment)
-        if toolchain is None:
-            log.info("trying the C++ compiler: once per machine, about half a minute")
-            try:
-                toolchain = await first.probe()
-            except ChildDied as died:
-                await first.close()
-                raise RuntimeError(f"the C++ compiler could not be tried: {died}") from died
-            cache.keep(environment, toolchain)
-        first.toolchain = toolchain
-        self._supervisors[self._slots[0].name] = first
-        others = await asyncio.gather(*(self._start_supervisor(slot, toolchain) for slot in self._slots[1:]))
-        self._supervisors.update({supervisor.view().name: supervisor for supervisor in others})
+        toolchain = await self._toolchain(first, environment)
+        for supervisor in self._supervisors.values():
+            supervisor.toolchain = toolchain
+        await asyncio.gather(*(supervisor.start() for supervisor in others))
 
     async def close(self) -> None:
         """See WorkerPool.close."""
@@ -81,11 +71,18 @@ class LocalPool:
         """See WorkerPool.run."""
         return await self._supervisors[worker].run(assignment, on_phase=on_phase)
 
-    @staticmethod
-    async def _start_supervisor(slot: SlotSettings, toolchain: Toolchain) -> Supervisor:
-        supervisor = Supervisor(slot, toolchain=toolchain)
-        await supervisor.start()
-        return supervisor
+    async def _toolchain(self, supervisor: Supervisor, environment: Environment) -> Toolchain:
+        cache = ToolchainCache(self._settings.cache_folder)
+        known = cache.find(environment)
+        if known is not None:
+            return known
+        log.info("trying the C++ compiler: once per machine, about half a minute")
+        try:
+            toolchain = await supervisor.probe()
+        except ChildDied as died:
+            raise RuntimeError(f"the C++ compiler could not be tried: {died}") from died
+        cache.keep(environment, toolchain)
+        return toolchain
 
 
 def _slots(settings: PoolSettings) -> list[SlotSettings]:

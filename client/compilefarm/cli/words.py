@@ -1,0 +1,20 @@
+"""Quantities for people."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def size_words(size_bytes: float) -> str:
+    """A size: "812 B", "1.3 kB", "48.0 MB"."""
+    power = next((power for power in range(len(_UNITS) - 1) if size_bytes < 1000 ** (power + 1)), len(_UNITS) - 1)
+    return f"{size_bytes:.0f} B" if power == 0 else f"{size_bytes / 1000**power:.1f} {_UNITS[power]}"
+
+
+def seconds_words(seconds: float) -> str:
+    """A duration: "0.5 ms", "31 ms", "1.24 s", "73 s"."""
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 0.1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.2f} s" if seconds < 60 else f"{seconds:.0f} s"

@@ -1,0 +1,46 @@
+"""Synthetic inputs: tensors that look as a job says, with elements that exercise its graph without breaking it."""
+
+from __future__ import annotations
+
+import torch
+
+from compilefarm.graph.decode import decode_input
+from compilefarm.v1.job_pb2 import Job
+
+
+def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor]:
+    """Real tensors for the inputs of a job, in shape, strides, storage offset, dtype, device and requires_grad.
+
+    Integers are zero, so that indices stay valid. Booleans are true, so that attention masks leave something to attend
+    to. Floats of one dimension lie between 0.5 and 1.5: they are scales, biases and variances, of which some have to be
+    positive. Others are normal, over the square root of the last size where there are two dimensions or more, so that
+    a deep network keeps its magnitudes in half precision.
+
+    Args:
+        job: a job whose inputs decode_job took.
+        seed: equal seeds give equal elements.
+
+    Raises:
+        InvalidRequest: an input is malformed.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    inputs = [decode_input(given, number=number) for number, given in enumerate(job.inputs)]
+    with torch.inference_mode(False), torch.no_grad():
+        for tensor in inputs:
+            tensor.copy_(_elements(tensor, generator=generator))
+    return inputs
+
+
+def _elements(tensor: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
+    shape, dtype = tensor.shape, tensor.dtype
+    if dtype == torch.bool:
+        return torch.ones(shape, dtype=dtype)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.zeros(shape, dtype=dtype)
+    # Narrow types have no random numbers of their own; they are rounded from these.
+    source = torch.complex64 if dtype.is_complex else torch.float32
+    if tensor.dim() < 2:
+        elements = torch.rand(shape, generator=generator, dtype=source) + 0.5
+    else:
+        elements = torch.randn(shape, generator=generator, dtype=source) / max(shape[-1], 1) ** 0.5
+    return elements.to(dtype)

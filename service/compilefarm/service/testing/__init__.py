@@ -1,0 +1,34 @@
+"""A gateway without compilers, for tests of the gateway and of its clients: scripted workers, a clock that stands
+still, real servers on free ports.
+"""
+
+from compilefarm.service.testing.calls import Calls, Refused, Watch, calling, refusals
+from compilefarm.service.testing.clock import ManualClock
+from compilefarm.service.testing.jobs import ENVIRONMENT, sample_job
+from compilefarm.service.testing.pool import (
+    HeldCompile,
+    HeldCompiles,
+    ScriptedPool,
+    artifact_of,
+    compile_at_once,
+)
+from compilefarm.service.testing.servers import FREE_PORT, serving, serving_in_thread
+
+__all__ = [
+    "ENVIRONMENT",
+    "FREE_PORT",
+    "Calls",
+    "HeldCompile",
+    "HeldCompiles",
+    "ManualClock",
+    "Refused",
+    "ScriptedPool",
+    "Watch",
+    "artifact_of",
+    "calling",
+    "compile_at_once",
+    "refusals",
+    "sample_job",
+    "serving",
+    "serving_in_thread",
+]

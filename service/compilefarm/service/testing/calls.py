@@ -1,0 +1,162 @@
+"""What tests say to a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, cast
+
+import grpc
+import grpc.aio
+
+from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
+from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import REASON_KEY
+from compilefarm.v1.admin_service_pb2 import InspectRequest, StatusRequest, StatusResponse
+from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
+from compilefarm.v1.blob_service_pb2 import FindMissingRequest, ReadRequest, WriteRequest
+from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
+from compilefarm.v1.compile_service_pb2 import CompileRequest, CompileResponse, Finished, LookupRequest, Progress
+from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
+from compilefarm.v1.job_pb2 import Job, Phase
+from compilefarm.v1.manifest_pb2 import Manifest
+
+if TYPE_CHECKING:
+    from compilefarm.v1.admin_service_pb2_grpc import AdminServiceAsyncStub
+    from compilefarm.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
+    from compilefarm.v1.compile_service_pb2_grpc import CompileServiceAsyncStub
+
+
+class Refused(Exception):
+    """A call that ended with an error status.
+
+    Attributes:
+        status: its name.
+        reason: the machine-readable word beside it; empty if there is none.
+        message: the details.
+        metadata: the trailing metadata.
+    """
+
+    def __init__(self, error: grpc.aio.AioRpcError) -> None:
+        super().__init__(f"{error.code().name}: {error.details()}")
+        self.status = error.code().name
+        self.message = error.details() or ""
+        self.metadata = dict(error.trailing_metadata() or ())
+        self.reason = self.metadata.get(REASON_KEY, "")
+
+
+class Watch:
+    """A request for a compile, whose events are taken one by one."""
+
+    def __init__(self, call: grpc.aio.UnaryStreamCall[CompileRequest, CompileResponse]) -> None:
+        self._call = call
+        self._events = aiter(call)
+
+    async def next(self) -> CompileResponse:
+        """The next event."""
+        with refusals():
+            return await anext(self._events)
+
+    async def finish(self) -> Finished:
+        """How it ends."""
+        with refusals():
+            return [event async for event in self._events][-1].finished
+
+    async def progress(self, phase: Phase.ValueType) -> Progress:
+        """The next progress of that phase."""
+        while True:
+            event = await self.next()
+            if event.progress.phase == phase:
+                return event.progress
+
+    def cancel(self) -> None:
+        """Goes away."""
+        self._call.cancel()
+
+
+class Calls:
+    """A client of a gateway. Every method raises Refused if the call ends with an error status.
+
+    Attributes:
+        channel: the connection.
+        compiles, blobs, admin: the stubs, for calls that are to be broken off or that make no sense.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        # The generated code has one class of stubs; its types tell the asynchronous use apart.
+        self.compiles = cast("CompileServiceAsyncStub", CompileServiceStub(channel))
+        self.blobs = cast("BlobServiceAsyncStub", BlobServiceStub(channel))
+        self.admin = cast("AdminServiceAsyncStub", AdminServiceStub(channel))
+
+    async def watch(self, job: Job) -> Watch:
+        """Asks for a compile. It is on its way when this returns."""
+        watch = Watch(self.compiles.Compile(CompileRequest(job=job)))
+        assert (await watch.next()).HasField("accepted")
+        return watch
+
+    async def compile(self, job: Job) -> list[CompileResponse]:
+        """All that is said about a job."""
+        with refusals():
+            return [response async for response in self.compiles.Compile(CompileRequest(job=job))]
+
+    async def finish(self, job: Job) -> Finished:
+        """How a job ends."""
+        return (await self.compile(job))[-1].finished
+
+    async def lookup(self, job: Job) -> Manifest:
+        """What is stored for a job."""
+        with refusals():
+            return (await self.compiles.Lookup(LookupRequest(job=job))).manifest
+
+    async def write(self, content: bytes) -> str:
+        """Stores a blob and returns its digest."""
+        digest = digest_of(content)
+        pieces, offset_bytes = [], 0
+        for chunk in cut(content, chunk_bytes=UPLOAD_CHUNK_BYTES):
+            pieces.append(WriteRequest(digest=digest, offset_bytes=offset_bytes, chunk=bytes(chunk)))
+            offset_bytes += len(chunk)
+        assert await self.write_pieces(pieces) == len(content)
+        return digest
+
+    async def write_pieces(self, pieces: Sequence[WriteRequest]) -> int:
+        """Sends pieces as they are and returns the size that was stored."""
+        with refusals():
+            return (await self.blobs.Write(iter(pieces))).size_bytes
+
+    async def read(self, digest: str, *, offset_bytes: int = 0) -> bytes:
+        """The bytes of a blob."""
+        with refusals():
+            request = ReadRequest(digest=digest, offset_bytes=offset_bytes)
+            return b"".join([response.chunk async for response in self.blobs.Read(request)])
+
+    async def find_missing(self, digests: Sequence[str]) -> list[str]:
+        """Which blobs are missing."""
+        with refusals():
+            return list((await self.blobs.FindMissing(FindMissingRequest(digests=digests))).digests)
+
+    async def status(self) -> StatusResponse:
+        """The state of the farm."""
+        with refusals():
+            return await self.admin.Status(StatusRequest())
+
+    async def inspect(self, key: str) -> Manifest:
+        """What is stored under a key, or under the only key that begins like that."""
+        with refusals():
+            return (await self.admin.Inspect(InspectRequest(key=key))).manifest
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turns the errors of gRPC into Refused."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise Refused(error) from None
+
+
+@asynccontextmanager
+async def calling(address: str) -> AsyncIterator[Calls]:
+    """Connects to a gateway."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield Calls(channel)

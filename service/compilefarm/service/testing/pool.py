@@ -1,0 +1,149 @@
+"""Workers that do as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from compilefarm.core.errors import InvalidRequest, WorkerLost
+from compilefarm.core.pool import Artifact, Assignment, WorkerView
+from compilefarm.service.testing.jobs import ENVIRONMENT
+from compilefarm.store.testing import sample_artifact
+from compilefarm.v1.admin_service_pb2 import WorkerState
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.job_pb2 import CompileFailure, Phase
+
+
+def artifact_of(assignment: Assignment) -> Artifact:
+    """The artifact that scripted workers make: other bytes for every key."""
+    return sample_artifact(assignment.key, program=f"program of {assignment.key}".encode())
+
+
+OnPhase = Callable[[Phase.ValueType], None]
+# What a scripted worker does with a job.
+Script = Callable[[Assignment, str, OnPhase], Awaitable[Artifact | CompileFailure]]
+
+
+async def compile_at_once(assignment: Assignment, worker: str, on_phase: OnPhase) -> Artifact:
+    """A script: succeeds without delay."""
+    del worker
+    on_phase(Phase.PHASE_COMPILING)
+    return artifact_of(assignment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldCompile:
+    """A compile that goes on until the test says how it ends.
+
+    Attributes:
+        assignment: the job.
+        worker: the worker that has it.
+        enter: call it with a phase to have the worker report that.
+        ended: done when the compile has ended; cancelled if it was given up.
+    """
+
+    assignment: Assignment
+    worker: str
+    enter: OnPhase
+    ended: asyncio.Future[Artifact | CompileFailure]
+
+    def finish(self, result: Artifact | CompileFailure | None = None) -> None:
+        """Ends it with a result; with an artifact unless another is given."""
+        self.ended.set_result(artifact_of(self.assignment) if result is None else result)
+
+    def lose(self) -> None:
+        """Has the worker vanish."""
+        self.ended.set_exception(WorkerLost(f"{self.worker} was killed"))
+
+    def refuse(self, message: str) -> None:
+        """Has the worker find the request forbidden."""
+        self.ended.set_exception(InvalidRequest(message))
+
+    def crash(self, error: Exception) -> None:
+        """Has the pool itself break."""
+        self.ended.set_exception(error)
+
+
+class HeldCompiles:
+    """A script: compiles wait for the test.
+
+    Attributes:
+        started: all compiles so far.
+    """
+
+    def __init__(self) -> None:
+        self.started: list[HeldCompile] = []
+        self._unseen: asyncio.Queue[HeldCompile] = asyncio.Queue()
+
+    async def __call__(self, assignment: Assignment, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
+        ended: asyncio.Future[Artifact | CompileFailure] = asyncio.get_running_loop().create_future()
+        held = HeldCompile(assignment=assignment, worker=worker, enter=on_phase, ended=ended)
+        self.started.append(held)
+        self._unseen.put_nowait(held)
+        return await ended
+
+    async def next(self) -> HeldCompile:
+        """The next compile that starts."""
+        return await self._unseen.get()
+
+
+class ScriptedPool:
+    """Workers that follow a script. Satisfies compilefarm.core.pool.WorkerPool.
+
+    Attributes:
+        assignments: the jobs that workers were given, in order.
+        closed: whether `close` was called.
+    """
+
+    def __init__(
+        self, script: Script = compile_at_once, *, environments: Sequence[Environment] = (ENVIRONMENT,)
+    ) -> None:
+        """One worker for each environment: "worker-0", "worker-1", ..."""
+        self.assignments: list[Assignment] = []
+        self.closed = False
+        self._script = script
+        self._views = {
+            name: WorkerView(name=name, state=WorkerState.WORKER_STATE_IDLE, environment=environment)
+            for name, environment in ((f"worker-{number}", each) for number, each in enumerate(environments))
+        }
+
+    async def start(self) -> None:
+        """See WorkerPool.start."""
+
+    async def close(self) -> None:
+        """See WorkerPool.close."""
+        self.closed = True
+
+    def workers(self) -> Sequence[WorkerView]:
+        """See WorkerPool.workers."""
+        return list(self._views.values())
+
+    def fail(self, name: str, *, problem: str) -> None:
+        """Puts a worker into the state FAILED."""
+        self._change(name, state=WorkerState.WORKER_STATE_FAILED, problem=problem)
+
+    def restart(self, name: str) -> None:
+        """Puts a worker into the state STARTING; what it can do is not known then."""
+        view = WorkerView(name=name, state=WorkerState.WORKER_STATE_STARTING, environment=None)
+        self._views[name] = view
+
+    def recover(self, name: str, *, environment: Environment = ENVIRONMENT) -> None:
+        """Puts a worker into the state IDLE."""
+        self._views[name] = WorkerView(name=name, state=WorkerState.WORKER_STATE_IDLE, environment=environment)
+
+    async def run(self, assignment: Assignment, *, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
+        """See WorkerPool.run."""
+        assert self._views[worker].state == WorkerState.WORKER_STATE_IDLE, f"{worker} is not idle"
+        self.assignments.append(assignment)
+        self._change(worker, state=WorkerState.WORKER_STATE_BUSY, job_key=assignment.key)
+        try:
+            return await self._script(assignment, worker, on_phase)
+        finally:
+            if self._views[worker].state == WorkerState.WORKER_STATE_BUSY:
+                self._change(worker, state=WorkerState.WORKER_STATE_IDLE)
+
+    def _change(
+        self, name: str, *, state: WorkerState.ValueType, job_key: str | None = None, problem: str | None = None
+    ) -> None:
+        self._views[name] = replace(self._views[name], state=state, job_key=job_key, problem=problem)
