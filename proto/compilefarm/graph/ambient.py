@@ -87,6 +87,13 @@ _SETTINGS: dict[str, _Setting] = {
         default=True, read=_CUDA.mem_efficient_sdp_enabled, write=_CUDA.enable_mem_efficient_sdp
     ),
 }
+# Precisions that follow a general one while they are "none".
+_LEAVES = (
+    "cuda.matmul.fp32_precision",
+    "mkldnn.conv.fp32_precision",
+    "mkldnn.matmul.fp32_precision",
+    "mkldnn.rnn.fp32_precision",
+)
 
 
 def capture_ambient(device_types: Iterable[str]) -> Ambient:
@@ -112,8 +119,7 @@ def capture_ambient(device_types: Iterable[str]) -> Ambient:
         cpu_threads=torch.get_num_threads() if "cpu" in types else 0,
         backends=[
             NamedValue(name=name, value=_setting_value(value))
-            for name, value in sorted(_read_settings().items())
-            if value != _SETTINGS[name].default
+            for name, value in sorted(_deviations(_read_settings()).items())
         ],
     )
 
@@ -207,6 +213,17 @@ def _read_settings() -> dict[str, bool | str]:
             # The newer settings that contradict it are among the others, and decide.
             continue
     return found
+
+
+def _deviations(settings: Mapping[str, bool | str]) -> dict[str, bool | str]:
+    # "ieee" is what "none" comes to where nothing above says otherwise; set_float32_matmul_precision("highest") leaves
+    # the one behind where torch starts with the other.
+    is_unruled = settings["fp32_precision"] == settings["mkldnn.fp32_precision"] == "none"
+    return {
+        name: value
+        for name, value in settings.items()
+        if value != _SETTINGS[name].default and not (is_unruled and value == "ieee" and name in _LEAVES)
+    }
 
 
 def _write_precision_and_settings(state: tuple[str, Mapping[str, bool | str]]) -> None:

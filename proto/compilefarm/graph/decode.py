@@ -15,16 +15,19 @@ from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import DigestMismatch, FarmError, InvalidRequest, MissingBlobs
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph.constants import decode_constant
+from compilefarm.graph.devices import decode_device
 from compilefarm.graph.literals import ValueDecoder
 from compilefarm.graph.targets import TENSOR_METHOD, find_objection, get_target
-from compilefarm.graph.tensors import decode_tensor, fill_tensor
+from compilefarm.graph.tensors import decode_tensor
 from compilefarm.v1 import graph_pb2
-from compilefarm.v1.graph_pb2 import Call, Constant, Input
+from compilefarm.v1.graph_pb2 import Call, Input
 from compilefarm.v1.job_pb2 import Job
 
 MAX_NODES = 200_000
+# Marks in its meta a node that stands for a tensor which the graph holds.
+CONSTANT = "constant"
 
 
 class GraphRejected(Exception):
@@ -44,7 +47,7 @@ class DecodedJob:
     """A graph that can be compiled.
 
     Attributes:
-        graph_module: the graph; every node has meta["example_value"], tensors that it holds are buffers.
+        graph_module: the graph; every node has meta["example_value"].
         inputs: what it is to be called with, as fake tensors.
         fake_mode: the mode of all fake tensors, with a ShapeEnv of its own.
     """
@@ -69,13 +72,11 @@ def decode_job(job: Job, *, blobs: Mapping[str, bytes]) -> DecodedJob:
         GraphRejected: torch refuses the graph.
     """
     constants = [
-        _decode_constant(constant, number=number, blobs=blobs) for number, constant in enumerate(job.graph.constants)
+        (decode_constant(constant, blobs=blobs), decode_device(constant.spec.device))
+        for constant in job.graph.constants
     ]
-    module = torch.nn.Module()
-    for number, constant in enumerate(constants):
-        module.register_buffer(_constant_name(number), constant)
     decoded = DecodedJob(
-        graph_module=GraphModule(module, _decode_graph(job)),
+        graph_module=GraphModule(torch.nn.Module(), _decode_graph(job, constants=constants)),
         inputs=[],
         fake_mode=FakeTensorMode(shape_env=ShapeEnv()),
     )
@@ -85,15 +86,10 @@ def decode_job(job: Job, *, blobs: Mapping[str, bytes]) -> DecodedJob:
     return decoded
 
 
-def finds_constants_changed(job: Job, *, blobs: Mapping[str, bytes]) -> bool:
-    """Whether the graph writes to a tensor that it holds, found by running it on fake tensors.
-
-    Raises:
-        GraphRejected: torch refuses the graph.
-    """
-    decoded = decode_job(job, blobs=blobs)
-    held = (node.meta["example_value"] for node in decoded.graph_module.graph.find_nodes(op="get_attr"))
-    # Counts writes through any view of the tensor, too; starts at zero for a fresh fake tensor.
+def changes_constants(decoded: DecodedJob) -> bool:
+    """Whether the graph writes to a tensor that it holds."""
+    held = (node.meta["example_value"] for node in decoded.graph_module.graph.nodes if CONSTANT in node.meta)
+    # Counts the writes through views of the tensor, too; zero for one that was just made.
     return any(tensor._version > 0 for tensor in held)
 
 
@@ -112,7 +108,7 @@ def decode_input(given: Input, *, number: int, empty: Any = torch.empty) -> torc
         return torch.nn.Parameter(tensor, requires_grad=tensor.requires_grad) if given.is_parameter else tensor
 
 
-def _decode_graph(job: Job) -> FxGraph:
+def _decode_graph(job: Job, *, constants: Sequence[tuple[torch.Tensor, torch.device]]) -> FxGraph:
     graph = job.graph
     kinds = [node.WhichOneof("operation") for node in graph.nodes]
     if len(kinds) > MAX_NODES:
@@ -129,20 +125,27 @@ def _decode_graph(job: Job) -> FxGraph:
     values = ValueDecoder(nodes=nodes)
     for number, node in enumerate(graph.nodes):
         try:
-            nodes.append(_decode_node(node, rebuilt, values, number=number, constants=len(graph.constants)))
+            nodes.append(_decode_node(node, rebuilt, values, number=number, constants=constants))
         except InvalidRequest as error:
             raise InvalidRequest(f"node {number}: {error}") from None
     return rebuilt
 
 
-def _decode_node(node: graph_pb2.Node, rebuilt: FxGraph, values: ValueDecoder, *, number: int, constants: int) -> Node:
+def _decode_node(
+    node: graph_pb2.Node,
+    rebuilt: FxGraph,
+    values: ValueDecoder,
+    *,
+    number: int,
+    constants: Sequence[tuple[torch.Tensor, torch.device]],
+) -> Node:
     match node.WhichOneof("operation"):
         case "placeholder":
             return rebuilt.placeholder(f"input_{number}")
         case "get_constant":
-            if node.get_constant.constant >= constants:
+            if node.get_constant.constant >= len(constants):
                 raise InvalidRequest(f"the graph holds no tensor with number {node.get_constant.constant}")
-            return rebuilt.create_node("get_attr", _constant_name(node.get_constant.constant))
+            return _write_constant(*constants[node.get_constant.constant], rebuilt)
         case "call":
             return _decode_call(node.call, rebuilt, values)
         case "output":
@@ -162,30 +165,17 @@ def _decode_call(call: Call, rebuilt: FxGraph, values: ValueDecoder) -> Node:
     return rebuilt.create_node(operation, target, args, kwargs)
 
 
-def _constant_name(number: int) -> str:
-    return f"constant_{number}"
+def _write_constant(tensor: torch.Tensor, device: torch.device, rebuilt: FxGraph) -> Node:
+    """A node for a tensor that the graph holds.
 
-
-def _decode_constant(constant: Constant, *, number: int, blobs: Mapping[str, bytes]) -> torch.Tensor:
-    what = f"constant {number}"
-    content = blobs.get(constant.digest)
-    if content is None:
-        raise MissingBlobs(f"the bytes of {what} ({constant.digest[:80]}) were not sent")
-    if digest_of(content) != constant.digest:
-        raise DigestMismatch(f"the bytes of {what} are not those of its digest {constant.digest}")
-    # The specification is tried on memory that is not there before any is taken.
-    if decode_tensor(constant.spec, what=what, empty=_meta).nbytes != len(content) or constant.spec.requires_grad:
-        raise InvalidRequest(f"{what} does not have the {len(content)} bytes that were sent for it, or wants gradients")
-    with torch.inference_mode(False):
-        tensor = decode_tensor(constant.spec, what=what)
-        if not tensor.is_contiguous() or tensor.storage_offset() != 0:
-            raise InvalidRequest(f"{what} is not contiguous")
-        fill_tensor(tensor, content, what=what)
-    return tensor
-
-
-def _meta(elements: int, **kwargs: Any) -> torch.Tensor:
-    return torch.empty(elements, **(kwargs | {"device": "meta"}))
+    Its elements become literals: Inductor turns attributes of the GraphModule into further inputs, which a saved
+    artifact then lacks; literals become constants inside it.
+    """
+    literal = tensor.flatten().tolist()
+    flat = rebuilt.call_function(torch.tensor, (literal,), {"dtype": tensor.dtype, "device": device})
+    node = rebuilt.call_method("view", (flat, tuple(tensor.shape)))
+    node.meta[CONSTANT] = True
+    return node
 
 
 def _fake_inputs(inputs: Sequence[Input], *, fake_mode: FakeTensorMode) -> list[FakeTensor]:
@@ -195,20 +185,11 @@ def _fake_inputs(inputs: Sequence[Input], *, fake_mode: FakeTensorMode) -> list[
 
 def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor]) -> None:
     """Gives every node its meta["example_value"], as Dynamo does; AOTAutograd's cache passes graphs without it by."""
-    module, fake_mode = decoded.graph_module, decoded.fake_mode
     unused = iter(inputs)
-    held: dict[str, FakeTensor] = {}
     # The graph may switch the grad mode; the context restores it even if the graph is cut short.
-    with fake_mode, torch.set_grad_enabled(torch.is_grad_enabled()):
-        for number, node in enumerate(module.graph.nodes):
-            if node.op == "placeholder":
-                node.meta["example_value"] = next(unused)
-            elif node.op == "get_attr":
-                if node.target not in held:
-                    held[node.target] = fake_mode.from_tensor(getattr(module, node.target))
-                node.meta["example_value"] = held[node.target]
-            else:
-                node.meta["example_value"] = _run(node, number=number)
+    with decoded.fake_mode, torch.set_grad_enabled(torch.is_grad_enabled()):
+        for number, node in enumerate(decoded.graph_module.graph.nodes):
+            node.meta["example_value"] = next(unused) if node.op == "placeholder" else _run(node, number=number)
 
 
 def _run(node: Node, *, number: int) -> object:
@@ -219,8 +200,6 @@ def _run(node: Node, *, number: int) -> object:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return node.target(*args, **kwargs)
-    except FarmError:
-        raise
     except Exception as error:
         # Whatever torch raises for a graph is an answer about the graph.
         kind = type(error)

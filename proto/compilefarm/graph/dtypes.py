@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph.bypass import Bypass
 
 
 def _by_name(kind: type) -> dict[str, object]:
@@ -13,7 +16,9 @@ def _by_name(kind: type) -> dict[str, object]:
     return {str(value).removeprefix("torch."): value for value in found}
 
 
-DTYPES = _by_name(torch.dtype)
+# Quantized and sub-byte dtypes: a shape and strides do not say what their elements are.
+_OPAQUE = re.compile(r"q.*|bits.*|float4.*|u?int[1-7]")
+DTYPES = {name: dtype for name, dtype in _by_name(torch.dtype).items() if not _OPAQUE.fullmatch(name)}
 LAYOUTS = _by_name(torch.layout)
 MEMORY_FORMATS = _by_name(torch.memory_format)
 
@@ -21,6 +26,18 @@ MEMORY_FORMATS = _by_name(torch.memory_format)
 def name_of(value: object) -> str:
     """The wire name of a dtype, layout or memory format."""
     return str(value).removeprefix("torch.")
+
+
+def name_dtype(dtype: torch.dtype) -> str:
+    """The wire name of a dtype.
+
+    Raises:
+        Bypass: it is quantized or smaller than a byte.
+    """
+    name = name_of(dtype)
+    if name not in DTYPES:
+        raise Bypass("dtype", f"the graph uses {dtype}, which the farm does not take")
+    return name
 
 
 def get_dtype(name: str) -> torch.dtype:

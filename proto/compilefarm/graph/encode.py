@@ -9,15 +9,16 @@ import torch
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 
-from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.ambient import capture_ambient
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.decode import finds_constants_changed
+from compilefarm.graph.constants import encode_constant
+from compilefarm.graph.decode import GraphRejected, changes_constants, decode_job
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.options import capture_options
 from compilefarm.graph.targets import find_objection, is_log_call, name_method, name_target
-from compilefarm.graph.tensors import bytes_of, check_plain, encode_tensor, look_alike
+from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Call, Graph, Input
 from compilefarm.v1.job_pb2 import Job
@@ -81,9 +82,8 @@ def encode_job(
         ambient=capture_ambient(device_types),
         environment=environment(needs),
     )
-    # Graphs that hold tensors are rare, so that a run on fake tensors may be spent on each.
-    if writer.blobs and finds_constants_changed(job, blobs=writer.blobs):
-        raise Bypass("graph_state", "the graph changes a tensor that it holds itself")
+    if writer.blobs:
+        _check_constants_unchanged(job, writer.blobs)
     return EncodedJob(job=job, blobs=writer.blobs, cuda_devices=writer.devices.cuda_devices)
 
 
@@ -145,19 +145,21 @@ class _GraphWriter:
             raise Bypass("subgraph", f"the graph refers to the subgraph {target}")
         if not isinstance(held, torch.Tensor):
             raise Bypass("attribute", f"the graph reads {target}, a {type(held).__name__}")
-        what = f"the tensor {target} that the graph holds"
-        check_plain(held, what=what)
-        if held.requires_grad or isinstance(held, torch.nn.Parameter):
-            raise Bypass(
-                "graph_state", f"{what} is a parameter; capture the model with Dynamo, which makes it an input"
-            )
         constant = self.encoded.constants.add()
-        contiguous = held.detach().contiguous()
-        content = bytes_of(contiguous, what=what)
-        # Offset and storage of the original decide nothing.
-        encode_tensor(contiguous.new_empty(contiguous.shape), into=constant.spec, devices=self.devices)
-        constant.digest = digest_of(content)
+        content = encode_constant(
+            held, into=constant, devices=self.devices, what=f"the tensor {target} that the graph holds"
+        )
         self.blobs[constant.digest] = content
+
+
+def _check_constants_unchanged(job: Job, blobs: Mapping[str, bytes]) -> None:
+    # Graphs that hold tensors are rare, so that a run on fake tensors may be spent on each.
+    try:
+        changed = changes_constants(decode_job(job, blobs=blobs))
+    except (GraphRejected, InvalidRequest) as error:
+        raise Bypass("graph_state", f"the graph holds tensors and does not run on fake ones: {error}") from error
+    if changed:
+        raise Bypass("graph_state", "the graph changes a tensor that it holds itself")
 
 
 def _attribute(module: object, path: str) -> object:

@@ -14,7 +14,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.devices import DeviceNumbers, decode_device
-from compilefarm.graph.dtypes import get_dtype, get_layout, get_memory_format, name_of
+from compilefarm.graph.dtypes import get_dtype, get_layout, get_memory_format, name_dtype, name_of
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.graph_pb2 import Value
 
@@ -51,7 +51,7 @@ class ValueEncoder:
             dict: self._dictionary,
             immutable_dict: self._dictionary,
             slice: self._slice,
-            torch.dtype: lambda value, into, _: setattr(into, "dtype", name_of(value)),
+            torch.dtype: lambda value, into, _: setattr(into, "dtype", name_dtype(value)),
             torch.layout: lambda value, into, _: setattr(into, "layout", name_of(value)),
             torch.memory_format: lambda value, into, _: setattr(into, "memory_format", name_of(value)),
         }
@@ -84,10 +84,7 @@ class ValueEncoder:
             # x.to("cuda:3") means a device of this machine, so it is numbered like any other.
             into.device.CopyFrom(self._devices.encode(torch.device(value)))
             return
-        try:
-            into.text = value
-        except UnicodeEncodeError:
-            raise Bypass("unknown_literal", "a text argument is not valid Unicode") from None
+        into.text = _checked_text(value)
 
     def _list(self, value: Sequence[object], into: Value, depth: int) -> None:
         into.list.SetInParent()
@@ -106,7 +103,8 @@ class ValueEncoder:
         if any(type(name) is not str for name in value):
             raise Bypass("unknown_literal", "a dictionary argument has keys that are not text")
         for name in sorted(value):  # type: ignore[type-var]
-            entry = into.dictionary.entries.add(name=name)
+            entry = into.dictionary.entries.add()
+            entry.name = _checked_text(name)
             self.write(value[name], into=entry.value, depth=depth + 1)
 
     def _slice(self, value: slice, into: Value, depth: int) -> None:
@@ -115,6 +113,14 @@ class ValueEncoder:
             given = getattr(value, part)
             if given is not None:
                 self.write(given, into=getattr(into.slice, part), depth=depth + 1)
+
+
+def _checked_text(text: Any) -> str:
+    try:
+        str(text).encode()
+    except UnicodeEncodeError:
+        raise Bypass("unknown_literal", "a text argument is not valid Unicode") from None
+    return str(text)
 
 
 def _integer(value: int, into: Value, _: int) -> None:

@@ -2,8 +2,8 @@
 up in a table whose entries come from torch itself: nothing is imported, and no attribute of a name that a request sent
 is ever followed.
 
-Of this package, only this module, `settings` and `fakes` touch private names of torch; tests/graph/test_private_torch.py
-says what broke when a release moves one.
+Of this package, only this module and `settings` touch private names of torch; tests/graph/test_private_torch.py says
+what broke when a release moves one.
 """
 
 from __future__ import annotations

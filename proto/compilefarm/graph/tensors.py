@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.devices import DeviceNumbers, decode_device
-from compilefarm.graph.dtypes import get_dtype, name_of
+from compilefarm.graph.dtypes import get_dtype, name_dtype, name_of
 from compilefarm.v1.graph_pb2 import Dimension, TensorSpec
 
 # More than any machine holds; keeps products of sizes and strides away from 64 bits.
@@ -42,7 +40,7 @@ def check_plain(tensor: torch.Tensor, *, what: str) -> None:
 
 def encode_tensor(tensor: torch.Tensor, *, into: TensorSpec, devices: DeviceNumbers) -> None:
     """Writes what a plain tensor looks like."""
-    into.dtype = name_of(tensor.dtype)
+    into.dtype = name_dtype(tensor.dtype)
     into.device.CopyFrom(devices.encode(tensor.device))
     into.shape.extend(Dimension(size=size) for size in tensor.shape)
     into.stride.extend(Dimension(size=stride) for stride in tensor.stride())
@@ -60,31 +58,6 @@ def look_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
             lambda tensor: (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()),
         )
     )
-
-
-def bytes_of(tensor: torch.Tensor, *, what: str) -> bytes:
-    """The elements of a contiguous tensor, little endian.
-
-    Raises:
-        Bypass: there are none, or this machine writes them the other way round.
-    """
-    if isinstance(tensor, FakeTensor) or sys.byteorder != "little":
-        raise Bypass("constant", f"{what} cannot be read as little-endian bytes")
-    on_cpu = tensor.cpu()
-    return ctypes.string_at(on_cpu.data_ptr(), on_cpu.nbytes) if on_cpu.nbytes else b""
-
-
-def fill_tensor(tensor: torch.Tensor, content: bytes, *, what: str) -> None:
-    """Gives a contiguous tensor its elements.
-
-    Raises:
-        InvalidRequest: there are too few or too many.
-    """
-    if len(content) != tensor.nbytes:
-        raise InvalidRequest(f"{what} takes {tensor.nbytes} bytes, {len(content)} were sent")
-    if content:
-        elements = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        tensor.copy_(elements.view(tensor.dtype).view(tensor.shape))
 
 
 def decode_tensor(spec: TensorSpec, *, what: str, empty: Callable[..., torch.Tensor] = torch.empty) -> torch.Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Timer(Protocol):
@@ -42,22 +42,12 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
-async def wait_at_most(seconds: float, awaitable: Awaitable[object], *, clock: Clock) -> bool:
-    """Waits until `awaitable` is done, but no longer than that by `clock`. Returns whether it is done.
-
-    What is waited for is not cancelled when the time is up.
-    """
-    task = asyncio.ensure_future(awaitable)
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    timer = clock.call_later(seconds, wake)
-    task.add_done_callback(lambda _: wake())
+async def wait_at_most(seconds: float, futures: Collection[asyncio.Future[Any]], *, clock: Clock) -> None:
+    """Waits until all of `futures` are done, but no longer than that by `clock`."""
+    expired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_later(seconds, lambda: expired.set_result(None))
     try:
-        await waiter
+        while not expired.done() and (pending := [future for future in futures if not future.done()]):
+            await asyncio.wait([*pending, expired], return_when=asyncio.FIRST_COMPLETED)
     finally:
         timer.cancel()
-    return task.done()

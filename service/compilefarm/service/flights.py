@@ -52,6 +52,7 @@ class Flight:
         key: key of the job.
         started_seconds: when it left, by the clock.
         stages: where the job has been, in order; none while the store is being looked into.
+        task: does the job; cancelling it gives the job up.
     """
 
     def __init__(self, key: str, *, work: Work, started_seconds: float) -> None:
@@ -59,13 +60,13 @@ class Flight:
         self.started_seconds = started_seconds
         self.stages: list[Stage] = []
         self._waiters: set[asyncio.Future[bool]] = set()
-        self._task = asyncio.create_task(self._fly(work), name=f"flight {key}")
-        self._task.add_done_callback(self._wake)
+        self.task = asyncio.create_task(self._fly(work), name=f"flight {key}")
+        self.task.add_done_callback(self._wake)
 
     @property
     def landed(self) -> bool:
         """Whether it is over."""
-        return self._task.done()
+        return self.task.done()
 
     def landing(self) -> Landing:
         """How it ended, once it has landed.
@@ -74,14 +75,14 @@ class Flight:
             Draining: the service went down before the job was done.
             FarmError: whatever else ended it.
         """
-        if self._task.cancelled():
+        if self.task.cancelled():
             raise Draining("the service is going down and gave up this job; ask again when it is back")
-        return self._task.result()
+        return self.task.result()
 
     def enter(self, phase: Phase.ValueType, worker: str = "") -> None:
         """Notes that the job enters a phase, and tells those who watch."""
         self.stages.append(Stage(phase=phase, worker=worker))
-        self._wake(self._task)
+        self._wake(self.task)
 
     async def changes_within(self, seconds: float, *, clock: Clock) -> bool:
         """Waits for a stage or the landing. False if there is neither for that long."""
@@ -93,18 +94,6 @@ class Flight:
         finally:
             timer.cancel()
             self._waiters.discard(waiter)
-
-    def on_landing(self, callback: Callable[[], object]) -> None:
-        """Has `callback` called when it is over."""
-        self._task.add_done_callback(lambda _: callback())
-
-    async def over(self) -> None:
-        """Waits until it is over, however it ends."""
-        await asyncio.wait([self._task])
-
-    def give_up(self) -> None:
-        """Ends the job."""
-        self._task.cancel()
 
     async def _fly(self, work: Work) -> Landing:
         try:
@@ -148,7 +137,7 @@ class Flights:
             return flight, False
         flight = Flight(key, work=work, started_seconds=self._clock.monotonic())
         self._flying[key] = flight
-        flight.on_landing(lambda: self._flying.pop(key))
+        flight.task.add_done_callback(lambda _: self._flying.pop(key))
         return flight, True
 
     async def watch(self, flight: Flight) -> AsyncGenerator[Stage, None]:
@@ -176,9 +165,8 @@ class Flights:
     async def close(self, *, grace_seconds: float) -> None:
         """Lets no more flights leave, and ends those that are not over after the grace time."""
         self._closed = True
-        flights = list(self._flying.values())
-        all_over = asyncio.gather(*(flight.over() for flight in flights))
-        await wait_at_most(grace_seconds, all_over, clock=self._clock)
-        for flight in flights:
-            flight.give_up()
-        await all_over
+        tasks = [flight.task for flight in self._flying.values()]
+        await wait_at_most(grace_seconds, tasks, clock=self._clock)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -41,7 +41,7 @@ class Refused(Exception):
         super().__init__(f"{error.code().name}: {error.details()}")
         self.status = error.code().name
         self.message = error.details() or ""
-        self.metadata = dict(error.trailing_metadata() or ())
+        self.metadata = dict(tuple(error.trailing_metadata() or ()))
         self.reason = self.metadata.get(REASON_KEY, "")
 
 
@@ -139,6 +139,11 @@ class Calls:
         """The state of the farm."""
         with refusals():
             return await self.admin.Status(StatusRequest())
+
+    async def wait_until_queued(self, jobs: int) -> None:
+        """Asks for the status until that many jobs wait for a worker."""
+        while (await self.status()).queued_jobs != jobs:
+            pass
 
     async def inspect(self, key: str) -> Manifest:
         """What is stored under a key, or under the only key that begins like that."""

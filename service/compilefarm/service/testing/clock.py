@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from compilefarm.service.clock import Timer
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _ManualTimer:
     due_seconds: float
     callback: Callable[[], None]
-    cancelled: bool = False
+    timers: list[_ManualTimer]
 
     def cancel(self) -> None:
-        self.cancelled = True
+        if self in self.timers:
+            self.timers.remove(self)
 
 
-@dataclass(slots=True)
 class ManualClock:
-    """A clock that stands still until it is moved on."""
+    """A clock that stands still until it is moved on. Satisfies compilefarm.service.clock.Clock."""
 
-    _seconds: float = 0.0
-    _timers: list[_ManualTimer] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._timers: list[_ManualTimer] = []
+        self._timer_set = asyncio.Event()
 
     def monotonic(self) -> float:
         """See Clock.monotonic."""
@@ -36,17 +39,21 @@ class ManualClock:
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """See Clock.call_later."""
-        timer = _ManualTimer(due_seconds=self._seconds + seconds, callback=callback)
+        timer = _ManualTimer(due_seconds=self._seconds + seconds, callback=callback, timers=self._timers)
         self._timers.append(timer)
+        self._timer_set.set()
         return timer
+
+    async def wait_for_timers(self, count: int) -> None:
+        """Waits until that many timers are set, which tells that so many wait for the time to pass."""
+        while len(self._timers) < count:
+            self._timer_set.clear()
+            await self._timer_set.wait()
 
     def advance(self, seconds: float) -> None:
         """Lets that much time pass; calls what has become due."""
         self._seconds += seconds
-        due = sorted(
-            (each for each in self._timers if each.due_seconds <= self._seconds), key=lambda each: each.due_seconds
-        )
-        self._timers = [timer for timer in self._timers if timer.due_seconds > self._seconds]
-        for timer in due:
-            if not timer.cancelled:
-                timer.callback()
+        due = [timer for timer in self._timers if timer.due_seconds <= self._seconds]
+        for timer in sorted(due, key=lambda timer: timer.due_seconds):
+            timer.cancel()
+            timer.callback()

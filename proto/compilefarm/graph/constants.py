@@ -1,0 +1,79 @@
+"""Tensors that a graph holds itself: their elements travel as blobs."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import DigestMismatch, InvalidRequest, MissingBlobs
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.devices import DeviceNumbers
+from compilefarm.graph.tensors import check_plain, decode_tensor, encode_tensor
+from compilefarm.v1.graph_pb2 import Constant
+
+# They become literals of the graph, which slow down what handles its text; weights are inputs and not meant here.
+MAX_ELEMENTS = 16_384
+# What Python's numbers hold exactly.
+_DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+)
+
+
+def encode_constant(held: torch.Tensor, *, into: Constant, devices: DeviceNumbers, what: str) -> bytes:
+    """Writes a tensor that a graph holds, and returns its elements.
+
+    Raises:
+        Bypass: it is a parameter, too large, or of a kind that cannot be said.
+    """
+    check_plain(held, what=what)
+    if held.requires_grad or isinstance(held, torch.nn.Parameter):
+        raise Bypass("graph_state", f"{what} is a parameter; capture the model with Dynamo, which makes it an input")
+    if held.numel() > MAX_ELEMENTS:
+        raise Bypass("graph_state", f"{what} has {held.numel()} elements; at most {MAX_ELEMENTS} are taken")
+    if held.dtype not in _DTYPES or isinstance(held, FakeTensor) or sys.byteorder != "little":
+        raise Bypass("graph_state", f"the elements of {what}, of {held.dtype}, cannot be written")
+    # A fresh one: strides, offset and storage of the original decide nothing.
+    elements = held.detach().clone(memory_format=torch.contiguous_format)
+    encode_tensor(elements, into=into.spec, devices=devices)
+    on_cpu = elements.cpu()
+    content = ctypes.string_at(on_cpu.data_ptr(), on_cpu.nbytes) if on_cpu.nbytes else b""
+    into.digest = digest_of(content)
+    return content
+
+
+def decode_constant(constant: Constant, *, blobs: Mapping[str, bytes]) -> torch.Tensor:
+    """The tensor, contiguous and on the CPU.
+
+    Raises:
+        InvalidRequest: its specification is malformed, or does not fit the bytes.
+        MissingBlobs: its bytes are not among `blobs`.
+    """
+    what = f"the constant {constant.digest[:80]}"
+    content = blobs.get(constant.digest)
+    if content is None:
+        raise MissingBlobs(f"the bytes of {what} were not sent")
+    if digest_of(content) != constant.digest:
+        raise DigestMismatch(f"the bytes of {what} are not those of its digest")
+    # Takes no memory: whether what is asked for is reasonable shows only now.
+    outline = decode_tensor(constant.spec, what=what, empty=_meta)
+    if not outline.is_contiguous() or outline.storage_offset() != 0 or outline.requires_grad:
+        raise InvalidRequest(f"{what} is not contiguous, or wants gradients")
+    if outline.numel() > MAX_ELEMENTS or outline.dtype not in _DTYPES:
+        raise InvalidRequest(f"{what} has more than {MAX_ELEMENTS} elements, or is of a dtype that is not taken")
+    if outline.nbytes != len(content):
+        raise InvalidRequest(f"{what} takes {outline.nbytes} bytes, {len(content)} were sent")
+    with torch.inference_mode(False):
+        if not content:
+            return torch.empty(outline.shape, dtype=outline.dtype)
+        return torch.frombuffer(bytearray(content), dtype=outline.dtype).view(outline.shape)
+
+
+def _meta(elements: int, **kwargs: Any) -> torch.Tensor:
+    return torch.empty(elements, **(kwargs | {"device": "meta"}))
