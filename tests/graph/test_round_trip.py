@@ -244,8 +244,9 @@ def test_elements_of_a_held_tensor_are_in_the_key() -> None:
     assert len(keys) == 2
 
 
-def test_a_held_tensor_that_the_graph_changes_is_a_bypass() -> None:
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_held_tensor_that_the_graph_changes_is_a_bypass(mode: Callable[[], Any]) -> None:
     graph_module = _graph_that_holds(torch.ones(2), method="add_")
-    with pytest.raises(Bypass) as caught:
+    with mode(), pytest.raises(Bypass) as caught:
         encode_job(graph_module, [torch.ones(2)], options={}, environment=fixed_environment)
     assert caught.value.reason == "graph_state"

@@ -50,8 +50,10 @@ async def test_a_job_that_loses_its_worker_waits_for_another_one_rather_than_for
     held = HeldCompiles()
     pool = ScriptedPool(held, environments=[ENVIRONMENT] * 2)
     async with serving(pool=pool) as gateway, calling(gateway.address) as calls:
-        one, other = await calls.watch(sample_job("torch.relu")), await calls.watch(sample_job("torch.sin"))
-        first, second = await held.next(), await held.next()
+        one = await calls.watch(sample_job("torch.relu"))
+        first = await held.next()
+        other = await calls.watch(sample_job("torch.sin"))
+        second = await held.next()
         first.lose()
         assert (await one.progress(Phase.PHASE_QUEUED)).worker == ""
         assert len(held.started) == 2
@@ -136,13 +138,17 @@ async def test_a_job_goes_to_the_worker_that_fits() -> None:
 async def test_a_busy_worker_is_waited_for() -> None:
     held = HeldCompiles()
     async with serving(pool=ScriptedPool(held)) as gateway, calling(gateway.address) as calls:
-        watches = [await calls.watch(sample_job(f"torch.f{number}")) for number in range(3)]
-        for _ in watches:
-            compile_ = await held.next()
+        watches = [await calls.watch(sample_job("torch.f0"))]
+        running = await held.next()
+        for number in (1, 2):
+            watches.append(await calls.watch(sample_job(f"torch.f{number}")))
+            await calls.wait_until_queued(number)
+        for queued in (2, 1, 0):
             status = await calls.status()
-            assert (status.running_jobs, status.workers[0].job_key) == (1, compile_.assignment.key)
-            assert status.queued_jobs == 3 - len(held.started)
-            compile_.finish()
+            assert (status.queued_jobs, status.running_jobs) == (queued, 1)
+            assert status.workers[0].job_key == running.assignment.key
+            running.finish()
+            running = await held.next() if queued else running
         keys = [(await watch.finish()).manifest.key for watch in watches]
     assert [each.assignment.key for each in held.started] == keys, "first come, first served"
 
@@ -163,9 +169,10 @@ async def test_a_job_that_waits_is_told_when_the_last_worker_fails() -> None:
     held, clock = HeldCompiles(), ManualClock()
     pool = ScriptedPool(held)
     async with serving(pool=pool, clock=clock) as gateway, calling(gateway.address) as calls:
-        one, other = await calls.watch(sample_job("torch.relu")), await calls.watch(sample_job("torch.sin"))
+        one = await calls.watch(sample_job("torch.relu"))
         compile_ = await held.next()
-        await other.progress(Phase.PHASE_QUEUED)
+        other = await calls.watch(sample_job("torch.sin"))
+        await calls.wait_until_queued(1)
         pool.fail("worker-0", problem="gone")
         compile_.finish()
         await one.finish()

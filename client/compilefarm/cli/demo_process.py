@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import Any
 
 SENTENCE = "A cache ships bytes, a farm ships finished work."
 WAYS = ("farm", "inductor", "mega-cache")
-_COMPILERS = ("c++", "g++", "gcc", "cc", "clang", "clang++", "cc1plus", "nvcc", "ptxas")
+_COMPILER = re.compile(r"(c\+\+|g\+\+|gcc|cc|clang|clang\+\+|nvcc|ptxas)(-[0-9.]+)?")
 
 
 @dataclass(kw_only=True)
@@ -90,7 +91,7 @@ def measure(arguments: argparse.Namespace) -> Result:
         result.difference = (output - expected).abs().max().item()
         _, result.call_seconds = _warm_call(compiled, inputs)
     result.programs = len(programs)
-    result.compiler_runs = sum(Path(program).name.startswith(_COMPILERS) for program in programs)
+    result.compiler_runs = sum(_COMPILER.fullmatch(Path(program).name) is not None for program in programs)
     if arguments.way == "inductor" and arguments.cache is not None:
         saved = torch.compiler.save_cache_artifacts()
         assert saved is not None, "Inductor saved nothing"

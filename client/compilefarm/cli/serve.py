@@ -17,8 +17,9 @@ from compilefarm.service.config import GatewayConfig
 from compilefarm.store.opening import open_store
 from compilefarm.worker.pool import LocalPool, PoolSettings
 
+log = logging.getLogger(__name__)
+
 READY_LINE = "compilefarm: ready at "
-_GRACE_SECONDS = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="before",
         help="check each artifact in a clean process before it is served; default: %(default)s",
     )
+    option(
+        "--grace",
+        type=_not_negative,
+        default=10,
+        metavar="SECONDS",
+        help="what running compiles get to finish after SIGTERM; default: %(default)s",
+    )
     option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
 
 
@@ -59,6 +67,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    log.info("starting workers; artifacts are kept in %s", arguments.store)
     gateway = Gateway(
         GatewayConfig(listen=arguments.listen, insecure=arguments.insecure),
         store=await open_store(arguments.store),
@@ -86,7 +95,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
         return 0
     finally:
         stopping.cancel()
-        await gateway.close(grace_seconds=_GRACE_SECONDS)
+        await gateway.close(grace_seconds=arguments.grace)
 
 
 def _cuda_devices(device: str) -> tuple[str, ...]:
@@ -114,7 +123,14 @@ def _cache_folder() -> Path:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not at least 1")
-    return number
+    return _at_least(1, text)
+
+
+def _not_negative(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return int(text)

@@ -205,14 +205,16 @@ def _matmul_precision() -> str:
 
 def _read_settings() -> dict[str, bool | str]:
     """Every setting that torch is ready to tell."""
-    found: dict[str, bool | str] = {}
-    for name, setting in _SETTINGS.items():
-        try:
-            found[name] = setting.read()
-        except _MIXED_SWITCHES:
-            # The newer settings that contradict it are among the others, and decide.
-            continue
-    return found
+    found = ((name, _read(setting)) for name, setting in _SETTINGS.items())
+    return {name: value for name, value in found if value is not None}
+
+
+def _read(setting: _Setting) -> bool | str | None:
+    try:
+        return setting.read()
+    except _MIXED_SWITCHES:
+        # The newer settings that contradict it are among the others, and decide.
+        return None
 
 
 def _deviations(settings: Mapping[str, bool | str]) -> dict[str, bool | str]:
@@ -230,7 +232,9 @@ def _write_precision_and_settings(state: tuple[str, Mapping[str, bool | str]]) -
     precision, settings = state
     torch.set_float32_matmul_precision(precision or _MATMUL_PRECISIONS[0])
     for name, setting in _SETTINGS.items():
-        setting.write(settings[name])
+        # A precision that follows a general one reads like it; written, it would stay when the general one changes.
+        if _read(setting) != settings[name]:
+            setting.write(settings[name])
 
 
 def _setting_value(value: bool | str) -> Value:

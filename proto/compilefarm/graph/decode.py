@@ -19,7 +19,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
 from compilefarm.graph.literals import ValueDecoder
-from compilefarm.graph.targets import TENSOR_METHOD, find_objection, get_target
+from compilefarm.graph.targets import TENSOR_METHOD, find_objection, get_target, grows_without_tensors
 from compilefarm.graph.tensors import decode_tensor
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.graph_pb2 import Call, Input
@@ -196,6 +196,8 @@ def _run(node: Node, *, number: int) -> object:
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda other: other.meta["example_value"])
     if node.op == "output":
         return args[0]
+    if grows_without_tensors(node.target, args=args):
+        raise InvalidRequest(f"node {number}: {_name(node)} is called on plain numbers or lists")
     try:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)

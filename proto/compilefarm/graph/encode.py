@@ -155,7 +155,9 @@ class _GraphWriter:
 def _check_constants_unchanged(job: Job, blobs: Mapping[str, bytes]) -> None:
     # Graphs that hold tensors are rare, so that a run on fake tensors may be spent on each.
     try:
-        changed = changes_constants(decode_job(job, blobs=blobs))
+        # Inference tensors count no writes.
+        with torch.inference_mode(False), torch.no_grad():
+            changed = changes_constants(decode_job(job, blobs=blobs))
     except (GraphRejected, InvalidRequest) as error:
         raise Bypass("graph_state", f"the graph holds tensors and does not run on fake ones: {error}") from error
     if changed:
@@ -221,8 +223,7 @@ def _input_tensor(node: Node, given: object, *, what: str) -> torch.Tensor:
         return given
     check_plain(traced, what=what)
     if not look_alike(traced, given):
-        # Dynamo's fake tensor has lived through the trace: the graph has changed more of it than its elements.
-        raise Bypass("input_metadata", f"the graph changes shape, strides or another property of {what}")
+        raise Bypass("input_mismatch", f"{what} differs in shape, strides or dtype from what the graph was traced with")
     return traced
 
 

@@ -13,6 +13,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from keyword import iskeyword
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -82,6 +83,11 @@ _MATH_FUNCTIONS = (
     "acos", "asin", "atan", "atan2", "ceil", "cos", "cosh", "exp", "floor", "log", "log2", "pow", "sin", "sinh",
     "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
+# What on plain numbers and lists can take any time and memory. Dynamo folds it away while sizes are static.
+_GROWING = frozenset(
+    {operator.add, operator.iadd, operator.mul, operator.imul, operator.pow, operator.ipow, pow}
+    | {operator.lshift, operator.ilshift}
+)
 # What builtins.getattr may read.
 ATTRIBUTES = frozenset(
     {"H", "T", "device", "dtype", "imag", "itemsize", "layout", "mH", "mT", "nbytes", "ndim", "real", "requires_grad",
@@ -156,6 +162,9 @@ def find_objection(
     kind: TargetKind.ValueType, *, name: str, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> str | None:
     """Why a target that may be called may not be called with these arguments; None if it may."""
+    if not all(key.isidentifier() and not iskeyword(key) for key in kwargs):
+        # FX writes them into the Python source of the rebuilt graph as they are.
+        return "the name of a keyword argument is no name"
     if kind == TENSOR_METHOD and not (args and isinstance(args[0], Node)):
         return "a method is called on something that is not the result of a node"
     if name == "builtins.getattr" and (
@@ -165,6 +174,15 @@ def find_objection(
     if name == GRAD_MODE and not (len(args) == 1 and isinstance(args[0], bool) and not kwargs):
         return "the grad mode is switched by one literal"
     return None
+
+
+def grows_without_tensors(target: object, *, args: Sequence[object]) -> bool:
+    """Whether a call may take any time and memory, because it computes on numbers or lists instead of tensors."""
+    return (
+        type(target) is BuiltinFunctionType
+        and target in _GROWING
+        and not any(isinstance(argument, torch.Tensor) for argument in args)
+    )
 
 
 def is_log_call(target: object) -> bool:

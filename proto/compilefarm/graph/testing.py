@@ -47,7 +47,8 @@ def capture_all(model: Callable[..., Any], *args: Any, **options: Any) -> list[C
 
     def backend(graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         captured.append(CapturedGraph(graph_module=graph_module, example_inputs=example_inputs))
-        return graph_module.forward
+        forward: Callable[..., Any] = graph_module.forward
+        return forward
 
     # What was traced before would make sizes symbolic.
     torch._dynamo.reset()

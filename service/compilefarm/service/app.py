@@ -79,6 +79,8 @@ class Gateway:
             await self._pool.start()
         except BaseException:
             await self._pool.close()
+            # A server that never ran would not let go of its port.
+            await server.start()
             await server.stop(None)
             raise
         await server.start()

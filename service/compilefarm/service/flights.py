@@ -61,7 +61,7 @@ class Flight:
         self.stages: list[Stage] = []
         self._waiters: set[asyncio.Future[bool]] = set()
         self.task = asyncio.create_task(self._fly(work), name=f"flight {key}")
-        self.task.add_done_callback(self._wake)
+        self.task.add_done_callback(self._land)
 
     @property
     def landed(self) -> bool:
@@ -82,7 +82,7 @@ class Flight:
     def enter(self, phase: Phase.ValueType, worker: str = "") -> None:
         """Notes that the job enters a phase, and tells those who watch."""
         self.stages.append(Stage(phase=phase, worker=worker))
-        self._wake(self.task)
+        self._wake()
 
     async def changes_within(self, seconds: float, *, clock: Clock) -> bool:
         """Waits for a stage or the landing. False if there is neither for that long."""
@@ -103,10 +103,13 @@ class Flight:
         except Exception as error:
             raise incident(error, during=f"the compile of {self.key}") from error
 
-    def _wake(self, task: asyncio.Task[Landing]) -> None:
-        if task.done() and not task.cancelled():
+    def _land(self, task: asyncio.Task[Landing]) -> None:
+        if not task.cancelled():
             # Those who asked may all be gone; asyncio must not complain that nobody looked at the error.
             task.exception()
+        self._wake()
+
+    def _wake(self) -> None:
         for waiter in self._waiters:
             _settle(waiter, True)
 

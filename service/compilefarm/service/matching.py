@@ -33,13 +33,13 @@ class Roster:
 
     def __init__(self, workers: Sequence[WorkerView]) -> None:
         self.workers = workers
-        self._fitting: dict[bytes, list[WorkerView]] = {}
+        self._fitting: dict[bytes, list[str]] = {}
 
-    def fitting(self, wanted: Wanted) -> list[WorkerView]:
-        """The workers that can do such a job now, later or perhaps, in the pool's order."""
+    def fitting(self, wanted: Wanted) -> list[str]:
+        """Names of the workers that can do such a job now, later or perhaps, in the pool's order."""
         found = self._fitting.get(wanted.content)
         if found is None:
-            found = [worker for worker in self.workers if _may_fit(worker, wanted=wanted.environment)]
+            found = [worker.name for worker in self.workers if _may_fit(worker, wanted=wanted.environment)]
             self._fitting[wanted.content] = found
         return found
 

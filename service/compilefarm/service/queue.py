@@ -101,12 +101,11 @@ class Queue:
     def jobs_ahead(self, key: str) -> int:
         """Waiting jobs that come before this one and want a worker that it could have; zero once it has one."""
         order = self._policy(tuple(self._waiting))
-        place = next((place for place, ticket in enumerate(order) if ticket.key == key), 0)
-        ours = {worker.name for worker in self._roster.fitting(order[place].wanted)} if order else set()
-        return sum(
-            not ours.isdisjoint(worker.name for worker in self._roster.fitting(ticket.wanted))
-            for ticket in order[:place]
-        )
+        place = next((place for place, ticket in enumerate(order) if ticket.key == key), None)
+        if place is None:
+            return 0
+        ours = set(self._roster.fitting(order[place].wanted))
+        return sum(not ours.isdisjoint(self._roster.fitting(ticket.wanted)) for ticket in order[:place])
 
     @asynccontextmanager
     async def worker(self, ticket: Ticket) -> AsyncIterator[str]:
@@ -174,7 +173,7 @@ class Queue:
         }
 
     def _find_worker(self, ticket: Ticket, *, idle: set[str]) -> str | None:
-        fitting = [worker.name for worker in self._roster.fitting(ticket.wanted)]
+        fitting = self._roster.fitting(ticket.wanted)
         others = [name for name in fitting if name not in ticket.losses]
         return next((name for name in others or fitting if name in idle), None)
 

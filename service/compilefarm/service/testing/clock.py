@@ -42,6 +42,8 @@ class ManualClock:
         timer = _ManualTimer(due_seconds=self._seconds + seconds, callback=callback, timers=self._timers)
         self._timers.append(timer)
         self._timer_set.set()
+        # What is due now does not wait for time to pass.
+        asyncio.get_running_loop().call_soon(self.advance, 0.0)
         return timer
 
     async def wait_for_timers(self, count: int) -> None:

@@ -1,0 +1,23 @@
+"""One farm for the tests of this folder: `compilefarm serve` with the real worker, as a user starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from .serving import ServedFarm, serve
+
+
+@pytest.fixture(scope="session")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
+    with serve(tmp_path_factory.mktemp("farm")) as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

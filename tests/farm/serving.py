@@ -1,0 +1,123 @@
+"""Starts and ends farms the way a user does, and looks at what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compilefarm.cli.serve import READY_LINE
+
+COMMAND = (sys.executable, "-m", "compilefarm.cli.main")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedFarm:
+    """A running farm."""
+
+    address: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def ask(self, *arguments: str) -> str:
+        """What a command of ours says about this farm."""
+        return run(*arguments, "--address", self.address).stdout
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self.ask("status", "--json"))
+        return status
+
+    def count(self, name: str) -> int:
+        # 64-bit numbers are strings in JSON, and zero is left out.
+        return int(self.status().get("counters", {}).get(name, 0))
+
+    def children(self) -> set[int]:
+        return descendants(self.process.pid)
+
+    def stop(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=60)
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a command of ours to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=300, env=environment
+    )
+
+
+@contextlib.contextmanager
+def serve(folder: Path, arguments: Sequence[str] = ()) -> Iterator[ServedFarm]:
+    log = folder / "farm.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [
+                *COMMAND,
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--store",
+                str(folder / "store"),
+                "--device",
+                "cpu",
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith(READY_LINE), log.read_text()
+        yield ServedFarm(address=line.removeprefix(READY_LINE).strip(), process=process, log=log)
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+        process.stdout.close()
+
+
+def descendants(pid: int) -> set[int]:
+    """Processes that descend from a process, by what /proc says now."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The name in parentheses may hold anything, spaces too.
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those of some processes that still run."""
+    return {pid for pid in pids if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)}
+
+
+def _is_zombie(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return False
+
+
+def bare_environment(folder: Path, address: str) -> dict[str, str]:
+    """Variables of a pod without any compiler, and with empty caches."""
+    return {
+        "COMPILEFARM_ADDRESS": address,
+        "PATH": "",
+        "CC": "/bin/false",
+        "CXX": "/bin/false",
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", ""),
+    }

@@ -1,0 +1,156 @@
+"""`compilefarm serve` as a process: how it starts, ends, and takes trouble."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+
+from compilefarm.artifact.environment import describe_environment
+from compilefarm.core.errors import REASON_KEY
+from compilefarm.graph.encode import encode_job
+from compilefarm.v1.compile_service_pb2 import CompileRequest, CompileResponse
+from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
+from compilefarm.v1.job_pb2 import PHASE_COMPILING, Job
+
+from .serving import COMMAND, ServedFarm, alive, run, serve
+
+pytestmark = pytest.mark.compiles
+
+
+def job(size: int) -> Job:
+    """A small job; another size makes another."""
+    captured = []
+
+    def capture(graph_module, example_inputs):  # type: ignore[no-untyped-def]
+        captured.append(encode_job(graph_module, example_inputs, options={}, environment=describe_environment).job)
+        return graph_module.forward
+
+    torch.compile(lambda x: torch.relu(x @ x).sum(0), backend=capture)(torch.randn(size, size))
+    return captured[0]
+
+
+def until_compiling(events: grpc.CallIterator) -> None:
+    for response in events:
+        if response.WhichOneof("event") == "progress" and response.progress.phase == PHASE_COMPILING:
+            return
+    raise AssertionError("the stream ended before the compile began")
+
+
+def compiling(channel: grpc.Channel, wanted: Job) -> grpc.CallIterator:
+    """A call whose job has reached a worker."""
+    events = CompileServiceStub(channel).Compile(CompileRequest(job=wanted))
+    until_compiling(events)
+    return events
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_ends_streams_and_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    with serve(tmp_path, ["--grace", "0"]) as farm, grpc.insecure_channel(farm.address) as channel:
+        events = compiling(channel, job(11))
+        children = farm.children()
+        assert children
+        farm.process.send_signal(number)
+        with pytest.raises(grpc.RpcError) as ended:
+            for _ in events:
+                pass
+        code = farm.process.wait(timeout=60)
+    assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert (REASON_KEY, "draining") in ended.value.trailing_metadata()
+    assert code == 0
+    assert alive(children) == set()
+
+
+def test_a_killed_child_costs_a_second_attempt(farm: ServedFarm) -> None:
+    with grpc.insecure_channel(farm.address) as channel:
+        children = farm.children()
+        events = compiling(channel, job(12))
+        # The spare that was there before has the job now.
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        responses: list[CompileResponse] = list(events)
+    assert responses[-1].finished.HasField("manifest")
+    assert farm.process.poll() is None
+
+
+def test_another_torch_is_refused_by_name(farm: ServedFarm) -> None:
+    wanted = job(13)
+    wanted.environment.torch = "1.0.0"
+    with grpc.insecure_channel(farm.address) as channel, pytest.raises(grpc.RpcError) as refused:
+        list(CompileServiceStub(channel).Compile(CompileRequest(job=wanted)))
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "1.0.0" in refused.value.details()
+    assert torch.__version__ in refused.value.details()
+
+
+def test_a_forbidden_target_is_refused_and_the_farm_goes_on(farm: ServedFarm) -> None:
+    wanted = job(14)
+    for node in wanted.graph.nodes:
+        if node.HasField("call"):
+            node.call.target = "torch.load"
+            break
+    with grpc.insecure_channel(farm.address) as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            list(CompileServiceStub(channel).Compile(CompileRequest(job=wanted)))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "torch.load" in refused.value.details()
+    assert farm.status()["workers"][0]["name"] == "cpu-0"
+
+
+def test_a_compile_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    with serve(tmp_path, ["--compile-timeout", "1"]) as farm, grpc.insecure_channel(farm.address) as channel:
+        responses = list(CompileServiceStub(channel).Compile(CompileRequest(job=job(15))))
+        failure = responses[-1].finished.failure
+        assert "longer than 1 s" in failure.message
+        assert "--compile-timeout" in failure.message
+        assert farm.count("failed") == 1
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run("serve", "--listen", f"127.0.0.1:{port}", "--store", str(tmp_path), "--device", "cpu")
+    assert result.returncode == 1
+    assert str(port) in result.stderr
+    assert "--listen" in result.stderr
+
+
+def test_a_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    where = tmp_path / "file" / "store"
+    result = run("serve", "--listen", "127.0.0.1:0", "--store", str(where), "--device", "cpu")
+    assert result.returncode == 1
+    assert str(where) in result.stderr
+
+
+def test_a_signal_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+    command = [*COMMAND, "serve", "--listen", "127.0.0.1:0", "--store", str(tmp_path), "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # The first thing it says is said once its signal handlers are in place.
+        process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+        assert process.stdout.read() == ""
+
+
+def test_a_farm_for_strangers_must_be_asked_for(tmp_path: Path) -> None:
+    result = run("serve", "--listen", "0.0.0.0:0", "--store", str(tmp_path), "--device", "cpu")
+    assert result.returncode == 1
+    assert "--insecure" in result.stderr
+
+
+def test_an_unknown_address_is_said(tmp_path: Path) -> None:
+    result = run("status", "--address", "127.0.0.1:1")
+    assert result.returncode == 1
+    assert "127.0.0.1:1" in result.stderr
+    assert "Traceback" not in result.stderr

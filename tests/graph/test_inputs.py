@@ -1,0 +1,80 @@
+"""Synthetic inputs look as the job says and do the graph no harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from compilefarm.graph.decode import decode_job
+from compilefarm.graph.inputs import random_inputs
+from compilefarm.graph.testing import capture
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(3, 4),
+        torch.ones(3, 4).t(),
+        torch.ones(40)[3:39:3].view(3, 4),
+        torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last),
+        torch.ones(()),
+        torch.ones(0, 3),
+        torch.ones(3, dtype=torch.bool),
+        torch.ones(3, dtype=torch.uint16),
+        torch.ones(3, 4, dtype=torch.bfloat16),
+        torch.ones(3, 4).to(torch.float8_e4m3fn),
+        torch.ones(3, 4, dtype=torch.complex64),
+        torch.ones(3, 4, requires_grad=True),
+        torch.nn.Parameter(torch.ones(3), requires_grad=False),
+    ],
+    ids=lambda tensor: f"{tensor.dtype}{list(tensor.shape)}",
+)
+def test_inputs_look_as_the_job_says(tensor: torch.Tensor) -> None:
+    # A view: float8 can do little else.
+    job = capture(lambda x: x.unsqueeze(0), tensor).encode().job
+    (made,) = random_inputs(job, seed=0)
+    assert not isinstance(made, torch._subclasses.FakeTensor)
+    assert isinstance(made, torch.nn.Parameter) == isinstance(tensor, torch.nn.Parameter)
+    for name in ("shape", "dtype", "device", "requires_grad"):
+        assert getattr(made, name) == getattr(tensor, name)
+    assert made.stride() == tensor.stride()
+    assert made.storage_offset() == tensor.storage_offset()
+
+
+def test_equal_seeds_give_equal_elements() -> None:
+    job = capture(torch.add, torch.ones(3, 4), torch.ones(3, 4)).encode().job
+    first, again, other = (random_inputs(job, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first[0], again[0])
+    assert not torch.equal(first[0], other[0])
+    assert not torch.equal(first[0], first[1])
+
+
+def test_indices_stay_valid_and_masks_leave_something() -> None:
+    def looked_up(table: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> Any:
+        found = torch.nn.functional.embedding(index, table)
+        return torch.nn.functional.scaled_dot_product_attention(found, found, found, attn_mask=mask)
+
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    job = capture(looked_up, torch.ones(7, 4), torch.zeros(2, 5, dtype=torch.int64), mask).encode().job
+    (result,) = decode_job(job, blobs={}).graph_module(*random_inputs(job, seed=0))
+    assert result.isfinite().all()
+
+
+def test_a_deep_network_stays_finite_in_half_precision() -> None:
+    layers: list[torch.nn.Module] = []
+    for _ in range(24):
+        layers += [torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.GELU()]
+    model = torch.nn.Sequential(*layers).to(torch.float16).eval()
+    job = capture(model, torch.ones(4, 64, dtype=torch.float16)).encode().job
+    (result,) = decode_job(job, blobs={}).graph_module(*random_inputs(job, seed=0))
+    assert result.isfinite().all()
+    assert result.abs().max() > 0
+
+
+def test_inputs_made_in_inference_mode_are_ordinary_tensors() -> None:
+    with torch.inference_mode():
+        job = capture(torch.relu, torch.ones(3)).encode().job
+        (made,) = random_inputs(job, seed=0)
+    assert not made.is_inference()

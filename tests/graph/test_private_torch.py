@@ -1,0 +1,139 @@
+"""Canaries: each says which private name of torch a release has moved, and what leans on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import torch
+import torch._functorch.config
+import torch._inductor.config
+
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph import settings, targets
+
+# What every model is made of.
+COMMON_FUNCTIONS = (
+    torch.conv2d,
+    torch.cat,
+    torch.arange,
+    torch.nn.functional.linear,
+    torch.nn.functional.gelu,
+    torch.nn.functional.silu,
+    torch.nn.functional.layer_norm,
+    torch.nn.functional.batch_norm,
+    torch.nn.functional.max_pool2d,
+    torch.nn.functional.embedding,
+    torch.nn.functional.dropout,
+    torch.nn.functional.scaled_dot_product_attention,
+    torch.nn.functional.interpolate,
+    torch.linalg.norm,
+    torch.fft.rfft,
+    torch.special.expit,
+    torch.einsum,
+)
+
+
+def test_dynamos_tables_of_functions() -> None:
+    # torch/_dynamo/trace_rules.py: torch_c_binding_in_graph_functions, torch_non_c_binding_in_graph_functions and
+    # load_object. Without them no function can be named.
+    for function in COMMON_FUNCTIONS:
+        kind, name = targets.name_target(function)
+        assert kind == targets.TORCH_FUNCTION
+        assert targets.get_target(kind, name=name) is function
+
+
+def test_every_admitted_name_resolves_to_what_it_names() -> None:
+    functions = targets._torch_functions()
+    assert len(functions) > 1200
+    for name, function in functions.items():
+        kind, given = targets.name_target(function)
+        assert targets.get_target(kind, name=given) == function, name
+
+
+def test_names_of_operators() -> None:
+    # torch._C._dispatch_get_all_op_names, OpOverload.name() and OpOverloadPacket._qualified_op_name (torch/_ops.py).
+    for target, name in (
+        (torch.ops.aten.add.Tensor, "aten::add.Tensor"),
+        (torch.ops.aten.relu.default, "aten::relu"),
+        (torch.ops.aten.relu, "aten::relu"),
+        (torch.ops.aten.__and__.Tensor, "aten::__and__.Tensor"),
+        (torch.ops.prims.convert_element_type.default, "prims::convert_element_type"),
+    ):
+        kind, given = targets.name_target(target)
+        assert given == name
+        assert targets.get_target(kind, name=name) is target
+
+
+def test_usage_log() -> None:
+    # torch._C._log_api_usage_once (torch/csrc/Module.cpp): dropped from graphs.
+    assert targets.is_log_call(torch._C._log_api_usage_once)
+
+
+def test_grad_mode_switch() -> None:
+    # torch._C._set_grad_enabled: how Dynamo writes torch.no_grad() inside a model.
+    kind, name = targets.name_target(torch._C._set_grad_enabled)
+    assert name == targets.GRAD_MODE
+    assert targets.get_target(kind, name=name) is torch._C._set_grad_enabled
+
+
+def test_versions_count_writes_through_views_of_fake_tensors() -> None:
+    # torch.Tensor._version: how a graph that changes a tensor it holds is found.
+    with torch._subclasses.FakeTensorMode():
+        tensor = torch.tensor([1.0, 2.0]).view(2)
+        before = tensor._version
+        tensor[0].add_(1)
+    assert (before, tensor._version) == (0, 1)
+
+
+def test_storages_keep_their_python_object() -> None:
+    # torch/csrc/StorageMethods.cpp: what tells inputs that share memory.
+    tensor = torch.ones(4)
+    assert tensor.untyped_storage() is tensor[1:].untyped_storage()
+
+
+def test_settings_and_their_defaults() -> None:
+    # torch/utils/_config_module.py: ConfigModule._config, its entries' default, and get_config_copy().
+    for config, name, default in (
+        (torch._inductor.config, "max_autotune", False),
+        (torch._inductor.config, "triton.cudagraphs", False),
+        (torch._functorch.config, "activation_memory_budget", 1.0),
+    ):
+        assert settings.defaults(config)[name] == default
+        assert settings.values(config)[name] == default
+        with config.patch({name: "changed"}):
+            assert settings.values(config)[name] == "changed"
+            assert settings.defaults(config)[name] == default
+
+
+def test_every_setting_has_a_default() -> None:
+    for config in (torch._inductor.config, torch._functorch.config):
+        assert settings.values(config).keys() <= settings.defaults(config).keys()
+
+
+def test_tables_are_quick_to_make_where_dynamo_is_at_work() -> None:
+    program = (
+        "import time, torch, torch._dynamo.trace_rules\n"
+        "from compilefarm.graph import targets\n"
+        "started = time.perf_counter()\n"
+        "targets.name_target(torch.conv2d), targets.name_method('view'), targets.name_target(torch.ops.aten.relu)\n"
+        "print(time.perf_counter() - started)"
+    )
+    seconds = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        seconds.append(float(done.stdout))
+    # 20 to 40 ms on an idle machine; the best of three keeps a busy one from failing this.
+    assert min(seconds) < 0.25
+
+
+def test_refusal_takes_no_time() -> None:
+    started = time.perf_counter()
+    for number in range(1000):
+        try:
+            targets.get_target(targets.OPERATOR_OVERLOAD, name=f"nowhere{number}::nothing")
+        except InvalidRequest:
+            continue
+        raise AssertionError(number)
+    assert time.perf_counter() - started < 5
