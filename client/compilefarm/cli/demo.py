@@ -22,7 +22,7 @@ from rich.table import Table
 
 from compilefarm.cli.demo_process import Result
 from compilefarm.cli.serve import READY_LINE
-from compilefarm.cli.words import seconds_words, size_words
+from compilefarm.cli.words import console, seconds_words, size_words
 from compilefarm.client.config import ADDRESS
 from compilefarm.core.errors import FarmError
 
@@ -64,21 +64,21 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise DemoFailed(f"{', '.join(missing)} cannot be imported: pip install 'compilefarm[all]'")
-    console = Console(highlight=False)
+    to = console()
     with tempfile.TemporaryDirectory(prefix="compilefarm-demo-") as folder:
-        ways = _tell(Path(folder), arguments, console)
-    _show(ways, console)
+        ways = _tell(Path(folder), arguments, to)
+    _show(ways, to)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(_report(ways, arguments), indent=2) + "\n")
     _check(ways)
     return 0
 
 
-def _tell(folder: Path, arguments: argparse.Namespace, console: Console) -> list[Way]:
+def _tell(folder: Path, arguments: argparse.Namespace, to: Console) -> list[Way]:
     def fresh(name: str) -> Path:
         return folder / name
 
-    stage = _Stage(folder, arguments, console)
+    stage = _Stage(folder, arguments, to)
     with stage.farm() as address:
         farm = {ADDRESS: address}
         ways = [
@@ -99,17 +99,17 @@ def _tell(folder: Path, arguments: argparse.Namespace, console: Console) -> list
 class _Stage:
     """Starts processes and collects what they measure."""
 
-    def __init__(self, folder: Path, arguments: argparse.Namespace, console: Console) -> None:
+    def __init__(self, folder: Path, arguments: argparse.Namespace, to: Console) -> None:
         self._folder = folder
         self._options = ["--device", arguments.device, *(["--mode", arguments.mode] if arguments.mode else [])]
         self._device = arguments.device
-        self._console = console
+        self._to = to
         self._number = 0
 
     @contextlib.contextmanager
     def farm(self) -> Iterator[str]:
         """A farm on a free port with an empty store, and its address."""
-        self._console.print("[bold]Starting a farm[/bold] (the first start on a machine tries its C++ compiler)")
+        self._to.print("[bold]Starting a farm[/bold] (the first start on a machine tries its C++ compiler)")
         command = [sys.executable, "-m", "compilefarm.cli.main", "serve", "--listen", "127.0.0.1:0"]
         log = self._folder / "farm.log"
         with log.open("wb") as errors:
@@ -125,7 +125,7 @@ class _Stage:
             if not line.startswith(READY_LINE):
                 process.wait()
                 raise DemoFailed(f"the farm did not start:\n{log.read_text()[-3000:]}")
-            self._console.print(f"   {line.strip()}")
+            self._to.print(f"   {line.strip()}")
             yield line.removeprefix(READY_LINE).strip()
         finally:
             process.send_signal(signal.SIGTERM)
@@ -143,7 +143,7 @@ class _Stage:
         surroundings: dict[str, str] | None = None,
     ) -> Way:
         """Runs a process in the way named, with its caches in the folder named."""
-        self._console.print(f"[bold]{name}[/bold]: a fresh process, {story}")
+        self._to.print(f"[bold]{name}[/bold]: a fresh process, {story}")
         self._number += 1
         result = self._folder / f"result-{self._number}.json"
         caches.mkdir(exist_ok=True)
@@ -159,12 +159,12 @@ class _Stage:
         if done.returncode != 0:
             raise DemoFailed(f"the process of {name!r} ended with status {done.returncode}; see above")
         measured = Result(**json.loads(result.read_text()))
-        self._console.print(f"   first result after {seconds_words(measured.total_seconds)}")
+        self._to.print(f"   first result after {seconds_words(measured.total_seconds)}")
         return Way(name=name, story=story, result=measured)
 
 
-def _show(ways: list[Way], console: Console) -> None:
-    console.print("\n[bold]Seconds from a model to its first result[/bold], each in a fresh process")
+def _show(ways: list[Way], to: Console) -> None:
+    to.print("\n[bold]Seconds from a model to its first result[/bold], each in a fresh process")
     warm_local = next((way.result.total_seconds for way in ways if way.name == "local, warm"), None)
     table = Table("", *(way.name for way in ways))
 
@@ -185,8 +185,8 @@ def _show(ways: list[Way], console: Console) -> None:
     row("off eager by", lambda result: f"{result.difference:.1e}")
     row("a later call", lambda result: seconds_words(result.call_seconds))
     row("the same in eager", lambda result: seconds_words(result.eager_seconds))
-    console.print(table)
-    console.print("Not counted: importing torch, loading the weights. Of a local way, dynamo includes Inductor.")
+    to.print(table)
+    to.print("Not counted: importing torch, loading the weights. Of a local way, dynamo includes Inductor.")
 
 
 def _seconds(seconds: float | None) -> str:

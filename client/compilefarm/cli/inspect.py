@@ -6,10 +6,10 @@ import argparse
 
 from google.protobuf import json_format
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from compilefarm.cli.farm import add_address, admin
-from compilefarm.cli.words import seconds_words, size_words
+from compilefarm.cli.words import console, seconds_words, size_words
 from compilefarm.core.environments import describe
 from compilefarm.v1.admin_service_pb2 import InspectRequest
 from compilefarm.v1.job_pb2 import Phase
@@ -30,14 +30,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_format.MessageToJson(manifest, preserving_proto_field_name=True))
     else:
-        show(manifest, Console())
+        show(manifest, console())
     return 0
 
 
-def show(manifest: Manifest, console: Console) -> None:
+def show(manifest: Manifest, to: Console) -> None:
     """Prints a manifest for people."""
-    facts = Table(show_header=False, box=None)
-    facts.add_row("key", manifest.key)
+    # On a line of its own and never cut, since it is there to be copied.
+    to.print(f" key {manifest.key}", soft_wrap=True)
+    facts = Table("", Column(overflow="fold"), show_header=False, box=None)
     for part in manifest.key_parts:
         facts.add_row(f"  {part.name}", part.digest)
     made = manifest.created.ToDatetime().isoformat(sep=" ", timespec="seconds")
@@ -50,7 +51,7 @@ def show(manifest: Manifest, console: Console) -> None:
     for timing in manifest.timings:
         facts.add_row(Phase.Name(timing.phase).removeprefix("PHASE_").lower(), seconds_words(timing.seconds))
     facts.add_row("verified", _verification_words(manifest))
-    console.print(facts, highlight=False)
+    to.print(facts)
 
 
 def _blob_words(blob: Blob) -> str:

@@ -6,10 +6,10 @@ import argparse
 
 from google.protobuf import json_format
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from compilefarm.cli.farm import add_address, admin
-from compilefarm.cli.words import size_words
+from compilefarm.cli.words import console, size_words
 from compilefarm.core.environments import describe
 from compilefarm.v1.admin_service_pb2 import StatusRequest, StatusResponse, WorkerState
 
@@ -27,20 +27,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_format.MessageToJson(status, preserving_proto_field_name=True))
     else:
-        show(status, Console())
+        show(status, console())
     return 0
 
 
-def show(status: StatusResponse, console: Console) -> None:
+def show(status: StatusResponse, to: Console) -> None:
     """Prints a status for people."""
     started = status.started.ToDatetime().isoformat(sep=" ", timespec="seconds")
-    console.print(f"compilefarm {status.farm_version}, up since {started} UTC", highlight=False)
-    workers = Table("worker", "state", "environment", "job")
+    to.print(f"compilefarm {status.farm_version}, up since {started} UTC")
+    workers = Table("worker", "state", "environment", Column("job", overflow="fold"))
     for worker in status.workers:
         state = WorkerState.Name(worker.state).removeprefix("WORKER_STATE_").lower()
         environment = describe(worker.environment) if worker.HasField("environment") else ""
         workers.add_row(worker.name, state, environment, worker.job_key)
-    console.print(workers)
+    to.print(workers)
     counters, store = status.counters, status.store
     facts = Table(show_header=False, box=None)
     facts.add_row("queue", f"{status.queued_jobs} waiting, {status.running_jobs} compiling")
@@ -53,4 +53,4 @@ def show(status: StatusResponse, console: Console) -> None:
     facts.add_row("", store.location)
     if store.corrupt_blobs:
         facts.add_row("", f"{store.corrupt_blobs} blobs were found damaged and set aside")
-    console.print(facts)
+    to.print(facts)

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+
+from rich.console import Console
+
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+# Of output that no terminal limits, such as a file or a pipe.
+_PLAIN_WIDTH = 160
+
+
+def console() -> Console:
+    """Where commands print."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 
 def size_words(size_bytes: float) -> str:
@@ -12,7 +25,9 @@ def size_words(size_bytes: float) -> str:
 
 
 def seconds_words(seconds: float) -> str:
-    """A duration: "0.5 ms", "31 ms", "1.24 s", "73 s"."""
+    """A duration: "85 µs", "0.5 ms", "31 ms", "1.24 s", "73 s"."""
+    if seconds < 0.0001:
+        return f"{seconds * 1e6:.0f} µs"
     if seconds < 0.01:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 0.1:

@@ -41,6 +41,12 @@ class GraphRejected(Exception):
         super().__init__(message)
         self.error_type = error_type
 
+    @classmethod
+    def because(cls, error: Exception, *, where: str) -> GraphRejected:
+        """The rejection that an error of torch amounts to."""
+        kind = type(error)
+        return cls(f"{where}: {error}", error_type=f"{kind.__module__}.{kind.__qualname__}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedJob:
@@ -76,7 +82,7 @@ def decode_job(job: Job, *, blobs: Mapping[str, bytes]) -> DecodedJob:
         for constant in job.graph.constants
     ]
     decoded = DecodedJob(
-        graph_module=GraphModule(torch.nn.Module(), _decode_graph(job, constants=constants)),
+        graph_module=_graph_module(_decode_graph(job, constants=constants)),
         inputs=[],
         fake_mode=FakeTensorMode(shape_env=ShapeEnv()),
     )
@@ -106,6 +112,14 @@ def decode_input(given: Input, *, number: int, empty: Any = torch.empty) -> torc
     with torch.inference_mode(False):
         tensor = decode_tensor(given.tensor, what=what, empty=empty)
         return torch.nn.Parameter(tensor, requires_grad=tensor.requires_grad) if given.is_parameter else tensor
+
+
+def _graph_module(graph: FxGraph) -> GraphModule:
+    try:
+        return GraphModule(torch.nn.Module(), graph)
+    except Exception as error:
+        # FX writes the graph as Python: an operator with too few operands, or an assignment to a literal, is none.
+        raise GraphRejected.because(error, where="the graph cannot be written as Python") from error
 
 
 def _decode_graph(job: Job, *, constants: Sequence[tuple[torch.Tensor, torch.device]]) -> FxGraph:
@@ -204,10 +218,7 @@ def _run(node: Node, *, number: int) -> object:
         return node.target(*args, **kwargs)
     except Exception as error:
         # Whatever torch raises for a graph is an answer about the graph.
-        kind = type(error)
-        raise GraphRejected(
-            f"node {number} ({node.op} {_name(node)}): {error}", error_type=f"{kind.__module__}.{kind.__qualname__}"
-        ) from error
+        raise GraphRejected.because(error, where=f"node {number} ({node.op} {_name(node)})") from error
 
 
 def _name(node: Node) -> str:
