@@ -101,7 +101,10 @@ def deserialize_program(content: bytes) -> Callable[..., Any]:
     artifact_type = importlib.import_module("torch._inductor.standalone_compile").AOTCompiledArtifact
     # Of its own: in Dynamo's context the load would add to the guards and strides of the graph being traced.
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
-    with tracing(context), torch._inductor.config.patch({"triton.cudagraphs": False}):
+    # One thread: with more, Inductor starts a pool of processes to compile Triton kernels, and there is nothing to
+    # compile (torch/_inductor/async_compile.py).
+    settings = {"triton.cudagraphs": False, "compile_threads": 1}
+    with tracing(context), torch._inductor.config.patch(settings):
         program: Callable[..., Any] = artifact_type.deserialize(content)
         return program
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from compilefarm.artifact import inductor
 from compilefarm.artifact.blobs import unpack
+from compilefarm.artifact.triton_builds import TritonLibrary, offer_libraries
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.environments import differences
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
 from compilefarm.v1.environment_pb2 import Environment
-from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_TRITON, Manifest
 
 Program = Callable[..., Any]
 
@@ -56,15 +57,9 @@ def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
         CorruptArtifact: a blob is missing, holds other bytes than its digest says, or does not make a program.
     """
     contents = {blob.digest: unpack(blob, _stored(blobs, blob.digest)) for blob in blobs_of(manifest)}
+    _offer_triton_libraries(manifest, contents)
     with tempfile.TemporaryDirectory(prefix="compilefarm-") as folder:
-        libraries = {}
-        for library in manifest.libraries:
-            # Named by digest: a name that a manifest brings along never becomes a path.
-            path = Path(folder) / f"{library.blob.digest}.so"
-            path.write_bytes(contents[library.blob.digest])
-            libraries[library.source_digest] = inductor.BuiltLibrary(
-                source_digest=library.source_digest, name=library.name, path=str(path)
-            )
+        libraries = _written_libraries(manifest, contents, folder=Path(folder))
         # The files may go once the libraries are mapped.
         try:
             with inductor.using_libraries(libraries):
@@ -77,6 +72,33 @@ def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
             ) from error
         except Exception as error:
             raise CorruptArtifact(f"the artifact cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _written_libraries(
+    manifest: Manifest, contents: Mapping[str, bytes], *, folder: Path
+) -> dict[str, inductor.BuiltLibrary]:
+    libraries = {}
+    for library in manifest.libraries:
+        if library.builder == BUILDER_INDUCTOR:
+            # Named by digest: a name that a manifest brings along never becomes a path.
+            path = folder / f"{library.blob.digest}.so"
+            path.write_bytes(contents[library.blob.digest])
+            libraries[library.source_digest] = inductor.BuiltLibrary(
+                source_digest=library.source_digest, name=library.name, path=str(path)
+            )
+    return libraries
+
+
+def _offer_triton_libraries(manifest: Manifest, contents: Mapping[str, bytes]) -> None:
+    libraries = {
+        library.source_digest: TritonLibrary(
+            source_digest=library.source_digest, name=library.name, content=contents[library.blob.digest]
+        )
+        for library in manifest.libraries
+        if library.builder == BUILDER_TRITON
+    }
+    if libraries:
+        offer_libraries(libraries)
 
 
 def _stored(blobs: Mapping[str, bytes], digest: str) -> bytes:

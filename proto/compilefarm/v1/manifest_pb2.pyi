@@ -46,6 +46,30 @@ ENCODING_ZLIB: Encoding.ValueType  # 2
 """zlib (RFC 1950)."""
 global___Encoding = Encoding
 
+class _Builder:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _BuilderEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Builder.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    BUILDER_UNSPECIFIED: _Builder.ValueType  # 0
+    """Never sent."""
+    BUILDER_INDUCTOR: _Builder.ValueType  # 1
+    """Inductor, for C++ kernels."""
+    BUILDER_TRITON: _Builder.ValueType  # 2
+    """Triton, for its driver and launchers."""
+
+class Builder(_Builder, metaclass=_BuilderEnumTypeWrapper):
+    """Who builds libraries at run time."""
+
+BUILDER_UNSPECIFIED: Builder.ValueType  # 0
+"""Never sent."""
+BUILDER_INDUCTOR: Builder.ValueType  # 1
+"""Inductor, for C++ kernels."""
+BUILDER_TRITON: Builder.ValueType  # 2
+"""Triton, for its driver and launchers."""
+global___Builder = Builder
+
 @typing.final
 class Manifest(google.protobuf.message.Message):
     """Describes one artifact. Written once, after all of its blobs."""
@@ -186,10 +210,13 @@ class Library(google.protobuf.message.Message):
     SOURCE_DIGEST_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
     BLOB_FIELD_NUMBER: builtins.int
+    BUILDER_FIELD_NUMBER: builtins.int
     source_digest: builtins.str
-    """What the program asks for: sha256 (hex) of the kind, the source and the flags that Inductor hands to its C++ builder."""
+    """What the program asks for: sha256 (hex) of the kind, the source and the flags that are handed to the builder."""
     name: builtins.str
-    """Inductor's own name for the library; it becomes part of a Python module name."""
+    """The builder's own name for the library; it becomes part of a Python module name."""
+    builder: global___Builder.ValueType
+    """Who asks for it."""
     @property
     def blob(self) -> global___Blob:
         """The library."""
@@ -200,9 +227,10 @@ class Library(google.protobuf.message.Message):
         source_digest: builtins.str = ...,
         name: builtins.str = ...,
         blob: global___Blob | None = ...,
+        builder: global___Builder.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["blob", b"blob"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["blob", b"blob", "name", b"name", "source_digest", b"source_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blob", b"blob", "builder", b"builder", "name", b"name", "source_digest", b"source_digest"]) -> None: ...
 
 global___Library = Library
 
@@ -257,7 +285,7 @@ class Verification(google.protobuf.message.Message):
     eager_call_seconds: builtins.float
     """Median seconds of the same calls in eager."""
     subprocesses: builtins.int
-    """Compilers and other programs that were started; zero in a finished artifact."""
+    """Programs that were started until the first call had returned. Zero for the CPU; on CUDA, runs of ptxas."""
     def __init__(
         self,
         *,

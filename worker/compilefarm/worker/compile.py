@@ -12,13 +12,14 @@ import torch
 
 from compilefarm.artifact import inductor
 from compilefarm.artifact.blobs import pack
+from compilefarm.artifact.triton_builds import built_libraries, listen_to_builds
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.options import config_patches
 from compilefarm.v1.child_pb2 import CompileResult, CompileTask
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Phase
-from compilefarm.v1.manifest_pb2 import Library, Timing
+from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_TRITON, Builder, Timing
 
 # Which numbers the synthetic inputs hold decides nothing that is kept; that they are the same every time keeps
 # failures reproducible.
@@ -36,6 +37,12 @@ class Compiled:
 
     result: CompileResult
     blobs: dict[str, bytes]
+
+    def add(self, source_digest: str, name: str, content: bytes, *, builder: Builder.ValueType) -> None:
+        """Adds a library."""
+        blob, stored = pack(content)
+        self.blobs[blob.digest] = stored
+        self.result.libraries.add(source_digest=source_digest, name=name, blob=blob, builder=builder)
 
 
 class Stopwatch:
@@ -62,6 +69,8 @@ def compile_task(task: CompileTask, *, on_phase: Callable[[Phase.ValueType], Non
         Exception: whatever torch raises while it compiles.
     """
     inductor.replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})
+    if task.job.environment.HasField("cuda"):
+        listen_to_builds()
     stopwatch = Stopwatch(on_phase)
     blobs = {blob.digest: blob.content for blob in task.blobs}
     inductor_options, functorch_options = config_patches(task.job.options)
@@ -99,7 +108,7 @@ def _packed(program: bytes, libraries: list[inductor.BuiltLibrary]) -> Compiled:
     compiled = Compiled(result=CompileResult(program=blob), blobs={blob.digest: stored})
     # In an order that does not depend on threads.
     for library in sorted(libraries, key=lambda library: library.source_digest):
-        blob, stored = pack(Path(library.path).read_bytes())
-        compiled.blobs[blob.digest] = stored
-        compiled.result.libraries.append(Library(source_digest=library.source_digest, name=library.name, blob=blob))
+        compiled.add(library.source_digest, library.name, Path(library.path).read_bytes(), builder=BUILDER_INDUCTOR)
+    for built in sorted(built_libraries(), key=lambda library: library.source_digest):
+        compiled.add(built.source_digest, built.name, built.content, builder=BUILDER_TRITON)
     return compiled

@@ -6,6 +6,7 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from compilefarm.v1.manifest_pb2 import Verification
 INPUT_SEED = 1
 TIMED_CALLS = 5
 TIMED_SECONDS = 2.0
+_LONGEST_COMMAND = 300
 # Largest difference allowed, as a share of the largest magnitude in the output. A wrong kernel is off by about all of
 # it; another order of additions, or TF32 for float32, by much less.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -56,8 +58,10 @@ def verify_task(task: VerifyTask) -> Verification:
         outputs = _call(program, inputs())
         result.first_call_seconds = time.perf_counter() - started
         result.subprocesses = len(started_programs)
-        if started_programs:
-            raise VerificationFailed(f"the first call started {len(started_programs)} programs: {started_programs[0]}")
+        # On CUDA, Triton asks ptxas for its version, and has it assemble what kernels with several configurations still
+        # choose from at their first call. It is part of torch, so no pod lacks it; the manifest tells how often it ran.
+        if started_programs and not task.job.environment.HasField("cuda"):
+            raise VerificationFailed(f"loading and calling it started programs: {_counted(started_programs)}")
 
         # Dynamo flattens outputs; the decoded graph returns them as they were captured.
         eager = decoded.graph_module
@@ -81,10 +85,14 @@ def _count_programs() -> list[str]:
 
     def listen(event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"):
-            started.append(f"{event} {arguments[0]}")
+            started.append(" ".join(map(str, arguments[1])) if event == "subprocess.Popen" else str(arguments[0]))
 
     sys.addaudithook(listen)
     return started
+
+
+def _counted(programs: Sequence[str]) -> str:
+    return "; ".join(f"{count} x {program[:_LONGEST_COMMAND]}" for program, count in Counter(programs).most_common(5))
 
 
 def _call(program: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[Any]:
