@@ -20,7 +20,7 @@ from typing import Any
 
 SENTENCE = "A cache ships bytes, a farm ships finished work."
 WAYS = ("farm", "inductor", "mega-cache")
-_COMPILER = re.compile(r"(c\+\+|g\+\+|gcc|cc|clang|clang\+\+|nvcc|ptxas)(-[0-9.]+)?")
+_COMPILER = re.compile(r"(c\+\+|g\+\+|gcc|cc|clang|clang\+\+)(-[0-9.]+)?")
 
 
 @dataclass(kw_only=True)
@@ -34,7 +34,7 @@ class Result:
         graphs: what became of the graphs, by outcome; of local ways, "local".
         local_compiles: graphs that Inductor compiled in this process.
         programs: programs that this process started.
-        compiler_runs: compilers among them.
+        compiler_runs: C and C++ compilers among them; ptxas, which is part of torch, is not one.
         bytes_sent: to the farm.
         bytes_fetched: from the farm, or the size of the cache that was loaded.
         keys: of the graphs.
