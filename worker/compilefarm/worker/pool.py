@@ -31,6 +31,7 @@ class PoolSettings:
         cache_folder: where knowledge about this machine is kept between runs.
         compile_seconds: how long a compile may take before it is ended.
         verify: whether artifacts are checked in a clean process before they are served.
+        command: the program that children run.
     """
 
     cuda_devices: tuple[str, ...] = ()
@@ -38,6 +39,7 @@ class PoolSettings:
     cache_folder: Path
     compile_seconds: float = 3600.0
     verify: bool = True
+    command: tuple[str, ...] = (sys.executable, "-m", "compilefarm.worker.child")
 
 
 class LocalPool:
@@ -94,7 +96,7 @@ def _slots(settings: PoolSettings) -> list[SlotSettings]:
         SlotSettings(
             name=f"{kind}-{number}",
             child=ChildSettings(
-                command=_command(device),
+                command=_command(settings, device),
                 environment=_environment(device, compile_threads=threads),
             ),
             compile_seconds=settings.compile_seconds,
@@ -104,10 +106,9 @@ def _slots(settings: PoolSettings) -> list[SlotSettings]:
     ]
 
 
-def _command(device: str | None) -> tuple[str, ...]:
-    command = (sys.executable, "-m", "compilefarm.worker.child")
+def _command(settings: PoolSettings, device: str | None) -> tuple[str, ...]:
     # Each child sees one GPU, which is number 0 to it.
-    return command if device is None else (*command, "--cuda-device", "0")
+    return settings.command if device is None else (*settings.command, "--cuda-device", "0")
 
 
 def _environment(device: str | None, *, compile_threads: int) -> dict[str, str]:

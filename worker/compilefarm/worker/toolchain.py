@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -28,12 +27,13 @@ class ToolchainCache:
     def find(self, environment: Environment) -> Toolchain | None:
         """What is known about this machine; None if nothing is."""
         path = self._path(environment)
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                return Toolchain.FromString(path.read_bytes())
-            except DecodeError:
-                log.warning("%s is damaged; the C++ compiler is tried again", path)
-        return None
+        if not path.exists():
+            return None
+        try:
+            return Toolchain.FromString(path.read_bytes())
+        except (OSError, DecodeError) as error:
+            log.warning("%s cannot be read (%s); the C++ compiler is tried again", path, error)
+            return None
 
     def keep(self, environment: Environment, toolchain: Toolchain) -> None:
         """Keeps what was found out. A folder that cannot be written costs the next start the same trials again."""

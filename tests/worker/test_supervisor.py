@@ -1,0 +1,182 @@
+"""A supervisor with scripted children: what its caller sees, and that the next job runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import InvalidRequest, WorkerLost
+from compilefarm.core.pool import Artifact, Assignment
+from compilefarm.v1.admin_service_pb2 import WORKER_STATE_BUSY, WORKER_STATE_FAILED, WORKER_STATE_IDLE
+from compilefarm.v1.job_pb2 import (
+    FAILURE_KIND_COMPILE_ERROR,
+    FAILURE_KIND_CRASHED,
+    FAILURE_KIND_TIMEOUT,
+    FAILURE_KIND_VERIFICATION,
+    PHASE_COMPILING,
+    PHASE_VERIFYING,
+    CompileFailure,
+    Job,
+    Phase,
+)
+from compilefarm.worker.supervisor import SlotSettings, Supervisor
+from compilefarm.worker.testing import ENVIRONMENT, PROGRAM, child_settings
+
+JOB = Assignment(key="a key", job=Job())
+
+
+@contextlib.asynccontextmanager
+async def supervising(script: str, *, verify: bool = True, compile_seconds: float = 60.0) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(
+        SlotSettings(name="slot", child=child_settings(script), verify=verify, compile_seconds=compile_seconds)
+    )
+    await supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        await supervisor.close()
+
+
+async def run(supervisor: Supervisor) -> Artifact | CompileFailure:
+    return await supervisor.run(JOB, on_phase=lambda _: None)
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+async def test_a_job_gives_an_artifact_that_was_checked() -> None:
+    phases: list[Phase.ValueType] = []
+    async with supervising("compile") as supervisor:
+        assert supervisor.view().environment == ENVIRONMENT
+        for _ in range(2):
+            artifact = await supervisor.run(JOB, on_phase=phases.append)
+            assert isinstance(artifact, Artifact)
+            assert artifact.blobs == {digest_of(PROGRAM): PROGRAM}
+            assert artifact.manifest.verification.load_seconds == 0.25
+            assert artifact.manifest.worker == "slot"
+            assert artifact.manifest.environment == ENVIRONMENT
+    assert phases == [PHASE_COMPILING, PHASE_VERIFYING] * 2
+
+
+async def test_without_a_check_there_is_no_word_of_one() -> None:
+    async with supervising("compile", verify=False) as supervisor:
+        artifact = await run(supervisor)
+    assert isinstance(artifact, Artifact)
+    assert not artifact.manifest.HasField("verification")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("die", "SIGSEGV"),
+        ("die", "the last words"),
+        ("exit", "status 3"),
+        ("garbage", "something else"),
+        ("half-a-message", "within a message"),
+        ("name-another-blob", "did not send"),
+        ("lie-about-digest", "did not send"),
+    ],
+)
+async def test_a_lost_child_is_said_and_the_slot_goes_on(script: str, words: str) -> None:
+    async with supervising(script) as supervisor:
+        for _ in range(2):
+            with pytest.raises(WorkerLost, match=words):
+                await run(supervisor)
+        assert supervisor.view().state in (WORKER_STATE_IDLE, WORKER_STATE_FAILED)
+        assert supervisor.view().job_key is None
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        ("fail", FAILURE_KIND_COMPILE_ERROR),
+        ("fail-verification", FAILURE_KIND_VERIFICATION),
+        ("die-in-verification", FAILURE_KIND_CRASHED),
+    ],
+)
+async def test_a_failure_is_a_result(script: str, kind: int) -> None:
+    async with supervising(script) as supervisor:
+        failure = await run(supervisor)
+    assert isinstance(failure, CompileFailure)
+    assert failure.kind == kind
+    assert failure.message
+
+
+async def test_a_forbidden_request_is_no_result() -> None:
+    async with supervising("refuse") as supervisor:
+        with pytest.raises(InvalidRequest, match="the script says so"):
+            await run(supervisor)
+
+
+async def test_a_compile_that_hangs_is_ended() -> None:
+    async with supervising("hang", compile_seconds=0.5) as supervisor:
+        failure = await run(supervisor)
+        assert isinstance(failure, CompileFailure)
+        assert failure.kind == FAILURE_KIND_TIMEOUT
+        assert "--compile-timeout" in failure.message
+        assert supervisor.view().state == WORKER_STATE_IDLE
+
+
+async def hanging_job(supervisor: Supervisor) -> asyncio.Task[Artifact | CompileFailure]:
+    """A job whose child hangs by now."""
+    begun = asyncio.Event()
+    job = asyncio.create_task(supervisor.run(JOB, on_phase=lambda _: begun.set()))
+    await begun.wait()
+    return job
+
+
+async def test_cancelling_ends_the_child_and_all_it_started() -> None:
+    async with supervising("hang-with-grandchild") as supervisor:
+        job = await hanging_job(supervisor)
+        assert supervisor.view().state == WORKER_STATE_BUSY
+        (child,) = [child for child in supervisor._children if "grandchild" in child.log_tail]
+        grandchild = int(child.log_tail.split()[-1])
+        assert is_running(child.pid)
+        assert is_running(grandchild)
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        assert not is_running(child.pid)
+        assert supervisor.view().state == WORKER_STATE_IDLE
+        # Killed with its group; the kernel reaps it in its own time, but it runs no more.
+        assert not is_running(grandchild)
+
+
+async def test_closing_ends_a_running_job() -> None:
+    async with supervising("hang") as supervisor:
+        job = await hanging_job(supervisor)
+        pids = [child.pid for child in supervisor._children]
+    with pytest.raises((WorkerLost, asyncio.CancelledError)):
+        await job
+    assert not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize(("script", "words"), [("die-before-ready", "SIGSEGV"), ("never-ready", "not ready after")])
+async def test_a_child_that_cannot_start_is_a_problem(script: str, words: str) -> None:
+    supervisor = Supervisor(SlotSettings(name="slot", child=child_settings(script, start_seconds=0.5)))
+    await supervisor.start()
+    view = supervisor.view()
+    await supervisor.close()
+    assert view.state == WORKER_STATE_FAILED
+    assert view.problem is not None
+    assert words in view.problem
+
+
+async def test_a_child_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    async with supervising("print-surroundings", verify=False) as supervisor:
+        artifact = await run(supervisor)
+    assert isinstance(artifact, Artifact)
+    (said,) = artifact.blobs.values()
+    assert b"hush" not in said
+    assert b"TORCHINDUCTOR_CACHE_DIR=" in said
+    assert os.environ["HOME"].encode() + b"\n" not in said

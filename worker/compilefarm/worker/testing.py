@@ -1,0 +1,147 @@
+"""A scripted child: `python -m compilefarm.worker.testing SCRIPT`. It speaks the real protocol and imports no torch.
+
+For tests of what stands around a compile. It goes through the same supervisor and pipes as the real child.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import BinaryIO
+
+from compilefarm.core.digests import digest_of
+from compilefarm.v1.child_pb2 import (
+    BuildTrial,
+    ChildBlob,
+    ChildFailure,
+    ChildMessage,
+    ChildProgress,
+    ChildReady,
+    ChildTask,
+    CompileResult,
+    Toolchain,
+)
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.job_pb2 import (
+    FAILURE_KIND_COMPILE_ERROR,
+    FAILURE_KIND_VERIFICATION,
+    PHASE_COMPILING,
+    CompileFailure,
+    FailureKind,
+)
+from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Verification
+from compilefarm.worker.frames import read_frame, write_frame
+from compilefarm.worker.process import ChildSettings
+
+ENVIRONMENT = Environment(torch="2.11.0", python_abi="cpython-311-x86_64-linux-gnu")
+PROGRAM = b"a scripted program"
+
+
+def child_settings(script: str, *, start_seconds: float = 60.0, **environment: str) -> ChildSettings:
+    """How a child that plays a script is started."""
+    return ChildSettings(
+        command=(sys.executable, "-m", "compilefarm.worker.testing", script),
+        environment=environment,
+        start_seconds=start_seconds,
+    )
+
+
+def _compile(pipe: BinaryIO, *, named: bytes = PROGRAM, sent: bytes = PROGRAM, claimed: str | None = None) -> None:
+    write_frame(pipe, ChildMessage(progress=ChildProgress(phase=PHASE_COMPILING)))
+    digest = claimed or digest_of(sent)
+    write_frame(pipe, ChildMessage(blob=ChildBlob(digest=digest, content=sent)))
+    blob = Blob(
+        digest=digest_of(named), size_bytes=len(named), encoding=ENCODING_IDENTITY, content_size_bytes=len(named)
+    )
+    write_frame(pipe, ChildMessage(compiled=CompileResult(program=blob)))
+
+
+def _fail(pipe: BinaryIO, *, kind: FailureKind.ValueType, invalid_request: bool = False) -> None:
+    failure = CompileFailure(kind=kind, message="the script says so", error_type="scripted.Error")
+    write_frame(pipe, ChildMessage(failed=ChildFailure(failure=failure, invalid_request=invalid_request)))
+
+
+def _hang(pipe: BinaryIO) -> None:
+    write_frame(pipe, ChildMessage(progress=ChildProgress(phase=PHASE_COMPILING)))
+    signal.pause()
+
+
+def _hang_with_grandchild(pipe: BinaryIO) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as grandchild:
+        print(f"grandchild {grandchild.pid}", file=sys.stderr, flush=True)
+        _hang(pipe)
+
+
+def _die(_: BinaryIO) -> None:
+    print("the last words", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _exit(_: BinaryIO) -> None:
+    print("the last words", file=sys.stderr, flush=True)
+    raise SystemExit(3)
+
+
+def _garbage(pipe: BinaryIO) -> None:
+    pipe.write(b"\x05\x00\x00\x00\xff\xff\xff\xff\xff")
+    pipe.flush()
+
+
+def _half_a_message(pipe: BinaryIO) -> None:
+    pipe.write(b"\x05\x00\x00\x00\xff")
+    pipe.flush()
+
+
+def _print_surroundings(pipe: BinaryIO) -> None:
+    content = "\n".join(f"{name}={value}" for name, value in sorted(os.environ.items())).encode()
+    _compile(pipe, named=content, sent=content)
+
+
+_COMPILES: dict[str, Callable[[BinaryIO], None]] = {
+    "compile": _compile,
+    "hang": _hang,
+    "hang-with-grandchild": _hang_with_grandchild,
+    "die": _die,
+    "exit": _exit,
+    "garbage": _garbage,
+    "half-a-message": _half_a_message,
+    "name-another-blob": lambda pipe: _compile(pipe, named=b"something else"),
+    "lie-about-digest": lambda pipe: _compile(pipe, named=b"good", sent=b"evil", claimed=digest_of(b"good")),
+    "refuse": lambda pipe: _fail(pipe, kind=FAILURE_KIND_COMPILE_ERROR, invalid_request=True),
+    "fail": lambda pipe: _fail(pipe, kind=FAILURE_KIND_COMPILE_ERROR),
+    "print-surroundings": _print_surroundings,
+}
+_CHECKS: dict[str, Callable[[BinaryIO], None]] = {
+    "fail-verification": lambda pipe: _fail(pipe, kind=FAILURE_KIND_VERIFICATION),
+    "die-in-verification": _die,
+}
+
+
+def main() -> None:
+    script = sys.argv[1]
+    pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    if script == "never-ready":
+        signal.pause()
+    if script == "die-before-ready":
+        _die(pipe)
+    write_frame(pipe, ChildMessage(ready=ChildReady(environment=ENVIRONMENT)))
+    task = read_frame(sys.stdin.buffer, ChildTask)
+    match task and task.WhichOneof("task"):
+        case "compile":
+            _COMPILES.get(script, _compile)(pipe)
+        case "verify":
+            check = _CHECKS.get(script)
+            if check is None:
+                write_frame(pipe, ChildMessage(verified=Verification(load_seconds=0.25)))
+            else:
+                check(pipe)
+        case "probe":
+            trials = [BuildTrial(program_digest=digest_of(str(os.getpid()).encode()), works=True)]
+            write_frame(pipe, ChildMessage(toolchain=Toolchain(trials=trials)))
+
+
+if __name__ == "__main__":
+    main()
