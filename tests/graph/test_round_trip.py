@@ -250,3 +250,14 @@ def test_a_held_tensor_that_the_graph_changes_is_a_bypass(mode: Callable[[], Any
     with mode(), pytest.raises(Bypass) as caught:
         encode_job(graph_module, [torch.ones(2)], options={}, environment=fixed_environment)
     assert caught.value.reason == "graph_state"
+
+
+@pytest.mark.parametrize("method", ["__eq__", "__getitem__", "__rsub__", "__and__"])
+def test_operators_may_be_called_as_methods(method: str) -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_method(method, (x, 1)),))
+    value = torch.arange(6).reshape(2, 3)
+    encoded = encode_job(GraphModule({}, graph), [value], options={}, environment=fixed_environment)
+    decoded = decode_job(encoded.job, blobs=encoded.blobs)
+    torch.testing.assert_close(decoded.graph_module(value), (getattr(value, method)(1),))

@@ -94,6 +94,16 @@ ATTRIBUTES = frozenset(
      "shape"}
 )  # fmt: skip
 
+# Operators under their method names, which Dynamo captures where a model calls super().__eq__ or x.__add__.
+_OPERATOR_METHODS = frozenset(
+    f"__{name}__"
+    for name in (
+        "abs", "add", "and", "eq", "floordiv", "ge", "getitem", "gt", "iadd", "iand", "imul", "invert", "ior", "isub",
+        "itruediv", "ixor", "le", "lt", "matmul", "mod", "mul", "ne", "neg", "or", "pos", "pow", "radd", "rand",
+        "rfloordiv", "rmatmul", "rmul", "ror", "rpow", "rsub", "rtruediv", "rxor", "setitem", "sub", "truediv", "xor",
+    )
+)  # fmt: skip
+
 # Methods that hand out storages, memory or Python objects, call back, share between processes, or build the autograd
 # graph by hand.
 _FORBIDDEN_METHODS = frozenset(
@@ -256,7 +266,7 @@ def _inverted(functions: Mapping[str, Callable[..., Any]]) -> Mapping[object, st
 
 @functools.cache
 def _tensor_methods() -> frozenset[str]:
-    return frozenset(
+    return _OPERATOR_METHODS | frozenset(
         name
         for name in dir(torch.Tensor)
         if not name.startswith("_")
