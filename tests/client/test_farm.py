@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import socket
@@ -225,22 +226,34 @@ def test_ctrl_c_ends_the_wait_for_a_compile(address: str, servicer: FarmServicer
         end.wait()
 
     servicer.before_compile = before_compile
-    waiting = subprocess.Popen([sys.executable, WAITING, address], stderr=subprocess.PIPE, text=True)
-    asked.wait()
-    waiting.send_signal(signal.SIGINT)
-    _, errors = waiting.communicate(timeout=20)
-    end.set()
-    assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert waiting.returncode == -signal.SIGINT
+    try:
+        with _waiting(address) as waiting:
+            asked.wait()
+            _check_ends_on_ctrl_c(waiting)
+    finally:
+        end.set()
 
 
 def test_ctrl_c_ends_the_wait_for_an_answer_to_the_first_call() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        waiting = subprocess.Popen([sys.executable, WAITING, address], stderr=subprocess.PIPE, text=True)
-        connection, _ = listener.accept()
-        waiting.send_signal(signal.SIGINT)
-        _, errors = waiting.communicate(timeout=20)
-        connection.close()
+        with _waiting(address) as waiting:
+            connection, _ = listener.accept()
+            with connection:
+                _check_ends_on_ctrl_c(waiting)
+
+
+@contextlib.contextmanager
+def _waiting(address: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, WAITING, address], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _check_ends_on_ctrl_c(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
     assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert waiting.returncode == -signal.SIGINT
+    assert process.returncode == -signal.SIGINT
