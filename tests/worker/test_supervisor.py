@@ -180,3 +180,11 @@ async def test_a_child_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     assert b"hush" not in said
     assert b"TORCHINDUCTOR_CACHE_DIR=" in said
     assert os.environ["HOME"].encode() + b"\n" not in said
+
+
+async def test_a_job_does_not_wait_for_a_child_that_cannot_start() -> None:
+    supervisor = Supervisor(SlotSettings(name="slot", child=child_settings("die-before-ready")))
+    await supervisor.start()
+    with pytest.raises(WorkerLost, match="the last words"):
+        await run(supervisor)
+    await supervisor.close()

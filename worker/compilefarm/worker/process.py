@@ -28,6 +28,10 @@ class ChildDied(Exception):
     """The process ended without an answer; the message holds how, and the end of what it printed."""
 
 
+class ChildNotStarted(ChildDied):
+    """No child could be made ready; the message holds why."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSettings:
     """How children are started.
@@ -56,7 +60,7 @@ class ChildProcess:
         self._settings = settings
         self._tail = bytearray()
         self._listener = asyncio.create_task(self._listen_to_errors(), name=f"stderr of child {process.pid}")
-        self._ended = False
+        self._ending: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, settings: ChildSettings) -> ChildProcess:
@@ -123,10 +127,15 @@ class ChildProcess:
             yield await self._next()
 
     async def end(self) -> None:
-        """Kills the child and everything it started, waits for it, and removes its folder."""
-        if self._ended:
-            return
-        self._ended = True
+        """Kills the child and everything it started, waits for it, and removes its folder.
+
+        Several may await it, and a cancelled one leaves nothing undone.
+        """
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end(), name=f"end of child {self._process.pid}")
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()

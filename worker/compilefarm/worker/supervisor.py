@@ -42,7 +42,7 @@ from compilefarm.v1.job_pb2 import (
     Phase,
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
-from compilefarm.worker.process import ChildDied, ChildProcess, ChildSettings
+from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildProcess, ChildSettings
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,8 @@ class Supervisor:
         self._spare: asyncio.Task[ChildProcess] | None = None
         self._children: set[ChildProcess] = set()
         self._closing = False
+        # The spare's first attempt to start has come to an end, good or bad.
+        self._attempted = asyncio.Event()
 
     def view(self) -> WorkerView:
         """The worker as it stands."""
@@ -106,7 +108,7 @@ class Supervisor:
     async def start(self) -> None:
         """Starts the first spare child and waits until it is ready or has failed; the latter shows in `view`."""
         self._start_spare()
-        await self._first_attempt()
+        await self._attempted.wait()
 
     async def close(self) -> None:
         """Ends every child. None is left when it returns."""
@@ -204,6 +206,8 @@ class Supervisor:
                 kind=FAILURE_KIND_VERIFICATION,
                 message=f"the check of the artifact took longer than {self._settings.verify_seconds:.0f} s",
             )
+        except ChildNotStarted:
+            raise
         except ChildDied as died:
             # The clean process runs the artifact as a pod would: this artifact would take the pod with it.
             return CompileFailure(
@@ -260,10 +264,14 @@ class Supervisor:
         try:
             yield child
         finally:
-            await asyncio.shield(self._end(child))
+            await self._end(child)
 
     async def _take_spare(self) -> ChildProcess:
         assert self._spare is not None, "start() comes first"
+        await self._attempted.wait()
+        if self._problem is not None:
+            # It is tried again and again; this job may find another worker meanwhile.
+            raise ChildNotStarted(self._problem)
         # Shielded: a job that is cancelled meanwhile must not take the next one's child with it.
         child = await asyncio.shield(self._spare)
         self._spare = None
@@ -272,9 +280,6 @@ class Supervisor:
     def _start_spare(self) -> None:
         self._attempted = asyncio.Event()
         self._spare = asyncio.create_task(self._ready_child(), name=f"spare child of {self._settings.name}")
-
-    async def _first_attempt(self) -> None:
-        await self._attempted.wait()
 
     async def _ready_child(self) -> ChildProcess:
         while True:
@@ -296,7 +301,7 @@ class Supervisor:
         try:
             ready = await child.ready()
         except BaseException:
-            await asyncio.shield(self._end(child))
+            await self._end(child)
             raise
         self._environment = ready.environment
         return child
