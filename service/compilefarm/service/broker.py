@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
-from compilefarm.core.artifacts import ARTIFACT_FORMAT
+from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.errors import NotStored, StoreUnavailable
 from compilefarm.core.keys import Key, key_of
 from compilefarm.core.pool import Artifact
@@ -21,8 +22,10 @@ from compilefarm.service.queue import Queue
 from compilefarm.service.validation import validate
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.compile_service_pb2 import Outcome
-from compilefarm.v1.job_pb2 import CompileFailure, Job, Phase
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Phase
 from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
+
+log = logging.getLogger(__name__)
 
 # Beyond this many nodes a job is checked and its key computed outside the event loop. Measured on a small server:
 # validate and key_of take 60 and 27 ms for 5,000 nodes; in a thread the longest stall of the loop is 16 ms.
@@ -147,11 +150,18 @@ class Broker:
             return Landing(result=stored, from_store=True)
         flight.enter(Phase.PHASE_QUEUED)
         await require_constants(job, store=self._store)
+        log.info("job %s: %d nodes, queued", key.text, len(job.graph.nodes))
         made = await self._attempts.compile(job, key=key.text, on_stage=flight.enter)
+        seconds = self._clock.monotonic() - flight.started_seconds
         if isinstance(made, CompileFailure):
             self._counters.failed += 1
+            kind = FailureKind.Name(made.kind)
+            log.warning("job %s: no artifact after %.1f s: %s %s", key.text, seconds, kind, made.message)
             return Landing(result=made, from_store=False)
-        return Landing(result=await self._keep(made, key=key), from_store=False)
+        manifest = await self._keep(made, key=key)
+        size_bytes = sum(blob.size_bytes for blob in blobs_of(manifest))
+        log.info("job %s: %s made %d bytes in %.1f s", key.text, manifest.worker, size_bytes, seconds)
+        return Landing(result=manifest, from_store=False)
 
     async def _keep(self, artifact: Artifact, *, key: Key) -> Manifest:
         """Stores a finished artifact.
