@@ -36,24 +36,26 @@ def main() -> int:
         sub.set_defaults(run=run)
         return sub
 
-    demo = command("demo", run_demo, "set up and run the demo; further arguments go to `compilefarm demo`")
-    demo.add_argument("arguments", nargs=argparse.REMAINDER)
+    command("demo", run_demo, "set up and run the demo; further arguments go to `compilefarm demo`")
     command("check", run_check, "set up and run every check: what CI runs")
     command("static", run_static, "set up and run the checks that execute nothing of ours")
-    test = command("test", run_test, "set up and run the tests with one end of the torch range")
+    test = command(
+        "test", run_test, "set up and run the tests with one end of the range; further arguments go to pytest"
+    )
     test.add_argument("--torch", choices=ENDS, default="newest", dest="end")
-    test.add_argument("arguments", nargs=argparse.REMAINDER, help="go to pytest")
     setup = command("setup", run_setup, "make the environments and print how to enter them")
     setup.add_argument("--torch", choices=ENDS, action="append", dest="ends")
     command("generate", run_generate, "generate the protobuf code anew")
     command("lock", run_lock, "resolve the dependencies anew")
-    arguments = parser.parse_args()
+    arguments, arguments.further = parser.parse_known_args()
+    if arguments.further and arguments.command not in ("demo", "test"):
+        parser.error(f"unknown: {' '.join(arguments.further)}")
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
-    return call([set_up("newest") / "compilefarm", "demo", *arguments.arguments])
+    return call([set_up("newest") / "compilefarm", "demo", *arguments.further])
 
 
 def run_check(_: argparse.Namespace) -> int:
@@ -77,7 +79,7 @@ def run_static(_: argparse.Namespace) -> int:
 
 
 def run_test(arguments: argparse.Namespace) -> int:
-    return pytest(arguments.end, arguments.arguments)
+    return pytest(arguments.end, arguments.further)
 
 
 def run_setup(arguments: argparse.Namespace) -> int:
