@@ -47,9 +47,10 @@ def main() -> int:
     setup.add_argument("--torch", choices=ENDS, action="append", dest="ends")
     command("generate", run_generate, "generate the protobuf code anew")
     command("lock", run_lock, "resolve the dependencies anew")
-    arguments, arguments.further = parser.parse_known_args()
-    if arguments.further and arguments.command not in ("demo", "test"):
-        parser.error(f"unknown: {' '.join(arguments.further)}")
+    arguments, further = parser.parse_known_args()
+    if further and arguments.command not in ("demo", "test"):
+        parser.error(f"unknown: {' '.join(further)}")
+    arguments.further = further
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
 
