@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 
 import pytest
 
-from compilefarm.artifact import inductor
+from compilefarm.artifact.inductor import libraries, programs
+from compilefarm.artifact.inductor.programs import not_serializable_error
 
 
 def test_standalone_compile_can_make_one_serializable_program() -> None:
@@ -21,7 +23,7 @@ def test_standalone_compile_can_make_one_serializable_program() -> None:
 
 def test_cpp_is_built_through_load_async() -> None:
     cache = importlib.import_module("torch._inductor.codecache").CppCodeCache
-    inductor._listen_to_builds()
+    libraries._listen_to_builds()
     assert cache.load_async.__func__.compilefarm
     for kind in ("CppPythonBindingsCodeCache", "CppWrapperCodeCache"):
         other = getattr(importlib.import_module("torch._inductor.codecache"), kind)
@@ -47,7 +49,32 @@ def test_settings_that_a_compile_and_a_load_rely_on_exist() -> None:
     config = importlib.import_module("torch._inductor.config")
     assert hasattr(config.triton, "cudagraphs"), "deserialize_program sets it"
     assert hasattr(config, "compile_threads"), "deserialize_program sets it"
-    assert issubclass(inductor.not_serializable_error(), Exception)
+    assert issubclass(not_serializable_error(), Exception)
+
+
+def test_a_cached_graph_is_reloaded_in_one_place() -> None:
+    cache = importlib.import_module("torch._inductor.codecache")
+    parameters = inspect.signature(cache.FxGraphCache.cache_hit_post_compile).parameters
+    assert list(parameters) == ["graph", "cache_info", "constants"], "_without_the_compiler stands in for it"
+    assert callable(cache.code_hash), "a finished wrapper is named by it"
+    bundler = importlib.import_module("torch._inductor.triton_bundler").TritonBundler
+    assert list(inspect.signature(bundler.read_and_emit).parameters) == ["bundle"], "it puts kernels into place"
+    graph = importlib.import_module("torch._inductor.output_code").CompiledFxGraph
+    assert list(inspect.signature(graph.after_deserialization).parameters) == ["self", "constants"]
+
+
+def test_what_a_finished_program_does_without_is_where_it_was() -> None:
+    graph = importlib.import_module("torch._inductor.output_code").CompiledFxGraph
+    entry = importlib.import_module("torch._functorch._aot_autograd.aot_autograd_result").BundledAOTAutogradResult
+    fields = {field.name for kind in (graph, entry) for field in dataclasses.fields(kind)}
+    wanted = {*programs._LOGGED_BY_GRAPH, *programs._LOGGED_BY_ENTRY, "source_code", "cache_key", "fx_kwargs"}
+    assert wanted | {"compiled_fw", "compiled_bw", "_triton_bundle"} <= fields, "serialize_program finishes these"
+
+
+def test_dynamo_compiles_under_a_lock_that_a_thread_may_take_twice() -> None:
+    with programs.compile_lock(), programs.compile_lock():
+        pass
+    assert programs.compile_lock() is importlib.import_module("torch._dynamo.convert_frame").compile_lock
 
 
 def test_triton_builds_through_functions_of_its_driver() -> None:

@@ -34,7 +34,12 @@ JOB = Assignment(key="a key", job=Job())
 @contextlib.asynccontextmanager
 async def supervising(script: str, *, verify: bool = True, compile_seconds: float = 60.0) -> AsyncIterator[Supervisor]:
     supervisor = Supervisor(
-        SlotSettings(name="slot", child=child_settings(script), verify=verify, compile_seconds=compile_seconds)
+        SlotSettings(
+            name="slot",
+            compiler=child_settings(script),
+            verifier=child_settings(script) if verify else None,
+            compile_seconds=compile_seconds,
+        )
     )
     await supervisor.start()
     try:
@@ -138,7 +143,7 @@ async def test_cancelling_ends_the_child_and_all_it_started() -> None:
     async with supervising("hang-with-grandchild") as supervisor:
         job = await hanging_job(supervisor)
         assert supervisor.view().state == WORKER_STATE_BUSY
-        (child,) = [child for child in supervisor._children if "grandchild" in child.log_tail]
+        (child,) = [child for child in supervisor._compiler._children if "grandchild" in child.log_tail]
         grandchild = int(child.log_tail.split()[-1])
         assert is_running(child.pid)
         assert is_running(grandchild)
@@ -154,7 +159,7 @@ async def test_cancelling_ends_the_child_and_all_it_started() -> None:
 async def test_closing_ends_a_running_job() -> None:
     async with supervising("hang") as supervisor:
         job = await hanging_job(supervisor)
-        pids = [child.pid for child in supervisor._children]
+        pids = [child.pid for child in supervisor._compiler._children]
     with pytest.raises((WorkerLost, asyncio.CancelledError)):
         await job
     assert not any(map(is_running, pids))
@@ -162,7 +167,9 @@ async def test_closing_ends_a_running_job() -> None:
 
 @pytest.mark.parametrize(("script", "words"), [("die-before-ready", "SIGSEGV"), ("never-ready", "not ready after")])
 async def test_a_child_that_cannot_start_is_a_problem(script: str, words: str) -> None:
-    supervisor = Supervisor(SlotSettings(name="slot", child=child_settings(script, start_seconds=0.5)))
+    supervisor = Supervisor(
+        SlotSettings(name="slot", compiler=child_settings(script, start_seconds=0.5), verifier=None)
+    )
     await supervisor.start()
     view = supervisor.view()
     await supervisor.close()
@@ -183,7 +190,7 @@ async def test_a_child_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_job_does_not_wait_for_a_child_that_cannot_start() -> None:
-    supervisor = Supervisor(SlotSettings(name="slot", child=child_settings("die-before-ready")))
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=child_settings("die-before-ready"), verifier=None))
     await supervisor.start()
     with pytest.raises(WorkerLost, match="the last words"):
         await run(supervisor)

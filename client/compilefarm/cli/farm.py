@@ -31,9 +31,25 @@ def admin(arguments: argparse.Namespace) -> Iterator[AdminServiceStub]:
         FarmError: what the farm says to a call.
     """
     try:
-        config = ClientConfig(address=arguments.address or read_address(os.environ), timeout_seconds=_TIMEOUT_SECONDS)
+        address = arguments.address or read_address(os.environ)
     except ConfigurationError as error:
         raise Unreachable(f"{error}; or pass --address") from None
+    with admin_at(address) as service:
+        yield service
+
+
+@contextmanager
+def admin_at(address: str) -> Iterator[AdminServiceStub]:
+    """The administration of the farm at an address.
+
+    Raises:
+        Unreachable: nobody answers there.
+        FarmError: what the farm says to a call.
+    """
+    try:
+        config = ClientConfig(address=address, timeout_seconds=_TIMEOUT_SECONDS)
+    except ConfigurationError as error:
+        raise Unreachable(str(error)) from None
     connection = Connection(config, clock=SystemClock())
     try:
         with connection.calls():

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from compilefarm.cli.farm import add_address, admin
 from compilefarm.cli.words import console, size_words
 from compilefarm.core.environments import describe
-from compilefarm.v1.admin_service_pb2 import StatusRequest, StatusResponse, WorkerState
+from compilefarm.v1.admin_service_pb2 import WORKER_STATE_IDLE, StatusRequest, StatusResponse, Worker, WorkerState
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,9 +37,8 @@ def show(status: StatusResponse, to: Console) -> None:
     to.print(f"compilefarm {status.farm_version}, up since {started} UTC")
     workers = Table("worker", "state", "environment", Column("job", overflow="fold"))
     for worker in status.workers:
-        state = WorkerState.Name(worker.state).removeprefix("WORKER_STATE_").lower()
         environment = describe(worker.environment) if worker.HasField("environment") else ""
-        workers.add_row(worker.name, state, environment, worker.job_key)
+        workers.add_row(worker.name, _state(worker), environment, worker.job_key)
     to.print(workers)
     counters, store = status.counters, status.store
     facts = Table(show_header=False, box=None)
@@ -54,3 +53,9 @@ def show(status: StatusResponse, to: Console) -> None:
     if store.corrupt_blobs:
         facts.add_row("", f"{store.corrupt_blobs} blobs were found damaged and set aside")
     to.print(facts)
+
+
+def _state(worker: Worker) -> str:
+    if worker.state == WORKER_STATE_IDLE and not worker.is_warm:
+        return "idle, getting ready"
+    return WorkerState.Name(worker.state).removeprefix("WORKER_STATE_").lower()

@@ -58,9 +58,11 @@ class TorchRuntime:
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         from compilefarm.artifact.environment import describe_environment
+        from compilefarm.artifact.inductor.programs import compile_lock
         from compilefarm.graph.encode import encode_job
 
-        encoded = encode_job(graph_module, example_inputs, options=options, environment=describe_environment)
+        with compile_lock():
+            encoded = encode_job(graph_module, example_inputs, options=options, environment=describe_environment)
         if any(encoded.cuda_devices):
             # The loader puts every artifact on device 0.
             raise Bypass("cuda_device", f"the graph runs on cuda:{encoded.cuda_devices[0]}, artifacts run on cuda:0")
@@ -84,7 +86,10 @@ class TorchRuntime:
     def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
         import torch._inductor
 
-        program: Program = torch._inductor.compile(graph_module, list(example_inputs), options=dict(options))
+        from compilefarm.artifact.inductor.programs import compile_lock
+
+        with compile_lock():
+            program: Program = torch._inductor.compile(graph_module, list(example_inputs), options=dict(options))
         return program
 
 

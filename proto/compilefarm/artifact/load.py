@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from compilefarm.artifact import inductor
 from compilefarm.artifact.blobs import unpack
+from compilefarm.artifact.inductor.libraries import BuiltLibrary, LibraryNotPacked, using_libraries
+from compilefarm.artifact.inductor.programs import deserialize_program, preload_loader
 from compilefarm.artifact.triton_builds import TritonLibrary, offer_libraries
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.environments import differences
@@ -21,7 +22,7 @@ Program = Callable[..., Any]
 
 def preload() -> None:
     """Imports what loading needs: seconds of work that need not wait for an answer."""
-    inductor.preload()
+    preload_loader()
 
 
 def check_fits(manifest: Manifest, environment: Environment) -> None:
@@ -62,9 +63,9 @@ def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
         libraries = _written_libraries(manifest, contents, folder=Path(folder))
         # The files may go once the libraries are mapped.
         try:
-            with inductor.using_libraries(libraries):
-                return inductor.deserialize_program(contents[manifest.program.digest])
-        except inductor.LibraryNotPacked as error:
+            with using_libraries(libraries):
+                return deserialize_program(contents[manifest.program.digest])
+        except LibraryNotPacked as error:
             raise CorruptArtifact(str(error)) from error
         except OSError as error:
             raise CorruptArtifact(
@@ -74,16 +75,14 @@ def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
             raise CorruptArtifact(f"the artifact cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-def _written_libraries(
-    manifest: Manifest, contents: Mapping[str, bytes], *, folder: Path
-) -> dict[str, inductor.BuiltLibrary]:
+def _written_libraries(manifest: Manifest, contents: Mapping[str, bytes], *, folder: Path) -> dict[str, BuiltLibrary]:
     libraries = {}
     for library in manifest.libraries:
         if library.builder == BUILDER_INDUCTOR:
             # Named by digest: a name that a manifest brings along never becomes a path.
             path = folder / f"{library.blob.digest}.so"
             path.write_bytes(contents[library.blob.digest])
-            libraries[library.source_digest] = inductor.BuiltLibrary(
+            libraries[library.source_digest] = BuiltLibrary(
                 source_digest=library.source_digest, name=library.name, path=str(path)
             )
     return libraries

@@ -22,6 +22,7 @@ class WorkerView:
         environment: what it compiles for; None while it starts or when it could not start.
         job_key: key of the job it has; None if it has none.
         problem: why it is in the state FAILED; None in the others.
+        is_warm: whether a job would begin at once.
     """
 
     name: str
@@ -29,6 +30,7 @@ class WorkerView:
     environment: Environment | None
     job_key: str | None = None
     problem: str | None = None
+    is_warm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,29 +17,29 @@ from compilefarm.v1 import manifest_pb2 as compilefarm_dot_v1_dot_manifest__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"compilefarm/v1/admin_service.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n\rStatusRequest\"\xfe\x01\n\x0eStatusResponse\x12\x14\n\x0c\x66\x61rm_version\x18\x01 \x01(\t\x12+\n\x07started\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x07workers\x18\x03 \x03(\x0b\x32\x16.compilefarm.v1.Worker\x12\x13\n\x0bqueued_jobs\x18\x04 \x01(\r\x12\x14\n\x0crunning_jobs\x18\x05 \x01(\r\x12*\n\x08\x63ounters\x18\x06 \x01(\x0b\x32\x18.compilefarm.v1.Counters\x12)\n\x05store\x18\x07 \x01(\x0b\x32\x1a.compilefarm.v1.StoreUsage\"\x85\x01\n\x06Worker\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.compilefarm.v1.WorkerState\x12\x30\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12\x0f\n\x07job_key\x18\x04 \x01(\t\"j\n\x08\x43ounters\x12\x0c\n\x04hits\x18\x01 \x01(\x04\x12\x0e\n\x06misses\x18\x02 \x01(\x04\x12\r\n\x05joins\x18\x03 \x01(\x04\x12\x10\n\x08\x63ompiled\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x04\x12\x0f\n\x07refused\x18\x06 \x01(\x04\"k\n\nStoreUsage\x12\x10\n\x08location\x18\x01 \x01(\t\x12\x11\n\tartifacts\x18\x02 \x01(\x04\x12\r\n\x05\x62lobs\x18\x03 \x01(\x04\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x15\n\rcorrupt_blobs\x18\x05 \x01(\x04\"\x1d\n\x0eInspectRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\"=\n\x0fInspectResponse\x12*\n\x08manifest\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.Manifest*\x8d\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_STATE_STARTING\x10\x01\x12\x15\n\x11WORKER_STATE_IDLE\x10\x02\x12\x15\n\x11WORKER_STATE_BUSY\x10\x03\x12\x17\n\x13WORKER_STATE_FAILED\x10\x04\x32\xa3\x01\n\x0c\x41\x64minService\x12G\n\x06Status\x12\x1d.compilefarm.v1.StatusRequest\x1a\x1e.compilefarm.v1.StatusResponse\x12J\n\x07Inspect\x12\x1e.compilefarm.v1.InspectRequest\x1a\x1f.compilefarm.v1.InspectResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"compilefarm/v1/admin_service.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n\rStatusRequest\"\xfe\x01\n\x0eStatusResponse\x12\x14\n\x0c\x66\x61rm_version\x18\x01 \x01(\t\x12+\n\x07started\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x07workers\x18\x03 \x03(\x0b\x32\x16.compilefarm.v1.Worker\x12\x13\n\x0bqueued_jobs\x18\x04 \x01(\r\x12\x14\n\x0crunning_jobs\x18\x05 \x01(\r\x12*\n\x08\x63ounters\x18\x06 \x01(\x0b\x32\x18.compilefarm.v1.Counters\x12)\n\x05store\x18\x07 \x01(\x0b\x32\x1a.compilefarm.v1.StoreUsage\"\x96\x01\n\x06Worker\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.compilefarm.v1.WorkerState\x12\x30\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12\x0f\n\x07job_key\x18\x04 \x01(\t\x12\x0f\n\x07is_warm\x18\x05 \x01(\x08\"j\n\x08\x43ounters\x12\x0c\n\x04hits\x18\x01 \x01(\x04\x12\x0e\n\x06misses\x18\x02 \x01(\x04\x12\r\n\x05joins\x18\x03 \x01(\x04\x12\x10\n\x08\x63ompiled\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x04\x12\x0f\n\x07refused\x18\x06 \x01(\x04\"k\n\nStoreUsage\x12\x10\n\x08location\x18\x01 \x01(\t\x12\x11\n\tartifacts\x18\x02 \x01(\x04\x12\r\n\x05\x62lobs\x18\x03 \x01(\x04\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x15\n\rcorrupt_blobs\x18\x05 \x01(\x04\"\x1d\n\x0eInspectRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\"=\n\x0fInspectResponse\x12*\n\x08manifest\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.Manifest*\x8d\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_STATE_STARTING\x10\x01\x12\x15\n\x11WORKER_STATE_IDLE\x10\x02\x12\x15\n\x11WORKER_STATE_BUSY\x10\x03\x12\x17\n\x13WORKER_STATE_FAILED\x10\x04\x32\xa3\x01\n\x0c\x41\x64minService\x12G\n\x06Status\x12\x1d.compilefarm.v1.StatusRequest\x1a\x1e.compilefarm.v1.StatusResponse\x12J\n\x07Inspect\x12\x1e.compilefarm.v1.InspectRequest\x1a\x1f.compilefarm.v1.InspectResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.admin_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_WORKERSTATE']._serialized_start=874
-  _globals['_WORKERSTATE']._serialized_end=1015
+  _globals['_WORKERSTATE']._serialized_start=891
+  _globals['_WORKERSTATE']._serialized_end=1032
   _globals['_STATUSREQUEST']._serialized_start=152
   _globals['_STATUSREQUEST']._serialized_end=167
   _globals['_STATUSRESPONSE']._serialized_start=170
   _globals['_STATUSRESPONSE']._serialized_end=424
   _globals['_WORKER']._serialized_start=427
-  _globals['_WORKER']._serialized_end=560
-  _globals['_COUNTERS']._serialized_start=562
-  _globals['_COUNTERS']._serialized_end=668
-  _globals['_STOREUSAGE']._serialized_start=670
-  _globals['_STOREUSAGE']._serialized_end=777
-  _globals['_INSPECTREQUEST']._serialized_start=779
-  _globals['_INSPECTREQUEST']._serialized_end=808
-  _globals['_INSPECTRESPONSE']._serialized_start=810
-  _globals['_INSPECTRESPONSE']._serialized_end=871
-  _globals['_ADMINSERVICE']._serialized_start=1018
-  _globals['_ADMINSERVICE']._serialized_end=1181
+  _globals['_WORKER']._serialized_end=577
+  _globals['_COUNTERS']._serialized_start=579
+  _globals['_COUNTERS']._serialized_end=685
+  _globals['_STOREUSAGE']._serialized_start=687
+  _globals['_STOREUSAGE']._serialized_end=794
+  _globals['_INSPECTREQUEST']._serialized_start=796
+  _globals['_INSPECTREQUEST']._serialized_end=825
+  _globals['_INSPECTRESPONSE']._serialized_start=827
+  _globals['_INSPECTRESPONSE']._serialized_end=888
+  _globals['_ADMINSERVICE']._serialized_start=1035
+  _globals['_ADMINSERVICE']._serialized_end=1198
 # @@protoc_insertion_point(module_scope)

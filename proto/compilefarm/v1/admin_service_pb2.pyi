@@ -127,12 +127,15 @@ class Worker(google.protobuf.message.Message):
     STATE_FIELD_NUMBER: builtins.int
     ENVIRONMENT_FIELD_NUMBER: builtins.int
     JOB_KEY_FIELD_NUMBER: builtins.int
+    IS_WARM_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Its name."""
     state: global___WorkerState.ValueType
     """What it is doing."""
     job_key: builtins.str
     """Key of the job it has; empty if none."""
+    is_warm: builtins.bool
+    """Whether its next job would begin at once. After a job it needs seconds to get ready for the next."""
     @property
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """What it can compile for. Absent while it starts."""
@@ -144,9 +147,10 @@ class Worker(google.protobuf.message.Message):
         state: global___WorkerState.ValueType = ...,
         environment: compilefarm.v1.environment_pb2.Environment | None = ...,
         job_key: builtins.str = ...,
+        is_warm: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "job_key", b"job_key", "name", b"name", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "state", b"state"]) -> None: ...
 
 global___Worker = Worker
 

@@ -52,4 +52,10 @@ class AdminService(AdminServiceServicer):
 
 
 def _worker(view: WorkerView) -> wire.Worker:
-    return wire.Worker(name=view.name, state=view.state, environment=view.environment, job_key=view.job_key or "")
+    return wire.Worker(
+        name=view.name,
+        state=view.state,
+        environment=view.environment,
+        job_key=view.job_key or "",
+        is_warm=view.is_warm,
+    )

@@ -1,8 +1,8 @@
 """The child process of a supervisor: `python -m compilefarm.worker.child`.
 
-It imports Inductor, says that it is ready, does one task and ends. Tasks come on standard input, answers go out on what
-was standard output; everything that libraries print goes to standard error. It has no credentials, and no way to say
-anything but compilefarm.v1.ChildMessage.
+It imports what its tasks need, says that it is ready, does one task and ends. Tasks come on standard input, answers go
+out on what was standard output; everything that libraries print goes to standard error. It has no credentials, and no
+way to say anything but compilefarm.v1.ChildMessage.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import BinaryIO
 
 import torch
 
-from compilefarm.artifact import inductor
 from compilefarm.artifact.environment import describe_environment
+from compilefarm.artifact.inductor.build_trials import run_build_trials
+from compilefarm.artifact.inductor.programs import not_serializable_error, preload_compiler, preload_loader
 from compilefarm.core.errors import FarmError, InvalidRequest
 from compilefarm.graph.decode import GraphRejected
 from compilefarm.graph.encode import EnvironmentNeeds
@@ -53,10 +54,11 @@ _LONGEST_MESSAGE = 4000
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cuda-device", type=int, default=None, help="number of the GPU to compile for")
+    parser.add_argument("--verifier", action="store_true", help="import what a pod imports, and no compiler")
     arguments = parser.parse_args()
     _die_with_parent()
     answers = _take_standard_output()
-    inductor.preload()
+    preload_loader() if arguments.verifier else preload_compiler()
     needs = EnvironmentNeeds(cpu=True, cuda_device=arguments.cuda_device)
     _say(answers, ChildMessage(ready=ChildReady(environment=describe_environment(needs))))
     task = read_frame(sys.stdin.buffer, ChildTask)
@@ -90,7 +92,7 @@ def _do(task: ChildTask, answers: BinaryIO) -> None:
             case "verify":
                 _say(answers, ChildMessage(verified=verify_task(task.verify)))
             case "probe":
-                trials = inductor.run_build_trials()
+                trials = run_build_trials()
                 found = [BuildTrial(program_digest=digest, works=works) for digest, works in sorted(trials.items())]
                 _say(answers, ChildMessage(toolchain=Toolchain(trials=found)))
             case None:
@@ -125,7 +127,7 @@ def failure_of(error: Exception) -> ChildFailure:
 def _kind(error: Exception) -> FailureKind.ValueType:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return FAILURE_KIND_OUT_OF_MEMORY
-    if isinstance(error, inductor.not_serializable_error()):
+    if isinstance(error, not_serializable_error()):
         return FAILURE_KIND_NOT_SERIALIZABLE
     if isinstance(error, VerificationFailed | FarmError):
         return FAILURE_KIND_VERIFICATION

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import torch
 
-from compilefarm.artifact import inductor
 from compilefarm.artifact.blobs import pack
+from compilefarm.artifact.inductor.build_trials import replay_build_trials
+from compilefarm.artifact.inductor.libraries import BuiltLibrary, recording_libraries
+from compilefarm.artifact.inductor.programs import compile_to_program, serialize_program
 from compilefarm.artifact.triton_builds import built_libraries, listen_to_builds
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.decode import decode_job
@@ -68,16 +70,16 @@ def compile_task(task: CompileTask, *, on_phase: Callable[[Phase.ValueType], Non
         GraphRejected: torch refuses the graph itself.
         Exception: whatever torch raises while it compiles.
     """
-    inductor.replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})
+    replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})
     if task.job.environment.HasField("cuda"):
         listen_to_builds()
     stopwatch = Stopwatch(on_phase)
     blobs = {blob.digest: blob.content for blob in task.blobs}
     inductor_options, functorch_options = config_patches(task.job.options)
-    with apply_ambient(task.job.ambient), inductor.recording_libraries() as libraries:
+    with apply_ambient(task.job.ambient), recording_libraries() as libraries:
         with stopwatch.phase(PHASE_COMPILING):
             decoded = decode_job(task.job, blobs=blobs)
-            program = inductor.compile_to_program(
+            program = compile_to_program(
                 decoded.graph_module,
                 decoded.inputs,
                 fake_mode=decoded.fake_mode,
@@ -87,7 +89,7 @@ def compile_task(task: CompileTask, *, on_phase: Callable[[Phase.ValueType], Non
         with stopwatch.phase(PHASE_TUNING):
             _run_once(program, random_inputs(task.job, seed=INPUT_SEED))
         with stopwatch.phase(PHASE_PACKING):
-            compiled = _packed(inductor.serialize_program(program), list(libraries))
+            compiled = _packed(serialize_program(program), list(libraries))
     compiled.result.timings.extend(stopwatch.timings)
     return compiled
 
@@ -103,7 +105,7 @@ def _run_once(program: Callable[..., object], inputs: list[torch.Tensor]) -> Non
         torch.cuda.synchronize()
 
 
-def _packed(program: bytes, libraries: list[inductor.BuiltLibrary]) -> Compiled:
+def _packed(program: bytes, libraries: list[BuiltLibrary]) -> Compiled:
     blob, stored = pack(program)
     compiled = Compiled(result=CompileResult(program=blob), blobs={blob.digest: stored})
     # In an order that does not depend on threads.

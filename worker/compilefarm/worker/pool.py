@@ -95,24 +95,21 @@ def _slots(settings: PoolSettings) -> list[SlotSettings]:
     return [
         SlotSettings(
             name=f"{kind}-{number}",
-            child=ChildSettings(
-                command=_command(settings, device),
-                environment=_environment(device, compile_threads=threads),
-            ),
+            compiler=_child(settings, device, compile_threads=threads),
+            verifier=_child(settings, device, "--verifier", compile_threads=threads) if settings.verify else None,
             compile_seconds=settings.compile_seconds,
-            verify=settings.verify,
         )
         for number, device in enumerate(device for device in devices for _ in range(settings.slots))
     ]
 
 
-def _command(settings: PoolSettings, device: str | None) -> tuple[str, ...]:
+def _child(settings: PoolSettings, device: str | None, *options: str, compile_threads: int) -> ChildSettings:
     # Each child sees one GPU, which is number 0 to it.
-    return settings.command if device is None else (*settings.command, "--cuda-device", "0")
-
-
-def _environment(device: str | None, *, compile_threads: int) -> dict[str, str]:
-    return {
-        "CUDA_VISIBLE_DEVICES": "" if device is None else device,
-        "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),
-    }
+    gpu = () if device is None else ("--cuda-device", "0")
+    return ChildSettings(
+        command=(*settings.command, *gpu, *options),
+        environment={
+            "CUDA_VISIBLE_DEVICES": "" if device is None else device,
+            "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),
+        },
+    )

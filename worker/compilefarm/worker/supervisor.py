@@ -1,15 +1,15 @@
 """A supervisor owns one slot. It is plain Python and never imports torch.
 
-It keeps a warm spare child, gives it one task, watches it, kills its process group, and never uses it again. Digests of
-what a child returns are computed here: a child can only return bytes.
+It keeps spare children warm, gives each one task, watches it, kills its process group, and never uses it again. One
+compiles, with the compiler imported; another checks the artifact, with no more imported than a pod has. Digests of what
+a child returns are computed here: a child can only return bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from compilefarm.core.artifacts import blobs_of
@@ -32,7 +32,6 @@ from compilefarm.v1.child_pb2 import (
     Toolchain,
     VerifyTask,
 )
-from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_CRASHED,
     FAILURE_KIND_TIMEOUT,
@@ -42,7 +41,8 @@ from compilefarm.v1.job_pb2 import (
     Phase,
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
-from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildProcess, ChildSettings
+from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildSettings
+from compilefarm.worker.spares import SpareChild
 
 log = logging.getLogger(__name__)
 
@@ -55,18 +55,18 @@ class SlotSettings:
 
     Attributes:
         name: of the worker, unique in its pool.
-        child: how its children are started.
+        compiler: how children that compile are started.
+        verifier: how children that check artifacts are started; None returns artifacts unchecked.
         compile_seconds: how long a compile may take before it is ended.
         verify_seconds: how long the check may take.
-        verify: whether artifacts are checked in a clean process before they are returned.
         restart_seconds: how long to wait before a child that could not start is started again.
     """
 
     name: str
-    child: ChildSettings
+    compiler: ChildSettings
+    verifier: ChildSettings | None
     compile_seconds: float = 3600.0
     verify_seconds: float = 600.0
-    verify: bool = True
     restart_seconds: float = 10.0
 
 
@@ -86,38 +86,31 @@ class Supervisor:
         self._settings = settings
         # What children are told of the C++ compiler; without it each tries it for itself.
         self.toolchain = Toolchain()
-        self._environment: Environment | None = None
-        self._problem: str | None = None
         self._job_key: str | None = None
-        self._spare: asyncio.Task[ChildProcess] | None = None
-        self._children: set[ChildProcess] = set()
-        self._closing = False
-        # The spare's first attempt to start has come to an end, good or bad.
-        self._attempted = asyncio.Event()
+        self._compiler = self._spare(settings.compiler)
+        self._verifier = self._spare(settings.verifier) if settings.verifier is not None else None
 
     def view(self) -> WorkerView:
         """The worker as it stands."""
         return WorkerView(
             name=self._settings.name,
             state=self._state(),
-            environment=self._environment,
+            environment=self._compiler.environment,
             job_key=self._job_key,
-            problem=self._problem,
+            problem=self._compiler.problem,
+            is_warm=self._compiler.is_ready,
         )
 
     async def start(self) -> None:
-        """Starts the first spare child and waits until it is ready or has failed; the latter shows in `view`."""
-        self._start_spare()
-        await self._attempted.wait()
+        """Starts the first child and waits until it is ready or has failed; the latter shows in `view`."""
+        self._compiler.warm_up()
+        await self._compiler.attempted()
 
     async def close(self) -> None:
         """Ends every child. None is left when it returns."""
-        self._closing = True
-        if self._spare is not None:
-            self._spare.cancel()
-            await asyncio.gather(self._spare, return_exceptions=True)
-        for child in list(self._children):
-            await self._end(child)
+        await self._compiler.close()
+        if self._verifier is not None:
+            await self._verifier.close()
 
     async def probe(self) -> Toolchain:
         """Finds out what the C++ compiler of this machine can do; takes 20 to 30 seconds.
@@ -125,11 +118,14 @@ class Supervisor:
         Raises:
             ChildDied: the child could not start, or ended without an answer.
         """
-        async with self._child() as child:
-            async for message in child.messages(ChildTask(probe=ProbeTask())):
-                if message.WhichOneof("message") == "toolchain":
-                    return message.toolchain
-                raise ChildDied(f"the compiler could not be tried: {message.failed.failure.message}")
+        try:
+            async with self._compiler.taken() as child:
+                async for message in child.messages(ChildTask(probe=ProbeTask())):
+                    if message.WhichOneof("message") == "toolchain":
+                        return message.toolchain
+                    raise ChildDied(f"the compiler could not be tried: {message.failed.failure.message}")
+        finally:
+            self._compiler.warm_up()
         raise AssertionError("messages() ends only by raising")
 
     async def run(self, assignment: Assignment, *, on_phase: OnPhase) -> Artifact | CompileFailure:
@@ -153,6 +149,9 @@ class Supervisor:
 
     async def _run(self, assignment: Assignment, on_phase: OnPhase) -> Artifact | CompileFailure:
         limit = self._settings.compile_seconds
+        if self._verifier is not None:
+            # It gets warm while the other one compiles.
+            self._verifier.warm_up()
         try:
             async with asyncio.timeout(limit):
                 artifact = await self._compile(assignment, on_phase)
@@ -161,7 +160,12 @@ class Supervisor:
                 kind=FAILURE_KIND_TIMEOUT,
                 message=f"the compile took longer than {limit:.0f} s, the limit of this farm (serve --compile-timeout)",
             )
-        return await self._verify(assignment, artifact, on_phase) if self._settings.verify else artifact
+        finally:
+            # For the next job, and not while this one needs the processor.
+            self._compiler.warm_up()
+        if self._verifier is None:
+            return artifact
+        return await self._verify(assignment, artifact, self._verifier, on_phase)
 
     async def _compile(self, assignment: Assignment, on_phase: OnPhase) -> Artifact:
         task = CompileTask(
@@ -170,7 +174,7 @@ class Supervisor:
             toolchain=self.toolchain,
         )
         blobs: dict[str, bytes] = {}
-        async with self._child() as child:
+        async with self._compiler.taken() as child:
             async for message in child.messages(ChildTask(compile=task)):
                 match message.WhichOneof("message"):
                     case "progress":
@@ -180,7 +184,7 @@ class Supervisor:
                     case "compiled":
                         result = message.compiled
                         manifest = Manifest(
-                            environment=self._environment,
+                            environment=self._compiler.environment,
                             program=result.program,
                             libraries=result.libraries,
                             guards=result.guards,
@@ -194,13 +198,15 @@ class Supervisor:
                         raise ChildDied(f"it said {other} within a compile")
         raise AssertionError("messages() ends only by raising")
 
-    async def _verify(self, assignment: Assignment, artifact: Artifact, on_phase: OnPhase) -> Artifact | CompileFailure:
+    async def _verify(
+        self, assignment: Assignment, artifact: Artifact, verifier: SpareChild, on_phase: OnPhase
+    ) -> Artifact | CompileFailure:
         on_phase(PHASE_VERIFYING)
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
             async with asyncio.timeout(self._settings.verify_seconds):
-                verification = await self._verification_of(assignment, artifact)
+                verification = await self._verification_of(assignment, artifact, verifier)
         except TimeoutError:
             return CompileFailure(
                 kind=FAILURE_KIND_VERIFICATION,
@@ -219,7 +225,8 @@ class Supervisor:
         manifest.timings.append(Timing(phase=PHASE_VERIFYING, seconds=loop.time() - started))
         return Artifact(manifest=manifest, blobs=artifact.blobs)
 
-    async def _verification_of(self, assignment: Assignment, artifact: Artifact) -> Verification:
+    @staticmethod
+    async def _verification_of(assignment: Assignment, artifact: Artifact, verifier: SpareChild) -> Verification:
         content = {**assignment.blobs, **artifact.blobs}
         manifest = Manifest()
         manifest.CopyFrom(artifact.manifest)
@@ -228,7 +235,7 @@ class Supervisor:
             manifest=manifest,
             blobs=[ChildBlob(digest=digest, content=each) for digest, each in content.items()],
         )
-        async with self._child() as child:
+        async with verifier.taken() as child:
             async for message in child.messages(ChildTask(verify=task)):
                 match message.WhichOneof("message"):
                     case "verified":
@@ -251,64 +258,12 @@ class Supervisor:
     def _state(self) -> WorkerState.ValueType:
         if self._job_key is not None:
             return WORKER_STATE_BUSY
-        if self._problem is not None:
+        if self._compiler.problem is not None:
             return WORKER_STATE_FAILED
-        return WORKER_STATE_IDLE if self._environment is not None else WORKER_STATE_STARTING
+        return WORKER_STATE_IDLE if self._compiler.environment is not None else WORKER_STATE_STARTING
 
-    @contextlib.asynccontextmanager
-    async def _child(self) -> AsyncIterator[ChildProcess]:
-        """A ready child, for one task. While it works, the next one warms up."""
-        child = await self._take_spare()
-        if not self._closing:
-            self._start_spare()
-        try:
-            yield child
-        finally:
-            await self._end(child)
-
-    async def _take_spare(self) -> ChildProcess:
-        assert self._spare is not None, "start() comes first"
-        await self._attempted.wait()
-        if self._problem is not None:
-            # It is tried again and again; this job may find another worker meanwhile.
-            raise ChildNotStarted(self._problem)
-        # Shielded: a job that is cancelled meanwhile must not take the next one's child with it.
-        child = await asyncio.shield(self._spare)
-        self._spare = None
-        return child
-
-    def _start_spare(self) -> None:
-        self._attempted = asyncio.Event()
-        self._spare = asyncio.create_task(self._ready_child(), name=f"spare child of {self._settings.name}")
-
-    async def _ready_child(self) -> ChildProcess:
-        while True:
-            try:
-                child = await self._start_child()
-            except (ChildDied, OSError) as error:
-                self._problem = f"its process cannot start: {error}"
-                log.error("worker %s: %s", self._settings.name, self._problem)
-                self._attempted.set()
-                await asyncio.sleep(self._settings.restart_seconds)
-            else:
-                self._problem = None
-                self._attempted.set()
-                return child
-
-    async def _start_child(self) -> ChildProcess:
-        child = await ChildProcess.start(self._settings.child)
-        self._children.add(child)
-        try:
-            ready = await child.ready()
-        except BaseException:
-            await self._end(child)
-            raise
-        self._environment = ready.environment
-        return child
-
-    async def _end(self, child: ChildProcess) -> None:
-        await child.end()
-        self._children.discard(child)
+    def _spare(self, settings: ChildSettings) -> SpareChild:
+        return SpareChild(settings, owner=self._settings.name, restart_seconds=self._settings.restart_seconds)
 
 
 def _complete(manifest: Manifest, blobs: dict[str, bytes]) -> Artifact:

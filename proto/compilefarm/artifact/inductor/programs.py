@@ -1,0 +1,160 @@
+"""Programs: what Inductor makes of a graph, as bytes and as something that can be called."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._guards import TracingContext, tracing  # torch/_guards.py
+from torch._subclasses import FakeTensorMode  # torch/_subclasses/fake_tensor.py
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from compilefarm.artifact.inductor.wrappers import finished_wrapper
+
+_LOADING = (
+    "torch._inductor.standalone_compile",
+    "torch._functorch._aot_autograd.aot_autograd_result",
+    # Every call looks for settings there (torch/_inductor/output_code.py: CompiledFxGraph.__call__).
+    "torch._inductor.debug",
+)
+_COMPILING = ("torch._inductor.compile_fx", "torch._inductor.async_compile", *_LOADING)
+# For logs of a compile that happened elsewhere: nobody who runs the program reads them.
+_LOGGED_BY_GRAPH = ("runnable_graph_str", "inductor_post_grad_graph_str")
+_LOGGED_BY_ENTRY = ("aot_joint_graph_str", "aot_forward_graph_str", "aot_backward_graph_str")
+
+
+def preload_loader() -> None:
+    """Imports what loading needs: work that need not wait for an answer."""
+    for name in _LOADING:
+        importlib.import_module(name)
+
+
+def preload_compiler() -> None:
+    """Imports what compiling needs: seconds of work that need not wait for a job."""
+    for name in _COMPILING:
+        importlib.import_module(name)
+
+
+def compile_lock() -> contextlib.AbstractContextManager[object]:
+    """The lock under which Dynamo compiles; to be held by whoever reads or changes torch's settings.
+
+    Settings are patched for the whole process (torch/utils/_config_module.py: ConfigPatch), so a load beside another
+    load, or beside a compile, would work with settings of the other.
+    """
+    lock: contextlib.AbstractContextManager[object]
+    lock = importlib.import_module("torch._dynamo.convert_frame").compile_lock
+    return lock
+
+
+def compile_to_program(
+    graph_module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    fake_mode: FakeTensorMode,
+    inductor_options: Mapping[str, Any],
+    functorch_options: Mapping[str, Any],
+) -> Any:
+    """Compiles a graph; the result is called with the graph's inputs.
+
+    Args:
+        graph_module: the graph, with `meta["example_value"]` on every node: without it the autograd cache declines the
+            graph silently and nothing can be saved (torch/_functorch/_aot_autograd/autograd_cache.py).
+        inputs: fake inputs in `fake_mode`. Real ones would be made symbolic by standalone_compile.
+        fake_mode: the mode the inputs were made in.
+        inductor_options: for torch._inductor.config.
+        functorch_options: for torch._functorch.config.
+    """
+    standalone_compile = importlib.import_module("torch._inductor.standalone_compile").standalone_compile
+    settings = {
+        **functorch_options,
+        # Say why a graph cannot be saved instead of compiling it for nothing.
+        "strict_autograd_cache": True,
+        # The backward belongs to the artifact; torch 2.11 lowers it at the first backward() otherwise.
+        "force_non_lazy_backward_lowering": True,
+    }
+    with (
+        tracing(TracingContext(fake_mode)),
+        torch._functorch.config.patch(settings),  # torch/_functorch/config.py
+    ):
+        return standalone_compile(
+            graph_module,
+            list(inputs),
+            dynamic_shapes="from_tracing_context",
+            options={"config_patches": dict(inductor_options)},
+            aot=True,
+        )
+
+
+def serialize_program(program: Any) -> bytes:
+    """The bytes of a compiled program, for `deserialize_program`, without what only compiling needed."""
+    entry, kernels, constants = pickle.loads(program.serialize())
+    for name in _LOGGED_BY_ENTRY:
+        setattr(entry, name, None)
+    for part in (entry.compiled_fw, entry.compiled_bw):
+        if part is not None:
+            _finish(part.result)
+    return pickle.dumps((entry, kernels, constants))
+
+
+def _finish(graph: Any) -> None:
+    """Finishes a CompiledFxGraph (torch/_inductor/output_code.py)."""
+    code_hash = importlib.import_module("torch._inductor.codecache").code_hash
+    graph.source_code = finished_wrapper(graph.source_code)
+    # It names the file that the wrapper is written to. A pod's cache may hold the unfinished one under the old name.
+    graph.cache_key = code_hash(graph.source_code)
+    for name in _LOGGED_BY_GRAPH:
+        setattr(graph, name, "")
+    # How the graph was compiled. Unpickling the table of decompositions imports it.
+    graph.fx_kwargs.pop("get_decomp_fn", None)
+
+
+def deserialize_program(content: bytes) -> Callable[..., Any]:
+    """Loads a program. Unpickles, so the bytes must be trusted by now.
+
+    CompiledArtifact.load would also hash torch's whole source tree to compare it with the worker's
+    (torch/_inductor/codecache.py: torch_key); the manifest's environment has said that already.
+    """
+    artifact_type = importlib.import_module("torch._inductor.standalone_compile").AOTCompiledArtifact
+    # Of its own: in Dynamo's context the load would add to the guards and strides of the graph being traced.
+    context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
+    # One thread: with more, Inductor starts a pool of processes to compile Triton kernels, and there is nothing to
+    # compile (torch/_inductor/async_compile.py).
+    settings = {"triton.cudagraphs": False, "compile_threads": 1}
+    with compile_lock(), _without_the_compiler(), tracing(context), torch._inductor.config.patch(settings):
+        program: Callable[..., Any] = artifact_type.deserialize(content)
+        return program
+
+
+@contextlib.contextmanager
+def _without_the_compiler() -> Iterator[None]:
+    """Inside, a cached graph becomes callable without importing the compiler: half a second, for logs and counters.
+
+    Stands in for FxGraphCache.cache_hit_post_compile (torch/_inductor/codecache.py) and does the two things of it that
+    a program needs: put its kernels into place, and run its wrapper.
+    """
+    cache = importlib.import_module("torch._inductor.codecache").FxGraphCache
+    bundler = importlib.import_module("torch._inductor.triton_bundler").TritonBundler
+    original = cache.cache_hit_post_compile
+
+    def cache_hit_post_compile(graph: Any, cache_info: dict[str, Any], constants: Any) -> tuple[Any, dict[str, Any]]:
+        if graph._triton_bundle:
+            bundler.read_and_emit(graph._triton_bundle)
+        graph.after_deserialization(constants)
+        return graph, cache_info
+
+    cache.cache_hit_post_compile = staticmethod(cache_hit_post_compile)
+    try:
+        yield
+    finally:
+        cache.cache_hit_post_compile = staticmethod(original)
+
+
+def not_serializable_error() -> type[Exception]:
+    """What a compile raises when torch cannot save its result (torch/_functorch/_aot_autograd/autograd_cache.py)."""
+    module = importlib.import_module("torch._functorch._aot_autograd.autograd_cache")
+    error: type[Exception] = module.BypassAOTAutogradCache
+    return error

@@ -1,0 +1,123 @@
+"""A child that is warm before it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildProcess, ChildSettings
+
+log = logging.getLogger(__name__)
+
+
+class SpareChild:
+    """Keeps one child ready, and hands it out for one task.
+
+    Args:
+        settings: how it is started.
+        owner: whose it is, for messages.
+        restart_seconds: how long to wait before a child that could not start is started again.
+    """
+
+    def __init__(self, settings: ChildSettings, *, owner: str, restart_seconds: float) -> None:
+        self._settings = settings
+        self._owner = owner
+        self._restart_seconds = restart_seconds
+        self._environment: Environment | None = None
+        self._problem: str | None = None
+        self._warming: asyncio.Task[ChildProcess] | None = None
+        self._children: set[ChildProcess] = set()
+        self._closing = False
+        # The first attempt to start has come to an end, good or bad.
+        self._attempted = asyncio.Event()
+
+    @property
+    def environment(self) -> Environment | None:
+        """What children say of this machine; None before the first has said it."""
+        return self._environment
+
+    @property
+    def problem(self) -> str | None:
+        """Why none can be started; None if none has failed since the last that could."""
+        return self._problem
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a task could begin at once."""
+        return self._warming is not None and self._warming.done()
+
+    def warm_up(self) -> None:
+        """Starts a child, unless there is one."""
+        if self._warming is None and not self._closing:
+            self._attempted = asyncio.Event()
+            self._warming = asyncio.create_task(self._ready_child(), name=f"spare child of {self._owner}")
+
+    async def attempted(self) -> None:
+        """Waits until the child is ready or has failed; the latter shows in `problem`."""
+        await self._attempted.wait()
+
+    @contextlib.asynccontextmanager
+    async def taken(self) -> AsyncIterator[ChildProcess]:
+        """The child, for one task; nothing is left of it afterwards.
+
+        Raises:
+            ChildNotStarted: there is none, and the last attempt to start one failed.
+        """
+        child = await self._take()
+        try:
+            yield child
+        finally:
+            await self._end(child)
+
+    async def close(self) -> None:
+        """Ends every child. None is left when it returns."""
+        self._closing = True
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)
+        for child in list(self._children):
+            await self._end(child)
+
+    async def _take(self) -> ChildProcess:
+        self.warm_up()
+        await self._attempted.wait()
+        if self._problem is not None:
+            # It is tried again and again; the task may find another worker meanwhile.
+            raise ChildNotStarted(self._problem)
+        assert self._warming is not None, "a closed slot gets no tasks"
+        # Shielded: a task that is cancelled meanwhile must not take the next one's child with it.
+        child = await asyncio.shield(self._warming)
+        self._warming = None
+        return child
+
+    async def _ready_child(self) -> ChildProcess:
+        while True:
+            try:
+                child = await self._start_child()
+            except (ChildDied, OSError) as error:
+                self._problem = f"its process cannot start: {error}"
+                log.error("worker %s: %s", self._owner, self._problem)
+                self._attempted.set()
+                await asyncio.sleep(self._restart_seconds)
+            else:
+                self._problem = None
+                self._attempted.set()
+                return child
+
+    async def _start_child(self) -> ChildProcess:
+        child = await ChildProcess.start(self._settings)
+        self._children.add(child)
+        try:
+            ready = await child.ready()
+        except BaseException:
+            await self._end(child)
+            raise
+        self._environment = ready.environment
+        return child
+
+    async def _end(self, child: ChildProcess) -> None:
+        await child.end()
+        self._children.discard(child)
