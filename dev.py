@@ -24,6 +24,8 @@ ENDS = ("oldest", "newest")
 UV = "uv>=0.8"
 # Code from this generator imports with protobuf 4.25 to 7 and asks for no recent grpcio in a pod.
 GENERATOR = ("grpcio-tools==1.62.3", "mypy-protobuf==3.6.0", "setuptools<81")
+# It has no wheels for every Python and machine, hence not among the locked packages.
+FUZZER = "atheris==3.0.0"
 SERVICE_PROTOS = "*_service.proto"
 
 
@@ -43,12 +45,14 @@ def main() -> int:
         "test", run_test, "set up and run the tests with one end of the range; further arguments go to pytest"
     )
     test.add_argument("--torch", choices=ENDS, default="newest", dest="end")
+    fuzz = command("fuzz", run_fuzz, "set up and fuzz for ten minutes; further arguments go to libFuzzer")
+    fuzz.add_argument("subject", choices=("requests", "files"))
     setup = command("setup", run_setup, "make the environments and print how to enter them")
     setup.add_argument("--torch", choices=ENDS, action="append", dest="ends")
     command("generate", run_generate, "generate the protobuf code anew")
     command("lock", run_lock, "resolve the dependencies anew")
     arguments, further = parser.parse_known_args()
-    if further and arguments.command not in ("demo", "test"):
+    if further and arguments.command not in ("demo", "test", "fuzz"):
         parser.error(f"unknown: {' '.join(further)}")
     arguments.further = further
     run: Callable[[argparse.Namespace], int] = arguments.run
@@ -81,6 +85,12 @@ def run_static(_: argparse.Namespace) -> int:
 
 def run_test(arguments: argparse.Namespace) -> int:
     return pytest(arguments.end, arguments.further)
+
+
+def run_fuzz(arguments: argparse.Namespace) -> int:
+    tools = set_up("newest")
+    require(call([tools / "uv", "pip", "install", "--quiet", "--python", tools / "python", FUZZER]))
+    return call([tools / "python", "tests/fuzz/run.py", arguments.subject, *arguments.further])
 
 
 def run_setup(arguments: argparse.Namespace) -> int:

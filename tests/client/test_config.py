@@ -10,14 +10,20 @@ from compilefarm.client.farm import Farm
 
 def test_the_environment_is_read() -> None:
     config = read_config(
-        {"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_ON_MISS": "local", "COMPILEFARM_TIMEOUT_SECONDS": "12.5"}
+        {
+            "COMPILEFARM_ADDRESS": "farm:7077",
+            "COMPILEFARM_ON_MISS": "local",
+            "COMPILEFARM_PRIORITY": "background",
+            "COMPILEFARM_TIMEOUT_SECONDS": "12.5",
+        }
     )
-    assert config == ClientConfig(address="farm:7077", on_miss="local", timeout_seconds=12.5)
+    assert config == ClientConfig(address="farm:7077", on_miss="local", priority="background", timeout_seconds=12.5)
 
 
 def test_defaults() -> None:
     config = read_config({"COMPILEFARM_ADDRESS": "farm:7077"})
     assert (config.on_miss, config.timeout_seconds, config.connect_timeout_seconds) == ("wait", 600.0, 5.0)
+    assert config.priority == "interactive"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +32,7 @@ def test_defaults() -> None:
         ({}, "COMPILEFARM_ADDRESS=host:port"),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_ONMISS": "local"}, "COMPILEFARM_ONMISS; known are COMPI"),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_ON_MISS": "never"}, "'never': use one of wait, local"),
+        ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_PRIORITY": "high"}, "priority is 'high': use one of int"),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TIMEOUT_SECONDS": "1m"}, "'1m': use a number of seconds"),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TIMEOUT_SECONDS": "0"}, "above zero"),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TIMEOUT_SECONDS": "nan"}, "above zero"),

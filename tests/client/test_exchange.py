@@ -14,7 +14,7 @@ from compilefarm.client.farm import Farm, Surroundings
 from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, manifest_of
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import REASON_KEY, RETRY_AFTER_KEY, NotAllowed, NotAuthenticated
+from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_KEY, NotAllowed, NotAuthenticated
 from compilefarm.v1 import blob_service_pb2 as blobs
 from compilefarm.v1 import compile_service_pb2 as compiles
 from compilefarm.v1 import job_pb2
@@ -37,6 +37,7 @@ class Script:
         self.runtime = FakeRuntime()
         self.ledger = Ledger()
         self.progress: list[tuple[str, float, int]] = []
+        self.asked = compiles.CompileRequest()
         self._channel = grpc_testing.channel(
             [*blobs.DESCRIPTOR.services_by_name.values(), *compiles.DESCRIPTOR.services_by_name.values()],
             grpc_testing.strict_fake_time(0),
@@ -77,15 +78,16 @@ class Script:
         return content
 
     def take_compile(self, *events: compiles.CompileResponse) -> Any:
-        _, _, call = self._channel.take_unary_stream(COMPILE)
+        _, self.asked, call = self._channel.take_unary_stream(COMPILE)
         call.send_initial_metadata(())
         for event in events:
             call.send_response(event)
         return call
 
-    def refuse_compile(self, status: str, *, reason: str = "", retry_after: str = "") -> None:
+    def refuse_compile(self, status: str, *, reason: str = "", retry_after: str = "", wait: str = "") -> None:
         told = [(REASON_KEY, reason)] if reason else []
         told += [(RETRY_AFTER_KEY, retry_after)] if retry_after else []
+        told += [(ESTIMATED_WAIT_KEY, wait)] if wait else []
         self.take_compile().terminate(told, grpc.StatusCode[status], f"because of {reason or status}")
 
     def finish_compile(self, manifest: Manifest = MANIFEST, outcome: str = "OUTCOME_HIT") -> None:
@@ -227,6 +229,28 @@ def test_a_queue_that_is_full_for_longer_than_the_budget_is_not_waited_for(scrip
     assert where(program) == "local"
     assert (script.record.outcome, script.record.reason) == ("fallback", "busy")
     assert script.clock.waits == [400.0]
+
+
+def test_a_queue_that_is_longer_than_the_budget_is_not_waited_for(script: Script) -> None:
+    program = script.start()
+    script.answer_probe()
+    script.refuse_compile("RESOURCE_EXHAUSTED", reason="busy", retry_after="1", wait="599")
+    script.refuse_compile("RESOURCE_EXHAUSTED", reason="busy", retry_after="1", wait="601")
+    assert where(program) == "local"
+    assert script.record.reason == "busy"
+    assert script.clock.waits == [1.0]
+
+
+@pytest.mark.parametrize("priority", ["interactive", "background", "prewarm"])
+def test_the_priority_is_sent(priority: str) -> None:
+    script = Script(priority=priority)
+    program = script.start()
+    script.answer_probe()
+    script.finish_compile()
+    script.answer_read()
+    assert where(program) == "farm"
+    script.end()
+    assert compiles.Priority.Name(script.asked.priority) == f"PRIORITY_{priority.upper()}"
 
 
 @pytest.mark.parametrize("reason", ["draining", "worker_lost", "store_unavailable", ""])

@@ -8,6 +8,7 @@ import pytest
 from compilefarm.client.refusals import error_of
 from compilefarm.core.errors import (
     BY_REASON,
+    ESTIMATED_WAIT_KEY,
     REASON_KEY,
     RETRY_AFTER_KEY,
     Busy,
@@ -53,6 +54,15 @@ def test_a_full_queue_says_when_to_come_back(text: str | None, seconds: float) -
     found = error_of(Refusal("RESOURCE_EXHAUSTED", **told), address="farm:1")
     assert isinstance(found, Busy)
     assert found.retry_after_seconds == seconds
+    assert found.estimated_wait_seconds == 0.0
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("7.5", 7.5), ("soon", 0.0), ("-1", 0.0), ("nan", 0.0)])
+def test_a_full_queue_says_how_long_it_is(text: str, seconds: float) -> None:
+    told = {REASON_KEY: "busy", ESTIMATED_WAIT_KEY: text}
+    found = error_of(Refusal("RESOURCE_EXHAUSTED", **told), address="farm:1")
+    assert isinstance(found, Busy)
+    assert found.estimated_wait_seconds == seconds
 
 
 @pytest.mark.parametrize(

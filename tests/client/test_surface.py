@@ -20,11 +20,12 @@ print(sorted(heavy & set(sys.modules)), len(set(sys.modules) - before))
 
 
 def test_public_names() -> None:
-    assert compilefarm.client.__all__ == ["Farm", "stats"]
+    assert compilefarm.client.__all__ == ["Farm", "save_request", "stats"]
     assert sorted(name for name in vars(Farm) if not name.startswith("_")) == ["backend", "close", "compile"]
     assert list(inspect.signature(Farm).parameters) == [
         "address",
         "on_miss",
+        "priority",
         "timeout_seconds",
         "connect_timeout_seconds",
         "on_progress",

@@ -69,6 +69,31 @@ def test_a_pod_without_a_compiler_starts_nothing(farm: ServedFarm, tmp_path: Pat
     assert seen["difference"] < 1e-4
 
 
+def test_sizes_beyond_a_guard_get_another_variant_and_both_serve(farm: ServedFarm) -> None:
+    def total(x: torch.Tensor) -> torch.Tensor:
+        # Inductor splits long reductions and guards on it: rows <= 4096.
+        return x.sum(0)
+
+    compiled_before = farm.count("compiled")
+
+    def pod(*rows: int) -> list[GraphRecord]:
+        def work() -> None:
+            torch._dynamo.reset()
+            compiled = torch.compile(total, backend=Farm(farm.address).backend, dynamic=True)
+            for count in rows:
+                x = torch.ones(count, 48)
+                torch.testing.assert_close(compiled(x), total(x))
+
+        return records_of(work)
+
+    small, *large = pod(8, 4096, 4097, 6000, 9)
+    assert [record.outcome for record in (small, *large)] == ["compiled", "compiled"]
+    again = pod(5000, 7, 4096, 4097)
+    assert [record.outcome for record in again] == ["hit", "hit"]
+    assert len({record.key for record in (small, *large, *again)}) == 1
+    assert farm.count("compiled") == compiled_before + 2
+
+
 def test_twenty_threads_lead_to_one_compile(farm: ServedFarm) -> None:
     class Program(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

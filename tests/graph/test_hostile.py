@@ -17,7 +17,7 @@ from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import DigestMismatch, FarmError, InvalidRequest, MissingBlobs
 from compilefarm.graph import targets
 from compilefarm.graph.ambient import apply_ambient
-from compilefarm.graph.decode import GraphRejected, decode_job
+from compilefarm.graph.decode import MAX_NODES, GraphRejected, decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.literals import MAX_DEPTH
 from compilefarm.graph.options import config_patches
@@ -245,9 +245,12 @@ def test_too_deep_nesting() -> None:
     _refusal(job)
 
 
-def test_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compilefarm.graph.decode.MAX_NODES", 2)
-    assert "at most 2" in _refusal(_job())
+def test_too_many_nodes() -> None:
+    job = _job()
+    subgraph = job.graph.subgraphs.add()
+    subgraph.nodes.extend([Node()] * MAX_NODES)
+    subgraph.nodes.add().output.result.none.SetInParent()
+    assert f"at most {MAX_NODES}" in _refusal(job)
 
 
 def _with_constant(content: bytes, *, size: int = 3) -> tuple[Job, Constant]:

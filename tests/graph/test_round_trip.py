@@ -11,7 +11,6 @@ from torch.fx import Graph, GraphModule
 
 from compilefarm.core.keys import key_of
 from compilefarm.graph.ambient import apply_ambient
-from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import GraphRejected, decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.testing import CapturedGraph, capture, fixed_environment
@@ -245,11 +244,34 @@ def test_elements_of_a_held_tensor_are_in_the_key() -> None:
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_a_held_tensor_that_the_graph_changes_is_a_bypass(mode: Callable[[], Any]) -> None:
-    graph_module = _graph_that_holds(torch.ones(2), method="add_")
-    with mode(), pytest.raises(Bypass) as caught:
-        encode_job(graph_module, [torch.ones(2)], options={}, environment=fixed_environment)
-    assert caught.value.reason == "graph_state"
+def test_a_held_tensor_that_the_graph_changes_becomes_an_input(mode: Callable[[], Any]) -> None:
+    held = torch.ones(2)
+    with mode():
+        encoded = encode_job(
+            _graph_that_holds(held, method="add_"), [torch.ones(2)], options={}, environment=fixed_environment
+        )
+        decode_job(encoded.job, blobs={}).graph_module(torch.ones(2), *encoded.held)
+    assert encoded.held[0] is held
+    assert not encoded.blobs
+    torch.testing.assert_close(held, torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize("held", [torch.nn.Parameter(torch.ones(3)), torch.ones(20_000)], ids=["parameter", "large"])
+def test_weights_that_a_graph_holds_are_inputs_whose_elements_are_not_in_the_key(held: torch.Tensor) -> None:
+    def encoded(elements: torch.Tensor) -> Any:
+        graph_module = _graph_that_holds(elements, method="mul")
+        return encode_job(graph_module, [torch.ones(())], options={}, environment=fixed_environment)
+
+    job = encoded(held).job
+    assert len(job.inputs) == 2
+    assert job.inputs[1].is_parameter == isinstance(held, torch.nn.Parameter)
+    assert key_of(job) == key_of(
+        encoded(
+            held.detach().clone().requires_grad_(held.requires_grad)
+            if not job.inputs[1].is_parameter
+            else torch.nn.Parameter(held.detach() * 2)
+        ).job
+    )
 
 
 @pytest.mark.parametrize("method", ["__eq__", "__getitem__", "__rsub__", "__and__"])

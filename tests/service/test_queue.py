@@ -1,76 +1,290 @@
-"""Who gets the next worker."""
+"""Who gets the next worker, and who has to give one back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
-from compilefarm.service.queue import Policy, Queue, Ticket, first_come
+import pytest
+
+from compilefarm.service.clock import Clock
+from compilefarm.service.demand import Demand
+from compilefarm.service.durations import Durations, Kind
+from compilefarm.service.limits import Limits
+from compilefarm.service.priorities import Priority
+from compilefarm.service.queue import Queue
 from compilefarm.service.testing import ENVIRONMENT, ManualClock, ScriptedPool
+from compilefarm.service.tickets import Preempted, Ticket
+from compilefarm.v1.environment_pb2 import Environment
+
+KIND = Kind(platform="a machine", options="", size=4)
+OTHER = Environment(torch="2.11.0+cpu")
 
 
-def queue_of(workers: int, *, policy: Policy = first_come) -> Queue:
-    pool = ScriptedPool(environments=[ENVIRONMENT] * workers)
-    return Queue(pool, clock=ManualClock(), max_queued_jobs=10, policy=policy)
+def queue_of(
+    workers: int, *, pool: ScriptedPool | None = None, clock: Clock | None = None, durations: Durations | None = None
+) -> Queue:
+    return Queue(
+        pool or ScriptedPool(environments=[ENVIRONMENT] * workers),
+        clock=clock or ManualClock(),
+        limits=Limits(queued_jobs=100, tenant_jobs=100),
+        durations=durations or Durations(),
+    )
 
 
 class Job:
     """Holds a worker from the moment it gets one until it is told to let go."""
 
-    def __init__(self, queue: Queue, *, key: str) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        key: str,
+        priority: Priority = Priority.INTERACTIVE,
+        tenant: str = "",
+        environment: Environment = ENVIRONMENT,
+        kind: Kind = KIND,
+    ) -> None:
+        self.key = key
+        self.demand = Demand(tenant=tenant, priority=priority)
         self.has_asked = asyncio.Event()
         self.has_worker = asyncio.Event()
         self.let_go = asyncio.Event()
-        self.task = asyncio.create_task(self._run(queue, queue.enrol(key, environment=ENVIRONMENT)))
+        self.worker = ""
+        ticket = queue.enrol(key, environment=environment, demand=self.demand, kind=kind)
 
-    async def _run(self, queue: Queue, ticket: Ticket) -> None:
-        self.has_asked.set()
-        async with queue.worker(ticket):
-            self.has_worker.set()
-            await self.let_go.wait()
+        async def run() -> None:
+            self.has_asked.set()
+            async with queue.worker(ticket) as self.worker:
+                self.has_worker.set()
+                await self.let_go.wait()
+
+        self.task = asyncio.create_task(run())
+
+    async def end(self) -> None:
+        """Gives the worker back."""
+        await self.has_worker.wait()
+        self.let_go.set()
+        await self.task
+
+
+def enrolled(queue: Queue, key: str) -> Ticket:
+    demand = Demand(tenant="", priority=Priority.INTERACTIVE)
+    return queue.enrol(key, environment=ENVIRONMENT, demand=demand, kind=KIND)
+
+
+async def enter(jobs: list[Job]) -> None:
+    """Waits until all of them stand in the queue, or have a worker."""
+    for job in jobs:
+        await job.has_asked.wait()
+
+
+async def order_of(jobs: list[Job]) -> str:
+    """Lets jobs run one after the other, and returns their keys in the order in which they got the only worker."""
+    order = ""
+    while waiting := [job for job in jobs if job.key not in order]:
+        await asyncio.wait(
+            [asyncio.create_task(job.has_worker.wait()) for job in waiting], return_when="FIRST_COMPLETED"
+        )
+        (running,) = [job for job in waiting if job.has_worker.is_set()]
+        order += running.key
+        await running.end()
+    return order
 
 
 async def test_a_worker_given_to_a_job_that_is_just_being_given_up_goes_to_the_next() -> None:
     queue = queue_of(1)
-    async with queue.worker(queue.enrol("a", environment=ENVIRONMENT)):
+    async with queue.worker(enrolled(queue, "a")):
         second, third = Job(queue, key="b"), Job(queue, key="c")
-        await third.has_asked.wait()
+        await enter([second, third])
         assert (queue.waiting, queue.running) == (2, 1)
     # The worker is the second job's by now, though its task has not run yet.
     assert (queue.waiting, queue.running) == (1, 1)
     second.task.cancel()
-    await third.has_worker.wait()
+    await third.end()
     assert second.task.cancelled()
     assert not second.has_worker.is_set()
-    third.let_go.set()
-    await third.task
     assert (queue.waiting, queue.running) == (0, 0)
 
 
 async def test_a_job_that_is_given_up_while_it_waits_leaves_the_queue() -> None:
     queue = queue_of(1)
     first, second = Job(queue, key="a"), Job(queue, key="b")
-    await second.has_asked.wait()
+    await enter([first, second])
     assert (queue.waiting, queue.running) == (1, 1)
     second.task.cancel()
     await asyncio.wait([second.task])
     assert (queue.waiting, queue.running) == (0, 1)
-    first.let_go.set()
-    await first.task
+    await first.end()
 
 
-async def test_the_policy_decides_who_is_next() -> None:
-    def last_come(waiting: Sequence[Ticket]) -> Sequence[Ticket]:
-        return sorted(waiting, key=lambda ticket: -ticket.number)
+async def test_the_more_urgent_come_first_and_among_equals_the_one_that_came_first() -> None:
+    queue = queue_of(1)
+    jobs = [Job(queue, key="0")]
+    for key, priority in (
+        ("p", Priority.PREWARM),
+        ("b", Priority.BACKGROUND),
+        ("c", Priority.BACKGROUND),
+        ("i", Priority.INTERACTIVE),
+        ("j", Priority.INTERACTIVE),
+    ):
+        jobs.append(Job(queue, key=key, priority=priority))
+    await enter(jobs)
+    assert [queue.outlook(key).jobs_ahead for key in "0ijbcp"] == [0, 0, 1, 2, 3, 4]
+    assert await order_of(jobs) == "0ijbcp"
 
-    queue = queue_of(1, policy=last_come)
-    jobs = {key: Job(queue, key=key) for key in "abcd"}
-    await jobs["d"].has_asked.wait()
-    assert [queue.jobs_ahead(key) for key in "abcd"] == [0, 2, 1, 0]
-    order = []
-    for key in "adcb":
-        await jobs[key].has_worker.wait()
-        order.append([other for other in "abcd" if jobs[other].has_worker.is_set()])
-        jobs[key].let_go.set()
-        await jobs[key].task
-    assert order == [["a"], ["a", "d"], ["a", "c", "d"], ["a", "b", "c", "d"]]
+
+async def test_tenants_take_turns_however_many_jobs_one_of_them_has() -> None:
+    queue = queue_of(2)
+    many = [Job(queue, key=f"a{number}", tenant="a") for number in range(6)]
+    few = [Job(queue, key=f"b{number}", tenant="b") for number in range(2)]
+    await enter(many + few)
+    # Both workers went to the one that was there first; what is given back goes to the other, who has none.
+    await many[0].end()
+    await few[0].has_worker.wait()
+    assert not many[2].has_worker.is_set()
+    await many[1].end()
+    await many[2].has_worker.wait()
+    assert not few[1].has_worker.is_set()
+    await few[0].end()
+    await few[1].has_worker.wait()
+    for job in (few[1], *many[2:]):
+        await job.end()
+
+
+async def test_a_tenant_with_seven_jobs_running_yields_to_the_background_job_of_another() -> None:
+    queue = queue_of(8)
+    running = [Job(queue, key=f"r{number}", tenant="a") for number in range(7)]
+    other = Job(queue, key="o", tenant="c")
+    await enter([*running, other])
+    background = Job(queue, key="b", tenant="b", priority=Priority.BACKGROUND)
+    interactive = Job(queue, key="i", tenant="a")
+    await enter([background, interactive])
+    # 7 + 1 against 1 * 2^3, and the background job was there first.
+    assert queue.outlook("i").jobs_ahead == 1
+    await running[0].end()
+    # 6 + 1 against 8.
+    await interactive.has_worker.wait()
+    assert not background.has_worker.is_set()
+    for job in (interactive, background, other, *running[1:]):
+        await job.end()
+
+
+async def test_a_prewarm_comes_after_all_others_whoever_has_what() -> None:
+    queue = queue_of(1)
+    jobs = [Job(queue, key="0", tenant="a"), Job(queue, key="p", tenant="idle", priority=Priority.PREWARM)]
+    jobs += [Job(queue, key=key, tenant="a", priority=Priority.BACKGROUND) for key in "bcd"]
+    await enter(jobs)
+    assert await order_of(jobs) == "0bcdp"
+
+
+async def test_a_job_that_becomes_more_urgent_moves_up() -> None:
+    queue = queue_of(1)
+    jobs = [Job(queue, key=key, priority=Priority.BACKGROUND) for key in "0abc"]
+    await enter(jobs)
+    jobs[3].demand.priority = Priority.INTERACTIVE
+    queue.reconsider()
+    assert queue.outlook("c").jobs_ahead == 0
+    assert await order_of(jobs) == "0cab"
+
+
+async def test_an_interactive_job_takes_the_worker_of_the_prewarm_that_began_last() -> None:
+    clock = ManualClock()
+    queue = queue_of(2, clock=clock)
+    old = Job(queue, key="p", priority=Priority.PREWARM)
+    await old.has_worker.wait()
+    clock.advance(5.0)
+    young = Job(queue, key="q", priority=Priority.PREWARM)
+    await young.has_worker.wait()
+    interactive = Job(queue, key="i")
+    await interactive.has_worker.wait()
+    assert interactive.worker == young.worker
+    with pytest.raises(Preempted, match=f"{young.worker} was taken back"):
+        await young.task
+    assert not old.task.done()
+    await interactive.end()
+    await old.end()
+
+
+async def test_no_more_is_taken_back_than_is_needed() -> None:
+    queue = queue_of(3)
+    prewarms = [Job(queue, key=f"p{number}", priority=Priority.PREWARM) for number in range(3)]
+    for job in prewarms:
+        await job.has_worker.wait()
+    first, second = Job(queue, key="i"), Job(queue, key="j")
+    await enter([first, second])
+    # Whatever is looked at meanwhile: two are wanted, and two are on their way back.
+    for _ in range(3):
+        queue.reconsider()
+    await first.has_worker.wait()
+    await second.has_worker.wait()
+    ended = await asyncio.wait([job.task for job in prewarms], return_when="FIRST_COMPLETED")
+    assert len(ended[1]) == 1
+    for task in ended[0]:
+        assert isinstance(task.exception(), Preempted)
+    for job in (first, second, *(job for job in prewarms if not job.task.done())):
+        await job.end()
+
+
+@pytest.mark.parametrize("holder", [Priority.INTERACTIVE, Priority.BACKGROUND])
+async def test_nothing_but_a_prewarm_is_taken_back(holder: Priority) -> None:
+    queue = queue_of(1)
+    running = Job(queue, key="r", priority=holder)
+    await running.has_worker.wait()
+    waiting = Job(queue, key="i")
+    await enter([waiting])
+    assert queue.waiting == 1
+    await running.end()
+    await waiting.end()
+
+
+async def test_a_background_job_takes_nothing_back() -> None:
+    queue = queue_of(1)
+    running = Job(queue, key="p", priority=Priority.PREWARM)
+    await running.has_worker.wait()
+    waiting = Job(queue, key="b", priority=Priority.BACKGROUND)
+    await enter([waiting])
+    assert queue.waiting == 1
+    await running.end()
+    await waiting.end()
+
+
+async def test_a_worker_of_another_environment_is_not_taken_back() -> None:
+    queue = queue_of(0, pool=ScriptedPool(environments=[ENVIRONMENT, OTHER]))
+    running = Job(queue, key="r")
+    other = Job(queue, key="p", priority=Priority.PREWARM, environment=OTHER)
+    await running.has_worker.wait()
+    await other.has_worker.wait()
+    waiting = Job(queue, key="i")
+    await enter([waiting])
+    assert queue.waiting == 1
+    await running.end()
+    await waiting.end()
+    await other.end()
+
+
+async def test_a_prewarm_that_somebody_waits_for_by_now_is_not_taken_back() -> None:
+    queue = queue_of(1)
+    running = Job(queue, key="p", priority=Priority.PREWARM)
+    await running.has_worker.wait()
+    running.demand.priority = Priority.INTERACTIVE
+    queue.reconsider()
+    waiting = Job(queue, key="i")
+    await enter([waiting])
+    assert queue.waiting == 1
+    await running.end()
+    await waiting.end()
+
+
+async def test_a_worker_is_taken_back_in_the_moment_in_which_it_is_given() -> None:
+    queue = queue_of(1)
+    async with queue.worker(enrolled(queue, "a")):
+        prewarm, interactive = Job(queue, key="p", priority=Priority.PREWARM), Job(queue, key="i")
+        await enter([prewarm, interactive])
+        # It was to be the next one, until the prewarm became urgent and went ahead.
+        prewarm.demand.priority, interactive.demand.priority = Priority.INTERACTIVE, Priority.BACKGROUND
+    # The worker is the prewarm's, whose task has not run yet.
+    prewarm.demand.priority, interactive.demand.priority = Priority.PREWARM, Priority.INTERACTIVE
+    queue.reconsider()
+    await interactive.end()
+    with pytest.raises(Preempted):
+        await prewarm.task

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ class FlakyStore:
         self.readable = self.writable = True
         self._store = store
 
-    async def find_manifest(self, key: str) -> Manifest | None:
+    async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
         if not self.readable:
             raise StoreUnavailable("the bucket does not answer")
-        return await self._store.find_manifest(key)
+        return await self._store.find_manifest(key, hints=hints)
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
         if not self.writable:

@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from compilefarm.core.errors import RETRY_AFTER_KEY
-from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import (
     ENVIRONMENT,
     HeldCompiles,
@@ -192,22 +190,3 @@ async def test_a_worker_that_comes_back_gets_the_jobs_that_wait() -> None:
         clock.advance(1.0)
         (await held.next()).finish()
         assert (await watch.finish()).outcome == Outcome.OUTCOME_COMPILED
-
-
-async def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
-    held = HeldCompiles()
-    config = GatewayConfig(listen="127.0.0.1:0", max_queued_jobs=1)
-    async with serving(pool=ScriptedPool(held), config=config) as gateway, calling(gateway.address) as calls:
-        running = await calls.watch(sample_job("torch.relu"))
-        compile_ = await held.next()
-        queued = await calls.watch(sample_job("torch.sin"))
-        await calls.wait_until_queued(1)
-        with pytest.raises(Refused, match=r"queue is full: 1 jobs wait, the estimated wait is 120 s") as refused:
-            await calls.finish(sample_job("torch.cos"))
-        joined = await calls.watch(sample_job("torch.sin"))
-        compile_.finish()
-        (await held.next()).finish()
-        ends = [await watch.finish() for watch in (running, queued, joined)]
-    assert (refused.value.status, refused.value.reason) == ("RESOURCE_EXHAUSTED", "busy")
-    assert float(refused.value.metadata[RETRY_AFTER_KEY]) == 60.0
-    assert [end.outcome for end in ends] == [Outcome.OUTCOME_COMPILED, Outcome.OUTCOME_COMPILED, Outcome.OUTCOME_JOINED]

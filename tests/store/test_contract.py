@@ -14,6 +14,7 @@ from compilefarm.core.errors import DigestMismatch, InvalidRequest, NotStored
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
+from compilefarm.v1.graph_pb2 import OPERATOR_LE, Expression, Operation
 
 KEY = sample_key("job")
 
@@ -79,6 +80,20 @@ class ArtifactStoreContract:
         await store.put_artifact(first.manifest, blobs=first.blobs)
         assert await store.put_artifact(second.manifest, blobs=second.blobs) == first.manifest
         assert await store.find_manifest(KEY) == first.manifest
+
+    async def test_variants_of_a_key_are_told_apart_by_their_guards(self, store: ArtifactStore) -> None:
+        small, large = (sample_artifact(KEY, program=name) for name in (b"small", b"large"))
+        least, most = Expression(integer=65), Expression(integer=64)
+        size = Expression(symbol=0)
+        small.manifest.guards.add(operation=Operation(operator=OPERATOR_LE, operands=[size, most]))
+        large.manifest.guards.add(operation=Operation(operator=OPERATOR_LE, operands=[least, size]))
+        await store.put_artifact(small.manifest, blobs=small.blobs)
+        assert await store.find_manifest(KEY, hints=[64]) == small.manifest
+        assert await store.find_manifest(KEY, hints=[65]) is None
+        assert await store.put_artifact(large.manifest, blobs=large.blobs) == large.manifest
+        for variant, hint in ((small, 2), (small, 64), (large, 65), (large, 1000)):
+            assert await store.find_manifest(KEY, hints=[hint]) == variant.manifest
+        assert await store.find_manifest(KEY) == small.manifest
 
     async def test_concurrent_writers_of_a_key_agree_on_one_artifact(self, store: ArtifactStore) -> None:
         artifacts = [sample_artifact(KEY, program=f"program {number}".encode()) for number in range(20)]

@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from compilefarm.cli.farm import add_address, admin
 from compilefarm.cli.words import console, seconds_words, size_words
 from compilefarm.core.environments import describe
+from compilefarm.core.expressions import say
 from compilefarm.v1.admin_service_pb2 import InspectRequest
 from compilefarm.v1.job_pb2 import Phase
 from compilefarm.v1.manifest_pb2 import Blob, Manifest, Verification
@@ -47,7 +48,7 @@ def show(manifest: Manifest, to: Console) -> None:
     facts.add_row("program", _blob_words(manifest.program))
     for library in manifest.libraries:
         facts.add_row("  library", f"{library.name[:16]}  {_blob_words(library.blob)}")
-    facts.add_row("guards", "; ".join(manifest.guards) or "none: every call that Dynamo lets through fits")
+    facts.add_row("guards", "; ".join(map(say, manifest.guards)) or "none: every call that Dynamo lets through fits")
     for timing in manifest.timings:
         facts.add_row(Phase.Name(timing.phase).removeprefix("PHASE_").lower(), seconds_words(timing.seconds))
     facts.add_row("verified", _verification_words(manifest))
@@ -62,12 +63,17 @@ def _verification_words(manifest: Manifest) -> str:
     if not manifest.HasField("verification"):
         return "no"
     found: Verification = manifest.verification
+    loaded = (
+        f"in a clean process: {found.subprocesses} programs started, loaded in {seconds_words(found.load_seconds)}, "
+    )
+    if found.not_compared:
+        return f"{loaded}not compared: {found.not_compared}"
     compared = (
         f"differs from eager by at most {found.largest_difference:.2g} ({found.absolute_tolerance:.2g} is allowed)"
         if found.absolute_tolerance
-        else "nothing to compare with eager: no floating-point output, or random ones"
+        else "nothing to compare with eager: no floating-point output"
     )
     return (
-        f"in a clean process: {found.subprocesses} programs started, loaded in {seconds_words(found.load_seconds)}, "
-        f"{compared}; a call takes {seconds_words(found.call_seconds)}, eager {seconds_words(found.eager_call_seconds)}"
+        f"{loaded}{compared}; a call takes {seconds_words(found.call_seconds)}, "
+        f"eager {seconds_words(found.eager_call_seconds)}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ _COMMANDS = {
     "demo": ("compilefarm.cli.demo", "start a farm and show the whole story on this machine"),
     "status": ("compilefarm.cli.status", "show workers, queue, hits and store of a farm"),
     "inspect": ("compilefarm.cli.inspect", "describe what a farm has stored under a key"),
+    "explain": ("compilefarm.cli.explain", "show a saved request, or what tells two of them apart"),
 }
 
 
@@ -42,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # Whoever read the output, such as `head`, has seen enough. Python flushes once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return code
 
 

@@ -20,12 +20,13 @@ from compilefarm.worker.pool import LocalPool, PoolSettings
 log = logging.getLogger(__name__)
 
 READY_LINE = "compilefarm: ready at "
+_DEFAULTS = GatewayConfig()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     option = parser.add_argument
-    option("--listen", default="127.0.0.1:7077", metavar="HOST:PORT", help="default: %(default)s; port 0: any free one")
+    option("--listen", default=_DEFAULTS.listen, metavar="HOST:PORT", help="default: %(default)s; port 0: any free one")
     option("--store", default=str(_default_store()), metavar="DIR", help="keep artifacts there; default: %(default)s")
     option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="compile for; auto: GPUs if there are any")
     option("--slots", type=_positive, default=1, metavar="N", help="compiles at a time; per GPU on CUDA; default: 1")
@@ -49,6 +50,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="what running compiles get to finish after SIGTERM; default: %(default)s",
     )
+    option(
+        "--queue-limit",
+        type=_positive,
+        default=_DEFAULTS.max_queued_jobs,
+        metavar="JOBS",
+        help="refuse a compile when so many that are as urgent wait; default: %(default)s",
+    )
+    option(
+        "--tenant-limit",
+        type=_positive,
+        default=_DEFAULTS.max_queued_jobs_of_tenant,
+        metavar="JOBS",
+        help="the same for one tenant, so that none fills the queue; default: %(default)s",
+    )
+    option(
+        "--orphan-grace",
+        type=_not_negative,
+        default=int(_DEFAULTS.orphan_seconds),
+        metavar="SECONDS",
+        help="end a compile when nobody has waited for it that long, unless it is a prewarm; default: %(default)s",
+    )
     option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
 
 
@@ -62,6 +84,17 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
 
 
+def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
+    """What the options say about the gateway."""
+    return GatewayConfig(
+        listen=arguments.listen,
+        insecure=arguments.insecure,
+        max_queued_jobs=arguments.queue_limit,
+        max_queued_jobs_of_tenant=arguments.tenant_limit,
+        orphan_seconds=arguments.orphan_grace,
+    )
+
+
 async def _serve(arguments: argparse.Namespace) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -69,7 +102,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
         loop.add_signal_handler(number, stop.set)
     log.info("starting workers; artifacts are kept in %s", arguments.store)
     gateway = Gateway(
-        GatewayConfig(listen=arguments.listen, insecure=arguments.insecure),
+        gateway_config(arguments),
         store=await open_store(arguments.store),
         pool=LocalPool(
             PoolSettings(

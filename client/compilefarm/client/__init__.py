@@ -9,5 +9,6 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 
 from compilefarm.client.farm import Farm
 from compilefarm.client.records import stats
+from compilefarm.client.requests import save_request
 
-__all__ = ["Farm", "stats"]
+__all__ = ["Farm", "save_request", "stats"]

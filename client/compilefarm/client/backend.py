@@ -36,5 +36,10 @@ def _farm_of_process() -> Farm:
     with _lock:
         if _farm is None:
             config = read_config(os.environ)
-            _farm = Farm(config.address, on_miss=config.on_miss, timeout_seconds=config.timeout_seconds)
+            _farm = Farm(
+                config.address,
+                on_miss=config.on_miss,
+                priority=config.priority,
+                timeout_seconds=config.timeout_seconds,
+            )
         return _farm

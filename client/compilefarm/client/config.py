@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 OnMiss = Literal["wait", "local", "error"]
+Priority = Literal["interactive", "background", "prewarm"]
 
 ADDRESS = "COMPILEFARM_ADDRESS"
 ON_MISS = "COMPILEFARM_ON_MISS"
 TIMEOUT_SECONDS = "COMPILEFARM_TIMEOUT_SECONDS"
+PRIORITY = "COMPILEFARM_PRIORITY"
 DEFAULT_ON_MISS: OnMiss = "wait"
 DEFAULT_TIMEOUT_SECONDS = 600.0
+DEFAULT_PRIORITY: Priority = "interactive"
 DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
 
-_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS)
+_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY)
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
 # (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
 _FROM_KUBERNETES = re.compile(
@@ -37,6 +40,9 @@ class ClientConfig:
         address: "host:port", or "unix:/path" for a socket.
         on_miss: what to do about a graph that is not stored. "wait" has the farm compile it, "local" compiles it here,
             "error" raises: nothing is ever compiled here.
+        priority: how urgent compiles are to the farm. "interactive": somebody waits; "background": they come after
+            those; "prewarm": they may be wanted later, make room for interactive ones, and are done although this
+            client goes away.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take.
         retry_connect_seconds: how long an address at which nobody answered is left alone.
@@ -44,14 +50,16 @@ class ClientConfig:
 
     address: str
     on_miss: OnMiss = DEFAULT_ON_MISS
+    priority: Priority = DEFAULT_PRIORITY
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS
     retry_connect_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         _check_address(self.address)
-        if self.on_miss not in get_args(OnMiss):
-            raise ConfigurationError(f"on_miss is {self.on_miss!r}: use one of {', '.join(get_args(OnMiss))}")
+        for name, known in (("on_miss", get_args(OnMiss)), ("priority", get_args(Priority))):
+            if getattr(self, name) not in known:
+                raise ConfigurationError(f"{name} is {getattr(self, name)!r}: use one of {', '.join(known)}")
         for name in ("timeout_seconds", "connect_timeout_seconds", "retry_connect_seconds"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: use a number of seconds above zero")
@@ -87,6 +95,7 @@ def read_config(environ: Mapping[str, str]) -> ClientConfig:
     return ClientConfig(
         address=read_address(environ),
         on_miss=environ.get(ON_MISS, DEFAULT_ON_MISS),  # type: ignore[arg-type]  # checked when it is made
+        priority=environ.get(PRIORITY, DEFAULT_PRIORITY),  # type: ignore[arg-type]  # likewise
         timeout_seconds=_seconds(environ),
     )
 

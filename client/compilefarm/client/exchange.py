@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from compilefarm.client.blobs import fetch, send_missing
 from compilefarm.client.clock import Budget
+from compilefarm.client.config import Priority
 from compilefarm.client.connection import Connection
 from compilefarm.client.records import Entry, Outcome
 from compilefarm.client.runtime import Encoded, Runtime
-from compilefarm.core.artifacts import blobs_of
+from compilefarm.core.artifacts import blobs_of, check_guards
 from compilefarm.core.errors import (
     Busy,
     Draining,
@@ -32,6 +33,11 @@ _OUTCOMES: dict[int, Outcome] = {
     wire.OUTCOME_HIT: "hit",
     wire.OUTCOME_COMPILED: "compiled",
     wire.OUTCOME_JOINED: "joined",
+}
+_PRIORITIES: dict[Priority, wire.Priority.ValueType] = {
+    "interactive": wire.PRIORITY_INTERACTIVE,
+    "background": wire.PRIORITY_BACKGROUND,
+    "prewarm": wire.PRIORITY_PREWARM,
 }
 # The same question may have an answer a moment later: the key leads to the same job, to its result, or to a new job
 # (a blob that is gone makes the entry a miss).
@@ -76,16 +82,25 @@ class Exchange:
         connection: to the farm.
         runtime: gets ready for loading while the farm works.
         budget: what the talk may take.
+        priority: how urgent a compile is.
         entry: where it is noted.
     """
 
     def __init__(
-        self, encoded: Encoded, *, connection: Connection, runtime: Runtime, budget: Budget, entry: Entry
+        self,
+        encoded: Encoded,
+        *,
+        connection: Connection,
+        runtime: Runtime,
+        budget: Budget,
+        priority: Priority,
+        entry: Entry,
     ) -> None:
         self._encoded = encoded
         self._connection = connection
         self._runtime = runtime
         self._budget = budget
+        self._priority = _PRIORITIES[priority]
         self._entry = entry
 
     def look_up(self) -> Delivery:
@@ -120,7 +135,7 @@ class Exchange:
                 return self._compile_once(on_progress)
             except Busy as error:
                 delay = max(error.retry_after_seconds, _LEAST_SECONDS_WHEN_BUSY)
-                if not self._budget.allows(delay):
+                if not self._budget.allows(max(delay, error.estimated_wait_seconds)):
                     raise
             except _WORTH_ASKING_AGAIN as error:
                 if not delays or not self._budget.allows(delays[0]):
@@ -155,7 +170,7 @@ class Exchange:
                 call.cancel()
 
     def _ask_compile(self, on_progress: OnProgress) -> wire.Finished:
-        request = wire.CompileRequest(job=self._encoded.job)
+        request = wire.CompileRequest(job=self._encoded.job, priority=self._priority)
         line = self._connection.line()
         self._entry.count(sent=request.ByteSize())
         with self._connection.calls():
@@ -182,6 +197,7 @@ class Exchange:
     def _fetch(self, manifest: Manifest, *, outcome: Outcome) -> Delivery:
         self._entry.name_key(manifest.key)
         self._runtime.check_fits(manifest, self._encoded.job.environment)
+        check_guards(manifest, self._encoded.job)
         with self._entry.phase("fetch"):
             blobs = fetch(blobs_of(manifest), connection=self._connection, budget=self._budget)
         self._entry.count(fetched=sum(map(len, blobs.values())))

@@ -12,14 +12,16 @@ from compilefarm.client.clock import Budget, Clock, SystemClock
 from compilefarm.client.config import (
     DEFAULT_CONNECT_TIMEOUT_SECONDS,
     DEFAULT_ON_MISS,
+    DEFAULT_PRIORITY,
     DEFAULT_TIMEOUT_SECONDS,
     ClientConfig,
     OnMiss,
+    Priority,
     read_address,
 )
 from compilefarm.client.connection import Connection, OpenChannel, open_channel
 from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
-from compilefarm.client.outputs import first_of, returning_tuple, returns_one_value
+from compilefarm.client.outputs import first_of, passing_held, returning_tuple, returns_one_value
 from compilefarm.client.records import PROCESS_LEDGER, Entry, Ledger, Outcome
 from compilefarm.client.runtime import Options, Program, Runtime, TorchRuntime, merge_options
 from compilefarm.core.errors import FarmError, NotAllowed, NotStored
@@ -54,6 +56,8 @@ class Farm:
         address: "host:port"; None takes it from COMPILEFARM_ADDRESS.
         on_miss: what to do about a graph that is not stored: "wait" for the farm to compile it, compile it "local"-ly,
             or raise an "error". With "error" nothing is ever compiled here: what the farm cannot give raises.
+        priority: how urgent compiles are to the farm: "interactive", "background" after those, or "prewarm", which make
+            room for interactive ones and are done although this process goes away.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
         on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
@@ -69,6 +73,7 @@ class Farm:
         address: str | None = None,
         *,
         on_miss: OnMiss = DEFAULT_ON_MISS,
+        priority: Priority = DEFAULT_PRIORITY,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
         on_progress: OnProgress = _ignore_progress,
@@ -77,6 +82,7 @@ class Farm:
         self._config = ClientConfig(
             address=read_address(os.environ) if address is None else address,
             on_miss=on_miss,
+            priority=priority,
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
         )
@@ -159,6 +165,7 @@ class Farm:
             connection=self._connection,
             runtime=around.runtime,
             budget=Budget(self._config.timeout_seconds, clock=around.clock),
+            priority=self._config.priority,
             entry=entry,
         )
         if self._config.on_miss == "wait":
@@ -167,6 +174,8 @@ class Farm:
             delivery = exchange.look_up()
         with entry.phase("load"):
             program = around.runtime.load(delivery.manifest, blobs=delivery.blobs)
+            around.runtime.put_guards(encoded, delivery.manifest)
+            program = passing_held(program, encoded.held)
         entry.close(delivery.outcome)
         announce(entry.record)
         return _timing_first_call(program, entry=entry)

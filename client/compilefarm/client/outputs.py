@@ -1,7 +1,8 @@
-"""Graphs that return one value. Artifacts return several, so such a graph is changed and its result unpacked."""
+"""What lies between a graph and its program: artifacts return several values, and hold no tensors of the model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from compilefarm.client.runtime import Program
@@ -31,6 +32,13 @@ def first_of(program: Program) -> Program:
         return program(*inputs)[0]
 
     return run
+
+
+def passing_held(program: Program, held: Sequence[Any]) -> Program:
+    """The program with the tensors passed that its graph holds."""
+    if not held:
+        return program
+    return lambda *inputs: program(*inputs, *held)
 
 
 def _returned(graph_module: Any) -> Any:

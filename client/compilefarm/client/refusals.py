@@ -8,6 +8,7 @@ import grpc
 
 from compilefarm.core.errors import (
     BY_REASON,
+    ESTIMATED_WAIT_KEY,
     REASON_KEY,
     RETRY_AFTER_KEY,
     Busy,
@@ -59,7 +60,11 @@ def error_of(refusal: grpc.RpcError, *, address: str) -> FarmError:
     details = call.details() or ""
     known = BY_REASON.get(told.get(REASON_KEY, ""))
     if known is Busy:
-        return Busy(details, retry_after_seconds=_seconds(told.get(RETRY_AFTER_KEY)))
+        return Busy(
+            details,
+            retry_after_seconds=_seconds(told.get(RETRY_AFTER_KEY), otherwise=_RETRY_AFTER_SECONDS),
+            estimated_wait_seconds=_seconds(told.get(ESTIMATED_WAIT_KEY), otherwise=0.0),
+        )
     if known is not None:
         return known(details)
     return _foreign(call.code().name, details, address=address)
@@ -76,9 +81,9 @@ def _foreign(status: str, details: str, *, address: str) -> FarmError:
     return error(f"{address} refuses: {details or status}")
 
 
-def _seconds(text: str | None) -> float:
+def _seconds(text: str | None, *, otherwise: float) -> float:
     try:
-        seconds = float(text or _RETRY_AFTER_SECONDS)
+        seconds = float(text or otherwise)
     except ValueError:
-        return _RETRY_AFTER_SECONDS
-    return seconds if 0 <= seconds < float("inf") else _RETRY_AFTER_SECONDS
+        return otherwise
+    return seconds if 0 <= seconds < float("inf") else otherwise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from compilefarm.core.errors import IncompatibleArtifact
 from compilefarm.graph.bypass import Bypass
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job
@@ -24,6 +25,14 @@ class Encoded(Protocol):
     @property
     def blobs(self) -> Mapping[str, bytes]:
         """Tensors that the graph holds, by digest."""
+
+    @property
+    def symbols(self) -> Sequence[Any]:
+        """Torch's value of each symbol of the job."""
+
+    @property
+    def held(self) -> Sequence[Any]:
+        """Tensors that the graph holds and that its program takes after its inputs."""
 
 
 class Runtime(Protocol):
@@ -49,6 +58,13 @@ class Runtime(Protocol):
             CorruptArtifact: its blobs make no program.
         """
 
+    def put_guards(self, encoded: Encoded, manifest: Manifest) -> None:
+        """Has Dynamo check the guards of an artifact before every call.
+
+        Raises:
+            IncompatibleArtifact: one does not hold.
+        """
+
     def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
         """Compiles without the farm, as `torch.compile` would."""
 
@@ -60,9 +76,12 @@ class TorchRuntime:
         from compilefarm.artifact.environment import describe_environment
         from compilefarm.artifact.inductor.programs import compile_lock
         from compilefarm.graph.encode import encode_job
+        from compilefarm.graph.symbols import are_watched
 
         with compile_lock():
             encoded = encode_job(graph_module, example_inputs, options=options, environment=describe_environment)
+        if encoded.symbols and not are_watched(encoded.symbols):
+            raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
         if any(encoded.cuda_devices):
             # The loader puts every artifact on device 0.
             raise Bypass("cuda_device", f"the graph runs on cuda:{encoded.cuda_devices[0]}, artifacts run on cuda:0")
@@ -82,6 +101,14 @@ class TorchRuntime:
         from compilefarm.artifact.load import load_artifact
 
         return load_artifact(manifest, blobs=blobs)
+
+    def put_guards(self, encoded: Encoded, manifest: Manifest) -> None:
+        if not manifest.guards:
+            return
+        from compilefarm.graph.symbols import put_guards
+
+        if not put_guards(manifest.guards, encoded.symbols):
+            raise IncompatibleArtifact("the artifact has guards that do not hold for this call")
 
     def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
         import torch._inductor

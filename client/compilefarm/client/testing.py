@@ -69,6 +69,8 @@ class FakeGraphModule:
 class _FakeEncoded:
     job: Job
     blobs: Mapping[str, bytes]
+    symbols: Sequence[Any] = ()
+    held: Sequence[Any] = ()
 
 
 class FakeRuntime:
@@ -108,6 +110,9 @@ class FakeRuntime:
             raise self.loading_error
         content = blobs[manifest.program.digest]
         return lambda *inputs: ("farm", content, inputs)
+
+    def put_guards(self, encoded: Encoded, manifest: Manifest) -> None:
+        pass
 
     def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
         self.local_compiles += 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from compilefarm.core.errors import IncompatibleArtifact
+from compilefarm.core.expressions import check_expression, holds
+from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Blob, Manifest
 
 # The layout of the artifacts that this release writes and reads (Manifest.format).
@@ -11,3 +14,16 @@ ARTIFACT_FORMAT = 1
 def blobs_of(manifest: Manifest) -> list[Blob]:
     """The blobs that have to be at hand before the artifact can be loaded: the program, then its libraries."""
     return [manifest.program, *(library.blob for library in manifest.libraries)]
+
+
+def check_guards(manifest: Manifest, job: Job) -> None:
+    """Checks that an artifact may be run with a job's numbers.
+
+    Raises:
+        InvalidRequest: a guard is malformed.
+        IncompatibleArtifact: a guard does not hold.
+    """
+    for guard in manifest.guards:
+        check_expression(guard, symbols=len(job.symbols), condition=True, what="a guard of the artifact")
+    if not holds(manifest.guards, job.hints):
+        raise IncompatibleArtifact("the artifact is for other sizes than those of this call")

@@ -7,7 +7,8 @@
     ├── NotStored               NOT_FOUND            nothing is stored under that key or digest
     ├── NoMatchingWorker        FAILED_PRECONDITION  no worker can compile for that environment
     ├── MissingBlobs            FAILED_PRECONDITION  the graph's tensors were not sent first
-    ├── Busy                    RESOURCE_EXHAUSTED   the queue is full
+    ├── Busy                    RESOURCE_EXHAUSTED   the queue, or the caller's share of it, is full
+    ├── JobCancelled            ABORTED              an operator ended the job
     ├── Draining                UNAVAILABLE          the service is going down
     ├── WorkerLost              UNAVAILABLE          workers died on this job again and again
     ├── StoreUnavailable        UNAVAILABLE          the store cannot be read or written
@@ -18,7 +19,13 @@
     ├── IncompatibleArtifact    (client only)        the artifact does not fit this machine
     ├── Unreachable             (client only)        nobody answers at the address
     ├── NotAFarm                (client only)        somebody else answers at the address
-    └── OutOfTime               (client only)        the client's time budget is spent
+    ├── OutOfTime               (client only)        the client's time budget is spent
+    └── UnusableRequestFile     (client only)        a file cannot be read as a request, or not be written
+        ├── NotARequestFile                          it is something else
+        ├── NewerRequestFile                         a later release wrote it
+        ├── TruncatedRequestFile                     its end is missing
+        ├── DamagedRequestFile                       its content was changed
+        └── IncompleteRequestFile                    a tensor that the graph holds is missing
 
 An error carries what happened and the remedy in its message, and says for each end what it becomes: `status` is the
 gRPC status, `reason` the machine-readable word that travels beside it (trailing metadata REASON_KEY). A failed compile
@@ -31,6 +38,7 @@ from typing import ClassVar
 
 REASON_KEY = "compilefarm-reason"
 RETRY_AFTER_KEY = "compilefarm-retry-after-seconds"
+ESTIMATED_WAIT_KEY = "compilefarm-estimated-wait-seconds"
 
 
 class FarmError(Exception):
@@ -82,14 +90,27 @@ class MissingBlobs(FarmError):
 
 
 class Busy(FarmError):
-    """The queue is full."""
+    """The queue, or what the caller may have of it, is full.
+
+    Attributes:
+        retry_after_seconds: when there will probably be room.
+        estimated_wait_seconds: how long the job would probably wait for a worker if there were; zero if not known.
+    """
 
     status = "RESOURCE_EXHAUSTED"
     reason = "busy"
 
-    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+    def __init__(self, message: str, *, retry_after_seconds: float, estimated_wait_seconds: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+        self.estimated_wait_seconds = estimated_wait_seconds
+
+
+class JobCancelled(FarmError):
+    """An operator ended the job, or nobody waited for it any more."""
+
+    status = "ABORTED"
+    reason = "job_cancelled"
 
 
 class Draining(FarmError):
@@ -161,6 +182,42 @@ class OutOfTime(FarmError):
     """The client's time budget is spent."""
 
     reason = "out_of_time"
+
+
+class UnusableRequestFile(FarmError):
+    """A file cannot be read as a request, or not be written as one."""
+
+    reason = "unusable_request_file"
+
+
+class NotARequestFile(UnusableRequestFile):
+    """The file is something else."""
+
+    reason = "not_a_request_file"
+
+
+class NewerRequestFile(UnusableRequestFile):
+    """A later release wrote the file, in a format that this one does not know."""
+
+    reason = "newer_request_file"
+
+
+class TruncatedRequestFile(UnusableRequestFile):
+    """The end of the file is missing."""
+
+    reason = "truncated_request_file"
+
+
+class DamagedRequestFile(UnusableRequestFile):
+    """The content of the file was changed, or never was a request."""
+
+    reason = "damaged_request_file"
+
+
+class IncompleteRequestFile(UnusableRequestFile):
+    """A tensor that the graph holds is missing."""
+
+    reason = "incomplete_request_file"
 
 
 def _tree(root: type[FarmError]) -> list[type[FarmError]]:

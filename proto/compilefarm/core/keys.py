@@ -1,4 +1,4 @@
-"""The key: a digest of all that decides the result of a compile.
+"""The key: a digest of all that decides the result of a compile, but for the hints, which choose among its variants.
 
 It is an ordered list of named parts, each with a digest of its own, so that a miss can be explained by naming the
 parts that differ. The service computes it from the parsed request; a client's word is never taken for it.
@@ -19,8 +19,8 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.v1.job_pb2 import Job
 
 # Changes whenever equal requests must no longer find what older services stored under the same parts.
-KEY_FORMAT = 1
-PART_NAMES = ("graph", "inputs", "options", "ambient", "environment")
+KEY_FORMAT = 2
+PART_NAMES = ("graph", "inputs", "symbols", "options", "ambient", "environment")
 _KEY = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}")
 
 

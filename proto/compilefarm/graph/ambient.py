@@ -87,6 +87,7 @@ _SETTINGS: dict[str, _Setting] = {
         default=True, read=_CUDA.mem_efficient_sdp_enabled, write=_CUDA.enable_mem_efficient_sdp
     ),
 }
+_ATTENTION_BACKENDS = ("cuda.sdp.cudnn", "cuda.sdp.flash", "cuda.sdp.math", "cuda.sdp.mem_efficient")
 # Precisions that follow a general one while they are "none".
 _LEAVES = (
     "cuda.matmul.fp32_precision",
@@ -252,3 +253,14 @@ def _decode_settings(entries: Iterable[NamedValue]) -> dict[str, bool | str]:
             raise InvalidRequest(f"the value of {entry.name} is not one that it can have")
         settings[entry.name] = value
     return settings
+
+
+@contextmanager
+def keeping_attention_backends() -> Iterator[None]:
+    """Afterwards the choice of backends for attention, which is the process's, is as it was before."""
+    before = {name: _SETTINGS[name].read() for name in _ATTENTION_BACKENDS}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            _SETTINGS[name].write(value)

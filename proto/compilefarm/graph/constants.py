@@ -14,6 +14,7 @@ from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import DigestMismatch, InvalidRequest, MissingBlobs
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.devices import DeviceNumbers
+from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.tensors import check_plain, decode_tensor, encode_tensor
 from compilefarm.v1.graph_pb2 import Constant
 
@@ -26,22 +27,23 @@ _DTYPES = (
 )
 
 
+def is_large(held: torch.Tensor) -> bool:
+    """Whether a tensor has too many elements to become part of a graph."""
+    return int(held.numel()) > MAX_ELEMENTS
+
+
 def encode_constant(held: torch.Tensor, *, into: Constant, devices: DeviceNumbers, what: str) -> bytes:
     """Writes a tensor that a graph holds, and returns its elements.
 
     Raises:
-        Bypass: it is a parameter, too large, or of a kind that cannot be said.
+        Bypass: it is of a kind that cannot be said.
     """
     check_plain(held, what=what)
-    if held.requires_grad or isinstance(held, torch.nn.Parameter):
-        raise Bypass("graph_state", f"{what} is a parameter; capture the model with Dynamo, which makes it an input")
-    if held.numel() > MAX_ELEMENTS:
-        raise Bypass("graph_state", f"{what} has {held.numel()} elements; at most {MAX_ELEMENTS} are taken")
     if held.dtype not in _DTYPES or isinstance(held, FakeTensor) or sys.byteorder != "little":
         raise Bypass("graph_state", f"the elements of {what}, of {held.dtype}, cannot be written")
     # A fresh one: strides, offset and storage of the original decide nothing.
     elements = held.detach().clone(memory_format=torch.contiguous_format)
-    encode_tensor(elements, into=into.spec, devices=devices)
+    encode_tensor(elements, into=into.spec, devices=devices, symbols=SymbolTable(), what=what)
     on_cpu = elements.cpu()
     content = ctypes.string_at(on_cpu.data_ptr(), on_cpu.nbytes) if on_cpu.nbytes else b""
     into.digest = digest_of(content)

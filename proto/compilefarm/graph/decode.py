@@ -5,27 +5,42 @@ Nothing that a request names is imported or evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
 
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.expressions import MAX_MAGNITUDE
+from compilefarm.graph.ambient import keeping_attention_backends
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
 from compilefarm.graph.literals import ValueDecoder
-from compilefarm.graph.targets import TENSOR_METHOD, find_objection, get_target, grows_without_tensors
+from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
+from compilefarm.graph.targets import (
+    ENTER_AUTOCAST,
+    TENSOR_METHOD,
+    find_hazard,
+    find_mode_entered,
+    find_mode_left,
+    find_objection,
+    get_target,
+    leave_mode,
+)
 from compilefarm.graph.tensors import decode_tensor
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.graph_pb2 import Call, Input
 from compilefarm.v1.job_pb2 import Job
 
 MAX_NODES = 200_000
+MAX_SUBGRAPH_DEPTH = 8
+_LONGEST_EXPRESSION = 4_000
 # Marks in its meta a node that stands for a tensor which the graph holds.
 CONSTANT = "constant"
 
@@ -54,13 +69,22 @@ class DecodedJob:
 
     Attributes:
         graph_module: the graph; every node has meta["example_value"].
-        inputs: what it is to be called with, as fake tensors.
+        inputs: what it is to be called with, as fake tensors and symbolic integers.
         fake_mode: the mode of all fake tensors, with a ShapeEnv of its own.
+        symbolic: the symbols of the job, in that ShapeEnv.
+        changed_inputs: numbers of the inputs that the graph writes to.
     """
 
     graph_module: GraphModule
-    inputs: list[FakeTensor]
+    inputs: list[FakeTensor | torch.SymInt]
     fake_mode: FakeTensorMode
+    symbolic: SymbolicJob
+    changed_inputs: set[int] = field(default_factory=set)
+
+    @property
+    def depends_on_elements(self) -> bool:
+        """Whether sizes or integers within the graph depend on what elements its inputs have."""
+        return any("unbacked_bindings" in node.meta for node in self.graph_module.graph.nodes)
 
 
 def decode_job(job: Job, *, blobs: Mapping[str, bytes]) -> DecodedJob:
@@ -81,14 +105,16 @@ def decode_job(job: Job, *, blobs: Mapping[str, bytes]) -> DecodedJob:
         (decode_constant(constant, blobs=blobs), decode_device(constant.spec.device))
         for constant in job.graph.constants
     ]
+    symbolic = make_symbols(job)
     decoded = DecodedJob(
-        graph_module=_graph_module(_decode_graph(job, constants=constants)),
+        graph_module=_GraphReader(constants=constants).read(job.graph, inputs=len(job.inputs)),
         inputs=[],
-        fake_mode=FakeTensorMode(shape_env=ShapeEnv()),
+        fake_mode=FakeTensorMode(shape_env=symbolic.shape_env),
+        symbolic=symbolic,
     )
-    decoded.inputs.extend(_fake_inputs(job.inputs, fake_mode=decoded.fake_mode))
+    decoded.inputs.extend(_fake_inputs(job.inputs, decoded))
     # The run gets inputs of its own, so that what the graph changes in them stays out of what is compiled for.
-    _propagate(decoded, _fake_inputs(job.inputs, fake_mode=decoded.fake_mode))
+    _propagate(decoded, _fake_inputs(job.inputs, decoded))
     return decoded
 
 
@@ -99,78 +125,141 @@ def changes_constants(decoded: DecodedJob) -> bool:
     return any(tensor._version > 0 for tensor in held)
 
 
-def decode_input(given: Input, *, number: int, empty: Any = torch.empty) -> torch.Tensor:
-    """An input of a job; its elements are whatever `empty` (called as torch.empty is) leaves.
+def decode_input(given: Input, *, number: int, symbols: Symbols = NO_SYMBOLS, empty: Any = torch.empty) -> Any:
+    """An input of a job: an integer, or a tensor whose elements are whatever `empty` (called as torch.empty is) leaves.
 
     Raises:
         InvalidRequest: its specification is malformed.
     """
     what = f"input {number}"
+    if given.WhichOneof("kind") == "integer":
+        symbols.hint(given.integer, what=what)
+        return symbols.value(given.integer)
     if given.WhichOneof("kind") != "tensor":
         raise InvalidRequest(f"{what} is not set, or of a kind that is not known")
     # An input is no inference tensor, whatever mode the graph runs in.
     with torch.inference_mode(False):
-        tensor = decode_tensor(given.tensor, what=what, empty=empty)
+        tensor = decode_tensor(given.tensor, what=what, symbols=symbols, empty=empty)
         return torch.nn.Parameter(tensor, requires_grad=tensor.requires_grad) if given.is_parameter else tensor
 
 
-def _graph_module(graph: FxGraph) -> GraphModule:
+@dataclass(slots=True, kw_only=True)
+class _GraphReader:
+    """Rebuilds a graph and the graphs within it.
+
+    Attributes:
+        constants: the tensors that the graph holds, and where each lives; subgraphs hold none.
+        nodes_left: how many nodes may still come.
+    """
+
+    constants: Sequence[tuple[torch.Tensor, torch.device]]
+    nodes_left: int = MAX_NODES
+
+    def read(self, graph: graph_pb2.Graph, *, inputs: int) -> GraphModule:
+        """The graph that is compiled, which takes so many inputs."""
+        kinds = _check_outline(graph)
+        if kinds.count("placeholder") != inputs:
+            raise InvalidRequest(f"the graph has {kinds.count('placeholder')} placeholders for {inputs} inputs")
+        return self._read(graph, depth=0)
+
+    def _read(self, graph: graph_pb2.Graph, *, depth: int) -> GraphModule:
+        self.nodes_left -= len(graph.nodes)
+        if self.nodes_left < 0:
+            raise InvalidRequest(f"the graph has too many nodes; at most {MAX_NODES} are taken")
+        if depth > MAX_SUBGRAPH_DEPTH:
+            raise InvalidRequest(f"subgraphs are nested more than {MAX_SUBGRAPH_DEPTH} levels deep")
+        root = torch.nn.Module()
+        for number, subgraph in enumerate(graph.subgraphs):
+            _check_outline(subgraph)
+            setattr(root, _subgraph_name(number), self._read(subgraph, depth=depth + 1))
+        rebuilt = FxGraph()
+        nodes: list[Node] = []
+        values = ValueDecoder(nodes=nodes)
+        for number, node in enumerate(graph.nodes):
+            try:
+                nodes.append(self._read_node(node, graph, rebuilt, values, number=number, depth=depth))
+            except InvalidRequest as error:
+                where = f"node {number}" if depth == 0 else f"node {number} of a subgraph"
+                raise InvalidRequest(f"{where}: {error}") from None
+        _check_modes(nodes)
+        return _graph_module(root, rebuilt)
+
+    def _read_node(
+        self,
+        node: graph_pb2.Node,
+        graph: graph_pb2.Graph,
+        rebuilt: FxGraph,
+        values: ValueDecoder,
+        *,
+        number: int,
+        depth: int,
+    ) -> Node:
+        match node.WhichOneof("operation"):
+            case "placeholder":
+                return rebuilt.placeholder(f"input_{number}")
+            case "get_constant":
+                if depth or node.get_constant.constant >= len(self.constants):
+                    raise InvalidRequest(f"the graph holds no tensor with number {node.get_constant.constant}")
+                return _write_constant(*self.constants[node.get_constant.constant], rebuilt)
+            case "get_subgraph":
+                if node.get_subgraph.subgraph >= len(graph.subgraphs):
+                    raise InvalidRequest(f"the graph has no subgraph with number {node.get_subgraph.subgraph}")
+                return rebuilt.create_node("get_attr", _subgraph_name(node.get_subgraph.subgraph))
+            case "call":
+                return _decode_call(node.call, rebuilt, values)
+            case "output":
+                if node.output.HasField("result") != (depth > 0):
+                    raise InvalidRequest("a subgraph returns one structured value, the graph itself a list of values")
+                if depth:
+                    return rebuilt.output(values.read(node.output.result))
+                return rebuilt.output(tuple(values.read(value) for value in node.output.values))
+            case _:
+                raise InvalidRequest("it does nothing, or something that is not known")
+
+
+def _subgraph_name(number: int) -> str:
+    return f"subgraph_{number}"
+
+
+def _check_outline(graph: graph_pb2.Graph) -> list[str | None]:
+    kinds = [node.WhichOneof("operation") for node in graph.nodes]
+    if kinds.count("output") != 1 or kinds[-1] != "output":
+        raise InvalidRequest("a graph has exactly one output, which is its last node")
+    placeholders = kinds.count("placeholder")
+    if any(kind != "placeholder" for kind in kinds[:placeholders]):
+        raise InvalidRequest("a graph begins with its placeholders")
+    return list(kinds)
+
+
+def _check_modes(nodes: Sequence[Node]) -> None:
+    """Modes are left in the opposite order in which they were entered, before the graph ends."""
+    entered: list[tuple[str, Node]] = []
+    for node in nodes:
+        mode, left = find_mode_entered(node), find_mode_left(node)
+        if mode is not None:
+            entered.append((mode, node))
+        elif left is not None:
+            latest, by = entered.pop() if entered else ("none", None)
+            if latest != left or (node.args and node.args[0] is not by):
+                raise InvalidRequest(f"{left} is left in another order than it was entered")
+    if entered:
+        raise InvalidRequest(f"{entered[-1][0]} is entered and not left")
+
+
+def _graph_module(root: torch.nn.Module, graph: FxGraph) -> GraphModule:
     try:
-        return GraphModule(torch.nn.Module(), graph)
+        return GraphModule(root, graph)
     except Exception as error:
         # FX writes the graph as Python: an operator with too few operands, or an assignment to a literal, is none.
         raise GraphRejected.because(error, where="the graph cannot be written as Python") from error
 
 
-def _decode_graph(job: Job, *, constants: Sequence[tuple[torch.Tensor, torch.device]]) -> FxGraph:
-    graph = job.graph
-    kinds = [node.WhichOneof("operation") for node in graph.nodes]
-    if len(kinds) > MAX_NODES:
-        raise InvalidRequest(f"the graph has {len(kinds)} nodes; at most {MAX_NODES} are taken")
-    if kinds.count("output") != 1 or kinds[-1] != "output":
-        raise InvalidRequest("a graph has exactly one output, which is its last node")
-    if kinds.count("placeholder") != len(job.inputs) or any(kind != "placeholder" for kind in kinds[: len(job.inputs)]):
-        raise InvalidRequest(
-            f"the graph has {kinds.count('placeholder')} placeholders for {len(job.inputs)} inputs; it has to begin"
-            " with one for each"
-        )
-    rebuilt = FxGraph()
-    nodes: list[Node] = []
-    values = ValueDecoder(nodes=nodes)
-    for number, node in enumerate(graph.nodes):
-        try:
-            nodes.append(_decode_node(node, rebuilt, values, number=number, constants=constants))
-        except InvalidRequest as error:
-            raise InvalidRequest(f"node {number}: {error}") from None
-    return rebuilt
-
-
-def _decode_node(
-    node: graph_pb2.Node,
-    rebuilt: FxGraph,
-    values: ValueDecoder,
-    *,
-    number: int,
-    constants: Sequence[tuple[torch.Tensor, torch.device]],
-) -> Node:
-    match node.WhichOneof("operation"):
-        case "placeholder":
-            return rebuilt.placeholder(f"input_{number}")
-        case "get_constant":
-            if node.get_constant.constant >= len(constants):
-                raise InvalidRequest(f"the graph holds no tensor with number {node.get_constant.constant}")
-            return _write_constant(*constants[node.get_constant.constant], rebuilt)
-        case "call":
-            return _decode_call(node.call, rebuilt, values)
-        case "output":
-            return rebuilt.output(tuple(values.read(value) for value in node.output.values))
-        case _:
-            raise InvalidRequest("it does nothing, or something that is not known")
-
-
 def _decode_call(call: Call, rebuilt: FxGraph, values: ValueDecoder) -> Node:
     target = get_target(call.kind, name=call.target)
     args = tuple(values.read(argument) for argument in call.args)
+    if call.target == ENTER_AUTOCAST and args and isinstance(args[0], torch.device):
+        # Every "cuda" travels as a device; here it is meant as the text.
+        args = (args[0].type, *args[1:])
     kwargs = values.read_named(call.kwargs)
     objection = find_objection(call.kind, name=call.target, args=args, kwargs=kwargs)
     if objection is not None:
@@ -192,26 +281,64 @@ def _write_constant(tensor: torch.Tensor, device: torch.device, rebuilt: FxGraph
     return node
 
 
-def _fake_inputs(inputs: Sequence[Input], *, fake_mode: FakeTensorMode) -> list[FakeTensor]:
-    with fake_mode:
-        return [decode_input(given, number=number) for number, given in enumerate(inputs)]
+def _fake_inputs(inputs: Sequence[Input], decoded: DecodedJob) -> list[FakeTensor | torch.SymInt]:
+    with decoded.fake_mode:
+        return [
+            decode_input(given, number=number, symbols=decoded.symbolic.symbols) for number, given in enumerate(inputs)
+        ]
 
 
-def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor]) -> None:
+def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt]) -> None:
     """Gives every node its meta["example_value"], as Dynamo does; AOTAutograd's cache passes graphs without it by."""
     unused = iter(inputs)
-    # The graph may switch the grad mode; the context restores it even if the graph is cut short.
-    with decoded.fake_mode, torch.set_grad_enabled(torch.is_grad_enabled()):
+    versions = [_version(value) for value in inputs]
+    with decoded.fake_mode, _restoring_modes() as entered:
         for number, node in enumerate(decoded.graph_module.graph.nodes):
-            node.meta["example_value"] = next(unused) if node.op == "placeholder" else _run(node, number=number)
+            value = next(unused) if node.op == "placeholder" else _run(node, decoded.graph_module, number=number)
+            mode = find_mode_entered(node)
+            if mode is not None:
+                entered.append((mode, value))
+            elif find_mode_left(node) is not None:
+                entered.pop()
+            node.meta["example_value"] = value
+            _check_growth(value, number=number)
+            # Sizes that depend on elements: Dynamo notes at which node each becomes known.
+            bindings = compute_unbacked_bindings(decoded.symbolic.shape_env, value)
+            if bindings:
+                node.meta["unbacked_bindings"] = bindings
+    now = [_version(value) for value in inputs]
+    decoded.changed_inputs.update(number for number, version in enumerate(versions) if version != now[number])
 
 
-def _run(node: Node, *, number: int) -> object:
+def _version(value: object) -> int:
+    """Counts the writes to a tensor, through views of it, too; inference tensors count none."""
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+
+
+@contextmanager
+def _restoring_modes() -> Iterator[list[tuple[str, object]]]:
+    """Graphs switch modes of the thread; they are as before afterwards, even if the graph is cut short.
+
+    Yields a list for the modes that have been entered and not been left, each with what entering it gave.
+    """
+    entered: list[tuple[str, object]] = []
+    with torch.set_grad_enabled(torch.is_grad_enabled()), keeping_attention_backends():
+        try:
+            yield entered
+        finally:
+            for mode, value in reversed(entered):
+                leave_mode(mode, value)
+
+
+def _run(node: Node, owner: GraphModule, *, number: int) -> object:
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda other: other.meta["example_value"])
     if node.op == "output":
         return args[0]
-    if grows_without_tensors(node.target, args=args):
-        raise InvalidRequest(f"node {number}: {_name(node)} is called on plain numbers or lists")
+    if node.op == "get_attr":
+        return getattr(owner, str(node.target))
+    hazard = find_hazard(node.target, args=args)
+    if hazard is not None:
+        raise InvalidRequest(f"node {number} ({_name(node)}): {hazard}")
     try:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
@@ -219,6 +346,15 @@ def _run(node: Node, *, number: int) -> object:
     except Exception as error:
         # Whatever torch raises for a graph is an answer about the graph.
         raise GraphRejected.because(error, where=f"node {number} ({node.op} {_name(node)})") from error
+
+
+def _check_growth(value: object, *, number: int) -> None:
+    """Integers that a graph computes with stay of a size that can be computed with."""
+    if isinstance(value, torch.SymInt):
+        hint = value.node.hint
+        too_long = len(str(value.node.expr)) > _LONGEST_EXPRESSION
+        if too_long or (hint is not None and abs(int(hint)) > MAX_MAGNITUDE):
+            raise InvalidRequest(f"node {number}: an integer grows beyond what any size is")
 
 
 def _name(node: Node) -> str:

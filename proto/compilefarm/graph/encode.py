@@ -12,13 +12,20 @@ from torch.fx import GraphModule, Node
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.ambient import capture_ambient
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.constants import encode_constant
-from compilefarm.graph.decode import GraphRejected, changes_constants, decode_job
+from compilefarm.graph.constants import encode_constant, is_large
+from compilefarm.graph.decode import (
+    MAX_SUBGRAPH_DEPTH,
+    GraphRejected,
+    changes_constants,
+    decode_job,
+)
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.options import capture_options
+from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import find_objection, is_log_call, name_method, name_target
 from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
+from compilefarm.v1 import graph_pb2
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Call, Graph, Input
 from compilefarm.v1.job_pb2 import Job
@@ -45,11 +52,15 @@ class EncodedJob:
         job: the request.
         blobs: bytes of the tensors that the graph holds, by digest.
         cuda_devices: physical index of each CUDA device number in the request.
+        symbols: torch's value of each symbol of the job.
+        held: tensors that the graph holds and that are inputs of the job, after those of the graph.
     """
 
     job: Job
     blobs: Mapping[str, bytes]
     cuda_devices: tuple[int, ...]
+    symbols: tuple[torch.SymInt, ...]
+    held: tuple[torch.Tensor, ...]
 
 
 def encode_job(
@@ -71,9 +82,27 @@ def encode_job(
     Raises:
         Bypass: something about it cannot be said faithfully.
     """
-    writer = _GraphWriter(graph_module)
+    try:
+        return _encode(graph_module, example_inputs, options, environment, lift_all=False)
+    except _ConstantsChange:
+        return _encode(graph_module, example_inputs, options, environment, lift_all=True)
+
+
+class _ConstantsChange(Exception):
+    """The graph writes to a tensor that it holds: it is an input rather than a constant."""
+
+
+def _encode(
+    graph_module: GraphModule,
+    example_inputs: Sequence[object],
+    options: Mapping[str, object],
+    environment: Callable[[EnvironmentNeeds], Environment],
+    *,
+    lift_all: bool,
+) -> EncodedJob:
+    writer = _GraphWriter(graph_module, lift_all=lift_all)
     inputs = writer.write(example_inputs)
-    needs = _environment_needs(graph_module.graph, example_inputs, writer.devices)
+    needs = _environment_needs(graph_module.graph, (*example_inputs, *writer.held), writer.devices)
     device_types = [name for name, used in (("cpu", needs.cpu), ("cuda", needs.cuda_device is not None)) if used]
     job = Job(
         graph=writer.encoded,
@@ -81,10 +110,18 @@ def encode_job(
         options=capture_options(options, cuda=needs.cuda_device is not None),
         ambient=capture_ambient(device_types),
         environment=environment(needs),
+        symbols=writer.symbols.symbols(),
+        hints=writer.symbols.hints(),
     )
-    if writer.blobs:
-        _check_constants_unchanged(job, writer.blobs)
-    return EncodedJob(job=job, blobs=writer.blobs, cuda_devices=writer.devices.cuda_devices)
+    if writer.blobs or writer.aliased:
+        _check_unchanged(job, writer.blobs, aliased=writer.aliased)
+    return EncodedJob(
+        job=job,
+        blobs=writer.blobs,
+        cuda_devices=writer.devices.cuda_devices,
+        symbols=tuple(writer.symbols.values),
+        held=tuple(writer.held),
+    )
 
 
 @dataclass
@@ -95,23 +132,47 @@ class _GraphWriter:
     encoded: Graph = field(default_factory=Graph)
     blobs: dict[str, bytes] = field(default_factory=dict)
     devices: DeviceNumbers = field(default_factory=DeviceNumbers)
+    symbols: SymbolTable = field(default_factory=SymbolTable)
     numbers: dict[Node, int] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
+    lift_all: bool = False
+    lifted: dict[str, int] = field(default_factory=dict)
+    held: list[torch.Tensor] = field(default_factory=list)
+    subgraphs: dict[str, int] = field(default_factory=dict)
+    aliased: set[int] = field(default_factory=set)
+    depth: int = 0
 
     def write(self, example_inputs: Sequence[object]) -> list[Input]:
         """Writes all nodes and returns what the placeholders stand for."""
         placeholders = self.graph_module.graph.find_nodes(op="placeholder")
         if len(placeholders) != len(example_inputs):
             raise Bypass("input_count", f"{len(example_inputs)} inputs were given for {len(placeholders)} placeholders")
-        inputs = _encode_inputs(placeholders, example_inputs, devices=self.devices)
+        inputs = _encode_inputs(placeholders, example_inputs, devices=self.devices, symbols=self.symbols)
+        for node in self.graph_module.graph.find_nodes(op="get_attr"):
+            held = _attribute(self.graph_module, str(node.target))
+            if isinstance(held, torch.Tensor) and self._is_input(held):
+                self._lift(held, target=str(node.target), inputs=inputs)
+        self.aliased = _sharing_memory((*example_inputs, *self.held))
+        self.write_nodes()
+        return inputs
+
+    def write_nodes(self) -> None:
+        """Writes all nodes, placeholders first."""
+        placeholders = self.graph_module.graph.find_nodes(op="placeholder")
         values = ValueEncoder(numbers=self.numbers, devices=self.devices)
-        others = (node for node in self.graph_module.graph.nodes if node.op != "placeholder")
-        for node in (*placeholders, *others):
+        for node in placeholders:
+            self._node(node, values)
+            self.numbers[node] = len(self.encoded.nodes) - 1
+        for _ in self.lifted:
+            self.encoded.nodes.add().placeholder.SetInParent()
+        for node in (node for node in self.graph_module.graph.nodes if node.op != "placeholder"):
+            if node.op == "get_attr" and str(node.target) in self.lifted:
+                self.numbers[node] = len(placeholders) + self.lifted[str(node.target)]
+                continue
             if node.op == "call_function" and is_log_call(node.target) and not node.users:
                 continue
             self._node(node, values)
             self.numbers[node] = len(self.encoded.nodes) - 1
-        return inputs
 
     def _node(self, node: Node, values: ValueEncoder) -> None:
         into = self.encoded.nodes.add()
@@ -122,10 +183,13 @@ class _GraphWriter:
         elif node.op in ("call_function", "call_method"):
             _encode_call(node, into.call, values)
         elif node.op == "get_attr":
-            into.get_constant.constant = self._constant(str(node.target))
+            self._attribute(str(node.target), into)
         elif node.op == "output":
             into.output.SetInParent()
             results = node.args[0]
+            if self.depth:
+                values.write(results, into=into.output.result)
+                return
             if not isinstance(results, tuple | list):
                 raise Bypass("output_structure", "the graph returns a single result; wrap it in a tuple")
             for result in results:
@@ -133,18 +197,46 @@ class _GraphWriter:
         else:
             raise Bypass("module_call", f"the graph calls the module {node.target}; capture it with Dynamo")
 
-    def _constant(self, target: str) -> int:
-        if target not in self.constants:
-            self.constants[target] = len(self.encoded.constants)
-            self._write_constant(target)
-        return self.constants[target]
+    def _is_input(self, held: torch.Tensor) -> bool:
+        """Whether a tensor that the graph holds is passed to it rather than made part of it."""
+        return self.lift_all or held.requires_grad or isinstance(held, torch.nn.Parameter) or is_large(held)
 
-    def _write_constant(self, target: str) -> None:
+    def _lift(self, held: torch.Tensor, *, target: str, inputs: list[Input]) -> None:
+        if target not in self.lifted:
+            self.lifted[target] = len(self.lifted)
+            self.held.append(held)
+            inputs.append(
+                _encode_tensor_input(
+                    held, held, devices=self.devices, symbols=self.symbols, what=f"the tensor {target}"
+                )
+            )
+
+    def _attribute(self, target: str, into: graph_pb2.Node) -> None:
         held = _attribute(self.graph_module, target)
         if isinstance(held, GraphModule):
-            raise Bypass("subgraph", f"the graph refers to the subgraph {target}")
-        if not isinstance(held, torch.Tensor):
+            if target not in self.subgraphs:
+                self.subgraphs[target] = len(self.encoded.subgraphs)
+                self._write_subgraph(held, what=target)
+            into.get_subgraph.subgraph = self.subgraphs[target]
+        elif isinstance(held, torch.Tensor):
+            if target not in self.constants:
+                self.constants[target] = len(self.encoded.constants)
+                self._write_constant(held, target=target)
+            into.get_constant.constant = self.constants[target]
+        else:
             raise Bypass("attribute", f"the graph reads {target}, a {type(held).__name__}")
+
+    def _write_subgraph(self, held: GraphModule, *, what: str) -> None:
+        if self.depth >= MAX_SUBGRAPH_DEPTH:
+            raise Bypass("subgraph", f"the subgraph {what} is nested more than {MAX_SUBGRAPH_DEPTH} levels deep")
+        writer = _GraphWriter(
+            held, encoded=self.encoded.subgraphs.add(), blobs=self.blobs, devices=self.devices, depth=self.depth + 1
+        )
+        writer.write_nodes()
+
+    def _write_constant(self, held: torch.Tensor, *, target: str) -> None:
+        if self.depth:
+            raise Bypass("graph_state", f"a subgraph holds the tensor {target}")
         constant = self.encoded.constants.add()
         content = encode_constant(
             held, into=constant, devices=self.devices, what=f"the tensor {target} that the graph holds"
@@ -152,16 +244,38 @@ class _GraphWriter:
         self.blobs[constant.digest] = content
 
 
-def _check_constants_unchanged(job: Job, blobs: Mapping[str, bytes]) -> None:
-    # Graphs that hold tensors are rare, so that a run on fake tensors may be spent on each.
+def _check_unchanged(job: Job, blobs: Mapping[str, bytes], *, aliased: set[int]) -> None:
+    """Checks that the graph writes neither to tensors that it holds nor to inputs that share memory with others.
+
+    Inputs that are only read may share memory without that deciding anything (AOTAutograd looks at it where one is
+    written to: torch/_functorch/_aot_autograd/runtime_wrappers.py, merge_view_inputs).
+    """
+    # Such graphs are rare, so that a run on fake tensors may be spent on each.
     try:
         # Inference tensors count no writes.
         with torch.inference_mode(False), torch.no_grad():
-            changed = changes_constants(decode_job(job, blobs=blobs))
+            decoded = decode_job(job, blobs=blobs)
     except (GraphRejected, InvalidRequest) as error:
-        raise Bypass("graph_state", f"the graph holds tensors and does not run on fake ones: {error}") from error
+        what = "holds tensors" if blobs else "has inputs that share memory"
+        raise Bypass("graph_state", f"the graph {what} and does not run on fake ones: {error}") from error
+    if changes_constants(decoded):
+        raise _ConstantsChange
+    changed = sorted(decoded.changed_inputs & aliased)
     if changed:
-        raise Bypass("graph_state", "the graph changes a tensor that it holds itself")
+        raise Bypass("aliased_inputs", f"the graph changes input {changed[0]}, which shares memory with another input")
+
+
+def _sharing_memory(example_inputs: Sequence[object]) -> set[int]:
+    """Numbers of the inputs that share memory with others."""
+    storages: dict[int, list[int]] = {}
+    held = []
+    for number, given in enumerate(example_inputs):
+        if isinstance(given, torch.Tensor):
+            # torch keeps one Python object for a storage as long as somebody holds it.
+            storage = given.untyped_storage()
+            held.append(storage)
+            storages.setdefault(id(storage), []).append(number)
+    return {number for numbers in storages.values() if len(numbers) > 1 for number in numbers}
 
 
 def _attribute(module: object, path: str) -> object:
@@ -193,28 +307,34 @@ def _check_device_numbers(node: Node) -> None:
 
 
 def _encode_inputs(
-    placeholders: Sequence[Node], example_inputs: Sequence[object], *, devices: DeviceNumbers
+    placeholders: Sequence[Node], example_inputs: Sequence[object], *, devices: DeviceNumbers, symbols: SymbolTable
 ) -> list[Input]:
     inputs = []
-    storages: dict[int, tuple[int, object]] = {}
     for number, (node, given) in enumerate(zip(placeholders, example_inputs, strict=True)):
         what = f"input {number}"
+        traced = node.meta.get("example_value")
+        if isinstance(given, torch.SymInt) or (type(given) is int and isinstance(traced, torch.SymInt)):
+            symbol = traced if isinstance(traced, torch.SymInt) else given
+            inputs.append(Input(integer=symbols.encode(symbol, what=what)))
+            continue
         tensor = _input_tensor(node, given, what=what)
-        storage = given.untyped_storage()  # type: ignore[attr-defined]
-        # torch keeps one Python object for a storage as long as somebody holds it.
-        other, _ = storages.setdefault(id(storage), (number, storage))
-        if other != number:
-            raise Bypass("aliased_inputs", f"{what} shares memory with input {other}")
-        encoded = Input(is_parameter=isinstance(given, torch.nn.Parameter))
-        encode_tensor(tensor, into=encoded.tensor, devices=devices)
-        inputs.append(encoded)
+        inputs.append(_encode_tensor_input(tensor, given, devices=devices, symbols=symbols, what=what))
     return inputs
+
+
+def _encode_tensor_input(
+    tensor: torch.Tensor, given: object, *, devices: DeviceNumbers, symbols: SymbolTable, what: str
+) -> Input:
+    check_plain(tensor, what=what)
+    encoded = Input(is_parameter=isinstance(given, torch.nn.Parameter))
+    encode_tensor(tensor, into=encoded.tensor, devices=devices, symbols=symbols, what=what)
+    return encoded
 
 
 def _input_tensor(node: Node, given: object, *, what: str) -> torch.Tensor:
     """The tensor that describes an input: what Dynamo traced with, where it left that."""
-    if isinstance(given, int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise Bypass("dynamic_shapes", f"{what} is a number; the farm takes static shapes so far")
+    if isinstance(given, int | float | torch.SymFloat | torch.SymBool):
+        raise Bypass("number_input", f"{what} is a {type(given).__name__}; the farm takes tensors and dynamic integers")
     if not isinstance(given, torch.Tensor):
         raise Bypass("input_type", f"{what} is a {type(given).__module__}.{type(given).__qualname__}, not a tensor")
     check_plain(given, what=what)

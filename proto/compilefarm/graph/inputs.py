@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from compilefarm.core.expressions import check_symbols
 from compilefarm.graph.decode import decode_input
+from compilefarm.graph.symbols import Symbols
 from compilefarm.v1.job_pb2 import Job
 
 
-def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor]:
+def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor | int]:
     """Real tensors for the inputs of a job, in shape, strides, storage offset, dtype, device and requires_grad.
+
+    Sizes and integers that differ from call to call are what the job's hints say.
 
     Integers are zero, so that indices stay valid. Booleans are true, so that attention masks leave something to attend
     to. Floats of one dimension lie between 0.5 and 1.5: they are scales, biases and variances, of which some have to be
@@ -24,10 +28,13 @@ def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor]:
         InvalidRequest: an input is malformed.
     """
     generator = torch.Generator().manual_seed(seed)
-    inputs = [decode_input(given, number=number) for number, given in enumerate(job.inputs)]
+    check_symbols(job)
+    symbols = Symbols(hints=tuple(job.hints), values=tuple(job.hints))
+    inputs = [decode_input(given, number=number, symbols=symbols) for number, given in enumerate(job.inputs)]
     with torch.inference_mode(False), torch.no_grad():
-        for tensor in inputs:
-            tensor.copy_(_elements(tensor, generator=generator))
+        for given in inputs:
+            if isinstance(given, torch.Tensor):
+                given.copy_(_elements(given, generator=generator))
     return inputs
 
 

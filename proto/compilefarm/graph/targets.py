@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Node
+from torch.nn.attention import SDPBackend
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
@@ -30,6 +31,7 @@ PYTHON_FUNCTION = TargetKind.TARGET_KIND_PYTHON_FUNCTION
 OPERATOR_OVERLOAD = TargetKind.TARGET_KIND_OPERATOR_OVERLOAD
 OPERATOR_PACKET = TargetKind.TARGET_KIND_OPERATOR_PACKET
 TENSOR_METHOD = TargetKind.TARGET_KIND_TENSOR_METHOD
+HIGHER_ORDER_OPERATOR = TargetKind.TARGET_KIND_HIGHER_ORDER_OPERATOR
 
 # Modules whose functions compute on tensors and do nothing else.
 _FUNCTION_MODULES = frozenset(
@@ -40,7 +42,6 @@ _FUNCTION_MODULES = frozenset(
         "torch._C._sparse",
         "torch._C._special",
         "torch._linalg_utils",
-        "torch._lowrank",
         "torch.functional",
         "torch.masked._ops",
         "torch.nn.functional",
@@ -50,13 +51,38 @@ _FUNCTION_MODULES = frozenset(
 # Of the functions that torch/__init__.py and torch/functional.py define in Python; most others set global state.
 _PYTHON_FUNCTIONS_OF_TORCH = frozenset(
     {
-        "align_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_tensors", "cartesian_prod",
-        "cdist", "chain_matmul", "einsum", "meshgrid", "norm", "split", "stft", "sym_float", "sym_int", "sym_ite",
-        "sym_max", "sym_min", "sym_not", "tensordot", "unique_consecutive",
+        "_check", "_check_is_size", "align_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag",
+        "broadcast_tensors", "cartesian_prod", "cdist", "chain_matmul", "einsum", "meshgrid", "norm", "split", "stft",
+        "sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sum", "tensordot",
+        "unique_consecutive",
     }
 )  # fmt: skip
 # Dynamo writes torch.no_grad() inside a model as a pair of calls of this one; it changes the mode of the thread alone.
 GRAD_MODE = "torch._C._set_grad_enabled"
+# The same for torch.autocast, and for torch.nn.attention.sdpa_kernel, which changes the mode of the process.
+ENTER_AUTOCAST = "torch.amp.autocast_mode._enter_autocast"
+ENTER_INFERENCE = "torch.autograd.grad_mode._enter_inference_mode"
+SDPA_BACKEND = "torch.nn.attention._backend_from_string"
+SDPA_KERNEL = "torch.nn.attention._sdpa_kernel"
+# What torch.vmap becomes.
+_PREDISPATCH = "torch._functorch.predispatch"
+ENTER_VMAP = f"{_PREDISPATCH}._vmap_increment_nesting"
+_BATCHING = tuple(
+    f"{_PREDISPATCH}.{name}" for name in ("_add_batch_dim", "_remove_batch_dim", "lazy_load_decompositions")
+)
+# What leaves each mode that is entered.
+_EXITS = {
+    ENTER_AUTOCAST: "torch.amp.autocast_mode._exit_autocast",
+    ENTER_INFERENCE: "torch.autograd.grad_mode._exit_inference_mode",
+    ENTER_VMAP: f"{_PREDISPATCH}._vmap_decrement_nesting",
+}
+_MODES = (*_EXITS, *_EXITS.values(), SDPA_BACKEND, SDPA_KERNEL, *_BATCHING)
+# Operators that call subgraphs and do nothing else: torch/_higher_order_ops and torch/_functorch/autograd_function.py.
+_HIGHER_ORDER = (
+    "associative_scan", "autograd_function_apply", "cond", "flex_attention", "invoke_subgraph", "map_impl", "scan",
+    "tag_activation_checkpoint", "while_loop", "wrap", "wrap_activation_checkpoint", "wrap_with_autocast",
+    "wrap_with_set_grad_enabled",
+)  # fmt: skip
 # Operators and functions, by the name they have in torch or in aten, that read files or foreign memory, print, change
 # the state of the process, belong to a tracer or to another device, or exist for torch's own tests.
 _FORBIDDEN = frozenset(
@@ -88,6 +114,8 @@ _GROWING = frozenset(
     {operator.add, operator.iadd, operator.mul, operator.imul, operator.pow, operator.ipow, pow}
     | {operator.lshift, operator.ilshift}
 )
+_FOLDS = frozenset({sum, max, min})
+_MOST_DIGITS = 400
 # What builtins.getattr may read.
 ATTRIBUTES = frozenset(
     {"H", "T", "device", "dtype", "imag", "itemsize", "layout", "mH", "mT", "nbytes", "ndim", "real", "requires_grad",
@@ -110,7 +138,7 @@ _FORBIDDEN_METHODS = frozenset(
     {
         "apply_", "as_subclass", "backward", "data_ptr", "is_shared", "map2_", "map_", "module_load", "numpy",
         "record_stream", "register_hook", "register_post_accumulate_grad_hook", "reinforce", "retain_grad", "set_",
-        "share_memory_", "storage", "storage_type", "tolist", "type", "typed_storage", "untyped_storage",
+        "share_memory_", "storage", "storage_type", "tolist", "typed_storage", "untyped_storage",
     }
 )  # fmt: skip
 
@@ -127,7 +155,10 @@ def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
         # torch/_ops.py: OpOverloadPacket; "aten::add" is the name that its overloads share.
         return OPERATOR_PACKET, _check_operator(target._qualified_op_name, kind=OPERATOR_PACKET)
     if isinstance(target, HigherOrderOperator):
-        raise Bypass("higher_order_operator", f"the graph uses the higher-order operator {target}")
+        name = target.name()
+        if higher_order_operators().get(name) is target:
+            return HIGHER_ORDER_OPERATOR, name
+        raise Bypass("higher_order_operator", f"the graph uses the higher-order operator {name}")
     # Only types whose equality is known: a user's callable may define its own.
     if type(target) in (BuiltinFunctionType, FunctionType):
         for kind, names in ((PYTHON_FUNCTION, _python_names()), (TORCH_FUNCTION, _torch_names())):
@@ -159,6 +190,8 @@ def get_target(kind: TargetKind.ValueType, *, name: str) -> Callable[..., Any] |
         target = name if name in _tensor_methods() else None
     elif kind in (OPERATOR_OVERLOAD, OPERATOR_PACKET):
         target = _find_operator(name, kind=kind)
+    elif kind == HIGHER_ORDER_OPERATOR:
+        target = higher_order_operators().get(name)
     elif kind == PYTHON_FUNCTION:
         target = _python_functions().get(name)
     elif kind == TORCH_FUNCTION:
@@ -183,16 +216,89 @@ def find_objection(
         return f"only the attributes {', '.join(sorted(ATTRIBUTES))} may be read"
     if name == GRAD_MODE and not (len(args) == 1 and isinstance(args[0], bool) and not kwargs):
         return "the grad mode is switched by one literal"
+    if name in (ENTER_AUTOCAST, ENTER_INFERENCE) and (
+        kwargs or not args or any(isinstance(argument, Node) for argument in args)
+    ):
+        return "a mode is entered with literals"
+    if name == SDPA_BACKEND and not (len(args) == 1 and args[0] in SDPBackend.__members__ and not kwargs):
+        return "a backend for attention is named by one literal"
+    if name == "type" and not (len(args) == 2 and isinstance(args[1], torch.dtype) and not kwargs):
+        return "type converts to a dtype and does nothing else"
     return None
 
 
-def grows_without_tensors(target: object, *, args: Sequence[object]) -> bool:
-    """Whether a call may take any time and memory, because it computes on numbers or lists instead of tensors."""
-    return (
-        type(target) is BuiltinFunctionType
-        and target in _GROWING
-        and not any(isinstance(argument, torch.Tensor) for argument in args)
-    )
+def find_mode_entered(node: Node) -> str | None:
+    """The mode of the thread that a node enters until another leaves it; None if it enters none."""
+    return _entering().get(node.target) if node.op == "call_function" else None
+
+
+def find_mode_left(node: Node) -> str | None:
+    """The mode of the thread that a node leaves; None if it leaves none."""
+    return _leaving().get(node.target) if node.op == "call_function" else None
+
+
+def leave_mode(mode: str, entered: Any) -> None:
+    """Leaves a mode in the place of the node that should have left it; `entered` is what entering it gave."""
+    leave = _torch_functions()[_EXITS[mode]]
+    leave(*(() if mode == ENTER_VMAP else (entered,)))
+
+
+@functools.cache
+def _entering() -> Mapping[object, str]:
+    return {_torch_functions()[name]: name for name in _EXITS}
+
+
+@functools.cache
+def _leaving() -> Mapping[object, str]:
+    return {_torch_functions()[leave]: enter for enter, leave in _EXITS.items()}
+
+
+def cacheable_names() -> list[str]:
+    """What graphs may call beyond what torch saves by itself, as torch names it in the setting that adds to that."""
+    # torch/_ops.py: HigherOrderOperator.cacheable; torch/_functorch/_aot_autograd/autograd_cache.py: check_node_safe.
+    return [*_MODES, *(f"{operator.__module__}.{operator.__name__}" for operator in higher_order_operators().values())]
+
+
+@functools.cache
+def higher_order_operators() -> Mapping[str, HigherOrderOperator]:
+    """The higher-order operators that a graph may call, by name."""
+    # The package registers its operators when it is imported; torch/_ops.py keeps them by name.
+    import torch._higher_order_ops  # noqa: F401
+    from torch._ops import _higher_order_ops
+
+    return {name: _higher_order_ops[name] for name in _HIGHER_ORDER if name in _higher_order_ops}
+
+
+def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
+    """Why a call that is about to run on these values might take any time and memory; None if nothing says so.
+
+    Python's own functions know no bounds on plain numbers, texts and lists; Dynamo folds such calls away.
+    """
+    if type(target) is not BuiltinFunctionType or target not in _python_names():
+        return None
+    if target not in (getattr, operator.getitem) and any(isinstance(argument, str) for argument in args):
+        return "an operator is called on text"
+    on_tensors = any(isinstance(argument, torch.Tensor) for argument in args)
+    if target in _GROWING and not on_tensors and not any(map(_is_symbolic, args)):
+        return "an operator that grows is called on plain numbers or lists"
+    if target is operator.setitem and not isinstance(args[0] if args else None, torch.Tensor):
+        return "an item of something that is no tensor is set"
+    if target in _FOLDS and len(args) == 1 and isinstance(args[0], torch.Tensor):
+        return "a tensor is iterated over"
+    if target is sum and any(isinstance(item, list | tuple | str) for item in _items(args)):
+        return "lists are added up"
+    if target is round and len(args) > 1 and not (isinstance(args[1], int) and abs(args[1]) <= _MOST_DIGITS):
+        return "a number is rounded to that many digits"
+    return None
+
+
+def _is_symbolic(value: object) -> bool:
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _items(args: Sequence[object]) -> Iterator[object]:
+    for argument in args:
+        yield from argument if isinstance(argument, list | tuple) else ()
 
 
 def is_log_call(target: object) -> bool:
@@ -213,7 +319,8 @@ def _torch_functions() -> Mapping[str, Callable[..., Any]]:
         *((name, False) for name in trace_rules.torch_non_c_binding_in_graph_functions),
     )
     admitted = (name for name, compiled in names if _is_admitted(name, compiled=compiled))
-    found = ((name, trace_rules.load_object(name)) for name in admitted)
+    # Dynamo's tables hold these in some releases only.
+    found = ((name, trace_rules.load_object(name)) for name in (*admitted, *_MODES))
     return {name: function for name, function in found if type(function) in (BuiltinFunctionType, FunctionType)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -11,6 +11,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.devices import DeviceNumbers, decode_device
 from compilefarm.graph.dtypes import get_dtype, name_dtype, name_of
+from compilefarm.graph.symbols import NO_SYMBOLS, Symbols, SymbolTable, find_hint
 from compilefarm.v1.graph_pb2 import Dimension, TensorSpec
 
 # More than any machine holds; keeps products of sizes and strides away from 64 bits.
@@ -32,47 +33,61 @@ def check_plain(tensor: torch.Tensor, *, what: str) -> None:
         raise Bypass("layout", f"{what} is a {layout} tensor")
     if tensor.is_conj() or tensor.is_neg():
         raise Bypass("lazy_view", f"{what} is a lazily conjugated or negated view; resolve_conj() or resolve_neg() it")
-    if any(isinstance(number, torch.SymInt) for number in (*tensor.shape, *tensor.stride(), tensor.storage_offset())):
-        raise Bypass("dynamic_shapes", f"{what} has symbolic sizes; the farm takes static shapes so far")
-    if _may_overlap(tensor.shape, tensor.stride()):
+    if _may_overlap(_hints(tensor.shape, what=what), _hints(tensor.stride(), what=what)):
         raise Bypass("overlapping_strides", f"{what} has elements that share memory, as expand() makes them")
 
 
-def encode_tensor(tensor: torch.Tensor, *, into: TensorSpec, devices: DeviceNumbers) -> None:
-    """Writes what a plain tensor looks like."""
+def encode_tensor(
+    tensor: torch.Tensor, *, into: TensorSpec, devices: DeviceNumbers, symbols: SymbolTable, what: str
+) -> None:
+    """Writes what a plain tensor looks like.
+
+    Raises:
+        Bypass: a size cannot be said.
+    """
     into.dtype = name_dtype(tensor.dtype)
     into.device.CopyFrom(devices.encode(tensor.device))
-    into.shape.extend(Dimension(size=size) for size in tensor.shape)
-    into.stride.extend(Dimension(size=stride) for stride in tensor.stride())
-    if tensor.storage_offset():
-        into.storage_offset.size = tensor.storage_offset()
+    for size in tensor.shape:
+        symbols.encode_dimension(size, into=into.shape.add(), what=what)
+    for stride in tensor.stride():
+        symbols.encode_dimension(stride, into=into.stride.add(), what=what)
+    if find_hint(tensor.storage_offset()) != 0:
+        symbols.encode_dimension(tensor.storage_offset(), into=into.storage_offset, what=what)
     into.requires_grad = tensor.requires_grad
 
 
 def look_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two plain tensors have one specification."""
+    """Whether two plain tensors have one specification in the call at hand."""
     return all(
         get(first) == get(second)
         for get in (
             lambda tensor: (tensor.dtype, tensor.device, tensor.requires_grad),
-            lambda tensor: (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()),
+            lambda tensor: _hints((*tensor.shape, *tensor.stride(), tensor.storage_offset()), what="an input"),
         )
     )
 
 
-def decode_tensor(spec: TensorSpec, *, what: str, empty: Callable[..., torch.Tensor] = torch.empty) -> torch.Tensor:
+def decode_tensor(
+    spec: TensorSpec,
+    *,
+    what: str,
+    symbols: Symbols = NO_SYMBOLS,
+    empty: Callable[..., torch.Tensor] = torch.empty,
+) -> torch.Tensor:
     """A tensor that looks as the specification says; its elements are whatever `empty` leaves.
 
     Args:
         spec: the specification.
         what: the tensor's role, for messages.
+        symbols: what its sizes may refer to.
         empty: makes the storage; called as torch.empty is.
 
     Raises:
         InvalidRequest: the specification contradicts itself or is out of bounds.
     """
-    shape, stride = _numbers(spec.shape, what=what), _numbers(spec.stride, what=what)
-    offset = _numbers([spec.storage_offset], what=what)[0] if spec.HasField("storage_offset") else 0
+    # Checked as they are in the call at hand: to look at a symbol is to put a guard on it.
+    shape, stride = _numbers(spec.shape, symbols, what=what), _numbers(spec.stride, symbols, what=what)
+    offset = _numbers([spec.storage_offset], symbols, what=what)[0] if spec.HasField("storage_offset") else 0
     extent = _extent(shape, stride, what=what) + offset
     if extent > MAX_ELEMENTS:
         raise InvalidRequest(f"{what} spans {extent} elements; at most {MAX_ELEMENTS} are taken")
@@ -81,16 +96,23 @@ def decode_tensor(spec: TensorSpec, *, what: str, empty: Callable[..., torch.Ten
     dtype, device = get_dtype(spec.dtype), decode_device(spec.device)
     if spec.requires_grad and not (dtype.is_floating_point or dtype.is_complex):
         raise InvalidRequest(f"{what} wants gradients, which {spec.dtype} has not")
-    storage = empty(extent, dtype=dtype, device=device)
+    sizes, steps = [symbols.value(size) for size in spec.shape], [symbols.value(step) for step in spec.stride]
+    start = symbols.value(spec.storage_offset) if spec.HasField("storage_offset") else 0
+    storage = empty(_reach(sizes, steps) + start if extent else 0, dtype=dtype, device=device)
     # set_() and not as_strided(): an input owns its storage, it is no view of another tensor.
-    tensor = storage.new_empty(0).set_(storage.untyped_storage(), offset, shape, stride)
+    tensor = storage.new_empty(0).set_(storage.untyped_storage(), start, sizes, steps)
     return tensor.requires_grad_(spec.requires_grad)
 
 
-def _numbers(dimensions: Sequence[Dimension], *, what: str) -> list[int]:
-    if any(dimension.WhichOneof("value") != "size" for dimension in dimensions):
-        raise InvalidRequest(f"{what} has a size, stride or offset that is not set")
-    numbers = [dimension.size for dimension in dimensions]
+def _hints(numbers: Iterable[int | torch.SymInt], *, what: str) -> list[int]:
+    hints = [find_hint(number) for number in numbers]
+    if None in hints:
+        raise Bypass("unbacked_input", f"{what} has a size of which is not known what it is now")
+    return hints  # type: ignore[return-value]  # checked above
+
+
+def _numbers(dimensions: Sequence[Dimension], symbols: Symbols, *, what: str) -> list[int]:
+    numbers = [symbols.hint(dimension, what=what) for dimension in dimensions]
     if any(number < 0 for number in numbers):
         raise InvalidRequest(f"{what} has a negative size, stride or offset in {numbers}")
     return numbers
@@ -102,8 +124,10 @@ def _extent(shape: Sequence[int], stride: Sequence[int], *, what: str) -> int:
             f"{what} has {len(shape)} sizes and {len(stride)} strides; as many of each, at most {MAX_DIMENSIONS}, are"
             " expected"
         )
-    if 0 in shape:
-        return 0
+    return 0 if 0 in shape else _reach(shape, stride)
+
+
+def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 

@@ -8,6 +8,7 @@ endian each. The child has no other way out.
 import builtins
 import collections.abc
 import compilefarm.v1.environment_pb2
+import compilefarm.v1.graph_pb2
 import compilefarm.v1.job_pb2
 import compilefarm.v1.manifest_pb2
 import google.protobuf.descriptor
@@ -267,7 +268,7 @@ class CompileResult(google.protobuf.message.Message):
         """Libraries it needs."""
 
     @property
-    def guards(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+    def guards(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[compilefarm.v1.graph_pb2.Expression]:
         """Guards that the compile added."""
 
     @property
@@ -279,7 +280,7 @@ class CompileResult(google.protobuf.message.Message):
         *,
         program: compilefarm.v1.manifest_pb2.Blob | None = ...,
         libraries: collections.abc.Iterable[compilefarm.v1.manifest_pb2.Library] | None = ...,
-        guards: collections.abc.Iterable[builtins.str] | None = ...,
+        guards: collections.abc.Iterable[compilefarm.v1.graph_pb2.Expression] | None = ...,
         timings: collections.abc.Iterable[compilefarm.v1.manifest_pb2.Timing] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["program", b"program"]) -> builtins.bool: ...

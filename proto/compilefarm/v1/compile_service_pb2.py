@@ -16,29 +16,31 @@ from compilefarm.v1 import job_pb2 as compilefarm_dot_v1_dot_job__pb2
 from compilefarm.v1 import manifest_pb2 as compilefarm_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$compilefarm/v1/compile_service.proto\x12\x0e\x63ompilefarm.v1\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\"1\n\rLookupRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\"<\n\x0eLookupResponse\x12*\n\x08manifest\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.Manifest\"2\n\x0e\x43ompileRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\"\xa4\x01\n\x0f\x43ompileResponse\x12,\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.AcceptedH\x00\x12,\n\x08progress\x18\x02 \x01(\x0b\x32\x18.compilefarm.v1.ProgressH\x00\x12,\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x18.compilefarm.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"C\n\x08\x41\x63\x63\x65pted\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\tkey_parts\x18\x02 \x03(\x0b\x32\x17.compilefarm.v1.KeyPart\"m\n\x08Progress\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.compilefarm.v1.Phase\x12\x17\n\x0f\x65lapsed_seconds\x18\x02 \x01(\x01\x12\x12\n\njobs_ahead\x18\x03 \x01(\r\x12\x0e\n\x06worker\x18\x04 \x01(\t\"\x9f\x01\n\x08\x46inished\x12(\n\x07outcome\x18\x01 \x01(\x0e\x32\x17.compilefarm.v1.Outcome\x12,\n\x08manifest\x18\x02 \x01(\x0b\x32\x18.compilefarm.v1.ManifestH\x00\x12\x31\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailureH\x00\x42\x08\n\x06result*]\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0f\n\x0bOUTCOME_HIT\x10\x01\x12\x14\n\x10OUTCOME_COMPILED\x10\x02\x12\x12\n\x0eOUTCOME_JOINED\x10\x03\x32\xa7\x01\n\x0e\x43ompileService\x12G\n\x06Lookup\x12\x1d.compilefarm.v1.LookupRequest\x1a\x1e.compilefarm.v1.LookupResponse\x12L\n\x07\x43ompile\x12\x1e.compilefarm.v1.CompileRequest\x1a\x1f.compilefarm.v1.CompileResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$compilefarm/v1/compile_service.proto\x12\x0e\x63ompilefarm.v1\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\"1\n\rLookupRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\"<\n\x0eLookupResponse\x12*\n\x08manifest\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.Manifest\"^\n\x0e\x43ompileRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\x12*\n\x08priority\x18\x02 \x01(\x0e\x32\x18.compilefarm.v1.Priority\"\xa4\x01\n\x0f\x43ompileResponse\x12,\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.AcceptedH\x00\x12,\n\x08progress\x18\x02 \x01(\x0b\x32\x18.compilefarm.v1.ProgressH\x00\x12,\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x18.compilefarm.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"C\n\x08\x41\x63\x63\x65pted\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\tkey_parts\x18\x02 \x03(\x0b\x32\x17.compilefarm.v1.KeyPart\"\xb0\x01\n\x08Progress\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.compilefarm.v1.Phase\x12\x17\n\x0f\x65lapsed_seconds\x18\x02 \x01(\x01\x12\x12\n\njobs_ahead\x18\x03 \x01(\r\x12\x0e\n\x06worker\x18\x04 \x01(\t\x12\x1e\n\x16\x65stimated_wait_seconds\x18\x05 \x01(\x01\x12!\n\x19\x65stimated_compile_seconds\x18\x06 \x01(\x01\"\x9f\x01\n\x08\x46inished\x12(\n\x07outcome\x18\x01 \x01(\x0e\x32\x17.compilefarm.v1.Outcome\x12,\n\x08manifest\x18\x02 \x01(\x0b\x32\x18.compilefarm.v1.ManifestH\x00\x12\x31\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailureH\x00\x42\x08\n\x06result*m\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x17\n\x13PRIORITY_BACKGROUND\x10\x02\x12\x14\n\x10PRIORITY_PREWARM\x10\x03*v\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0f\n\x0bOUTCOME_HIT\x10\x01\x12\x14\n\x10OUTCOME_COMPILED\x10\x02\x12\x12\n\x0eOUTCOME_JOINED\x10\x03\x12\x17\n\x13OUTCOME_QUARANTINED\x10\x04\x32\xa7\x01\n\x0e\x43ompileService\x12G\n\x06Lookup\x12\x1d.compilefarm.v1.LookupRequest\x1a\x1e.compilefarm.v1.LookupResponse\x12L\n\x07\x43ompile\x12\x1e.compilefarm.v1.CompileRequest\x1a\x1f.compilefarm.v1.CompileResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.compile_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_OUTCOME']._serialized_start=787
-  _globals['_OUTCOME']._serialized_end=880
+  _globals['_PRIORITY']._serialized_start=899
+  _globals['_PRIORITY']._serialized_end=1008
+  _globals['_OUTCOME']._serialized_start=1010
+  _globals['_OUTCOME']._serialized_end=1128
   _globals['_LOOKUPREQUEST']._serialized_start=113
   _globals['_LOOKUPREQUEST']._serialized_end=162
   _globals['_LOOKUPRESPONSE']._serialized_start=164
   _globals['_LOOKUPRESPONSE']._serialized_end=224
   _globals['_COMPILEREQUEST']._serialized_start=226
-  _globals['_COMPILEREQUEST']._serialized_end=276
-  _globals['_COMPILERESPONSE']._serialized_start=279
-  _globals['_COMPILERESPONSE']._serialized_end=443
-  _globals['_ACCEPTED']._serialized_start=445
-  _globals['_ACCEPTED']._serialized_end=512
-  _globals['_PROGRESS']._serialized_start=514
-  _globals['_PROGRESS']._serialized_end=623
-  _globals['_FINISHED']._serialized_start=626
-  _globals['_FINISHED']._serialized_end=785
-  _globals['_COMPILESERVICE']._serialized_start=883
-  _globals['_COMPILESERVICE']._serialized_end=1050
+  _globals['_COMPILEREQUEST']._serialized_end=320
+  _globals['_COMPILERESPONSE']._serialized_start=323
+  _globals['_COMPILERESPONSE']._serialized_end=487
+  _globals['_ACCEPTED']._serialized_start=489
+  _globals['_ACCEPTED']._serialized_end=556
+  _globals['_PROGRESS']._serialized_start=559
+  _globals['_PROGRESS']._serialized_end=735
+  _globals['_FINISHED']._serialized_start=738
+  _globals['_FINISHED']._serialized_end=897
+  _globals['_COMPILESERVICE']._serialized_start=1131
+  _globals['_COMPILESERVICE']._serialized_end=1298
 # @@protoc_insertion_point(module_scope)

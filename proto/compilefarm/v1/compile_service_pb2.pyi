@@ -21,6 +21,38 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _Priority:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _PriorityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Priority.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    PRIORITY_UNSPECIFIED: _Priority.ValueType  # 0
+    """As interactive."""
+    PRIORITY_INTERACTIVE: _Priority.ValueType  # 1
+    """Somebody waits for it."""
+    PRIORITY_BACKGROUND: _Priority.ValueType  # 2
+    """It is wanted, but nobody waits."""
+    PRIORITY_PREWARM: _Priority.ValueType  # 3
+    """It may be wanted later. The job is done although the caller goes away, and makes room for interactive ones at any
+    time.
+    """
+
+class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
+    """How urgent a request is. A job that several ask for has the priority of the most urgent one."""
+
+PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
+"""As interactive."""
+PRIORITY_INTERACTIVE: Priority.ValueType  # 1
+"""Somebody waits for it."""
+PRIORITY_BACKGROUND: Priority.ValueType  # 2
+"""It is wanted, but nobody waits."""
+PRIORITY_PREWARM: Priority.ValueType  # 3
+"""It may be wanted later. The job is done although the caller goes away, and makes room for interactive ones at any
+time.
+"""
+global___Priority = Priority
+
 class _Outcome:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -35,6 +67,8 @@ class _OutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """This request started the compile."""
     OUTCOME_JOINED: _Outcome.ValueType  # 3
     """This request joined a compile that another had started."""
+    OUTCOME_QUARANTINED: _Outcome.ValueType  # 4
+    """Nothing was compiled: compiles of this key have ended their processes, and it is not tried for a while."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """How an answer came about."""
@@ -47,6 +81,8 @@ OUTCOME_COMPILED: Outcome.ValueType  # 2
 """This request started the compile."""
 OUTCOME_JOINED: Outcome.ValueType  # 3
 """This request joined a compile that another had started."""
+OUTCOME_QUARANTINED: Outcome.ValueType  # 4
+"""Nothing was compiled: compiles of this key have ended their processes, and it is not tried for a while."""
 global___Outcome = Outcome
 
 @typing.final
@@ -98,6 +134,9 @@ class CompileRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     JOB_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    priority: global___Priority.ValueType
+    """How urgent it is. Absent means interactive."""
     @property
     def job(self) -> compilefarm.v1.job_pb2.Job:
         """What is wanted."""
@@ -106,9 +145,10 @@ class CompileRequest(google.protobuf.message.Message):
         self,
         *,
         job: compilefarm.v1.job_pb2.Job | None = ...,
+        priority: global___Priority.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job", "priority", b"priority"]) -> None: ...
 
 global___CompileRequest = CompileRequest
 
@@ -182,6 +222,8 @@ class Progress(google.protobuf.message.Message):
     ELAPSED_SECONDS_FIELD_NUMBER: builtins.int
     JOBS_AHEAD_FIELD_NUMBER: builtins.int
     WORKER_FIELD_NUMBER: builtins.int
+    ESTIMATED_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    ESTIMATED_COMPILE_SECONDS_FIELD_NUMBER: builtins.int
     phase: compilefarm.v1.job_pb2.Phase.ValueType
     """What is being done."""
     elapsed_seconds: builtins.float
@@ -190,6 +232,10 @@ class Progress(google.protobuf.message.Message):
     """Jobs that will start before this one; zero once it has started."""
     worker: builtins.str
     """Name of the worker that has the job; empty while it is queued."""
+    estimated_wait_seconds: builtins.float
+    """Seconds until the job will probably start; zero once it has started."""
+    estimated_compile_seconds: builtins.float
+    """Seconds that a job of this kind probably takes from its start to its end."""
     def __init__(
         self,
         *,
@@ -197,8 +243,10 @@ class Progress(google.protobuf.message.Message):
         elapsed_seconds: builtins.float = ...,
         jobs_ahead: builtins.int = ...,
         worker: builtins.str = ...,
+        estimated_wait_seconds: builtins.float = ...,
+        estimated_compile_seconds: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "jobs_ahead", b"jobs_ahead", "phase", b"phase", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "estimated_compile_seconds", b"estimated_compile_seconds", "estimated_wait_seconds", b"estimated_wait_seconds", "jobs_ahead", b"jobs_ahead", "phase", b"phase", "worker", b"worker"]) -> None: ...
 
 global___Progress = Progress
 

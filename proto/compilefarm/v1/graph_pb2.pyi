@@ -40,6 +40,8 @@ class _TargetKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """An operator packet, overload chosen by the arguments ("aten::add")."""
     TARGET_KIND_TENSOR_METHOD: _TargetKind.ValueType  # 5
     """A method of torch.Tensor ("view"); the first argument is the tensor."""
+    TARGET_KIND_HIGHER_ORDER_OPERATOR: _TargetKind.ValueType  # 6
+    """An operator that calls subgraphs ("cond")."""
 
 class TargetKind(_TargetKind, metaclass=_TargetKindEnumTypeWrapper):
     """Name spaces of targets."""
@@ -56,7 +58,77 @@ TARGET_KIND_OPERATOR_PACKET: TargetKind.ValueType  # 4
 """An operator packet, overload chosen by the arguments ("aten::add")."""
 TARGET_KIND_TENSOR_METHOD: TargetKind.ValueType  # 5
 """A method of torch.Tensor ("view"); the first argument is the tensor."""
+TARGET_KIND_HIGHER_ORDER_OPERATOR: TargetKind.ValueType  # 6
+"""An operator that calls subgraphs ("cond")."""
 global___TargetKind = TargetKind
+
+class _Operator:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _OperatorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Operator.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    OPERATOR_UNSPECIFIED: _Operator.ValueType  # 0
+    """Never sent."""
+    OPERATOR_ADD: _Operator.ValueType  # 1
+    """Sum of one or more."""
+    OPERATOR_MUL: _Operator.ValueType  # 2
+    """Product of one or more."""
+    OPERATOR_FLOOR_DIV: _Operator.ValueType  # 3
+    """Quotient of two, rounded down."""
+    OPERATOR_MOD: _Operator.ValueType  # 4
+    """What that division leaves; it has the sign of the divisor."""
+    OPERATOR_MAX: _Operator.ValueType  # 5
+    """Largest of one or more."""
+    OPERATOR_MIN: _Operator.ValueType  # 6
+    """Smallest of one or more."""
+    OPERATOR_EQ: _Operator.ValueType  # 7
+    """Condition: two are equal."""
+    OPERATOR_NE: _Operator.ValueType  # 8
+    """Condition: two differ."""
+    OPERATOR_LT: _Operator.ValueType  # 9
+    """Condition: the first is less than the second."""
+    OPERATOR_LE: _Operator.ValueType  # 10
+    """Condition: the first is at most the second."""
+    OPERATOR_AND: _Operator.ValueType  # 11
+    """Condition: all of one or more conditions hold."""
+    OPERATOR_OR: _Operator.ValueType  # 12
+    """Condition: at least one of one or more holds."""
+    OPERATOR_NOT: _Operator.ValueType  # 13
+    """Condition: one condition does not hold."""
+
+class Operator(_Operator, metaclass=_OperatorEnumTypeWrapper):
+    """What can be done with expressions. Integers have no limit, and division rounds down, as in Python."""
+
+OPERATOR_UNSPECIFIED: Operator.ValueType  # 0
+"""Never sent."""
+OPERATOR_ADD: Operator.ValueType  # 1
+"""Sum of one or more."""
+OPERATOR_MUL: Operator.ValueType  # 2
+"""Product of one or more."""
+OPERATOR_FLOOR_DIV: Operator.ValueType  # 3
+"""Quotient of two, rounded down."""
+OPERATOR_MOD: Operator.ValueType  # 4
+"""What that division leaves; it has the sign of the divisor."""
+OPERATOR_MAX: Operator.ValueType  # 5
+"""Largest of one or more."""
+OPERATOR_MIN: Operator.ValueType  # 6
+"""Smallest of one or more."""
+OPERATOR_EQ: Operator.ValueType  # 7
+"""Condition: two are equal."""
+OPERATOR_NE: Operator.ValueType  # 8
+"""Condition: two differ."""
+OPERATOR_LT: Operator.ValueType  # 9
+"""Condition: the first is less than the second."""
+OPERATOR_LE: Operator.ValueType  # 10
+"""Condition: the first is at most the second."""
+OPERATOR_AND: Operator.ValueType  # 11
+"""Condition: all of one or more conditions hold."""
+OPERATOR_OR: Operator.ValueType  # 12
+"""Condition: at least one of one or more holds."""
+OPERATOR_NOT: Operator.ValueType  # 13
+"""Condition: one condition does not hold."""
+global___Operator = Operator
 
 @typing.final
 class Graph(google.protobuf.message.Message):
@@ -66,6 +138,7 @@ class Graph(google.protobuf.message.Message):
 
     NODES_FIELD_NUMBER: builtins.int
     CONSTANTS_FIELD_NUMBER: builtins.int
+    SUBGRAPHS_FIELD_NUMBER: builtins.int
     @property
     def nodes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Node]:
         """In execution order; a node may refer only to nodes before it. Placeholders come first, one for each Job.inputs entry."""
@@ -74,13 +147,18 @@ class Graph(google.protobuf.message.Message):
     def constants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Constant]:
         """Tensors that the graph holds itself (attributes of the GraphModule), referred to by position."""
 
+    @property
+    def subgraphs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Graph]:
+        """Graphs that higher-order operators call, referred to by position. Their placeholders are what the operator passes."""
+
     def __init__(
         self,
         *,
         nodes: collections.abc.Iterable[global___Node] | None = ...,
         constants: collections.abc.Iterable[global___Constant] | None = ...,
+        subgraphs: collections.abc.Iterable[global___Graph] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["constants", b"constants", "nodes", b"nodes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["constants", b"constants", "nodes", b"nodes", "subgraphs", b"subgraphs"]) -> None: ...
 
 global___Graph = Graph
 
@@ -94,6 +172,7 @@ class Node(google.protobuf.message.Message):
     GET_CONSTANT_FIELD_NUMBER: builtins.int
     CALL_FIELD_NUMBER: builtins.int
     OUTPUT_FIELD_NUMBER: builtins.int
+    GET_SUBGRAPH_FIELD_NUMBER: builtins.int
     @property
     def placeholder(self) -> global___Placeholder:
         """An input of the graph."""
@@ -110,6 +189,10 @@ class Node(google.protobuf.message.Message):
     def output(self) -> global___Output:
         """Ends the graph; exactly one, the last node."""
 
+    @property
+    def get_subgraph(self) -> global___GetSubgraph:
+        """A graph to hand to a higher-order operator."""
+
     def __init__(
         self,
         *,
@@ -117,10 +200,11 @@ class Node(google.protobuf.message.Message):
         get_constant: global___GetConstant | None = ...,
         call: global___Call | None = ...,
         output: global___Output | None = ...,
+        get_subgraph: global___GetSubgraph | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["call", b"call", "get_constant", b"get_constant", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["call", b"call", "get_constant", b"get_constant", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["operation", b"operation"]) -> typing.Literal["placeholder", "get_constant", "call", "output"] | None: ...
+    def HasField(self, field_name: typing.Literal["call", b"call", "get_constant", b"get_constant", "get_subgraph", b"get_subgraph", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["call", b"call", "get_constant", b"get_constant", "get_subgraph", b"get_subgraph", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["operation", b"operation"]) -> typing.Literal["placeholder", "get_constant", "call", "output", "get_subgraph"] | None: ...
 
 global___Node = Node
 
@@ -153,6 +237,24 @@ class GetConstant(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["constant", b"constant"]) -> None: ...
 
 global___GetConstant = GetConstant
+
+@typing.final
+class GetSubgraph(google.protobuf.message.Message):
+    """A graph to hand to a higher-order operator."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SUBGRAPH_FIELD_NUMBER: builtins.int
+    subgraph: builtins.int
+    """Position in Graph.subgraphs."""
+    def __init__(
+        self,
+        *,
+        subgraph: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["subgraph", b"subgraph"]) -> None: ...
+
+global___GetSubgraph = GetSubgraph
 
 @typing.final
 class Call(google.protobuf.message.Message):
@@ -197,16 +299,23 @@ class Output(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     VALUES_FIELD_NUMBER: builtins.int
+    RESULT_FIELD_NUMBER: builtins.int
     @property
     def values(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Value]:
-        """What the graph returns, in order."""
+        """What the graph returns, in order. Empty in a subgraph."""
+
+    @property
+    def result(self) -> global___Value:
+        """What a subgraph returns, nested as its operator wants it. Absent in the graph that is compiled."""
 
     def __init__(
         self,
         *,
         values: collections.abc.Iterable[global___Value] | None = ...,
+        result: global___Value | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["values", b"values"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["result", b"result"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["result", b"result", "values", b"values"]) -> None: ...
 
 global___Output = Output
 
@@ -507,23 +616,83 @@ global___Device = Device
 
 @typing.final
 class Dimension(google.protobuf.message.Message):
-    """A size or a stride, in elements. A message of its own so that symbolic sizes can join it."""
+    """A size or a stride, in elements."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SIZE_FIELD_NUMBER: builtins.int
+    EXPRESSION_FIELD_NUMBER: builtins.int
     size: builtins.int
     """A fixed size."""
+    @property
+    def expression(self) -> global___Expression:
+        """A size that differs from call to call."""
+
     def __init__(
         self,
         *,
         size: builtins.int = ...,
+        expression: global___Expression | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["size", b"size", "value", b"value"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["size", b"size", "value", b"value"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["size"] | None: ...
+    def HasField(self, field_name: typing.Literal["expression", b"expression", "size", b"size", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["expression", b"expression", "size", b"size", "value", b"value"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["size", "expression"] | None: ...
 
 global___Dimension = Dimension
+
+@typing.final
+class Expression(google.protobuf.message.Message):
+    """A number or a condition over the symbols of a job."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INTEGER_FIELD_NUMBER: builtins.int
+    SYMBOL_FIELD_NUMBER: builtins.int
+    OPERATION_FIELD_NUMBER: builtins.int
+    integer: builtins.int
+    """A fixed number."""
+    symbol: builtins.int
+    """A symbol, by its position in Job.symbols."""
+    @property
+    def operation(self) -> global___Operation:
+        """Something computed from others."""
+
+    def __init__(
+        self,
+        *,
+        integer: builtins.int = ...,
+        symbol: builtins.int = ...,
+        operation: global___Operation | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["integer", b"integer", "operation", b"operation", "symbol", b"symbol", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["integer", b"integer", "operation", b"operation", "symbol", b"symbol", "value", b"value"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["integer", "symbol", "operation"] | None: ...
+
+global___Expression = Expression
+
+@typing.final
+class Operation(google.protobuf.message.Message):
+    """Something computed from other expressions."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OPERATOR_FIELD_NUMBER: builtins.int
+    OPERANDS_FIELD_NUMBER: builtins.int
+    operator: global___Operator.ValueType
+    """What is done with the operands."""
+    @property
+    def operands(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Expression]:
+        """The operands, in order."""
+
+    def __init__(
+        self,
+        *,
+        operator: global___Operator.ValueType = ...,
+        operands: collections.abc.Iterable[global___Expression] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["operands", b"operands", "operator", b"operator"]) -> None: ...
+
+global___Operation = Operation
 
 @typing.final
 class TensorSpec(google.protobuf.message.Message):
@@ -579,6 +748,7 @@ class Input(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TENSOR_FIELD_NUMBER: builtins.int
+    INTEGER_FIELD_NUMBER: builtins.int
     IS_PARAMETER_FIELD_NUMBER: builtins.int
     is_parameter: builtins.bool
     """The input is an nn.Parameter."""
@@ -586,14 +756,19 @@ class Input(google.protobuf.message.Message):
     def tensor(self) -> global___TensorSpec:
         """A tensor."""
 
+    @property
+    def integer(self) -> global___Expression:
+        """An integer that differs from call to call."""
+
     def __init__(
         self,
         *,
         tensor: global___TensorSpec | None = ...,
+        integer: global___Expression | None = ...,
         is_parameter: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["kind", b"kind", "tensor", b"tensor"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["is_parameter", b"is_parameter", "kind", b"kind", "tensor", b"tensor"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["tensor"] | None: ...
+    def HasField(self, field_name: typing.Literal["integer", b"integer", "kind", b"kind", "tensor", b"tensor"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["integer", b"integer", "is_parameter", b"is_parameter", "kind", b"kind", "tensor", b"tensor"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["tensor", "integer"] | None: ...
 
 global___Input = Input

@@ -16,25 +16,27 @@ from compilefarm.v1 import environment_pb2 as compilefarm_dot_v1_dot_environment
 from compilefarm.v1 import graph_pb2 as compilefarm_dot_v1_dot_graph__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x63ompilefarm/v1/job.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\x1a\x1a\x63ompilefarm/v1/graph.proto\"\xd8\x01\n\x03Job\x12$\n\x05graph\x18\x01 \x01(\x0b\x32\x15.compilefarm.v1.Graph\x12%\n\x06inputs\x18\x02 \x03(\x0b\x32\x15.compilefarm.v1.Input\x12(\n\x07options\x18\x03 \x01(\x0b\x32\x17.compilefarm.v1.Options\x12(\n\x07\x61mbient\x18\x04 \x01(\x0b\x32\x17.compilefarm.v1.Ambient\x12\x30\n\x0b\x65nvironment\x18\x05 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\"f\n\x07Options\x12,\n\x08inductor\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\x12-\n\tfunctorch\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\"\xa2\x02\n\x07\x41mbient\x12\x14\n\x0cgrad_enabled\x18\x01 \x01(\x08\x12\x16\n\x0einference_mode\x18\x02 \x01(\x08\x12*\n\x08\x61utocast\x18\x03 \x03(\x0b\x32\x18.compilefarm.v1.Autocast\x12 \n\x18\x66loat32_matmul_precision\x18\x04 \x01(\t\x12 \n\x18\x64\x65terministic_algorithms\x18\x05 \x01(\x08\x12\x1f\n\x17\x64\x65terministic_warn_only\x18\x06 \x01(\x08\x12\x15\n\rdefault_dtype\x18\x07 \x01(\t\x12\x13\n\x0b\x63pu_threads\x18\x08 \x01(\r\x12,\n\x08\x62\x61\x63kends\x18\t \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\"?\n\x08\x41utocast\x12\x13\n\x0b\x64\x65vice_type\x18\x01 \x01(\t\x12\x0f\n\x07\x65nabled\x18\x02 \x01(\x08\x12\r\n\x05\x64type\x18\x03 \x01(\t\"r\n\x0e\x43ompileFailure\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.compilefarm.v1.FailureKind\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x12\n\nerror_type\x18\x03 \x01(\t\x12\x10\n\x08log_tail\x18\x04 \x01(\t*\xe1\x01\n\x0b\x46\x61ilureKind\x12\x1c\n\x18\x46\x41ILURE_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x46\x41ILURE_KIND_COMPILE_ERROR\x10\x01\x12\x18\n\x14\x46\x41ILURE_KIND_TIMEOUT\x10\x02\x12\x1e\n\x1a\x46\x41ILURE_KIND_OUT_OF_MEMORY\x10\x03\x12\x18\n\x14\x46\x41ILURE_KIND_CRASHED\x10\x04\x12!\n\x1d\x46\x41ILURE_KIND_NOT_SERIALIZABLE\x10\x05\x12\x1d\n\x19\x46\x41ILURE_KIND_VERIFICATION\x10\x06*\x7f\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n\x0cPHASE_QUEUED\x10\x01\x12\x13\n\x0fPHASE_COMPILING\x10\x02\x12\x10\n\x0cPHASE_TUNING\x10\x03\x12\x11\n\rPHASE_PACKING\x10\x04\x12\x13\n\x0fPHASE_VERIFYING\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x63ompilefarm/v1/job.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\x1a\x1a\x63ompilefarm/v1/graph.proto\"\x90\x02\n\x03Job\x12$\n\x05graph\x18\x01 \x01(\x0b\x32\x15.compilefarm.v1.Graph\x12%\n\x06inputs\x18\x02 \x03(\x0b\x32\x15.compilefarm.v1.Input\x12(\n\x07options\x18\x03 \x01(\x0b\x32\x17.compilefarm.v1.Options\x12(\n\x07\x61mbient\x18\x04 \x01(\x0b\x32\x17.compilefarm.v1.Ambient\x12\x30\n\x0b\x65nvironment\x18\x05 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12\'\n\x07symbols\x18\x06 \x03(\x0b\x32\x16.compilefarm.v1.Symbol\x12\r\n\x05hints\x18\x07 \x03(\x12\"D\n\x06Symbol\x12\x12\n\x05lower\x18\x01 \x01(\x12H\x00\x88\x01\x01\x12\x12\n\x05upper\x18\x02 \x01(\x12H\x01\x88\x01\x01\x42\x08\n\x06_lowerB\x08\n\x06_upper\"f\n\x07Options\x12,\n\x08inductor\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\x12-\n\tfunctorch\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\"\xa2\x02\n\x07\x41mbient\x12\x14\n\x0cgrad_enabled\x18\x01 \x01(\x08\x12\x16\n\x0einference_mode\x18\x02 \x01(\x08\x12*\n\x08\x61utocast\x18\x03 \x03(\x0b\x32\x18.compilefarm.v1.Autocast\x12 \n\x18\x66loat32_matmul_precision\x18\x04 \x01(\t\x12 \n\x18\x64\x65terministic_algorithms\x18\x05 \x01(\x08\x12\x1f\n\x17\x64\x65terministic_warn_only\x18\x06 \x01(\x08\x12\x15\n\rdefault_dtype\x18\x07 \x01(\t\x12\x13\n\x0b\x63pu_threads\x18\x08 \x01(\r\x12,\n\x08\x62\x61\x63kends\x18\t \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\"?\n\x08\x41utocast\x12\x13\n\x0b\x64\x65vice_type\x18\x01 \x01(\t\x12\x0f\n\x07\x65nabled\x18\x02 \x01(\x08\x12\r\n\x05\x64type\x18\x03 \x01(\t\"r\n\x0e\x43ompileFailure\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.compilefarm.v1.FailureKind\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x12\n\nerror_type\x18\x03 \x01(\t\x12\x10\n\x08log_tail\x18\x04 \x01(\t*\xe1\x01\n\x0b\x46\x61ilureKind\x12\x1c\n\x18\x46\x41ILURE_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x46\x41ILURE_KIND_COMPILE_ERROR\x10\x01\x12\x18\n\x14\x46\x41ILURE_KIND_TIMEOUT\x10\x02\x12\x1e\n\x1a\x46\x41ILURE_KIND_OUT_OF_MEMORY\x10\x03\x12\x18\n\x14\x46\x41ILURE_KIND_CRASHED\x10\x04\x12!\n\x1d\x46\x41ILURE_KIND_NOT_SERIALIZABLE\x10\x05\x12\x1d\n\x19\x46\x41ILURE_KIND_VERIFICATION\x10\x06*\x7f\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n\x0cPHASE_QUEUED\x10\x01\x12\x13\n\x0fPHASE_COMPILING\x10\x02\x12\x10\n\x0cPHASE_TUNING\x10\x03\x12\x11\n\rPHASE_PACKING\x10\x04\x12\x13\n\x0fPHASE_VERIFYING\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.job_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_FAILUREKIND']._serialized_start=904
-  _globals['_FAILUREKIND']._serialized_end=1129
-  _globals['_PHASE']._serialized_start=1131
-  _globals['_PHASE']._serialized_end=1258
+  _globals['_FAILUREKIND']._serialized_start=1030
+  _globals['_FAILUREKIND']._serialized_end=1255
+  _globals['_PHASE']._serialized_start=1257
+  _globals['_PHASE']._serialized_end=1384
   _globals['_JOB']._serialized_start=107
-  _globals['_JOB']._serialized_end=323
-  _globals['_OPTIONS']._serialized_start=325
-  _globals['_OPTIONS']._serialized_end=427
-  _globals['_AMBIENT']._serialized_start=430
-  _globals['_AMBIENT']._serialized_end=720
-  _globals['_AUTOCAST']._serialized_start=722
-  _globals['_AUTOCAST']._serialized_end=785
-  _globals['_COMPILEFAILURE']._serialized_start=787
-  _globals['_COMPILEFAILURE']._serialized_end=901
+  _globals['_JOB']._serialized_end=379
+  _globals['_SYMBOL']._serialized_start=381
+  _globals['_SYMBOL']._serialized_end=449
+  _globals['_OPTIONS']._serialized_start=451
+  _globals['_OPTIONS']._serialized_end=553
+  _globals['_AMBIENT']._serialized_start=556
+  _globals['_AMBIENT']._serialized_end=846
+  _globals['_AUTOCAST']._serialized_start=848
+  _globals['_AUTOCAST']._serialized_end=911
+  _globals['_COMPILEFAILURE']._serialized_start=913
+  _globals['_COMPILEFAILURE']._serialized_end=1027
 # @@protoc_insertion_point(module_scope)

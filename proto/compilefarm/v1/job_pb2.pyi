@@ -108,6 +108,8 @@ class Job(google.protobuf.message.Message):
     OPTIONS_FIELD_NUMBER: builtins.int
     AMBIENT_FIELD_NUMBER: builtins.int
     ENVIRONMENT_FIELD_NUMBER: builtins.int
+    SYMBOLS_FIELD_NUMBER: builtins.int
+    HINTS_FIELD_NUMBER: builtins.int
     @property
     def graph(self) -> compilefarm.v1.graph_pb2.Graph:
         """What to compile."""
@@ -128,6 +130,16 @@ class Job(google.protobuf.message.Message):
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """Where the artifact has to run."""
 
+    @property
+    def symbols(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Symbol]:
+        """Numbers that differ from call to call, in the order in which the inputs mention them."""
+
+    @property
+    def hints(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """What the numbers are in the call at hand, one for each symbol. The only field that does not enter the key: a compile
+        tunes for them, and may add guards that hold for them; calls beyond those guards get another variant of the key.
+        """
+
     def __init__(
         self,
         *,
@@ -136,11 +148,40 @@ class Job(google.protobuf.message.Message):
         options: global___Options | None = ...,
         ambient: global___Ambient | None = ...,
         environment: compilefarm.v1.environment_pb2.Environment | None = ...,
+        symbols: collections.abc.Iterable[global___Symbol] | None = ...,
+        hints: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["ambient", b"ambient", "environment", b"environment", "graph", b"graph", "options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ambient", b"ambient", "environment", b"environment", "graph", b"graph", "inputs", b"inputs", "options", b"options"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ambient", b"ambient", "environment", b"environment", "graph", b"graph", "hints", b"hints", "inputs", b"inputs", "options", b"options", "symbols", b"symbols"]) -> None: ...
 
 global___Job = Job
+
+@typing.final
+class Symbol(google.protobuf.message.Message):
+    """A number that differs from call to call, and what is known of it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOWER_FIELD_NUMBER: builtins.int
+    UPPER_FIELD_NUMBER: builtins.int
+    lower: builtins.int
+    """It is at least this; absent: nothing is known."""
+    upper: builtins.int
+    """It is at most this; absent: nothing is known."""
+    def __init__(
+        self,
+        *,
+        lower: builtins.int | None = ...,
+        upper: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_lower", b"_lower", "_upper", b"_upper", "lower", b"lower", "upper", b"upper"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_lower", b"_lower", "_upper", b"_upper", "lower", b"lower", "upper", b"upper"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_lower", b"_lower"]) -> typing.Literal["lower"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_upper", b"_upper"]) -> typing.Literal["upper"] | None: ...
+
+global___Symbol = Symbol
 
 @typing.final
 class Options(google.protobuf.message.Message):

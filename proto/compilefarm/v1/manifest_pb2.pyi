@@ -6,6 +6,7 @@ The description of one artifact: what it is made of, what it may meet, how it ca
 import builtins
 import collections.abc
 import compilefarm.v1.environment_pb2
+import compilefarm.v1.graph_pb2
 import compilefarm.v1.job_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
@@ -113,8 +114,8 @@ class Manifest(google.protobuf.message.Message):
         """Shared libraries that the program would otherwise build with a C++ compiler."""
 
     @property
-    def guards(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Guards that the compile added: expressions over the inputs that must hold for this artifact to be run."""
+    def guards(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[compilefarm.v1.graph_pb2.Expression]:
+        """Guards that the compile added: conditions over the job's symbols, all of which must hold where this artifact is run."""
 
     @property
     def timings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Timing]:
@@ -137,7 +138,7 @@ class Manifest(google.protobuf.message.Message):
         environment: compilefarm.v1.environment_pb2.Environment | None = ...,
         program: global___Blob | None = ...,
         libraries: collections.abc.Iterable[global___Library] | None = ...,
-        guards: collections.abc.Iterable[builtins.str] | None = ...,
+        guards: collections.abc.Iterable[compilefarm.v1.graph_pb2.Expression] | None = ...,
         timings: collections.abc.Iterable[global___Timing] | None = ...,
         verification: global___Verification | None = ...,
         worker: builtins.str = ...,
@@ -270,6 +271,7 @@ class Verification(google.protobuf.message.Message):
     CALL_SECONDS_FIELD_NUMBER: builtins.int
     EAGER_CALL_SECONDS_FIELD_NUMBER: builtins.int
     SUBPROCESSES_FIELD_NUMBER: builtins.int
+    NOT_COMPARED_FIELD_NUMBER: builtins.int
     largest_difference: builtins.float
     """Largest absolute difference from eager over all floating-point outputs."""
     absolute_tolerance: builtins.float
@@ -286,6 +288,8 @@ class Verification(google.protobuf.message.Message):
     """Median seconds of the same calls in eager."""
     subprocesses: builtins.int
     """Programs that were started until the first call had returned. Zero for the CPU; on CUDA, runs of ptxas."""
+    not_compared: builtins.str
+    """Why outputs were not compared with eager's, or not run at all; empty where they were."""
     def __init__(
         self,
         *,
@@ -297,7 +301,8 @@ class Verification(google.protobuf.message.Message):
         call_seconds: builtins.float = ...,
         eager_call_seconds: builtins.float = ...,
         subprocesses: builtins.int = ...,
+        not_compared: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["absolute_tolerance", b"absolute_tolerance", "call_seconds", b"call_seconds", "eager_call_seconds", b"eager_call_seconds", "first_call_seconds", b"first_call_seconds", "largest_difference", b"largest_difference", "load_seconds", b"load_seconds", "relative_tolerance", b"relative_tolerance", "subprocesses", b"subprocesses"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["absolute_tolerance", b"absolute_tolerance", "call_seconds", b"call_seconds", "eager_call_seconds", b"eager_call_seconds", "first_call_seconds", b"first_call_seconds", "largest_difference", b"largest_difference", "load_seconds", b"load_seconds", "not_compared", b"not_compared", "relative_tolerance", b"relative_tolerance", "subprocesses", b"subprocesses"]) -> None: ...
 
 global___Verification = Verification

@@ -19,8 +19,10 @@ from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
 from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, split_address
 from compilefarm.service.counters import Counters
+from compilefarm.service.durations import Durations
 from compilefarm.service.flights import Flights
 from compilefarm.service.interceptor import ErrorInterceptor
+from compilefarm.service.limits import Limits
 from compilefarm.service.queue import Queue
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import admin_service_pb2, blob_service_pb2, compile_service_pb2
@@ -54,8 +56,15 @@ class Gateway:
         self._pool = pool
         self._clock = clock or SystemClock()
         self._counters = Counters()
-        self._flights = Flights(clock=self._clock, progress_seconds=config.progress_seconds)
-        self._queue = Queue(pool, clock=self._clock, max_queued_jobs=config.max_queued_jobs)
+        self._durations = Durations()
+        limits = Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant)
+        self._queue = Queue(pool, clock=self._clock, limits=limits, durations=self._durations)
+        self._flights = Flights(
+            clock=self._clock,
+            progress_seconds=config.progress_seconds,
+            orphan_seconds=config.orphan_seconds,
+            on_change=self._queue.reconsider,
+        )
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._address = ""
@@ -105,9 +114,15 @@ class Gateway:
             store=self._store,
             queue=self._queue,
             attempts=Attempts(
-                pool=self._pool, queue=self._queue, store=self._store, max_attempts=self._config.max_attempts
+                pool=self._pool,
+                queue=self._queue,
+                store=self._store,
+                durations=self._durations,
+                clock=self._clock,
+                max_attempts=self._config.max_attempts,
             ),
             flights=self._flights,
+            durations=self._durations,
             counters=self._counters,
             clock=self._clock,
             max_nodes=self._config.max_nodes,

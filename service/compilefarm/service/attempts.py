@@ -8,12 +8,15 @@ from functools import partial
 
 from compilefarm.core.errors import WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerPool
+from compilefarm.service.clock import Clock
 from compilefarm.service.constants import read_constants
-from compilefarm.service.queue import Queue, Ticket
+from compilefarm.service.durations import Durations
+from compilefarm.service.queue import Queue
+from compilefarm.service.tickets import Preempted, Ticket
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.job_pb2 import CompileFailure, Job, Phase
 
-_log = logging.getLogger("compilefarm.service")
+log = logging.getLogger(__name__)
 
 # Told the phase that a job enters and the worker that has it; no worker while it is queued.
 OnStage = Callable[[Phase.ValueType, str], None]
@@ -22,37 +25,54 @@ OnStage = Callable[[Phase.ValueType, str], None]
 class Attempts:
     """Has jobs compiled by whichever worker is free."""
 
-    def __init__(self, *, pool: WorkerPool, queue: Queue, store: ArtifactStore, max_attempts: int) -> None:
+    def __init__(
+        self,
+        *,
+        pool: WorkerPool,
+        queue: Queue,
+        store: ArtifactStore,
+        durations: Durations,
+        clock: Clock,
+        max_attempts: int,
+    ) -> None:
         self._pool = pool
         self._queue = queue
         self._store = store
+        self._durations = durations
+        self._clock = clock
         self._max_attempts = max_attempts
 
-    async def compile(self, job: Job, *, key: str, on_stage: OnStage) -> Artifact | CompileFailure:
-        """Waits for a worker and has it compile; waits for another one if it is lost.
+    async def compile(self, job: Job, *, ticket: Ticket, on_stage: OnStage) -> Artifact | CompileFailure:
+        """Waits for a worker and has it compile; waits for another one if it is lost or taken back.
 
         Raises:
             InvalidRequest: the worker found the request to be malformed or forbidden.
             MissingBlobs: tensors of the graph have vanished from the store while it waited.
-            NoMatchingWorker: no worker can do it, or those that could are gone.
-            Busy: too many jobs wait already.
+            NoMatchingWorker: the workers that could have done it are gone.
             WorkerLost: workers were lost on this job as often as it may be tried.
         """
-        ticket = self._queue.enrol(key, environment=job.environment)
         while True:
-            async with self._queue.worker(ticket) as worker:
-                blobs = await read_constants(job, store=self._store)
-                assignment = Assignment(key=key, job=job, blobs=blobs)
-                try:
-                    on_phase = partial(_tell, on_stage, worker)
-                    return await self._pool.run(assignment, worker=worker, on_phase=on_phase)
-                except WorkerLost as error:
-                    self._note_loss(error, worker=worker, ticket=ticket)
+            try:
+                async with self._queue.worker(ticket) as worker:
+                    return await self._attempt(job, ticket=ticket, worker=worker, on_stage=on_stage)
+            except Preempted:
+                log.info("job %s: waits again, its worker was needed for an interactive job", ticket.key)
+            except WorkerLost as error:
+                self._note_loss(error, worker=worker, ticket=ticket)
             on_stage(Phase.PHASE_QUEUED, "")
+
+    async def _attempt(self, job: Job, *, ticket: Ticket, worker: str, on_stage: OnStage) -> Artifact | CompileFailure:
+        started_seconds = self._clock.monotonic()
+        blobs = await read_constants(job, store=self._store)
+        assignment = Assignment(key=ticket.key, job=job, blobs=blobs)
+        result = await self._pool.run(assignment, worker=worker, on_phase=partial(_tell, on_stage, worker))
+        if isinstance(result, Artifact):
+            self._durations.note(ticket.kind, seconds=self._clock.monotonic() - started_seconds)
+        return result
 
     def _note_loss(self, error: WorkerLost, *, worker: str, ticket: Ticket) -> None:
         ticket.losses.append(worker)
-        _log.warning("worker %s was lost on %s, attempt %d: %s", worker, ticket.key, len(ticket.losses), error)
+        log.warning("worker %s was lost on %s, attempt %d: %s", worker, ticket.key, len(ticket.losses), error)
         if len(ticket.losses) >= self._max_attempts:
             raise WorkerLost(
                 f"workers were lost on this job {len(ticket.losses)} times ({', '.join(ticket.losses)}): {error}; "

@@ -11,13 +11,17 @@ from functools import partial
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.errors import NotStored, StoreUnavailable
+from compilefarm.core.expressions import holds
 from compilefarm.core.keys import Key, key_of
 from compilefarm.core.pool import Artifact
 from compilefarm.service.attempts import Attempts
+from compilefarm.service.callers import Caller
 from compilefarm.service.clock import Clock
 from compilefarm.service.constants import require_constants
 from compilefarm.service.counters import Counters
+from compilefarm.service.durations import Durations, Kind, kind_of
 from compilefarm.service.flights import Flight, Flights, Landing, Stage
+from compilefarm.service.priorities import Priority
 from compilefarm.service.queue import Queue
 from compilefarm.service.validation import validate
 from compilefarm.store.artifact_store import ArtifactStore
@@ -47,6 +51,8 @@ class Progress:
     elapsed_seconds: float
     jobs_ahead: int
     worker: str
+    estimated_wait_seconds: float
+    estimated_compile_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +76,7 @@ class Broker:
         queue: Queue,
         attempts: Attempts,
         flights: Flights,
+        durations: Durations,
         counters: Counters,
         clock: Clock,
         max_nodes: int,
@@ -79,6 +86,7 @@ class Broker:
         self._queue = queue
         self._attempts = attempts
         self._flights = flights
+        self._durations = durations
         self._counters = counters
         self._clock = clock
         self._max_nodes = max_nodes
@@ -95,42 +103,57 @@ class Broker:
         """
         with self._counters.counting_refusals():
             key = await self._admit(job)
-        manifest = await self._store.find_manifest(key.text)
+        manifest = await self._store.find_manifest(key.text, hints=job.hints)
         if manifest is None:
             self._counters.misses += 1
-            raise NotStored(f"nothing is stored under {key.text}; ask for a compile")
+            raise NotStored(f"nothing that fits is stored under {key.text}; ask for a compile")
         self._counters.hits += 1
         return manifest
 
-    async def compile(self, job: Job) -> AsyncGenerator[Event, None]:
+    async def compile(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]:
         """The artifact for a job, made if need be: yields Accepted, then any number of Progress, then Finished.
 
-        The job goes on when the iterator is closed.
+        The job goes on for a while when the iterator is closed, in case the caller comes back.
+
+        Args:
+            job: what is wanted.
+            caller: who wants it.
+            priority: how urgent it is.
 
         Raises:
             InvalidRequest: the job is malformed, or a worker found that it asks for what is not allowed.
             MissingBlobs: tensors that the graph holds are not stored.
             NoMatchingWorker: no worker can do it.
             Busy: too many jobs wait already.
+            JobCancelled: an operator ended the job.
             Draining: the service is going down.
             WorkerLost: workers were lost on the job as often as it may be tried.
             StoreUnavailable: the store cannot be read, or the finished artifact could not be written.
         """
         with self._counters.counting_refusals():
             key = await self._admit(job)
-            flight, leads = self._flights.board(key.text, work=partial(self._make, job=job, key=key))
-            yield Accepted(key=key)
-            missed = False
-            async with aclosing(self._flights.watch(flight)) as stages:
-                async for stage in stages:
-                    if not missed:
-                        missed = True
-                        self._counters.misses += 1
-                        self._counters.joins += not leads
-                    yield self._progress(flight, stage=stage)
-            landing = flight.landing()
+            kind = kind_of(job, key=key)
+            accepted = missed = False
+            while True:
+                work = partial(self._make, job=job, key=key, kind=kind)
+                with self._flights.board(key.text, work=work, tenant=caller.tenant, priority=priority) as boarding:
+                    if not accepted:
+                        accepted = True
+                        yield Accepted(key=key)
+                    async with aclosing(self._flights.watch(boarding)) as stages:
+                        async for stage in stages:
+                            if not missed:
+                                missed = True
+                                self._counters.misses += 1
+                                self._counters.joins += not boarding.leads
+                            yield self._progress(boarding.flight, stage=stage, kind=kind)
+                landing = boarding.flight.landing()
+                # A variant that another request had made may have guards that this one does not meet. Every round adds
+                # a variant to the store, and who leads a flight gets one that fits.
+                if boarding.leads or _fits(landing, job):
+                    break
         self._counters.hits += landing.from_store
-        yield Finished(outcome=_outcome(landing, leads=leads), result=landing.result)
+        yield Finished(outcome=_outcome(landing, leads=boarding.leads), result=landing.result)
 
     async def _admit(self, job: Job) -> Key:
         if len(job.graph.nodes) > _NODES_ON_THE_LOOP:
@@ -144,19 +167,22 @@ class Broker:
         validate(job, max_nodes=self._max_nodes)
         return key_of(job)
 
-    async def _make(self, flight: Flight, *, job: Job, key: Key) -> Landing:
-        stored = await self._store.find_manifest(key.text)
+    async def _make(self, flight: Flight, *, job: Job, key: Key, kind: Kind) -> Landing:
+        stored = await self._store.find_manifest(key.text, hints=job.hints)
         if stored is not None:
+            if stored.timings:
+                self._durations.note_earlier(kind, seconds=sum(timing.seconds for timing in stored.timings))
             return Landing(result=stored, from_store=True)
-        flight.enter(Phase.PHASE_QUEUED)
         await require_constants(job, store=self._store)
+        ticket = self._queue.enrol(key.text, environment=job.environment, demand=flight.claims.demand, kind=kind)
         log.info("job %s: %d nodes, queued", key.text, len(job.graph.nodes))
-        made = await self._attempts.compile(job, key=key.text, on_stage=flight.enter)
+        flight.enter(Phase.PHASE_QUEUED)
+        made = await self._attempts.compile(job, ticket=ticket, on_stage=flight.enter)
         seconds = self._clock.monotonic() - flight.started_seconds
         if isinstance(made, CompileFailure):
             self._counters.failed += 1
-            kind = FailureKind.Name(made.kind)
-            log.warning("job %s: no artifact after %.1f s: %s %s", key.text, seconds, kind, made.message)
+            reason = FailureKind.Name(made.kind)
+            log.warning("job %s: no artifact after %.1f s: %s %s", key.text, seconds, reason, made.message)
             return Landing(result=made, from_store=False)
         manifest = await self._keep(made, key=key)
         size_bytes = sum(blob.size_bytes for blob in blobs_of(manifest))
@@ -191,13 +217,20 @@ class Broker:
         manifest.created.FromDatetime(self._clock.now())
         return manifest
 
-    def _progress(self, flight: Flight, *, stage: Stage) -> Progress:
+    def _progress(self, flight: Flight, *, stage: Stage, kind: Kind) -> Progress:
+        outlook = self._queue.outlook(flight.key)
         return Progress(
             phase=stage.phase,
             elapsed_seconds=self._clock.monotonic() - flight.started_seconds,
-            jobs_ahead=0 if stage.worker else self._queue.jobs_ahead(flight.key),
+            jobs_ahead=outlook.jobs_ahead,
             worker=stage.worker,
+            estimated_wait_seconds=outlook.wait_seconds,
+            estimated_compile_seconds=self._durations.estimate(kind),
         )
+
+
+def _fits(landing: Landing, job: Job) -> bool:
+    return not isinstance(landing.result, Manifest) or holds(landing.result.guards, job.hints)
 
 
 def _outcome(landing: Landing, *, leads: bool) -> Outcome.ValueType:

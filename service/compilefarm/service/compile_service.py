@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+from compilefarm.core.errors import InvalidRequest
 from compilefarm.service.broker import Accepted, Broker, Event, Finished, Progress
+from compilefarm.service.callers import caller_of
 from compilefarm.service.grpc_types import Context
+from compilefarm.service.priorities import Priority
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceServicer
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
+
+_PRIORITIES = {
+    wire.PRIORITY_UNSPECIFIED: Priority.INTERACTIVE,
+    wire.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
+    wire.PRIORITY_BACKGROUND: Priority.BACKGROUND,
+    wire.PRIORITY_PREWARM: Priority.PREWARM,
+}
 
 
 class CompileService(CompileServiceServicer):
@@ -22,10 +32,17 @@ class CompileService(CompileServiceServicer):
     async def Lookup(self, request: wire.LookupRequest, _context: Context) -> wire.LookupResponse:
         return wire.LookupResponse(manifest=await self._broker.lookup(request.job))
 
-    async def Compile(self, request: wire.CompileRequest, _context: Context) -> AsyncIterator[wire.CompileResponse]:
-        async with aclosing(self._broker.compile(request.job)) as events:
+    async def Compile(self, request: wire.CompileRequest, context: Context) -> AsyncIterator[wire.CompileResponse]:
+        priority = _priority(request.priority)
+        async with aclosing(self._broker.compile(request.job, caller=caller_of(context), priority=priority)) as events:
             async for event in events:
                 yield _response(event)
+
+
+def _priority(priority: wire.Priority.ValueType) -> Priority:
+    if priority not in _PRIORITIES:
+        raise InvalidRequest(f"priority {priority} is not known here: the client is newer; upgrade the farm first")
+    return _PRIORITIES[priority]
 
 
 def _response(event: Event) -> wire.CompileResponse:
@@ -40,6 +57,8 @@ def _response(event: Event) -> wire.CompileResponse:
                     elapsed_seconds=event.elapsed_seconds,
                     jobs_ahead=event.jobs_ahead,
                     worker=event.worker,
+                    estimated_wait_seconds=event.estimated_wait_seconds,
+                    estimated_compile_seconds=event.estimated_compile_seconds,
                 )
             )
         case Finished(outcome=outcome, result=Manifest() as manifest):

@@ -18,6 +18,9 @@ class GatewayConfig:
         listen: "host:port" to listen on; port 0 takes a free one.
         insecure: allows listening beyond loopback although nobody is asked who they are.
         max_queued_jobs: jobs that may wait for a worker; more are refused.
+        max_queued_jobs_of_tenant: the same for those of one tenant, so that none takes all of the queue.
+        orphan_seconds: how long a job goes on after the last one who waited for it went away; prewarm jobs do so to
+            their end.
         max_attempts: how often a job is tried when workers are lost on it.
         max_nodes: nodes that a graph may have.
         max_message_bytes: size of one message on the wire.
@@ -28,6 +31,8 @@ class GatewayConfig:
     listen: str = "127.0.0.1:7077"
     insecure: bool = False
     max_queued_jobs: int = 1000
+    max_queued_jobs_of_tenant: int = 500
+    orphan_seconds: float = 60.0
     max_attempts: int = 3
     max_nodes: int = 200_000
     max_message_bytes: int = 4 * 1024 * 1024

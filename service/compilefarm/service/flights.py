@@ -9,15 +9,21 @@ none compiles what has just been compiled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from compilefarm.core.errors import Draining, FarmError
+from compilefarm.core.errors import Draining, FarmError, JobCancelled
 from compilefarm.service.clock import Clock, wait_at_most
+from compilefarm.service.demand import Claims, Demand
 from compilefarm.service.incidents import incident
+from compilefarm.service.priorities import Priority
 from compilefarm.v1.job_pb2 import CompileFailure, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +56,19 @@ class Flight:
 
     Attributes:
         key: key of the job.
+        claims: who waits for it.
         started_seconds: when it left, by the clock.
         stages: where the job has been, in order; none while the store is being looked into.
-        task: does the job; cancelling it gives the job up.
+        task: does the job.
     """
 
-    def __init__(self, key: str, *, work: Work, started_seconds: float) -> None:
+    def __init__(self, key: str, *, work: Work, claims: Claims, started_seconds: float) -> None:
         self.key = key
+        self.claims = claims
         self.started_seconds = started_seconds
         self.stages: list[Stage] = []
         self._waiters: set[asyncio.Future[bool]] = set()
+        self._given_up: FarmError | None = None
         self.task = asyncio.create_task(self._fly(work), name=f"flight {key}")
         self.task.add_done_callback(self._land)
 
@@ -72,12 +81,18 @@ class Flight:
         """How it ended, once it has landed.
 
         Raises:
-            Draining: the service went down before the job was done.
-            FarmError: whatever else ended it.
+            FarmError: whatever ended it before it had a result.
         """
         if self.task.cancelled():
-            raise Draining("the service is going down and gave up this job; ask again when it is back")
+            assert self._given_up is not None, "nothing else cancels a flight"
+            raise self._given_up
         return self.task.result()
+
+    def give_up(self, why: FarmError) -> None:
+        """Ends the job before it is done. Those who watch get `why`."""
+        self._given_up = why
+        self.claims.close()
+        self.task.cancel()
 
     def enter(self, phase: Phase.ValueType, worker: str = "") -> None:
         """Notes that the job enters a phase, and tells those who watch."""
@@ -104,6 +119,7 @@ class Flight:
             raise incident(error, during=f"the compile of {self.key}") from error
 
     def _land(self, task: asyncio.Task[Landing]) -> None:
+        self.claims.close()
         if not task.cancelled():
             # Those who asked may all be gone; asyncio must not complain that nobody looked at the error.
             task.exception()
@@ -119,33 +135,68 @@ def _settle(waiter: asyncio.Future[bool], value: bool) -> None:
         waiter.set_result(value)
 
 
-class Flights:
-    """The flights of this moment."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boarding:
+    """A request that waits for a flight.
 
-    def __init__(self, *, clock: Clock, progress_seconds: float) -> None:
+    Attributes:
+        flight: it.
+        leads: whether the flight left for this request, because there was none.
+        first_stage: index of the first stage that is told: the one that the job is in when the request comes.
+    """
+
+    flight: Flight
+    leads: bool
+    first_stage: int
+
+
+class Flights:
+    """The flights of this moment.
+
+    Args:
+        clock: time.
+        progress_seconds: longest silence towards those who watch.
+        orphan_seconds: how long a job goes on after the last one who waited for it went away.
+        on_change: called when the priority of a job has changed.
+    """
+
+    def __init__(
+        self, *, clock: Clock, progress_seconds: float, orphan_seconds: float, on_change: Callable[[], None]
+    ) -> None:
         self._clock = clock
         self._progress_seconds = progress_seconds
-        self._flying: dict[str, Flight] = {}
+        self._orphan_seconds = orphan_seconds
+        self._on_change = on_change
+        # By key. One that was given up takes nobody on board any more; it has landed when its worker is free.
+        self._boarding: dict[str, Flight] = {}
+        self._flying: set[Flight] = set()
         self._closed = False
 
-    def board(self, key: str, *, work: Work) -> tuple[Flight, bool]:
-        """The flight of a key, and whether it left with this call, to do `work`, because there was none.
+    @contextmanager
+    def board(self, key: str, *, work: Work, tenant: str, priority: Priority) -> Iterator[Boarding]:
+        """Waits for the job of a key for as long as the context lasts. A job for which nobody waits any more is given
+        up after a while, unless it is a prewarm.
+
+        Args:
+            key: of the job.
+            work: does the job; left alone if it is being done already.
+            tenant: for whom the job is done, if it begins with this request.
+            priority: how urgent it is to the one who waits.
 
         Raises:
             Draining: no flights leave any more.
         """
         self.check_open()
-        flight = self._flying.get(key)
-        if flight is not None:
-            return flight, False
-        flight = Flight(key, work=work, started_seconds=self._clock.monotonic())
-        self._flying[key] = flight
-        flight.task.add_done_callback(lambda _: self._flying.pop(key))
-        return flight, True
+        flight = self._boarding.get(key)
+        leads = flight is None or flight.landed
+        if flight is None or flight.landed:
+            flight = self._depart(key, work=work, demand=Demand(tenant=tenant, priority=priority))
+        with flight.claims.hold(priority):
+            yield Boarding(flight=flight, leads=leads, first_stage=max(len(flight.stages) - 1, 0))
 
-    async def watch(self, flight: Flight) -> AsyncGenerator[Stage, None]:
+    async def watch(self, boarding: Boarding) -> AsyncGenerator[Stage, None]:
         """Yields where the job stands and every stage it enters, the last one again after a while without news."""
-        seen = max(len(flight.stages) - 1, 0)
+        flight, seen = boarding.flight, boarding.first_stage
         while True:
             while seen < len(flight.stages):
                 seen += 1
@@ -168,8 +219,32 @@ class Flights:
     async def close(self, *, grace_seconds: float) -> None:
         """Lets no more flights leave, and ends those that are not over after the grace time."""
         self._closed = True
-        tasks = [flight.task for flight in self._flying.values()]
+        flights = list(self._flying)
+        tasks = [flight.task for flight in flights]
         await wait_at_most(grace_seconds, tasks, clock=self._clock)
-        for task in tasks:
-            task.cancel()
+        for flight in flights:
+            flight.give_up(Draining("the service is going down and gave up this job; ask again when it is back"))
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _depart(self, key: str, *, work: Work, demand: Demand) -> Flight:
+        claims = Claims(
+            demand,
+            clock=self._clock,
+            grace_seconds=self._orphan_seconds,
+            on_change=self._on_change,
+            on_abandoned=partial(self._abandon, key),
+        )
+        flight = Flight(key, work=work, claims=claims, started_seconds=self._clock.monotonic())
+        self._boarding[key] = flight
+        self._flying.add(flight)
+        flight.task.add_done_callback(lambda _: self._forget(flight))
+        return flight
+
+    def _abandon(self, key: str) -> None:
+        log.info("job %s: given up, since nobody waits for it any more", key)
+        self._boarding.pop(key).give_up(JobCancelled("nobody waited for this job any more"))
+
+    def _forget(self, flight: Flight) -> None:
+        self._flying.discard(flight)
+        if self._boarding.get(flight.key) is flight:
+            del self._boarding[flight.key]

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from compilefarm.core.errors import REASON_KEY, RETRY_AFTER_KEY, Busy, FarmError, InvalidRequest
+from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_KEY, Busy, FarmError, InvalidRequest
 from compilefarm.service.grpc_types import Context, Handler
 from compilefarm.service.incidents import incident
 
@@ -89,6 +89,7 @@ async def _refuse(error: FarmError, *, context: Context) -> NoReturn:
     told = [(REASON_KEY, error.reason)]
     if isinstance(error, Busy):
         told.append((RETRY_AFTER_KEY, f"{error.retry_after_seconds:.1f}"))
+        told.append((ESTIMATED_WAIT_KEY, f"{error.estimated_wait_seconds:.1f}"))
     await context.abort(grpc.StatusCode[error.status], _shorten(str(error)), tuple(told))
 
 

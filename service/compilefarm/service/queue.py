@@ -4,75 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
-from compilefarm.core.errors import Busy, NoMatchingWorker
+from compilefarm.core.errors import NoMatchingWorker
 from compilefarm.core.pool import WorkerPool
 from compilefarm.service.clock import Clock, Timer
+from compilefarm.service.demand import Demand
+from compilefarm.service.durations import Durations, Kind
+from compilefarm.service.fairness import Group, Shares, group_of, in_order
+from compilefarm.service.forecast import HAS_STARTED, Outlook, forecast
+from compilefarm.service.limits import Limits
 from compilefarm.service.matching import Roster, Wanted
+from compilefarm.service.preemption import to_be_revoked
+from compilefarm.service.tickets import Loan, Ticket
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
+
+log = logging.getLogger(__name__)
 
 # A pool does not say when a worker fails or recovers, so while jobs wait it is asked this often.
 _LOOK_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ticket:
-    """A job's place in the queue; it keeps it when a worker was lost and the job has to wait again.
+class Queue:
+    """Lends the idle workers of a pool to the jobs that wait for them, and takes those of preemptible jobs back when an
+    interactive one finds none.
 
-    Attributes:
-        key: key of the job.
-        number: tickets are numbered as they are handed out.
-        wanted: the environment that the job needs.
-        losses: names of the workers that were lost on this job, one for each attempt; others are preferred.
+    Args:
+        pool: the workers.
+        clock: time.
+        limits: how many jobs may wait.
+        durations: what is known of how long jobs take.
     """
 
-    key: str
-    number: int
-    wanted: Wanted
-    losses: list[str] = field(default_factory=list)
-
-
-# Puts waiting jobs into the order in which they get workers.
-Policy = Callable[[Sequence[Ticket]], Sequence[Ticket]]
-
-
-def first_come(waiting: Sequence[Ticket]) -> Sequence[Ticket]:
-    """The job that came first gets the next worker."""
-    return sorted(waiting, key=lambda ticket: ticket.number)
-
-
-class Pace:
-    """How long jobs take: a moving average, which starts from a guess."""
-
-    _GUESS_SECONDS = 60.0
-    _WEIGHT_OF_NEWEST = 0.2
-
-    def __init__(self) -> None:
-        self.job_seconds = self._GUESS_SECONDS
-
-    def note(self, seconds: float) -> None:
-        """Takes the duration of a finished job into account."""
-        self.job_seconds += self._WEIGHT_OF_NEWEST * (seconds - self.job_seconds)
-
-
-class Queue:
-    """Hands the idle workers of a pool to the jobs that wait for them, in the order that a policy decides."""
-
-    def __init__(self, pool: WorkerPool, *, clock: Clock, max_queued_jobs: int, policy: Policy = first_come) -> None:
+    def __init__(self, pool: WorkerPool, *, clock: Clock, limits: Limits, durations: Durations) -> None:
         self._pool = pool
         self._clock = clock
-        self._max_queued_jobs = max_queued_jobs
-        self._policy = policy
-        self._pace = Pace()
+        self._limits = limits
+        self._durations = durations
         self._numbers = itertools.count()
-        self._waiting: dict[Ticket, asyncio.Future[str]] = {}
-        self._taken: set[str] = set()
+        self._waiting: dict[Ticket, asyncio.Future[Loan]] = {}
+        self._loans: dict[str, Loan] = {}
+        self._turns: dict[Group, int] = {}
         self._roster = Roster(())
         self._next_look: Timer | None = None
+        # As they were when the queue changed last, and when that was.
+        self._outlooks: dict[str, Outlook] | None = None
+        self._changed_seconds = 0.0
 
     @property
     def waiting(self) -> int:
@@ -82,9 +63,9 @@ class Queue:
     @property
     def running(self) -> int:
         """Jobs that have a worker."""
-        return len(self._taken)
+        return len(self._loans)
 
-    def enrol(self, key: str, *, environment: Environment) -> Ticket:
+    def enrol(self, key: str, *, environment: Environment, demand: Demand, kind: Kind) -> Ticket:
         """Takes a job in, and gives it a place in the order.
 
         Raises:
@@ -92,20 +73,23 @@ class Queue:
             Busy: too many wait already.
         """
         self._roster = Roster(self._pool.workers())
-        ticket = Ticket(key=key, number=next(self._numbers), wanted=Wanted(environment))
+        ticket = Ticket(key=key, number=next(self._numbers), wanted=Wanted(environment), demand=demand, kind=kind)
         self._roster.check(ticket.wanted)
-        if len(self._waiting) >= self._max_queued_jobs and self._find_worker(ticket, idle=self._idle()) is None:
-            raise self._busy(workers=len(self._roster.fitting(ticket.wanted)))
+        if self._find_worker(ticket, idle=self._idle()) is None:
+            self._limits.check(ticket, waiting=self._waiting, foresee=self._foresee)
         return ticket
 
-    def jobs_ahead(self, key: str) -> int:
-        """Waiting jobs that come before this one and want a worker that it could have; zero once it has one."""
-        order = self._policy(tuple(self._waiting))
-        place = next((place for place, ticket in enumerate(order) if ticket.key == key), None)
-        if place is None:
-            return 0
-        ours = set(self._roster.fitting(order[place].wanted))
-        return sum(not ours.isdisjoint(self._roster.fitting(ticket.wanted)) for ticket in order[:place])
+    def outlook(self, key: str) -> Outlook:
+        """What a job can expect: all zero once it has a worker."""
+        if self._outlooks is None:
+            self._changed_seconds = self._clock.monotonic()
+            self._outlooks = self._foresee(self._waiting)
+        outlook = self._outlooks.get(key, HAS_STARTED)
+        return outlook.after(self._clock.monotonic() - self._changed_seconds)
+
+    def reconsider(self) -> None:
+        """Takes into account that the priorities of jobs have changed."""
+        self._dispatch()
 
     @asynccontextmanager
     async def worker(self, ticket: Ticket) -> AsyncIterator[str]:
@@ -113,17 +97,17 @@ class Queue:
 
         Raises:
             NoMatchingWorker: the workers that could have done it are gone.
+            Preempted: the worker was taken back.
         """
-        name = await self._wait(ticket)
-        started_seconds = self._clock.monotonic()
+        loan = await self._wait(ticket)
         try:
-            yield name
+            async with loan.used():
+                yield loan.worker
         finally:
-            self._pace.note(self._clock.monotonic() - started_seconds)
-            self._release(name)
+            self._end(loan)
 
-    async def _wait(self, ticket: Ticket) -> str:
-        turn: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async def _wait(self, ticket: Ticket) -> Loan:
+        turn: asyncio.Future[Loan] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = turn
         self._dispatch()
         try:
@@ -131,33 +115,24 @@ class Queue:
         except asyncio.CancelledError:
             # A worker may have been given to the job between the cancellation and this line.
             if not turn.cancelled() and turn.exception() is None:
-                self._release(turn.result())
+                self._end(turn.result())
             raise
         finally:
-            self._waiting.pop(ticket, None)
+            if self._waiting.pop(ticket, None) is not None:
+                self._outlooks = None
 
-    def _release(self, worker: str) -> None:
-        self._taken.discard(worker)
+    def _end(self, loan: Loan) -> None:
+        del self._loans[loan.worker]
         self._dispatch()
 
     def _dispatch(self) -> None:
+        self._outlooks = None
         self._roster = Roster(self._pool.workers())
-        idle = self._idle()
-        for ticket in self._policy(tuple(self._waiting)):
-            turn = self._waiting[ticket]
-            if turn.done():
-                continue
-            try:
-                self._roster.check(ticket.wanted)
-            except NoMatchingWorker as error:
-                turn.set_exception(error)
-                continue
-            worker = self._find_worker(ticket, idle=idle) if idle else None
-            if worker is not None:
-                idle.remove(worker)
-                self._taken.add(worker)
-                turn.set_result(worker)
-        self._waiting = {ticket: turn for ticket, turn in self._waiting.items() if not turn.done()}
+        self._turn_away()
+        self._lend()
+        for loan in to_be_revoked(self._unserved(), loans=self._loans.values(), roster=self._roster):
+            log.info("job %s makes room for an interactive one", loan.ticket.key)
+            loan.revoke()
         if self._waiting and self._next_look is None:
             self._next_look = self._clock.call_later(_LOOK_SECONDS, self._look_again)
 
@@ -165,23 +140,62 @@ class Queue:
         self._next_look = None
         self._dispatch()
 
+    def _turn_away(self) -> None:
+        """Tells jobs for which there is no worker any more."""
+        for ticket, turn in list(self._waiting.items()):
+            try:
+                self._roster.check(ticket.wanted)
+            except NoMatchingWorker as error:
+                del self._waiting[ticket]
+                if not turn.done():
+                    turn.set_exception(error)
+
+    def _lend(self) -> None:
+        """Gives the idle workers to those whose turn it is."""
+        idle, shares = self._idle(), self._shares()
+        while idle:
+            takers = {
+                ticket: worker
+                for ticket in self._unserved()
+                if (worker := self._find_worker(ticket, idle=idle)) is not None
+            }
+            if not takers:
+                break
+            ticket = min(takers, key=shares.rank)
+            loan = Loan(ticket, worker=takers[ticket], since_seconds=self._clock.monotonic())
+            idle.remove(loan.worker)
+            shares.take(ticket)
+            self._loans[loan.worker] = loan
+            self._waiting.pop(ticket).set_result(loan)
+        self._turns = shares.turns
+
+    def _foresee(self, waiting: Iterable[Ticket]) -> dict[str, Outlook]:
+        return forecast(
+            in_order(waiting, shares=self._shares()),
+            roster=self._roster,
+            loans=self._loans.values(),
+            durations=self._durations,
+            now_seconds=self._clock.monotonic(),
+        )
+
+    def _shares(self) -> Shares:
+        executing = Counter(group_of(loan.ticket) for loan in self._loans.values())
+        # Tenants come and go: those that want nothing are forgotten.
+        present = {*executing, *map(group_of, self._waiting)}
+        return Shares(executing=executing, turns={group: self._turns[group] for group in present & self._turns.keys()})
+
+    def _unserved(self) -> list[Ticket]:
+        """Jobs that wait; not those that have just been given up."""
+        return [ticket for ticket, turn in self._waiting.items() if not turn.done()]
+
     def _idle(self) -> set[str]:
         return {
             worker.name
             for worker in self._roster.workers
-            if worker.state == WorkerState.WORKER_STATE_IDLE and worker.name not in self._taken
+            if worker.state == WorkerState.WORKER_STATE_IDLE and worker.name not in self._loans
         }
 
     def _find_worker(self, ticket: Ticket, *, idle: set[str]) -> str | None:
         fitting = self._roster.fitting(ticket.wanted)
         others = [name for name in fitting if name not in ticket.losses]
         return next((name for name in others or fitting if name in idle), None)
-
-    def _busy(self, *, workers: int) -> Busy:
-        retry_after_seconds = max(1.0, self._pace.job_seconds / workers)
-        wait_seconds = self._pace.job_seconds * (len(self._waiting) + 1) / workers
-        return Busy(
-            f"the queue is full: {len(self._waiting)} jobs wait, the estimated wait is {wait_seconds:.0f} s; "
-            f"compile locally, ask again in {retry_after_seconds:.0f} s, or add workers",
-            retry_after_seconds=retry_after_seconds,
-        )

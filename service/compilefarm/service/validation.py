@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.expressions import check_expression, check_symbols
 from compilefarm.v1.graph_pb2 import Call, Constant, Dimension, Graph, Input, NamedValue, Node, TensorSpec, Value
 from compilefarm.v1.job_pb2 import Job
 
@@ -21,15 +22,21 @@ def validate(job: Job, *, max_nodes: int) -> None:
         InvalidRequest: it contradicts itself; the message names the place.
     """
     graph = job.graph
-    if len(graph.nodes) > max_nodes:
-        raise InvalidRequest(f"the graph has {len(graph.nodes)} nodes, more than the {max_nodes} that are allowed")
-    _check_outline(graph, inputs=len(job.inputs))
-    for number, node in enumerate(graph.nodes):
-        _check_node(node, number=number, constants=len(graph.constants))
+    nodes = _count_nodes(graph)
+    if nodes > max_nodes:
+        raise InvalidRequest(f"the graph has {nodes} nodes, more than the {max_nodes} that are allowed")
+    _check_outline(graph)
+    placeholders = sum(node.HasField("placeholder") for node in graph.nodes)
+    if placeholders != len(job.inputs):
+        raise InvalidRequest(
+            f"the graph has {placeholders} placeholders but the job describes {len(job.inputs)} inputs"
+        )
+    _check_nodes(graph)
     for position, constant in enumerate(graph.constants):
         _check_constant(constant, where=f"constant {position}")
+    check_symbols(job)
     for position, given in enumerate(job.inputs):
-        _check_input(given, where=f"input {position}")
+        _check_input(given, symbols=len(job.symbols), where=f"input {position}")
     for name, settings in (
         ("options.inductor", job.options.inductor),
         ("options.functorch", job.options.functorch),
@@ -38,13 +45,25 @@ def validate(job: Job, *, max_nodes: int) -> None:
         _check_named(settings, number=0, where=name)
 
 
-def _check_outline(graph: Graph, *, inputs: int) -> None:
+def _count_nodes(graph: Graph) -> int:
+    return len(graph.nodes) + sum(map(_count_nodes, graph.subgraphs))
+
+
+def _check_nodes(graph: Graph) -> None:
+    for number, node in enumerate(graph.nodes):
+        _check_node(node, number=number, graph=graph)
+    for subgraph in graph.subgraphs:
+        if subgraph.constants:
+            raise InvalidRequest("a subgraph holds tensors, which only the graph itself may")
+        _check_outline(subgraph)
+        _check_nodes(subgraph)
+
+
+def _check_outline(graph: Graph) -> None:
     kinds = [node.WhichOneof("operation") for node in graph.nodes]
     if not kinds:
         raise InvalidRequest("the graph has no nodes")
     placeholders = kinds.count("placeholder")
-    if placeholders != inputs:
-        raise InvalidRequest(f"the graph has {placeholders} placeholders but the job describes {inputs} inputs")
     for number, kind in enumerate(kinds):
         if kind is None:
             raise InvalidRequest(f"node {number} does nothing: its operation is not set")
@@ -54,15 +73,23 @@ def _check_outline(graph: Graph, *, inputs: int) -> None:
             raise InvalidRequest(f"node {number} is {kind}: the last node, and no other, is the output")
 
 
-def _check_node(node: Node, *, number: int, constants: int) -> None:
+def _check_node(node: Node, *, number: int, graph: Graph) -> None:
     where = f"node {number}"
     kind = node.WhichOneof("operation")
-    if kind == "get_constant" and node.get_constant.constant >= constants:
-        raise InvalidRequest(f"{where} reads constant {node.get_constant.constant}, but the graph holds {constants}")
+    if kind == "get_constant" and node.get_constant.constant >= len(graph.constants):
+        raise InvalidRequest(
+            f"{where} reads constant {node.get_constant.constant}, but the graph holds {len(graph.constants)}"
+        )
+    if kind == "get_subgraph" and node.get_subgraph.subgraph >= len(graph.subgraphs):
+        raise InvalidRequest(
+            f"{where} reads subgraph {node.get_subgraph.subgraph}, but the graph has {len(graph.subgraphs)}"
+        )
     if kind == "call":
         _check_call(node.call, number=number, where=where)
     if kind == "output":
         _check_values(node.output.values, number=number, where=where)
+        if node.output.HasField("result"):
+            _check_value(node.output.result, number=number, where=where)
 
 
 def _check_call(call: Call, *, number: int, where: str) -> None:
@@ -109,25 +136,31 @@ def _check_constant(constant: Constant, *, where: str) -> None:
         check_digest(constant.digest)
     except InvalidRequest as error:
         raise InvalidRequest(f"{where}: {error}") from None
-    _check_spec(constant.spec, where=where)
+    _check_spec(constant.spec, symbols=0, where=where)
 
 
-def _check_input(given: Input, *, where: str) -> None:
-    if given.WhichOneof("kind") is None:
-        raise InvalidRequest(f"{where} is of no kind")
-    if given.HasField("tensor"):
-        _check_spec(given.tensor, where=where)
+def _check_input(given: Input, *, symbols: int, where: str) -> None:
+    match given.WhichOneof("kind"):
+        case None:
+            raise InvalidRequest(f"{where} is of no kind")
+        case "tensor":
+            _check_spec(given.tensor, symbols=symbols, where=where)
+        case "integer":
+            check_expression(given.integer, symbols=symbols, condition=False, what=where)
 
 
-def _check_spec(spec: TensorSpec, *, where: str) -> None:
+def _check_spec(spec: TensorSpec, *, symbols: int, where: str) -> None:
     if len(spec.shape) != len(spec.stride):
         raise InvalidRequest(f"{where} has {len(spec.shape)} sizes but {len(spec.stride)} strides")
     for dimension in (*spec.shape, *spec.stride):
-        _check_dimension(dimension, where=where)
+        _check_dimension(dimension, symbols=symbols, where=where)
     if spec.HasField("storage_offset"):
-        _check_dimension(spec.storage_offset, where=where)
+        _check_dimension(spec.storage_offset, symbols=symbols, where=where)
 
 
-def _check_dimension(dimension: Dimension, *, where: str) -> None:
-    if dimension.WhichOneof("value") is None:
-        raise InvalidRequest(f"{where} has a size, stride or offset that is not set")
+def _check_dimension(dimension: Dimension, *, symbols: int, where: str) -> None:
+    match dimension.WhichOneof("value"):
+        case None:
+            raise InvalidRequest(f"{where} has a size, stride or offset that is not set")
+        case "expression":
+            check_expression(dimension.expression, symbols=symbols, condition=False, what=where)

@@ -16,8 +16,13 @@ class ArtifactStore(Protocol):
     digest that is not written as one.
     """
 
-    async def find_manifest(self, key: str) -> Manifest | None:
-        """What is stored under a key, if all of its blobs are there; None is a miss."""
+    async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
+        """What is stored under a key, if all of its blobs are there; None is a miss.
+
+        Args:
+            key: the key.
+            hints: values of the job's symbols, for which the guards of the artifact have to hold; None takes any.
+        """
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
         """Stored keys that begin with `prefix` (at least 6 characters), sorted, at most 20.
@@ -53,7 +58,7 @@ class ArtifactStore(Protocol):
             blobs: content by digest of what the manifest names; what is stored already may be left out.
 
         Returns:
-            The manifest that is stored now: the first writer of a key wins.
+            The manifest that is stored now: the first writer of a key wins, among those with the same guards.
 
         Raises:
             DigestMismatch: a blob has another digest.

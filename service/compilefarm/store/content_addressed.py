@@ -24,8 +24,8 @@ class ContentAddressedStore(ArtifactStore):
         self._blobs = BlobStore(backend)
         self._manifests = ManifestStore(backend, blobs=self._blobs)
 
-    async def find_manifest(self, key: str) -> Manifest | None:
-        return await self._manifests.find(key)
+    async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
+        return await self._manifests.find(key, hints=hints)
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
         return await self._manifests.find_by_prefix(prefix)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.expressions import MAX_SYMBOLS, check_expression, holds
 from compilefarm.store.backend import Backend
 from compilefarm.store.blobs import BlobStore
 from compilefarm.store.layout import GRAPH_DIGITS, MANIFESTS, manifest_path
@@ -38,18 +40,18 @@ class ManifestStore:
         self._backend = backend
         self._blobs = blobs
 
-    async def find(self, key: str) -> Manifest | None:
-        """The first manifest of a key that can be served.
+    async def find(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
+        """The first manifest of a key that can be served and whose guards hold for `hints`; None takes any.
 
         Raises:
             InvalidRequest: `key` is not written as a key.
             StoreUnavailable: the store cannot be read.
         """
-        manifest, _ = await self._survey(key)
+        manifest, _ = await self._survey(key, wanted=lambda stored: hints is None or holds(stored.guards, hints))
         return manifest
 
     async def add(self, manifest: Manifest) -> Manifest:
-        """Stores a manifest unless its key has one that can be served, and returns the one that is stored now.
+        """Stores a manifest unless its key has one with the same guards that can be served; returns what is stored now.
 
         Raises:
             InvalidRequest: its key is not written as a key.
@@ -57,7 +59,7 @@ class ManifestStore:
         """
         content = manifest.SerializeToString(deterministic=True)
         while True:
-            stored, free = await self._survey(manifest.key)
+            stored, free = await self._survey(manifest.key, wanted=lambda stored: stored.guards == manifest.guards)
             if stored is not None:
                 return stored
             if await self._backend.create(manifest_path(manifest.key, variant=free), content=content):
@@ -87,12 +89,12 @@ class ManifestStore:
             return [prefix[:GRAPH_DIGITS]]
         return [graph for graph in await self._backend.folders(MANIFESTS) if graph.startswith(prefix)]
 
-    async def _survey(self, key: str) -> tuple[Manifest | None, int]:
-        """The first manifest that can be served, and its number; or None and the first free number."""
+    async def _survey(self, key: str, *, wanted: Callable[[Manifest], bool]) -> tuple[Manifest | None, int]:
+        """The first manifest that can be served and is wanted, and its number; or None and the first free number."""
         variant = 0
         while (content := await self._backend.find(path := manifest_path(key, variant=variant))) is not None:
             manifest = _read(content, path=path, key=key)
-            if manifest is not None and await self._blobs.hold(blobs_of(manifest)):
+            if manifest is not None and wanted(manifest) and await self._blobs.hold(blobs_of(manifest)):
                 return manifest, variant
             variant += 1
         return None, variant
@@ -106,6 +108,8 @@ def _read(content: bytes, *, path: str, key: str) -> Manifest | None:
             return None
         for blob in blobs_of(manifest):
             check_digest(blob.digest)
+        for guard in manifest.guards:
+            check_expression(guard, symbols=MAX_SYMBOLS, condition=True, what="a guard")
     except (DecodeError, InvalidRequest) as error:
         _logger.warning("%s is no manifest and is passed over: %s", path, error)
         return None

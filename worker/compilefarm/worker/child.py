@@ -23,6 +23,7 @@ from compilefarm.artifact.inductor.programs import not_serializable_error, prelo
 from compilefarm.core.errors import FarmError, InvalidRequest
 from compilefarm.graph.decode import GraphRejected
 from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.symbols import Inexpressible
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
     ChildBlob,
@@ -127,7 +128,7 @@ def failure_of(error: Exception) -> ChildFailure:
 def _kind(error: Exception) -> FailureKind.ValueType:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return FAILURE_KIND_OUT_OF_MEMORY
-    if isinstance(error, not_serializable_error()):
+    if isinstance(error, not_serializable_error() | Inexpressible):
         return FAILURE_KIND_NOT_SERIALIZABLE
     if isinstance(error, VerificationFailed | FarmError):
         return FAILURE_KIND_VERIFICATION

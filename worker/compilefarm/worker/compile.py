@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,10 +23,15 @@ from compilefarm.graph.options import config_patches
 from compilefarm.v1.child_pb2 import CompileResult, CompileTask
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Phase
 from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_TRITON, Builder, Timing
+from compilefarm.worker.limits import time_limit
+
+log = logging.getLogger(__name__)
 
 # Which numbers the synthetic inputs hold decides nothing that is kept; that they are the same every time keeps
 # failures reproducible.
 INPUT_SEED = 0
+# Decoding takes about a millisecond for each node; the largest graph that is taken stays below.
+DECODE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,7 @@ def compile_task(task: CompileTask, *, on_phase: Callable[[Phase.ValueType], Non
     Raises:
         InvalidRequest: the job is malformed or names what is not allowed.
         GraphRejected: torch refuses the graph itself.
+        Inexpressible: the compile assumed something of the symbols that cannot be said as a guard.
         Exception: whatever torch raises while it compiles.
     """
     replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})
@@ -78,7 +85,8 @@ def compile_task(task: CompileTask, *, on_phase: Callable[[Phase.ValueType], Non
     inductor_options, functorch_options = config_patches(task.job.options)
     with apply_ambient(task.job.ambient), recording_libraries() as libraries:
         with stopwatch.phase(PHASE_COMPILING):
-            decoded = decode_job(task.job, blobs=blobs)
+            with time_limit(DECODE_SECONDS, doing="running the graph on tensors without elements"):
+                decoded = decode_job(task.job, blobs=blobs)
             program = compile_to_program(
                 decoded.graph_module,
                 decoded.inputs,
@@ -87,21 +95,29 @@ def compile_task(task: CompileTask, *, on_phase: Callable[[Phase.ValueType], Non
                 functorch_options=functorch_options,
             )
         with stopwatch.phase(PHASE_TUNING):
-            _run_once(program, random_inputs(task.job, seed=INPUT_SEED))
+            try:
+                _run_once(program, random_inputs(task.job, seed=INPUT_SEED))
+            except RuntimeError as error:
+                # A graph that asserts something of elements, or indexes by them, may refuse synthetic ones.
+                if not decoded.depends_on_elements:
+                    raise
+                log.info("the graph does not run on synthetic inputs: %s", error)
         with stopwatch.phase(PHASE_PACKING):
             compiled = _packed(serialize_program(program), list(libraries))
+            # After the first run: backward graphs are lowered by now, too.
+            compiled.result.guards.extend(decoded.symbolic.guards())
     compiled.result.timings.extend(stopwatch.timings)
     return compiled
 
 
-def _run_once(program: Callable[..., object], inputs: list[torch.Tensor]) -> None:
+def _run_once(program: Callable[..., object], inputs: list[torch.Tensor | int]) -> None:
     """Runs forward, and backward where there is one, so that what tunes at its first run has tuned."""
     outputs = program(*inputs)
     assert isinstance(outputs, list | tuple)
     tracked = [out for out in outputs if isinstance(out, torch.Tensor) and out.requires_grad]
     if tracked:
         torch.autograd.backward(tracked, [torch.ones_like(out) for out in tracked])
-    if any(tensor.is_cuda for tensor in inputs):
+    if any(isinstance(given, torch.Tensor) and given.is_cuda for given in inputs):
         torch.cuda.synchronize()
 
 

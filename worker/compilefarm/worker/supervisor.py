@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compilefarm.core.artifacts import blobs_of
+from compilefarm.core.artifacts import blobs_of, check_guards
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import InvalidRequest, WorkerLost
+from compilefarm.core.errors import FarmError, InvalidRequest, WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerView
 from compilefarm.v1.admin_service_pb2 import (
     WORKER_STATE_BUSY,
@@ -38,6 +38,7 @@ from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_VERIFICATION,
     PHASE_VERIFYING,
     CompileFailure,
+    Job,
     Phase,
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
@@ -191,7 +192,7 @@ class Supervisor:
                             timings=result.timings,
                             worker=self._settings.name,
                         )
-                        return _complete(manifest, blobs)
+                        return _complete(manifest, blobs, job=assignment.job)
                     case "failed":
                         raise _TaskFailed(message.failed, log_tail=child.log_tail)
                     case other:
@@ -266,7 +267,11 @@ class Supervisor:
         return SpareChild(settings, owner=self._settings.name, restart_seconds=self._settings.restart_seconds)
 
 
-def _complete(manifest: Manifest, blobs: dict[str, bytes]) -> Artifact:
+def _complete(manifest: Manifest, blobs: dict[str, bytes], *, job: Job) -> Artifact:
+    try:
+        check_guards(manifest, job)
+    except FarmError as error:
+        raise ChildDied(f"it returned guards that cannot be: {error}") from error
     wanted = {blob.digest for blob in blobs_of(manifest)}
     missing = sorted(wanted - blobs.keys())
     if missing:

@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensorMode  # torch/_subclasses/fake_tensor.py
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from compilefarm.artifact.inductor.wrappers import finished_wrapper
+from compilefarm.graph.targets import cacheable_names
 
 _LOADING = (
     "torch._inductor.standalone_compile",
@@ -68,6 +69,8 @@ def compile_to_program(
         inductor_options: for torch._inductor.config.
         functorch_options: for torch._functorch.config.
     """
+    # Torch saves graphs that it can tell apart by its own keys. The farm has its own; what they hold may be saved.
+    saved = {"unsafe_marked_cacheable_functions": dict.fromkeys(cacheable_names(), "compilefarm")}
     standalone_compile = importlib.import_module("torch._inductor.standalone_compile").standalone_compile
     settings = {
         **functorch_options,
@@ -84,14 +87,14 @@ def compile_to_program(
             graph_module,
             list(inputs),
             dynamic_shapes="from_tracing_context",
-            options={"config_patches": dict(inductor_options)},
+            options={"config_patches": {**inductor_options, **saved}},
             aot=True,
         )
 
 
 def serialize_program(program: Any) -> bytes:
     """The bytes of a compiled program, for `deserialize_program`, without what only compiling needed."""
-    entry, kernels, constants = pickle.loads(program.serialize())
+    entry, kernels, constants = pickle.loads(program.serialize())  # noqa: S301 - pickled by this very process
     for name in _LOGGED_BY_ENTRY:
         setattr(entry, name, None)
     for part in (entry.compiled_fw, entry.compiled_bw):

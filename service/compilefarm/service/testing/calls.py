@@ -12,11 +12,19 @@ import grpc.aio
 from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import REASON_KEY
+from compilefarm.core.metadata import TENANT_KEY
 from compilefarm.v1.admin_service_pb2 import InspectRequest, StatusRequest, StatusResponse
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest, ReadRequest, WriteRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
-from compilefarm.v1.compile_service_pb2 import CompileRequest, CompileResponse, Finished, LookupRequest, Progress
+from compilefarm.v1.compile_service_pb2 import (
+    CompileRequest,
+    CompileResponse,
+    Finished,
+    LookupRequest,
+    Priority,
+    Progress,
+)
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import Job, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -89,20 +97,22 @@ class Calls:
         self.blobs = cast("BlobServiceAsyncStub", BlobServiceStub(channel))
         self.admin = cast("AdminServiceAsyncStub", AdminServiceStub(channel))
 
-    async def watch(self, job: Job) -> Watch:
+    async def watch(
+        self, job: Job, *, priority: Priority.ValueType = Priority.PRIORITY_UNSPECIFIED, tenant: str = ""
+    ) -> Watch:
         """Asks for a compile. It is on its way when this returns."""
-        watch = Watch(self.compiles.Compile(CompileRequest(job=job)))
+        watch = Watch(self._ask(job, priority=priority, tenant=tenant))
         assert (await watch.next()).HasField("accepted")
         return watch
 
-    async def compile(self, job: Job) -> list[CompileResponse]:
+    async def compile(self, job: Job, *, tenant: str = "") -> list[CompileResponse]:
         """All that is said about a job."""
         with refusals():
-            return [response async for response in self.compiles.Compile(CompileRequest(job=job))]
+            return [response async for response in self._ask(job, tenant=tenant)]
 
-    async def finish(self, job: Job) -> Finished:
+    async def finish(self, job: Job, *, tenant: str = "") -> Finished:
         """How a job ends."""
-        return (await self.compile(job))[-1].finished
+        return (await self.compile(job, tenant=tenant))[-1].finished
 
     async def lookup(self, job: Job) -> Manifest:
         """What is stored for a job."""
@@ -149,6 +159,12 @@ class Calls:
         """What is stored under a key, or under the only key that begins like that."""
         with refusals():
             return (await self.admin.Inspect(InspectRequest(key=key))).manifest
+
+    def _ask(
+        self, job: Job, *, priority: Priority.ValueType = Priority.PRIORITY_UNSPECIFIED, tenant: str
+    ) -> grpc.aio.UnaryStreamCall[CompileRequest, CompileResponse]:
+        metadata = ((TENANT_KEY, tenant),) if tenant else ()
+        return self.compiles.Compile(CompileRequest(job=job, priority=priority), metadata=metadata)
 
 
 @contextmanager

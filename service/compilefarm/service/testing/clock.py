@@ -52,6 +52,12 @@ class ManualClock:
             self._timer_set.clear()
             await self._timer_set.wait()
 
+    async def wait_for_timer(self, seconds: float) -> None:
+        """Waits until a timer is set that goes off in exactly that many seconds."""
+        while not any(timer.due_seconds == self._seconds + seconds for timer in self._timers):
+            self._timer_set.clear()
+            await self._timer_set.wait()
+
     def advance(self, seconds: float) -> None:
         """Lets that much time pass; calls what has become due."""
         self._seconds += seconds

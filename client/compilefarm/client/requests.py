@@ -1,0 +1,41 @@
+"""Saves what a farm would be asked, without asking one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compilefarm.client.outputs import returning_tuple, returns_one_value
+from compilefarm.client.runtime import Options, TorchRuntime, merge_options
+from compilefarm.core.requests import Request, write_request
+
+
+def save_request(
+    graph_module: Any,
+    example_inputs: Sequence[Any],
+    path: str | Path,
+    *,
+    mode: str | None = None,
+    options: Options | None = None,
+) -> None:
+    """Writes to a file what `Farm.backend` or `Farm.compile` would send for a graph, with the tensors that it holds.
+
+    Called from a backend of torch.compile it saves what Dynamo captured. `compilefarm explain` shows such a file. It
+    holds operators, shapes, settings and facts of this machine; no weights, no names and no source of the model.
+
+    Args:
+        graph_module: as Dynamo captured it, or as torch.fx.symbolic_trace makes it.
+        example_inputs: one for each placeholder.
+        path: of the file, by custom with the suffix .cfreq; one that exists is replaced.
+        mode: as in torch.compile.
+        options: Inductor options, as in torch.compile.
+
+    Raises:
+        Bypass: something about the graph cannot be said faithfully, so that no farm would be asked.
+        UnusableRequestFile: the file cannot be written.
+    """
+    if returns_one_value(graph_module):
+        graph_module = returning_tuple(graph_module)
+    encoded = TorchRuntime().encode(graph_module, example_inputs, options=merge_options(mode=mode, options=options))
+    write_request(Request(job=encoded.job, blobs=encoded.blobs), path=Path(path))

@@ -1,0 +1,207 @@
+"""Expressions over the symbols of a job: checked, evaluated and said in words. Without torch.
+
+What strangers send is evaluated here, so everything is bounded: `check_expression` comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.v1 import graph_pb2
+from compilefarm.v1.graph_pb2 import Expression, Operator
+from compilefarm.v1.job_pb2 import Job
+
+MAX_DEPTH = 30
+MAX_TERMS = 1_000
+MAX_SYMBOLS = 1_000
+# Beyond every size, and far from numbers that take long to compute with.
+MAX_MAGNITUDE = 2**62
+
+ADD = graph_pb2.OPERATOR_ADD
+MUL = graph_pb2.OPERATOR_MUL
+FLOOR_DIV = graph_pb2.OPERATOR_FLOOR_DIV
+MOD = graph_pb2.OPERATOR_MOD
+MAX = graph_pb2.OPERATOR_MAX
+MIN = graph_pb2.OPERATOR_MIN
+EQ = graph_pb2.OPERATOR_EQ
+NE = graph_pb2.OPERATOR_NE
+LT = graph_pb2.OPERATOR_LT
+LE = graph_pb2.OPERATOR_LE
+AND = graph_pb2.OPERATOR_AND
+OR = graph_pb2.OPERATOR_OR
+NOT = graph_pb2.OPERATOR_NOT
+
+_PAIRS: Mapping[int, Callable[[Any, Any], Any]] = {
+    FLOOR_DIV: lambda a, b: a // b,
+    MOD: lambda a, b: a % b,
+    EQ: lambda a, b: a == b,
+    NE: lambda a, b: a != b,
+    LT: lambda a, b: a < b,
+    LE: lambda a, b: a <= b,
+}
+_CONDITIONS = frozenset({EQ, NE, LT, LE, AND, OR, NOT})
+_ARITHMETIC = frozenset({ADD, MUL, FLOOR_DIV, MOD, MAX, MIN})
+_OF_CONDITIONS = frozenset({AND, OR, NOT})
+_WORDS = {ADD: " + ", MUL: "*", FLOOR_DIV: "//", MOD: " % ", EQ: " == ", NE: " != ", LT: " < ", LE: " <= "}
+_WORDS |= {AND: " and ", OR: " or "}
+
+
+class Undefined(Exception):
+    """An expression has no value here: it divides by zero, leaves all bounds, or refers to a symbol there is not."""
+
+
+def check_expression(expression: Expression, *, symbols: int, condition: bool, what: str) -> None:
+    """Checks the form of an expression.
+
+    Args:
+        expression: what to check.
+        symbols: how many symbols there are to refer to.
+        condition: whether it has to be a condition; otherwise a number.
+        what: its role, for messages.
+
+    Raises:
+        InvalidRequest: it is malformed, too large or too deep.
+    """
+    terms = _check(expression, symbols=symbols, condition=condition, depth=0, what=what)
+    if terms > MAX_TERMS:
+        raise InvalidRequest(f"{what} is an expression of {terms} terms; at most {MAX_TERMS} are taken")
+
+
+def _check(expression: Expression, *, symbols: int, condition: bool, depth: int, what: str) -> int:
+    kind = expression.WhichOneof("value")
+    if kind is None or depth > MAX_DEPTH:
+        raise InvalidRequest(
+            f"{what} has an expression that is not set, or is nested more than {MAX_DEPTH} levels deep"
+        )
+    if kind != "operation":
+        if condition:
+            raise InvalidRequest(f"{what} has a number where a condition is expected")
+        if kind == "symbol" and expression.symbol >= symbols:
+            raise InvalidRequest(f"{what} refers to symbol {expression.symbol}, of which there are {symbols}")
+        return 1
+    operator, operands = expression.operation.operator, expression.operation.operands
+    if operator not in (_CONDITIONS if condition else _ARITHMETIC):
+        raise InvalidRequest(f"{what} uses operator {operator} where {'a condition' if condition else 'a number'} goes")
+    if not _takes(operator, len(operands)):
+        raise InvalidRequest(f"{what} gives {len(operands)} operands to {Operator.Name(operator)}")
+    inner = operator in _OF_CONDITIONS
+    return 1 + sum(
+        _check(operand, symbols=symbols, condition=inner, depth=depth + 1, what=what) for operand in operands
+    )
+
+
+def _takes(operator: Operator.ValueType, count: int) -> bool:
+    if operator == NOT:
+        return count == 1
+    return count == 2 if operator in _PAIRS else count >= 1
+
+
+def check_symbols(job: Job) -> None:
+    """Checks symbols and hints of a job against each other.
+
+    Raises:
+        InvalidRequest: they do not fit.
+    """
+    if len(job.hints) != len(job.symbols) or len(job.symbols) > MAX_SYMBOLS:
+        raise InvalidRequest(
+            f"the job has {len(job.symbols)} symbols and {len(job.hints)} hints; as many of each, at most"
+            f" {MAX_SYMBOLS}, are expected"
+        )
+    for number, (symbol, hint) in enumerate(zip(job.symbols, job.hints, strict=True)):
+        lower = symbol.lower if symbol.HasField("lower") else hint
+        upper = symbol.upper if symbol.HasField("upper") else hint
+        if not lower <= hint <= upper:
+            raise InvalidRequest(f"symbol {number} is {hint}, but said to lie between {lower} and {upper}")
+
+
+def evaluate(
+    expression: Expression,
+    values: Sequence[Any],
+    *,
+    largest: Callable[[Any, Any], Any] = max,
+    smallest: Callable[[Any, Any], Any] = min,
+) -> Any:
+    """The value of a checked expression.
+
+    Args:
+        expression: has passed `check_expression`.
+        values: one for each symbol: integers, or what computes like them, such as torch.SymInt.
+        largest: of two values; torch.sym_max where they are no plain integers.
+        smallest: of two values.
+
+    Raises:
+        Undefined: it divides by zero, refers to a symbol that has no value, or an integer leaves all bounds.
+    """
+    match expression.WhichOneof("value"):
+        case "integer":
+            return expression.integer
+        case "symbol":
+            if expression.symbol >= len(values):
+                raise Undefined(f"there is no symbol {expression.symbol}")
+            return values[expression.symbol]
+    operator = expression.operation.operator
+    operands = (
+        evaluate(operand, values, largest=largest, smallest=smallest) for operand in expression.operation.operands
+    )
+    # In Python's terms, so that operands which are decided while they are looked at are looked at only if need be.
+    if operator == AND:
+        return all(operands)
+    if operator == OR:
+        return any(operands)
+    if operator == NOT:
+        return not next(operands)
+    return _bounded(_computed(operator, operands, largest=largest, smallest=smallest))
+
+
+def _computed(operator: int, operands: Iterable[Any], *, largest: Any, smallest: Any) -> Any:
+    if operator in _PAIRS:
+        first, second = operands
+        try:
+            return _PAIRS[operator](first, second)
+        except ZeroDivisionError as error:
+            raise Undefined("an expression divides by zero") from error
+    combine: dict[int, Callable[[Any, Any], Any]] = {
+        ADD: lambda a, b: _bounded(a + b),
+        MUL: lambda a, b: _bounded(a * b),
+        MAX: largest,
+        MIN: smallest,
+    }
+    return reduce(combine[operator], operands)
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, int) and abs(value) > MAX_MAGNITUDE:
+        raise Undefined(f"an expression has a value of {int(math.log2(abs(value)))} bits")
+    return value
+
+
+def holds(conditions: Iterable[Expression], values: Sequence[int]) -> bool:
+    """Whether all of some checked conditions hold for these values of the symbols."""
+    try:
+        return all(evaluate(condition, values) for condition in conditions)
+    except Undefined:
+        return False
+
+
+def say(expression: Expression) -> str:
+    """A checked expression in words ("s0 <= 64")."""
+    match expression.WhichOneof("value"):
+        case "integer":
+            return str(expression.integer)
+        case "symbol":
+            return f"s{expression.symbol}"
+    operator = expression.operation.operator
+    operands = [say(operand) for operand in expression.operation.operands]
+    if operator == NOT:
+        return f"not ({operands[0]})"
+    if operator in (MAX, MIN):
+        return f"{'max' if operator == MAX else 'min'}({', '.join(operands)})"
+    nested = [
+        f"({text})" if operand.HasField("operation") and operand.operation.operator not in (MAX, MIN) else text
+        for text, operand in zip(operands, expression.operation.operands, strict=True)
+    ]
+    return _WORDS[operator].join(nested)

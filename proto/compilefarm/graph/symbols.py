@@ -1,0 +1,296 @@
+"""Numbers that differ from call to call: torch's symbols to those of a job, and back.
+
+Beside `targets` and `settings` this module touches private names of torch; tests/graph/test_private_torch.py says what
+broke when a release moves one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import sympy
+import torch
+from torch._dynamo.source import ConstantSource  # torch/_dynamo/source.py
+from torch._guards import TracingContext  # torch/_guards.py
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy import functions  # torch/utils/_sympy/functions.py
+from torch.utils._sympy.numbers import int_oo  # torch/utils/_sympy/numbers.py
+
+from compilefarm.core import expressions
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.expressions import check_expression, check_symbols, evaluate
+from compilefarm.graph.bypass import Bypass
+from compilefarm.v1.graph_pb2 import Dimension, Expression, Operation
+from compilefarm.v1.job_pb2 import Job, Symbol
+
+_LARGEST_POWER = 8
+
+
+class Inexpressible(Exception):
+    """An expression of torch has parts that cannot be said."""
+
+
+class SymbolTable:
+    """Numbers the symbols of one job in the order in which its inputs mention them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[sympy.Symbol, int] = {}
+        self._values: dict[sympy.Symbol, torch.SymInt] = {}
+
+    @property
+    def values(self) -> list[torch.SymInt]:
+        """Torch's value of each symbol.
+
+        Raises:
+            Bypass: a symbol is only ever mentioned within larger expressions.
+        """
+        for symbol in self._numbers:
+            if symbol not in self._values:
+                raise Bypass("dynamic_shapes", f"no input of the graph is the symbol {symbol} that others refer to")
+        return [self._values[symbol] for symbol in self._numbers]
+
+    def encode_dimension(self, number: int | torch.SymInt, *, into: Dimension, what: str) -> None:
+        """Writes a size, stride or offset.
+
+        Raises:
+            Bypass: it cannot be said.
+        """
+        if isinstance(number, torch.SymInt):
+            into.expression.CopyFrom(self.encode(number, what=what))
+        else:
+            into.size = number
+
+    def encode(self, number: torch.SymInt, *, what: str) -> Expression:
+        """A symbolic number as an expression.
+
+        Raises:
+            Bypass: it cannot be said.
+        """
+        if find_hint(number) is None:
+            raise Bypass("unbacked_input", f"{what} is known to differ from call to call, but not what it is now")
+        term = number.node.expr
+        try:
+            expression = expression_of(term, numbers=self._number)
+            check_expression(expression, symbols=len(self._numbers), condition=False, what=what)
+        except (Inexpressible, InvalidRequest) as error:
+            raise Bypass("dynamic_shapes", f"{what} is {term}, which cannot be sent: {error}") from error
+        if isinstance(term, sympy.Symbol):
+            self._values.setdefault(term, number)
+        return expression
+
+    def symbols(self) -> list[Symbol]:
+        """What is known of each symbol."""
+        return [_described(value) for value in self.values]
+
+    def hints(self) -> list[int]:
+        """What each symbol is in the call at hand."""
+        return [int(value.node.hint) for value in self.values]
+
+    def _number(self, symbol: sympy.Symbol) -> int:
+        return self._numbers.setdefault(symbol, len(self._numbers))
+
+
+def find_hint(number: int | torch.SymInt) -> int | None:
+    """What a number is in the call at hand, without a guard on it; None if nobody knows."""
+    if isinstance(number, torch.SymInt):
+        hint = number.node.hint
+        return None if hint is None else int(hint)
+    return number
+
+
+def _described(value: torch.SymInt) -> Symbol:
+    bounds = value.node.shape_env.bound_sympy(value.node.expr)
+    described = Symbol()
+    # Anything else is one of torch's infinities.
+    if isinstance(bounds.lower, sympy.Integer):
+        described.lower = max(int(bounds.lower), -(2**63))
+    if isinstance(bounds.upper, sympy.Integer):
+        described.upper = min(int(bounds.upper), 2**63 - 1)
+    return described
+
+
+def expression_of(term: sympy.Basic, *, numbers: Callable[[sympy.Symbol], int]) -> Expression:
+    """An expression of torch's ShapeEnv as data.
+
+    Args:
+        term: the expression.
+        numbers: the number of a symbol.
+
+    Raises:
+        Inexpressible: it has parts that are not integers or conditions, or symbols without a number.
+    """
+    if isinstance(term, sympy.Integer):
+        if abs(int(term)) > expressions.MAX_MAGNITUDE:
+            raise Inexpressible(f"{term} is too large")
+        return Expression(integer=int(term))
+    if isinstance(term, sympy.Symbol):
+        return Expression(symbol=numbers(term))
+
+    def operation(operator: Any, *operands: sympy.Basic) -> Expression:
+        said = [expression_of(operand, numbers=numbers) for operand in operands]
+        return Expression(operation=Operation(operator=operator, operands=said))
+
+    operator = _OPERATORS.get(type(term))
+    if operator is not None:
+        return operation(operator, *term.args)
+    swapped = _SWAPPED.get(type(term))
+    if swapped is not None:
+        return operation(swapped, *reversed(term.args))
+    if isinstance(term, functions.Identity):
+        return expression_of(term.args[0], numbers=numbers)
+    if isinstance(term, functions.ModularIndexing):
+        base, divisor, modulus = term.args
+        return operation(expressions.MOD, functions.FloorDiv(base, divisor), modulus)
+    if isinstance(term, sympy.Pow | functions.PowByNatural):
+        base, power = term.args
+        if isinstance(power, sympy.Integer) and 1 <= int(power) <= _LARGEST_POWER:
+            return operation(expressions.MUL, *repeat(base, int(power)))
+    raise Inexpressible(f"{type(term).__name__} is not among the operations that can be said")
+
+
+# In a canonical order: sympy sorts the operands of sums, products, maxima and conjunctions.
+_OPERATORS: Mapping[type, Any] = {
+    sympy.Add: expressions.ADD,
+    sympy.Mul: expressions.MUL,
+    functions.FloorDiv: expressions.FLOOR_DIV,
+    functions.CleanDiv: expressions.FLOOR_DIV,
+    functions.Mod: expressions.MOD,
+    functions.PythonMod: expressions.MOD,
+    functions.Max: expressions.MAX,
+    functions.Min: expressions.MIN,
+    sympy.Eq: expressions.EQ,
+    sympy.Ne: expressions.NE,
+    sympy.StrictLessThan: expressions.LT,
+    sympy.LessThan: expressions.LE,
+    sympy.And: expressions.AND,
+    sympy.Or: expressions.OR,
+    sympy.Not: expressions.NOT,
+}
+_SWAPPED: Mapping[type, Any] = {sympy.StrictGreaterThan: expressions.LT, sympy.GreaterThan: expressions.LE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symbols:
+    """The symbols of a job that is being decoded.
+
+    Attributes:
+        hints: what each is in the call at hand.
+        values: what tensors are made with: the hints, or torch's symbols.
+    """
+
+    hints: Sequence[int]
+    values: Sequence[int | torch.SymInt]
+
+    def hint(self, dimension: Dimension | Expression, *, what: str) -> int:
+        """What a dimension or number is in the call at hand.
+
+        Raises:
+            InvalidRequest: it is malformed.
+        """
+        if isinstance(dimension, Dimension):
+            match dimension.WhichOneof("value"):
+                case "size":
+                    return dimension.size
+                case None:
+                    raise InvalidRequest(f"{what} has a size, stride or offset that is not set")
+            dimension = dimension.expression
+        check_expression(dimension, symbols=len(self.hints), condition=False, what=what)
+        try:
+            return int(evaluate(dimension, self.hints))
+        except expressions.Undefined as error:
+            raise InvalidRequest(f"{what}: {error}") from None
+
+    def value(self, dimension: Dimension | Expression) -> Any:
+        """The same as it enters a tensor; `hint` has checked it."""
+        if isinstance(dimension, Dimension):
+            if dimension.WhichOneof("value") == "size":
+                return dimension.size
+            dimension = dimension.expression
+        return evaluate_symbolic(dimension, self.values)
+
+
+NO_SYMBOLS = Symbols(hints=(), values=())
+
+
+def evaluate_symbolic(expression: Expression, values: Sequence[int | torch.SymInt]) -> Any:
+    """The value of a checked expression over torch's symbols; a condition puts guards on them."""
+    return evaluate(expression, values, largest=torch.sym_max, smallest=torch.sym_min)
+
+
+def are_watched(values: Sequence[torch.SymInt]) -> bool:
+    """Whether Dynamo is tracing with these symbols, so that guards put on them now are checked before every call."""
+    context = TracingContext.try_get()
+    mode = None if context is None else context.fake_mode
+    return mode is not None and all(value.node.shape_env is mode.shape_env for value in values)
+
+
+def put_guards(guards: Iterable[Expression], values: Sequence[torch.SymInt]) -> bool:
+    """Puts checked conditions on the symbols of this process; False if one does not hold."""
+    return all(evaluate_symbolic(guard, values) for guard in guards)
+
+
+@dataclass(slots=True, kw_only=True)
+class SymbolicJob:
+    """The symbols of a job, made anew.
+
+    Attributes:
+        shape_env: where they live.
+        symbols: what they are.
+    """
+
+    shape_env: ShapeEnv
+    symbols: Symbols
+    _numbers: dict[sympy.Symbol, int] = field(default_factory=dict)
+
+    def guards(self) -> list[Expression]:
+        """What has been assumed of the symbols since they were made, as conditions.
+
+        Raises:
+            Inexpressible: an assumption cannot be said.
+        """
+        return [
+            expression_of(guard.expr, numbers=self._number)
+            for guard in self.shape_env.guards
+            if guard.expr != sympy.true
+        ]
+
+    def _number(self, symbol: sympy.Symbol) -> int:
+        number = self._numbers.get(symbol)
+        if number is None:
+            raise Inexpressible(f"{symbol} is not known before the graph runs")
+        return number
+
+
+def make_symbols(job: Job) -> SymbolicJob:
+    """Makes the symbols of a job in a ShapeEnv of its own.
+
+    Raises:
+        InvalidRequest: symbols and hints do not fit each other.
+    """
+    check_symbols(job)
+    # What a graph may compute is its own affair: Dynamo has decided that when it captured it.
+    env = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    made = SymbolicJob(shape_env=env, symbols=NO_SYMBOLS)
+    values: list[int | torch.SymInt] = []
+    for number, (symbol, hint) in enumerate(zip(job.symbols, job.hints, strict=True)):
+        source = ConstantSource(f"symbol_{number}")
+        term = env.create_symbol(
+            hint,
+            source,
+            dynamic_dim=DimDynamic.DYNAMIC,
+            constraint_dim=None,
+            positive=True if symbol.HasField("lower") and symbol.lower > 0 else None,
+            do_not_specialize_zero_one=True,
+        )
+        made._numbers[term] = number
+        env.constrain_symbol_range(
+            term,
+            symbol.lower if symbol.HasField("lower") else -int_oo,
+            symbol.upper if symbol.HasField("upper") else int_oo,
+        )
+        values.append(env.create_symintnode(term, hint=hint, source=source))
+    made.symbols = Symbols(hints=tuple(job.hints), values=values)
+    return made

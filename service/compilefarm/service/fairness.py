@@ -1,0 +1,93 @@
+"""Which of the jobs that wait comes next.
+
+Workers are shared among tenants by the rule of Buildbarn's scheduler (bb-remote-execution, InMemoryBuildQueue): the job
+with the lowest (executing + 1) * 2^(priority / 100) comes first, where `executing` counts the jobs of its tenant that
+have a worker; among equals that of the tenant whose last turn is longest ago, and of its jobs the one that came first.
+So an interactive job comes before a background job of another tenant until its own tenant has seven jobs running.
+
+Preemptible jobs come after all others, whatever the formula says: one that started before an interactive job would be
+ended by it at once. They are shared by the same rule, but apart: what can be taken back is not held against a tenant.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeVar
+
+from compilefarm.service.demand import Demand
+
+
+class Waiting(Protocol):
+    """As much of a waiting job as matters here."""
+
+    @property
+    def number(self) -> int:
+        """Jobs are numbered as they come."""
+
+    @property
+    def demand(self) -> Demand:
+        """Who wants it."""
+
+
+_T = TypeVar("_T", bound=Waiting)
+# Jobs that count together: those of one tenant, preemptible or not.
+Group = tuple[bool, str]
+
+
+def group_of(job: Waiting) -> Group:
+    """The group that a job counts for."""
+    return job.demand.priority.is_preemptible, job.demand.tenant
+
+
+class Shares:
+    """What the groups have of the workers.
+
+    Args:
+        executing: jobs of each group that have a worker.
+        turns: number of the last turn of each group; turns are numbered as workers are given away.
+    """
+
+    def __init__(self, *, executing: Mapping[Group, int], turns: Mapping[Group, int]) -> None:
+        self.turns = dict(turns)
+        self._executing = Counter(executing)
+        self._turn = max(self.turns.values(), default=0)
+
+    def rank(self, job: Waiting) -> tuple[bool, float, int, int]:
+        """Decides whose turn it is: the lowest is next."""
+        group = group_of(job)
+        score = (self._executing[group] + 1) * 2.0 ** (job.demand.priority / 100)
+        return job.demand.priority.is_preemptible, score, self.turns.get(group, 0), job.number
+
+    def take(self, job: Waiting) -> None:
+        """Notes that a job gets a worker."""
+        self._turn += 1
+        group = group_of(job)
+        self._executing[group] += 1
+        self.turns[group] = self._turn
+
+
+def in_order(jobs: Iterable[_T], *, shares: Shares) -> list[_T]:
+    """Waiting jobs in the order in which they would get workers if none came and none were given back.
+
+    Args:
+        jobs: those that wait.
+        shares: as they are before the first; used up.
+    """
+    lines: dict[Group, deque[_T]] = {}
+    for job in sorted(jobs, key=lambda job: (job.demand.priority, job.number)):
+        lines.setdefault(group_of(job), deque()).append(job)
+    # A job that gets a worker changes the rank of its own group alone, so the ranks that lie in the heap stay true.
+    heads = [(shares.rank(line[0]), group) for group, line in lines.items()]
+    heapq.heapify(heads)
+    order = []
+    while heads:
+        _, group = heapq.heappop(heads)
+        line = lines[group]
+        job = line.popleft()
+        order.append(job)
+        shares.take(job)
+        if line:
+            heapq.heappush(heads, (shares.rank(line[0]), group))
+    return order

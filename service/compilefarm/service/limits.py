@@ -1,0 +1,56 @@
+"""How many jobs may wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from compilefarm.core.errors import Busy
+from compilefarm.service.forecast import Outlook
+from compilefarm.service.tickets import Ticket
+
+# Tells what each of some waiting jobs can expect, by its key.
+Foresee = Callable[[Iterable[Ticket]], Mapping[str, Outlook]]
+
+_LEAST_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How many jobs may wait. Only jobs that are as urgent or more so are held against a job: a full prewarm turns no
+    interactive job away.
+
+    Attributes:
+        queued_jobs: of all.
+        tenant_jobs: of one tenant.
+    """
+
+    queued_jobs: int
+    tenant_jobs: int
+
+    def check(self, ticket: Ticket, *, waiting: Iterable[Ticket], foresee: Foresee) -> None:
+        """Passes if one more job may wait.
+
+        Raises:
+            Busy: too many wait already; it tells when there will be room, and how long the job would wait.
+        """
+        rivals = [other for other in waiting if other.demand.priority <= ticket.demand.priority]
+        own = [other for other in rivals if other.demand.tenant == ticket.demand.tenant]
+        if len(rivals) >= self.queued_jobs:
+            raise _busy(f"the queue is full: {len(rivals)} jobs wait", ticket, rivals=rivals, foresee=foresee)
+        if len(own) >= self.tenant_jobs:
+            whose = f"of tenant {ticket.demand.tenant!r}" if ticket.demand.tenant else "of callers without a tenant"
+            raise _busy(f"{len(own)} jobs {whose} wait, and more may not", ticket, rivals=own, foresee=foresee)
+
+
+def _busy(what: str, ticket: Ticket, *, rivals: Sequence[Ticket], foresee: Foresee) -> Busy:
+    outlooks = foresee([*rivals, ticket])
+    wait_seconds = outlooks[ticket.key].wait_seconds
+    room_seconds = min((outlooks[rival.key].wait_seconds for rival in rivals if rival.key in outlooks), default=0.0)
+    retry_after_seconds = max(room_seconds, _LEAST_RETRY_SECONDS)
+    return Busy(
+        f"{what}, the estimated wait is {wait_seconds:.0f} s; "
+        f"compile locally, ask again in {retry_after_seconds:.0f} s, or add workers",
+        retry_after_seconds=retry_after_seconds,
+        estimated_wait_seconds=wait_seconds,
+    )

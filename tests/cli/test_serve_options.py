@@ -1,0 +1,37 @@
+"""What the options of `compilefarm serve` set."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from compilefarm.cli import serve
+from compilefarm.service.config import GatewayConfig
+
+
+def config(*arguments: str) -> GatewayConfig:
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    return serve.gateway_config(parser.parse_args(arguments))
+
+
+def test_without_options_the_defaults_hold() -> None:
+    assert config() == GatewayConfig()
+
+
+def test_every_option_reaches_the_gateway() -> None:
+    given = config(
+        *("--listen", "[::]:1", "--insecure"),
+        *("--queue-limit", "7", "--tenant-limit", "3", "--orphan-grace", "0"),
+    )
+    assert given == GatewayConfig(
+        listen="[::]:1", insecure=True, max_queued_jobs=7, max_queued_jobs_of_tenant=3, orphan_seconds=0.0
+    )
+
+
+@pytest.mark.parametrize("option", ["--queue-limit", "--tenant-limit"])
+def test_a_queue_without_room_is_no_queue(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        config(option, "0")
+    assert "'0' is not a whole number of at least 1" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""Expressions over symbols: what they are worth, and that nothing a stranger writes takes long or breaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from compilefarm.core import expressions
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.expressions import Undefined, check_expression, check_symbols, evaluate, holds, say
+from compilefarm.v1.graph_pb2 import Expression, Operation
+from compilefarm.v1.job_pb2 import Job, Symbol
+
+
+def number(value: int) -> Expression:
+    return Expression(integer=value)
+
+
+def symbol(position: int) -> Expression:
+    return Expression(symbol=position)
+
+
+def done(operator: int, *operands: Expression) -> Expression:
+    return Expression(operation=Operation(operator=operator, operands=operands))  # type: ignore[arg-type]
+
+
+A, B = symbol(0), symbol(1)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value", "words"),
+    [
+        (done(expressions.ADD, A, number(-1)), 6, "s0 + -1"),
+        (done(expressions.MUL, A, B, number(2)), -28, "s0*s1*2"),
+        (done(expressions.FLOOR_DIV, A, B), -4, "s0//s1"),
+        (done(expressions.MOD, A, B), -1, "s0 % s1"),
+        (done(expressions.MAX, A, B), 7, "max(s0, s1)"),
+        (done(expressions.MIN, A, done(expressions.ADD, B, B)), -4, "min(s0, s1 + s1)"),
+        (done(expressions.LT, done(expressions.MUL, A, B), number(3)), True, "(s0*s1) < 3"),
+        (done(expressions.LE, A, number(7)), True, "s0 <= 7"),
+        (done(expressions.EQ, A, B), False, "s0 == s1"),
+        (done(expressions.NE, A, B), True, "s0 != s1"),
+        (
+            done(expressions.AND, done(expressions.LT, B, A), done(expressions.LT, A, B)),
+            False,
+            "(s1 < s0) and (s0 < s1)",
+        ),
+        (done(expressions.OR, done(expressions.LT, B, A), done(expressions.LT, A, B)), True, "(s1 < s0) or (s0 < s1)"),
+        (done(expressions.NOT, done(expressions.LT, B, A)), False, "not (s1 < s0)"),
+    ],
+)
+def test_values_and_words(expression: Expression, value: int, words: str) -> None:
+    check_expression(expression, symbols=2, condition=isinstance(value, bool), what="it")
+    assert evaluate(expression, [7, -2]) == value
+    assert say(expression) == words
+
+
+def nested(levels: int) -> Expression:
+    expression = A
+    for _ in range(levels):
+        expression = done(expressions.ADD, expression, number(1))
+    return expression
+
+
+@pytest.mark.parametrize(
+    ("expression", "condition"),
+    [
+        (Expression(), False),
+        (symbol(2), False),
+        (A, True),
+        (done(0, A), False),
+        (done(99, A), False),
+        (done(expressions.ADD), False),
+        (done(expressions.FLOOR_DIV, A), False),
+        (done(expressions.LT, A, B, B), True),
+        (done(expressions.LT, A, B), False),
+        (done(expressions.ADD, A, B), True),
+        (done(expressions.NOT, A), True),
+        (done(expressions.NOT), True),
+        (done(expressions.AND, A, B), True),
+        (nested(expressions.MAX_DEPTH + 1), False),
+        (done(expressions.ADD, *([A] * expressions.MAX_TERMS)), False),
+    ],
+)
+def test_what_is_refused(expression: Expression, condition: bool) -> None:
+    with pytest.raises(InvalidRequest, match="a size"):
+        check_expression(expression, symbols=2, condition=condition, what="a size")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        done(expressions.FLOOR_DIV, A, number(0)),
+        done(expressions.MOD, A, number(0)),
+        done(expressions.MUL, *([number(2**60)] * 500)),
+        symbol(9),
+    ],
+)
+def test_what_has_no_value_holds_never(expression: Expression) -> None:
+    with pytest.raises(Undefined):
+        evaluate(expression, [1, 1])
+    assert not holds([done(expressions.EQ, expression, expression)], [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("symbols", "hints"),
+    [
+        ([Symbol()], []),
+        ([], [1]),
+        ([Symbol(lower=2)], [1]),
+        ([Symbol(upper=2)], [3]),
+        ([Symbol(lower=5, upper=4)], [5]),
+        ([Symbol()] * (expressions.MAX_SYMBOLS + 1), [0] * (expressions.MAX_SYMBOLS + 1)),
+    ],
+)
+def test_hints_have_to_fit_their_symbols(symbols: list[Symbol], hints: list[int]) -> None:
+    with pytest.raises(InvalidRequest, match="symbol"):
+        check_symbols(Job(symbols=symbols, hints=hints))
+
+
+def test_hints_that_fit() -> None:
+    check_symbols(Job(symbols=[Symbol(), Symbol(lower=2, upper=2)], hints=[-5, 2]))

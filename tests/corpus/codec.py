@@ -1,0 +1,129 @@
+"""A backend that sends every graph through the codec, and runs what comes out of it beside the original."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch.fx import GraphModule
+
+from compilefarm.graph.ambient import apply_ambient
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.decode import decode_job
+from compilefarm.graph.encode import EncodedJob, encode_job
+from compilefarm.graph.testing import fixed_environment
+from compilefarm.v1.job_pb2 import Job
+
+from .comparison import Leaf, differences, look_at
+
+Outcome = Literal["sent", "bypass", "crash"]
+
+
+@dataclass(slots=True, kw_only=True)
+class GraphReport:
+    """What became of one captured graph.
+
+    Attributes:
+        outcome: "sent" if it was, or could be; "bypass" if the client decided against it; "crash" if something raised
+            that should not have.
+        reason: of a bypass, or of a refusal by the farm.
+        message: the same for people.
+        compiled: an artifact came back.
+        unfaithful: in what a decoded graph differs from the original.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    message: str = ""
+    compiled: bool = False
+    unfaithful: list[str] = field(default_factory=list)
+
+
+class CodecBackend:
+    """A backend of torch.compile; `reports` has an entry for each graph."""
+
+    def __init__(self) -> None:
+        self.reports: list[GraphReport] = []
+
+    def __call__(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        try:
+            encoded = _encoded(graph_module, example_inputs)
+            decoded, again = _there_and_back(encoded)
+        except Bypass as bypass:
+            self.reports.append(GraphReport(outcome="bypass", reason=bypass.reason, message=str(bypass)))
+            return _forward(graph_module)
+        except Exception as error:  # noqa: BLE001 - whatever the codec raises is what this is about
+            report = GraphReport(outcome="crash", reason=type(error).__name__, message=traceback.format_exc())
+            self.reports.append(report)
+            return _forward(graph_module)
+        report = GraphReport(outcome="sent")
+        self.reports.append(report)
+        # What the graph holds comes back as literals, which are nodes of their own.
+        if not encoded.job.graph.constants and _content(again) != _content(encoded):
+            report.unfaithful.append("encoding what was decoded gives another request")
+        return _beside(graph_module, decoded, held=encoded.held, report=report)
+
+
+def _encoded(graph_module: GraphModule, inputs: Sequence[Any]) -> EncodedJob:
+    return encode_job(graph_module, inputs, options={}, environment=fixed_environment)
+
+
+def _there_and_back(encoded: EncodedJob) -> tuple[GraphModule, EncodedJob]:
+    # As it arrives: through bytes.
+    job = Job.FromString(_content(encoded))
+    with apply_ambient(job.ambient):
+        decoded = decode_job(job, blobs=encoded.blobs)
+        return decoded.graph_module, _encoded(decoded.graph_module, decoded.inputs)
+
+
+def _content(encoded: EncodedJob) -> bytes:
+    return encoded.job.SerializeToString(deterministic=True)
+
+
+def _forward(graph_module: GraphModule) -> Callable[..., Any]:
+    forward: Callable[..., Any] = graph_module.forward
+    return forward
+
+
+def _beside(
+    original: GraphModule, decoded: GraphModule, *, held: Sequence[torch.Tensor], report: GraphReport
+) -> Callable[..., Any]:
+    """Runs the decoded graph, after the original on copies of its inputs; both have what the original holds."""
+
+    def run(*inputs: Any) -> Any:
+        twins = _copies(inputs)
+        held_before = [tensor.detach().clone() for tensor in held]
+        random_state = torch.random.get_rng_state()
+        expected = _seen(original(*twins), (*twins, *held))
+        torch.random.set_rng_state(random_state)
+        for tensor, before in zip(held, held_before, strict=True):
+            tensor.detach().copy_(before)
+        outputs = decoded(*inputs, *held)
+        report.unfaithful.extend(differences(_seen(outputs, (*inputs, *held)), expected))
+        return outputs
+
+    return run
+
+
+def _seen(outputs: Any, inputs: Sequence[Any]) -> list[Leaf]:
+    # Gradients are not looked at: those of the inputs may be of earlier calls.
+    detached = [given.detach() if isinstance(given, torch.Tensor) else given for given in inputs]
+    return [*look_at("output", list(outputs)), *look_at("input", detached)]
+
+
+def _copies(inputs: Sequence[Any]) -> list[Any]:
+    """Copies that share memory with each other where the originals do."""
+    detached = [given.detach() if isinstance(given, torch.Tensor) else given for given in inputs]
+    return [_tracked_as(given, twin) for given, twin in zip(inputs, copy.deepcopy(detached), strict=True)]
+
+
+def _tracked_as(given: Any, twin: Any) -> Any:
+    if not isinstance(given, torch.Tensor) or not given.requires_grad:
+        return twin
+    twin.requires_grad_()
+    # Only what is no leaf may be written to while it is tracked.
+    return twin if given.is_leaf else twin.clone()

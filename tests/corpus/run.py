@@ -1,0 +1,154 @@
+"""Runs programs of the table."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+
+from compilefarm.client import Farm, stats
+from compilefarm.client.records import GraphRecord
+
+from .codec import CodecBackend, GraphReport
+from .comparison import Leaf, differences, look_at
+from .program import Case, Function, Lacking, Program
+
+_SEED = 1234
+_SENT = ("hit", "joined", "compiled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What became of one program.
+
+    Attributes:
+        name: of the program.
+        lacking: why it could not run here; None if it did.
+        graphs: what became of its graphs.
+        wrong: in what its results differ from eager's.
+        unlike_local: in what its results differ from those of a local compile by Inductor, to the bit.
+        crash: what was raised outside its graphs.
+        seconds: spent on it.
+    """
+
+    name: str
+    lacking: str | None = None
+    graphs: tuple[GraphReport, ...] = ()
+    wrong: tuple[str, ...] = ()
+    unlike_local: tuple[str, ...] = ()
+    crash: str = ""
+    seconds: float = 0.0
+
+    @property
+    def crashes(self) -> list[str]:
+        """Everything that was raised and should not have been."""
+        return [*filter(None, [self.crash]), *(graph.message for graph in self.graphs if graph.outcome == "crash")]
+
+    @property
+    def differences(self) -> list[str]:
+        """Everything in which it is not right."""
+        return [*self.wrong, *(difference for graph in self.graphs for difference in graph.unfaithful)]
+
+
+def check_codec(program: Program) -> Row:
+    """Runs a program with every graph replaced by what the codec makes of it. Compiles nothing."""
+    if not program.eager:
+        return Row(name=program.name, lacking=f"torch {torch.__version__} only runs its graphs compiled")
+    backend = CodecBackend()
+
+    def check(expected: list[Leaf]) -> Row:
+        given = _run(program, _compiler(program, backend))
+        if program.random:
+            expected = _run(program, _compiler(program, "eager"))
+        return Row(name=program.name, wrong=tuple(differences(given, expected, precision=program.precision)))
+
+    with _guards_not_timed():
+        return _row(program, check, reports=lambda: backend.reports)
+
+
+def check_farm(program: Program, farm: Farm) -> Row:
+    """Runs a program compiled by a farm, and compiled by Inductor here."""
+    before = len(stats())
+
+    def check(expected: list[Leaf]) -> Row:
+        given = _run(program, _compiler(program, farm.backend))
+        local = _run(program, _compiler(program, "inductor"))
+        return Row(
+            name=program.name,
+            wrong=tuple(differences(given, local if program.random else expected, precision=program.precision)),
+            unlike_local=tuple(differences(given, local)),
+        )
+
+    return _row(program, check, reports=lambda: [_report(record) for record in stats()[before:]])
+
+
+def _guards_not_timed() -> AbstractContextManager[object]:
+    # torch/_dynamo/guards.py: after each graph, Dynamo empties the processor's caches to time the guards for its log.
+    # That is a third of what tracing a small program costs.
+    return mock.patch("torch._dynamo.guards.profile_guard_manager", return_value=0.0)
+
+
+def _row(program: Program, check: Callable[[list[Leaf]], Row], *, reports: Callable[[], list[GraphReport]]) -> Row:
+    started = time.perf_counter()
+    try:
+        row = check(_run(program, lambda function: function))
+    except Lacking as lacking:
+        return Row(name=program.name, lacking=str(lacking))
+    except Exception:  # noqa: BLE001 - a crash is a finding of the run, and the next program has its turn
+        row = Row(name=program.name, crash=traceback.format_exc())
+    return Row(
+        name=row.name,
+        graphs=tuple(reports()),
+        wrong=row.wrong,
+        unlike_local=row.unlike_local,
+        crash=row.crash,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _compiler(program: Program, backend: Any) -> Callable[[Function], Function]:
+    def compile_function(function: Function) -> Function:
+        compiled: Function = torch.compile(function, backend=backend, dynamic=program.dynamic)
+        return compiled
+
+    return compile_function
+
+
+def _run(program: Program, compile_function: Callable[[Function], Function]) -> list[Leaf]:
+    """Runs a fresh case of a program, and returns all that can be seen of it."""
+    # What was traced before would make sizes symbolic.
+    torch._dynamo.reset()
+    with program.surroundings(), torch.set_grad_enabled(program.training):
+        torch.manual_seed(_SEED)
+        case = program.build()
+        torch.manual_seed(_SEED)
+        return _observed(case, compile_function(case.function))
+
+
+def _observed(case: Case, function: Function) -> list[Leaf]:
+    seen = []
+    for number, given in enumerate(case.calls):
+        seen += look_at(f"result {number}", case.use(function, given))
+    for number, given in enumerate(case.calls):
+        seen += look_at(f"argument {number}", [given.args, dict(given.kwargs)])
+    if isinstance(case.function, torch.nn.Module):
+        # Not detached: gradients hang on the originals.
+        for name, tensor in (*case.function.named_parameters(), *case.function.named_buffers()):
+            seen += look_at(name, tensor)
+    return seen
+
+
+def _report(record: GraphRecord) -> GraphReport:
+    if record.outcome == "bypass":
+        return GraphReport(outcome="bypass", reason=record.reason, message=record.message)
+    compiled = record.outcome in _SENT
+    # A fallback serves the user, but the farm was asked and has failed.
+    return GraphReport(
+        outcome="sent" if compiled else "crash", reason=record.reason, message=record.message, compiled=compiled
+    )

@@ -1,0 +1,42 @@
+"""The table: all programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .program import Program
+from .programs import (
+    audio,
+    contexts,
+    convolutional,
+    decoders,
+    dynamic,
+    encoder_decoders,
+    encoders,
+    gpu,
+    higher_order,
+    inputs,
+    mixtures,
+    multimodal,
+    operators,
+    state_space,
+    training,
+    values,
+    vision,
+)
+
+_MODULES = (
+    *(encoders, decoders, encoder_decoders, mixtures, state_space, vision, audio, multimodal),
+    *(convolutional, training),
+    *(operators, higher_order, contexts, values, inputs, dynamic, gpu),
+)
+
+
+def _by_name() -> dict[str, Program]:
+    programs = [program for module in _MODULES for program in module.PROGRAMS]
+    repeated = [name for name, count in Counter(program.name for program in programs).items() if count > 1]
+    assert not repeated, f"several programs are called {repeated}"
+    return {program.name: program for program in programs}
+
+
+PROGRAMS = _by_name()

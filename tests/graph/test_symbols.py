@@ -1,0 +1,153 @@
+"""Sizes that differ from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo import mark_dynamic
+
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.expressions import holds, say
+from compilefarm.core.keys import key_of
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.decode import GraphRejected, decode_job
+from compilefarm.graph.inputs import random_inputs
+from compilefarm.graph.testing import CapturedGraph, capture
+from compilefarm.v1.graph_pb2 import Call, Node, Value
+from compilefarm.v1.job_pb2 import Job
+
+
+def dynamic(model: Callable[..., Any], *args: Any) -> CapturedGraph:
+    return capture(model, *args, dynamic=True)
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * x.shape[0]
+
+
+def test_sizes_become_symbols_in_the_order_in_which_inputs_mention_them() -> None:
+    job = dynamic(lambda x, y: torch.cat([x, y], 1), torch.ones(8, 3), torch.ones(8, 5)).encode().job
+    assert list(job.hints) == [8, 3, 5]
+    assert [symbol.lower for symbol in job.symbols] == [2, 2, 2]
+    tensors = [given.tensor for given in job.inputs if given.HasField("tensor")]
+    assert [[say(size.expression) for size in tensor.shape] for tensor in tensors] == [["s0", "s1"], ["s0", "s2"]]
+    assert say(tensors[0].stride[0].expression) == "s1"
+
+
+def test_the_call_at_hand_is_not_in_the_key() -> None:
+    jobs = [dynamic(doubled, torch.ones(rows, 3)).encode().job for rows in (4, 700)]
+    assert jobs[0].hints[0] != jobs[1].hints[0]
+    assert key_of(jobs[0]).text == key_of(jobs[1]).text
+
+
+def test_what_is_known_of_a_symbol_is_in_the_key() -> None:
+    def key(least: int, most: int) -> str:
+        x = torch.ones(8, 3)
+        mark_dynamic(x, 0, min=least, max=most)
+        return key_of(capture(doubled, x).encode().job).text
+
+    assert len({key(2, 64), key(2, 32), key(4, 64)}) == 3
+    assert key(2, 64) == key(2, 64)
+
+
+def test_a_dynamic_size_is_not_a_fixed_one() -> None:
+    assert key_of(dynamic(doubled, torch.ones(4, 3)).encode().job) != key_of(
+        capture(doubled, torch.ones(4, 3)).encode().job
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [
+        (doubled, (torch.ones(4, 3),)),
+        (lambda x: x.view(-1, x.shape[1] // 2) + x.shape[0] % 3, (torch.ones(4, 6),)),
+        (lambda x: x[:, : x.shape[1] - 1].transpose(0, 1), (torch.ones(4, 6),)),
+        (lambda x: x + torch.ones(max(x.shape[0], 3), 1), (torch.ones(4, 6),)),
+        (lambda x, n: x * n, (torch.ones(4), 7)),
+        (lambda x: x.t() @ x, (torch.ones(6, 4).t(),)),
+    ],
+)
+def test_a_decoded_graph_computes_the_same_at_other_sizes(model: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    encoded = dynamic(model, *args).encode()
+    graph = decode_job(encoded.job, blobs={}).graph_module
+    other = Job()
+    other.CopyFrom(encoded.job)
+    other.hints[:] = [2 * hint for hint in encoded.job.hints]
+    for job in (encoded.job, other):
+        given = random_inputs(job, seed=0)
+        originals = [value for value in given if isinstance(value, torch.Tensor)]
+        number = [job.hints[-1]] if isinstance(args[-1], int) else []
+        torch.testing.assert_close(graph(*given)[0], model(*originals, *number))
+
+
+def test_a_decoded_graph_is_encoded_as_it_was() -> None:
+    encoded = dynamic(lambda x: x.view(-1, x.shape[1] // 2), torch.ones(4, 6)).encode()
+    decoded = decode_job(encoded.job, blobs={})
+    inputs = [node.meta["example_value"] for node in decoded.graph_module.graph.find_nodes(op="placeholder")]
+    again = CapturedGraph(graph_module=decoded.graph_module, example_inputs=inputs).encode()
+    assert again.job == encoded.job
+
+
+def test_what_a_graph_assumes_comes_out_as_guards() -> None:
+    encoded = dynamic(lambda x: x.view(-1, 4) * 2, torch.ones(4, 6)).encode()
+    guards = decode_job(encoded.job, blobs={}).symbolic.guards()
+    assert holds(guards, encoded.job.hints)
+    assert not holds(guards, [3, 3]), [say(guard) for guard in guards]
+
+
+def test_sizes_that_depend_on_elements() -> None:
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        encoded = capture(lambda x: torch.nonzero(x) * 2, torch.ones(4), fullgraph=True).encode()
+        decoded = decode_job(encoded.job, blobs={})
+        assert decoded.depends_on_elements
+        (result,) = decoded.graph_module(torch.tensor([0.0, 1.0, 1.0, 0.0]))
+    torch.testing.assert_close(result, torch.tensor([[2], [4]]))
+
+
+def test_an_input_of_which_no_size_is_known_is_a_bypass() -> None:
+    x = torch.ones(4, 3)
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    with pytest.raises(Bypass) as caught:
+        capture(lambda x: x * 2, x).encode()
+    assert caught.value.reason == "unbacked_input"
+
+
+def hostile(change: Callable[[Job], object]) -> Job:
+    job = dynamic(doubled, torch.ones(4, 3)).encode().job
+    change(job)
+    return job
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda job: job.hints.pop(),
+        lambda job: job.hints.__setitem__(0, -4),
+        lambda job: job.inputs[0].integer.ClearField("value"),
+        lambda job: setattr(job.inputs[0].integer, "symbol", 99),
+        lambda job: job.inputs[-1].tensor.shape[0].expression.ClearField("value"),
+        lambda job: setattr(job.inputs[-1].tensor.stride[0].expression, "integer", 1),
+        lambda job: setattr(job.inputs[-1].tensor.shape[0].expression, "integer", -1),
+        lambda job: setattr(job.inputs[-1].tensor.shape[0].expression, "integer", 2**61),
+    ],
+)
+def test_sizes_that_contradict_themselves(change: Callable[[Job], object]) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_job(hostile(change), blobs={})
+
+
+@pytest.mark.parametrize("function", ["operator.mul", "operator.add", "operator.pow"])
+def test_integers_that_grow_without_end_are_refused(function: str) -> None:
+    job = hostile(lambda job: job.graph.nodes.pop())
+    kind = next(node.call.kind for node in job.graph.nodes if node.HasField("call"))
+    node = 0
+    for _ in range(5000):
+        call = Call(kind=kind, target=function, args=[Value(node=node), Value(node=node)])
+        job.graph.nodes.append(Node(call=call))
+        node = len(job.graph.nodes) - 1
+    job.graph.nodes.add().output.values.add(node=node)
+    with pytest.raises((InvalidRequest, GraphRejected)):
+        decode_job(job, blobs={})
