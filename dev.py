@@ -155,11 +155,13 @@ def generated_files(proto: Path) -> list[Path]:
 def generate(proto: Path) -> None:
     tools = environment("generator")
     uv_install(tools, "generator", [*GENERATOR])
-    for path in generated_files(proto):
-        path.unlink()
     sources = sorted((proto / "compilefarm" / "v1").glob("*.proto"))
     services = sorted((proto / "compilefarm" / "v1").glob(SERVICE_PROTOS))
     protoc = [tools / "python", "-m", "grpc_tools.protoc", f"-I{proto}"]
+    # What cannot be parsed leaves the code as it was.
+    require(call([*protoc, f"--descriptor_set_out={os.devnull}", *sources]))
+    for path in generated_files(proto):
+        path.unlink()
     # The plugins are found on PATH.
     surroundings = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"}
     require(call([*protoc, f"--python_out={proto}", f"--mypy_out=quiet:{proto}", *sources], surroundings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -37,6 +38,7 @@ class Script:
         self.runtime = FakeRuntime()
         self.ledger = Ledger()
         self.progress: list[tuple[str, float, int]] = []
+        self.noted = threading.Event()
         self.asked = compiles.CompileRequest()
         self._channel = grpc_testing.channel(
             [*blobs.DESCRIPTOR.services_by_name.values(), *compiles.DESCRIPTOR.services_by_name.values()],
@@ -84,6 +86,15 @@ class Script:
             call.send_response(event)
         return call
 
+    def break_off_compile(self, *, reason: str) -> None:
+        """Ends the talk after the job was accepted and a worker had it."""
+        accepted = compiles.CompileResponse(accepted=compiles.Accepted(key="named"))
+        progress = compiles.CompileResponse(progress=compiles.Progress(phase=job_pb2.PHASE_COMPILING))
+        call = self.take_compile(accepted, progress)
+        # An error would overtake them.
+        self.noted.wait()
+        call.terminate([(REASON_KEY, reason)] if reason else (), grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
     def refuse_compile(self, status: str, *, reason: str = "", retry_after: str = "", wait: str = "") -> None:
         told = [(REASON_KEY, reason)] if reason else []
         told += [(RETRY_AFTER_KEY, retry_after)] if retry_after else []
@@ -117,6 +128,7 @@ class Script:
 
     def _note(self, phase: str, elapsed_seconds: float, jobs_ahead: int) -> None:
         self.progress.append((phase, elapsed_seconds, jobs_ahead))
+        self.noted.set()
 
 
 @pytest.fixture
@@ -253,18 +265,47 @@ def test_the_priority_is_sent(priority: str) -> None:
     assert compiles.Priority.Name(script.asked.priority) == f"PRIORITY_{priority.upper()}"
 
 
-@pytest.mark.parametrize("reason", ["draining", "worker_lost", "store_unavailable", ""])
-def test_the_same_question_is_asked_again_after_a_break(script: Script, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("reason", "waits"),
+    [
+        ("draining", [1.0, 2.0]),
+        ("worker_lost", [1.0, 3.0]),
+        ("store_unavailable", [1.0, 3.0]),
+        ("", [1.0, 2.0]),
+    ],
+)
+def test_the_same_question_is_asked_again_after_a_break(script: Script, reason: str, waits: list[float]) -> None:
     program = script.start()
     script.answer_probe()
-    call = script.take_compile(compiles.CompileResponse(accepted=compiles.Accepted(key="named")))
-    call.terminate([(REASON_KEY, reason)] if reason else (), grpc.StatusCode.UNAVAILABLE, "Socket closed")
+    script.break_off_compile(reason=reason)
     script.refuse_compile("UNAVAILABLE", reason=reason)
     script.finish_compile(outcome="OUTCOME_JOINED")
     script.answer_read()
     assert where(program) == "farm"
-    assert script.clock.waits == [1.0, 3.0]
+    assert script.clock.waits == waits
     assert script.record.outcome == "joined"
+
+
+def test_a_farm_that_had_the_job_gets_half_a_minute_to_come_back(script: Script) -> None:
+    program = script.start()
+    script.answer_probe()
+    script.break_off_compile(reason="draining")
+    for _ in range(5):
+        script.refuse_compile("UNAVAILABLE")
+    assert where(program) == "local"
+    assert script.clock.waits == [1.0, 2.0, 4.0, 8.0, 15.0]
+    # The next graph does not wait for it once more.
+    assert where(script.start()) == "local"
+    assert script.ledger.records()[1].seconds["wait"] == 0
+
+
+def test_a_farm_that_takes_no_new_jobs_is_not_waited_for_so_long(script: Script) -> None:
+    program = script.start()
+    script.answer_probe()
+    for _ in range(3):
+        script.refuse_compile("UNAVAILABLE", reason="draining")
+    assert where(program) == "local"
+    assert script.clock.waits == [1.0, 3.0]
 
 
 def test_a_farm_that_breaks_three_times_is_left_alone_for_a_while(script: Script) -> None:

@@ -218,7 +218,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         write_request(REQUEST, path=tmp_path / "none" / "graph.cfreq")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(messages=st.lists(st.binary(max_size=60), max_size=4), genuine=st.integers(0, 3))
 def test_random_content_is_refused_or_read(messages: list[bytes], genuine: int) -> None:
     try:
@@ -228,7 +228,7 @@ def test_random_content_is_refused_or_read(messages: list[bytes], genuine: int) 
     assert not (read.blobs and read.missing_digests())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(content=st.binary(max_size=200))
 def test_random_bytes_are_refused(content: bytes) -> None:
     for candidate in (content, b"\x89CFREQ\r\n" + content, _file(packed=content)):

@@ -20,7 +20,7 @@ from tests.farm.serving import serve
 from .program import Program
 from .report import print_report
 from .run import Row, check_codec, check_farm
-from .table import PROGRAMS
+from .table import LIBRARIES, PROGRAMS, ROOT
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _whole(chosen: Sequence[Program], console: Console) -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder, serve(Path(folder)) as farm:
+    with tempfile.TemporaryDirectory() as folder, serve(Path(folder), modules=LIBRARIES, module_folder=ROOT) as farm:
         client = Farm(farm.address)
         return _rows(chosen, lambda program: check_farm(program, client), console)
 

@@ -11,11 +11,12 @@ from typing import Any, Literal
 import torch
 from torch.fx import GraphModule
 
+from compilefarm.artifact.environment import describe_environment
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EncodedJob, encode_job
-from compilefarm.graph.testing import fixed_environment
+from compilefarm.graph.tracing import fix_floats
 from compilefarm.v1.job_pb2 import Job
 
 from .comparison import Leaf, differences, look_at
@@ -29,7 +30,7 @@ class GraphReport:
 
     Attributes:
         outcome: "sent" if it was, or could be; "bypass" if the client decided against it; "crash" if something raised
-            that should not have.
+            that should not have, or the farm was asked in vain.
         reason: of a bypass, or of a refusal by the farm.
         message: the same for people.
         compiled: an artifact came back.
@@ -50,6 +51,8 @@ class CodecBackend:
         self.reports: list[GraphReport] = []
 
     def __call__(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        # As Farm.backend does.
+        fix_floats(graph_module)
         try:
             encoded = _encoded(graph_module, example_inputs)
             decoded, again = _there_and_back(encoded)
@@ -69,19 +72,29 @@ class CodecBackend:
 
 
 def _encoded(graph_module: GraphModule, inputs: Sequence[Any]) -> EncodedJob:
-    return encode_job(graph_module, inputs, options={}, environment=fixed_environment)
+    return encode_job(graph_module, inputs, options={}, environment=describe_environment)
 
 
 def _there_and_back(encoded: EncodedJob) -> tuple[GraphModule, EncodedJob]:
     # As it arrives: through bytes.
-    job = Job.FromString(_content(encoded))
+    job = Job.FromString(encoded.job.SerializeToString(deterministic=True))
     with apply_ambient(job.ambient):
-        decoded = decode_job(job, blobs=encoded.blobs)
+        decoded = decode_job(job, blobs=encoded.blobs, operators=_operators(job))
         return decoded.graph_module, _encoded(decoded.graph_module, decoded.inputs)
 
 
+def _operators(job: Job) -> set[str]:
+    """What a worker that fits may call, with and without overloads."""
+    overloads = {operator.name for operator in job.environment.operators}
+    return overloads | {name.partition(".")[0] for name in overloads}
+
+
 def _content(encoded: EncodedJob) -> bytes:
-    return encoded.job.SerializeToString(deterministic=True)
+    # What the graph assumes of its symbols is known of them once it has run.
+    job = Job()
+    job.CopyFrom(encoded.job)
+    job.ClearField("symbols")
+    return job.SerializeToString(deterministic=True)
 
 
 def _forward(graph_module: GraphModule) -> Callable[..., Any]:

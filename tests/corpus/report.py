@@ -18,13 +18,13 @@ _LONGEST_MESSAGE = 140
 def share_on_the_wire(rows: Sequence[Row]) -> float:
     """Share of graphs that are sent."""
     outcomes = [graph.outcome for row in rows for graph in row.graphs]
-    return outcomes.count("sent") / len(outcomes)
+    return outcomes.count("sent") / max(len(outcomes), 1)
 
 
 def share_right(rows: Sequence[Row]) -> float:
     """Share of programs that ran to the end and gave what they should."""
     ran = [row for row in rows if row.lacking is None]
-    return sum(not row.differences and not row.crashes for row in ran) / len(ran)
+    return sum(not row.differences and not row.crashes for row in ran) / max(len(ran), 1)
 
 
 def render(rows: Sequence[Row]) -> Table:
@@ -63,9 +63,9 @@ def _cells(row: Row) -> tuple[str, ...]:
         str(len(row.graphs)),
         str(sum(graph.outcome == "sent" for graph in row.graphs)),
         " ".join(f"{reason} x{count}" if count > 1 else reason for reason, count in bypassed.items()),
-        str(sum(graph.compiled for graph in row.graphs)),
+        "" if row.unlike_local is None else str(sum(graph.compiled for graph in row.graphs)),
         _verdict(row),
-        escape(_short(row.unlike_local)),
+        "" if row.unlike_local is None else escape(_short(row.unlike_local)),
         f"{row.seconds:.1f}",
     )
 

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -32,7 +32,8 @@ class Row:
         lacking: why it could not run here; None if it did.
         graphs: what became of its graphs.
         wrong: in what its results differ from eager's.
-        unlike_local: in what its results differ from those of a local compile by Inductor, to the bit.
+        unlike_local: in what its results differ from those of a local compile by Inductor, to the bit; None where
+            nothing was compiled.
         crash: what was raised outside its graphs.
         seconds: spent on it.
     """
@@ -41,7 +42,7 @@ class Row:
     lacking: str | None = None
     graphs: tuple[GraphReport, ...] = ()
     wrong: tuple[str, ...] = ()
-    unlike_local: tuple[str, ...] = ()
+    unlike_local: tuple[str, ...] | None = None
     crash: str = ""
     seconds: float = 0.0
 
@@ -102,14 +103,7 @@ def _row(program: Program, check: Callable[[list[Leaf]], Row], *, reports: Calla
         return Row(name=program.name, lacking=str(lacking))
     except Exception:  # noqa: BLE001 - a crash is a finding of the run, and the next program has its turn
         row = Row(name=program.name, crash=traceback.format_exc())
-    return Row(
-        name=row.name,
-        graphs=tuple(reports()),
-        wrong=row.wrong,
-        unlike_local=row.unlike_local,
-        crash=row.crash,
-        seconds=time.perf_counter() - started,
-    )
+    return replace(row, graphs=tuple(reports()), seconds=time.perf_counter() - started)
 
 
 def _compiler(program: Program, backend: Any) -> Callable[[Function], Function]:

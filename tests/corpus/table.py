@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 from .program import Program
 from .programs import (
     audio,
+    blocks,
     contexts,
     convolutional,
     decoders,
@@ -27,7 +29,7 @@ from .programs import (
 
 _MODULES = (
     *(encoders, decoders, encoder_decoders, mixtures, state_space, vision, audio, multimodal),
-    *(convolutional, training),
+    *(convolutional, blocks, training),
     *(operators, higher_order, contexts, values, inputs, dynamic, gpu),
 )
 
@@ -40,3 +42,7 @@ def _by_name() -> dict[str, Program]:
 
 
 PROGRAMS = _by_name()
+
+# What a farm has to import for the operators of these programs.
+LIBRARIES = ("tests.corpus.programs.operators", "transformers.integrations.moe")
+ROOT = Path(__file__).parent.parent.parent

@@ -12,14 +12,14 @@ from tests.farm.serving import serve
 
 from .report import print_report
 from .run import Row, check_farm
-from .table import PROGRAMS
+from .table import LIBRARIES, PROGRAMS, ROOT
 
 pytestmark = pytest.mark.corpus
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    with serve(tmp_path_factory.mktemp("corpus")) as farm:
+    with serve(tmp_path_factory.mktemp("corpus"), modules=LIBRARIES, module_folder=ROOT) as farm:
         yield Farm(farm.address)
 
 

@@ -54,7 +54,17 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
 
 
 @contextlib.contextmanager
-def serve(folder: Path, arguments: Sequence[str] = ()) -> Iterator[ServedFarm]:
+def serve(
+    folder: Path, arguments: Sequence[str] = (), *, modules: Sequence[str] = (), module_folder: Path | None = None
+) -> Iterator[ServedFarm]:
+    """A farm for the CPU.
+
+    Args:
+        folder: for its store and its log.
+        arguments: further options.
+        modules: what its workers import because it registers operators.
+        module_folder: where those are.
+    """
     log = folder / "farm.log"
     with log.open("w") as errors:
         process = subprocess.Popen(
@@ -67,11 +77,13 @@ def serve(folder: Path, arguments: Sequence[str] = ()) -> Iterator[ServedFarm]:
                 str(folder / "store"),
                 "--device",
                 "cpu",
+                *(f"--import={module}" for module in modules),
                 *arguments,
             ],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
+            env=None if module_folder is None else os.environ | {"PYTHONPATH": str(module_folder)},
         )
     assert process.stdout is not None
     try:

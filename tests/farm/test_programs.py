@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 from compilefarm.client import Farm, stats
 
-from .serving import ServedFarm
+from .serving import ServedFarm, serve
 
 pytestmark = pytest.mark.compiles
 
@@ -79,6 +81,59 @@ def test_branches_loops_and_autocast(farm: ServedFarm) -> None:
         compiled = torch.compile(program, backend=backend, fullgraph=True)
         with torch.no_grad():
             return [compiled(x), compiled(-x @ x)]
+
+    ours, became = outcomes(farm, work)
+    assert became == ["compiled"]
+    torch.testing.assert_close(ours, locally(work))
+
+
+OPERATORS = """
+import torch
+
+@torch.library.custom_op("operators_for_the_farm::scaled", mutates_args=())
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+@scaled.register_fake
+def _(x, factor):
+    return torch.empty_like(x)
+"""
+
+
+def test_operators_of_a_library(
+    farm: ServedFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "operators_for_the_farm.py").write_text(OPERATORS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("operators_for_the_farm")
+    x = torch.rand(6)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.ops.operators_for_the_farm.scaled(x.sin(), 3.0)
+        return result + 1
+
+    def work(backend: Any) -> torch.Tensor:
+        result: torch.Tensor = torch.compile(program, backend=backend, fullgraph=True)(x)
+        return result
+
+    # Without it on its workers, a farm says what it lacks, and the pod helps itself.
+    result, became = outcomes(farm, work)
+    assert became == ["fallback"]
+    assert "operators_for_the_farm::scaled is wanted (serve --import the module that registers it)" in caplog.text
+    torch.testing.assert_close(result, program(x))
+    with serve(tmp_path, modules=["operators_for_the_farm"], module_folder=tmp_path) as with_library:
+        result, became = outcomes(with_library, work)
+        assert became == ["compiled"]
+        torch.testing.assert_close(result, program(x))
+
+
+def test_floats_of_a_dynamic_model(farm: ServedFarm) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv1d(3, 4, 3), torch.nn.BatchNorm1d(4), torch.nn.ReLU()).eval()
+
+    def work(backend: Any) -> list[torch.Tensor]:
+        compiled = torch.compile(model, backend=backend, dynamic=True, fullgraph=True)
+        with torch.no_grad():
+            return [compiled(torch.ones(2, 3, length)) for length in (8, 21)]
 
     ours, became = outcomes(farm, work)
     assert became == ["compiled"]

@@ -44,7 +44,7 @@ class Subclass(torch.Tensor):
     pass
 
 
-class Colour(enum.IntEnum):
+class Colour(enum.Enum):
     RED = 1
 
 
@@ -62,7 +62,6 @@ def _quantized() -> torch.Tensor:
         (lambda: torch.ones(3).to_mkldnn(), "layout"),
         (lambda: torch.ones(3, dtype=torch.complex64).conj(), "lazy_view"),
         (lambda: torch.ones(3, dtype=torch.complex64).conj().imag, "lazy_view"),
-        (lambda: torch.ones(1).expand(3), "overlapping_strides"),
         (lambda: torch.ones(5).as_strided((2, 3), (2, 1)), "overlapping_strides"),
         (lambda: torch.ones(3, device="meta"), "device_type"),
         (_quantized, "layout"),
@@ -134,18 +133,12 @@ def test_a_target_with_an_equality_of_its_own_is_never_compared() -> None:
     assert _reason(_call(Impostor()), torch.ones(3)) == "unknown_target"
 
 
-def test_operators_of_other_libraries() -> None:
-    with torch.library._scoped_library("codec_test", "DEF") as library:
-        library.define("double(Tensor x) -> Tensor")
-        assert _reason(_call(torch.ops.codec_test.double.default), torch.ones(3)) == "custom_operator"
-
-
 @pytest.mark.parametrize(
     ("argument", "reason"),
     [
         (Colour.RED, "unknown_literal"),
         (torch.ones(2), "unknown_literal"),
-        (range(3), "unknown_literal"),
+        (range(2**70), "unknown_literal"),
         ({1: 2}, "unknown_literal"),
         (b"bytes", "unknown_literal"),
         ("\ud800", "unknown_literal"),

@@ -78,3 +78,12 @@ def test_inputs_made_in_inference_mode_are_ordinary_tensors() -> None:
         job = capture(torch.relu, torch.ones(3)).encode().job
         (made,) = random_inputs(job, seed=0)
     assert not made.is_inference()
+
+
+def test_an_expanded_input_is_expanded_again() -> None:
+    given = torch.rand(1, 3).expand(4, 3)
+    job = capture(lambda x: x.sum(0), given).encode().job
+    (made,) = random_inputs(job, seed=0)
+    assert (made.shape, made.stride()) == (given.shape, given.stride())
+    assert made.unique().numel() == 3
+    torch.testing.assert_close(decode_job(job, blobs={}).graph_module(made)[0], made.sum(0))

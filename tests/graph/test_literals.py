@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.dtypes import DTYPES, LAYOUTS, MEMORY_FORMATS
 from compilefarm.graph.literals import ValueDecoder, ValueEncoder
-from compilefarm.v1.graph_pb2 import Value
+from compilefarm.v1.graph_pb2 import Range, Value
 
 _GRAPH = Graph()
 _NODES = [_GRAPH.placeholder(f"x{number}") for number in range(3)]
@@ -33,6 +34,7 @@ _plain = st.one_of(
     st.sampled_from(_NODES),
     st.sampled_from([torch.device("cpu"), torch.device("cuda"), torch.device("cuda", 0)]),
     st.sampled_from([*DTYPES.values(), *LAYOUTS.values(), *MEMORY_FORMATS.values()]),
+    st.builds(range, st.integers(-9, 9), st.integers(-9, 9), st.sampled_from([-2, -1, 1, 3])),
 )
 _bounds = st.none() | st.integers(-9, 9) | st.sampled_from(_NODES)
 _values = st.recursive(
@@ -62,6 +64,8 @@ def _same(first: Any, second: Any) -> bool:
             return len(first) == len(second) and all(map(_same, first, second))
         case dict():
             return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
+        case range():
+            return (first.start, first.stop, first.step) == (second.start, second.stop, second.step)
         case slice():
             return all(_same(getattr(first, part), getattr(second, part)) for part in ("start", "stop", "step"))
         case float():
@@ -101,6 +105,23 @@ def test_dictionaries_are_sorted() -> None:
 
 def test_a_size_is_a_tuple() -> None:
     assert _same(_there_and_back(torch.Size([2, 3])), (2, 3))
+
+
+class Order(IntEnum):
+    LAST = -1
+
+
+class Kind(StrEnum):
+    MEAN = "mean"
+
+
+def test_an_enumeration_of_numbers_or_text_is_what_it_stands_for() -> None:
+    assert _same(_there_and_back([Order.LAST, Kind.MEAN]), [-1, "mean"])
+
+
+def test_a_range_that_does_not_move_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="step 0"):
+        ValueDecoder(nodes=[]).read(Value(range=Range(start=1, stop=4)))
 
 
 def test_a_gpu_in_a_text_is_a_device() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo import mark_dynamic
+from torch.fx import GraphModule
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import holds, say
@@ -16,6 +17,7 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import GraphRejected, decode_job
 from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.testing import CapturedGraph, capture
+from compilefarm.graph.tracing import fix_floats
 from compilefarm.v1.graph_pb2 import Call, Node, Value
 from compilefarm.v1.job_pb2 import Job
 
@@ -151,3 +153,81 @@ def test_integers_that_grow_without_end_are_refused(function: str) -> None:
     job.graph.nodes.add().output.values.add(node=node)
     with pytest.raises((InvalidRequest, GraphRejected)):
         decode_job(job, blobs={})
+
+
+def test_a_size_that_turned_out_to_be_one_number_is_said_as_a_fixed_one() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[1] == 3 else x
+
+    (tensor,) = (
+        given.tensor for given in dynamic(model, torch.ones(8, 3)).encode().job.inputs if given.HasField("tensor")
+    )
+    assert tensor.shape[0].HasField("expression")
+    assert tensor.shape[1].size == 3
+
+
+class Restarting:
+    """A backend that does with floats as the farm's does."""
+
+    def __init__(self) -> None:
+        self.graphs: list[CapturedGraph] = []
+
+    def __call__(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        fix_floats(graph_module)
+        self.graphs.append(CapturedGraph(graph_module=graph_module, example_inputs=example_inputs))
+        forward: Callable[..., Any] = graph_module.forward
+        return forward
+
+
+@pytest.fixture
+def restarting() -> Restarting:
+    torch._dynamo.reset()
+    return Restarting()
+
+
+def test_floats_of_a_dynamic_model_become_constants(restarting: Restarting) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.LayerNorm(6)).eval()
+    compiled = torch.compile(model, backend=restarting, dynamic=True)
+    x = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(compiled(x), model(x))
+    (graph,) = restarting.graphs
+    job = graph.encode().job
+    assert len(job.symbols) > 0
+    # Parameters, buffers and the input; no tensor without dimensions that stands for eps or momentum.
+    assert all(given.tensor.shape for given in job.inputs if given.HasField("tensor"))
+    decode_job(job, blobs={})
+
+
+def test_a_float_that_differs_from_call_to_call_stays_here(restarting: Restarting) -> None:
+    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor + factor * 2
+
+    compiled = torch.compile(scaled, backend=restarting, dynamic=True)
+    x = torch.ones(3)
+    for factor in (1.5, 2.5, 1.5, 3.5):
+        torch.testing.assert_close(compiled(x, factor), scaled(x, factor))
+    first, second = restarting.graphs
+    first.encode()
+    with pytest.raises(Bypass, match="differs from call to call") as caught:
+        second.encode()
+    assert caught.value.reason == "dynamic_float"
+
+
+def test_floats_are_fixed_for_one_frame_only(restarting: Restarting) -> None:
+    def first(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+    def second(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x + factor
+
+    x = torch.ones(3)
+    torch.compile(first, backend=restarting, dynamic=True)(x, 1.5)
+    # Dynamo names both floats alike, and would not ask again.
+    seen: list[int] = []
+
+    def look(graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        seen.append(len([given for given in example_inputs if isinstance(given, torch.Tensor)]))
+        return restarting(graph_module, example_inputs)
+
+    torch.compile(second, backend=look, dynamic=True)(x, 2.5)
+    assert seen == [2, 1]

@@ -9,8 +9,9 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from compilefarm.service.app import SERVICES, Gateway
+from compilefarm.service.app import Gateway
 from compilefarm.service.config import CannotStart, GatewayConfig
+from compilefarm.service.health_service import SERVICES
 from compilefarm.service.testing import (
     FREE_PORT,
     Calls,

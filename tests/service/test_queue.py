@@ -23,12 +23,14 @@ OTHER = Environment(torch="2.11.0+cpu")
 def queue_of(
     workers: int, *, pool: ScriptedPool | None = None, clock: Clock | None = None, durations: Durations | None = None
 ) -> Queue:
-    return Queue(
+    queue = Queue(
         pool or ScriptedPool(environments=[ENVIRONMENT] * workers),
         clock=clock or ManualClock(),
         limits=Limits(queued_jobs=100, tenant_jobs=100),
         durations=durations or Durations(),
     )
+    queue.open()
+    return queue
 
 
 class Job:

@@ -16,6 +16,11 @@ _COMMANDS = {
     "serve": ("compilefarm.cli.serve", "run a farm: gateway, workers on this host, and a store"),
     "demo": ("compilefarm.cli.demo", "start a farm and show the whole story on this machine"),
     "status": ("compilefarm.cli.status", "show workers, queue, hits and store of a farm"),
+    "workers": ("compilefarm.cli.workers", "show what the workers of a farm are doing"),
+    "jobs": ("compilefarm.cli.jobs", "show what a farm compiles, what waits, and what it does not try"),
+    "cancel": ("compilefarm.cli.cancel", "end a job"),
+    "retry": ("compilefarm.cli.retry", "let a key be compiled again that is quarantined"),
+    "drain": ("compilefarm.cli.drain", "have a farm finish its jobs and take no more"),
     "inspect": ("compilefarm.cli.inspect", "describe what a farm has stored under a key"),
     "explain": ("compilefarm.cli.explain", "show a saved request, or what tells two of them apart"),
 }

@@ -26,6 +26,10 @@ _MAX_TEXT_CHARACTERS = 200
 _MAX_ITEMS = 1000
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _OPERATOR = re.compile(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
+_FUNCTION_ROOTS: Mapping[int, Sequence[str]] = {
+    TargetKind.TARGET_KIND_TORCH_FUNCTION: ("torch",),
+    TargetKind.TARGET_KIND_PYTHON_FUNCTION: ("builtins", "math", "operator"),
+}
 _BIG_INTEGER = re.compile(r"-?[1-9][0-9]{18,1000}")
 
 
@@ -49,8 +53,8 @@ def cut(line: str) -> str:
 def name_of_target(call: Call) -> str:
     """What is called, as Python would write it."""
     operator = _OPERATOR.fullmatch(call.target)
-    if call.kind in (TargetKind.TARGET_KIND_TORCH_FUNCTION, TargetKind.TARGET_KIND_PYTHON_FUNCTION):
-        return _bare(call.target)
+    if call.target.partition(".")[0] in _FUNCTION_ROOTS.get(call.kind, ()) and _is_name(call.target):
+        return call.target
     if call.kind == TargetKind.TARGET_KIND_TENSOR_METHOD:
         return f"Tensor.{_bare(call.target)}"
     if call.kind == TargetKind.TARGET_KIND_OPERATOR_OVERLOAD and operator:
@@ -167,7 +171,7 @@ class MessageWriter:
         return f"slice({self._items(parts)})"
 
     def _constant(self, constant: graph_pb2.Constant) -> str:
-        return f"{self.say(constant.spec)}, sha256 {_bare(constant.digest)}"
+        return f"{self.say(constant.spec)}, sha256 {plain(constant.digest)}"
 
     def _input(self, given: Input) -> str:
         kind = given.WhichOneof("kind")
@@ -177,8 +181,11 @@ class MessageWriter:
         return f"{said}, parameter" if given.is_parameter else said
 
     def _dimension(self, dimension: Dimension) -> str:
-        kind = dimension.WhichOneof("value")
-        return self.say(getattr(dimension, kind)) if kind in ("size", "expression") else ""
+        if dimension.WhichOneof("value") == "size":
+            return str(dimension.size)
+        # A fixed size has no business in an expression.
+        is_fixed = dimension.expression.WhichOneof("value") in (None, "integer")
+        return "" if is_fixed else self.say(dimension.expression)
 
     def _spec(self, spec: TensorSpec) -> str:
         said = (
@@ -221,8 +228,11 @@ def _autocast(autocast: Autocast) -> str:
 
 def _bare(name: str) -> str:
     """A name as it is, if it is one."""
-    is_name = len(name) <= _MAX_TEXT_CHARACTERS and (_NAME.fullmatch(name) or (name.isascii() and name.isalnum()))
-    return name if is_name else _quoted(name)
+    return name if _is_name(name) else _quoted(name)
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= _MAX_TEXT_CHARACTERS and _NAME.fullmatch(text) is not None
 
 
 def _quoted(text: str | bytes) -> str:

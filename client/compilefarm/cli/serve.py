@@ -71,6 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="end a compile when nobody has waited for it that long, unless it is a prewarm; default: %(default)s",
     )
+    option(
+        "--import",
+        action="append",
+        default=[],
+        dest="modules",
+        metavar="MODULE",
+        help="a Python module that registers operators which graphs may call; repeat it for several",
+    )
     option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
 
 
@@ -111,6 +119,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
                 cache_folder=_cache_folder(),
                 compile_seconds=arguments.compile_timeout,
                 verify=arguments.verify == "before",
+                modules=tuple(arguments.modules),
             )
         ),
     )

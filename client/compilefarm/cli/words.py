@@ -7,8 +7,8 @@ import sys
 from rich.console import Console
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
-
-
+# Of a key: the digest of its graph, and enough of the rest to tell variants of the graph apart.
+_BEGINNING_OF_KEY = 25
 # Of output that no terminal limits, such as a file or a pipe.
 _PLAIN_WIDTH = 160
 
@@ -16,6 +16,16 @@ _PLAIN_WIDTH = 160
 def console() -> Console:
     """Where commands print."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+
+
+def enum_words(name: str, *, prefix: str) -> str:
+    """The name of an enum's value: "PHASE_QUEUED" is "queued" to people."""
+    return name.removeprefix(prefix).replace("_", " ").lower()
+
+
+def key_words(key: str) -> str:
+    """The beginning of a key, which fits into a table; every command takes it in place of the key."""
+    return key[:_BEGINNING_OF_KEY]
 
 
 def size_words(size_bytes: float) -> str:

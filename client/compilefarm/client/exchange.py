@@ -43,6 +43,10 @@ _PRIORITIES: dict[Priority, wire.Priority.ValueType] = {
 # (a blob that is gone makes the entry a miss).
 _WORTH_ASKING_AGAIN = (Draining, WorkerLost, StoreUnavailable, Unreachable, MissingBlobs, NotStored)
 _SECONDS_BEFORE_ASKING_AGAIN = (1.0, 3.0)
+# A farm that had accepted the graph and went away is probably being started anew, which takes seconds; the key leads to
+# the job's result then, or to the job.
+_GONE = (Draining, Unreachable)
+_SECONDS_BEFORE_REJOINING = (1.0, 2.0, 4.0, 8.0, 15.0)
 # A farm that says "at once" again and again is not asked in a tight loop.
 _LEAST_SECONDS_WHEN_BUSY = 0.5
 
@@ -102,6 +106,7 @@ class Exchange:
         self._budget = budget
         self._priority = _PRIORITIES[priority]
         self._entry = entry
+        self._is_accepted = False
 
     def look_up(self) -> Delivery:
         """Fetches the artifact if it is stored.
@@ -129,7 +134,7 @@ class Exchange:
         with self._entry.phase("wait"):
             # An address at which nobody answers is not asked again.
             self._connection.line()
-        delays = list(_SECONDS_BEFORE_ASKING_AGAIN)
+        asking_again, rejoining = list(_SECONDS_BEFORE_ASKING_AGAIN), list(_SECONDS_BEFORE_REJOINING)
         while True:
             try:
                 return self._compile_once(on_progress)
@@ -138,6 +143,7 @@ class Exchange:
                 if not self._budget.allows(max(delay, error.estimated_wait_seconds)):
                     raise
             except _WORTH_ASKING_AGAIN as error:
+                delays = rejoining if self._is_accepted and isinstance(error, _GONE) else asking_again
                 if not delays or not self._budget.allows(delays[0]):
                     self._connection.give_up(error)
                     raise
@@ -186,6 +192,7 @@ class Exchange:
         for response in call:
             event = response.WhichOneof("event")
             if event == "accepted":
+                self._is_accepted = True
                 self._entry.name_key(response.accepted.key)
             elif event == "progress":
                 progress = response.progress

@@ -112,7 +112,9 @@ class Farm:
             NotAllowed: the farm refuses this caller.
             FarmError, Bypass, CompileFailed: with on_miss="error", the farm has no artifact.
         """
-        return self._obtain(graph_module, example_inputs, options=merge_options(mode=mode, options=options), name=name)
+        merged = merge_options(mode=mode, options=options)
+        self._around.runtime.fix_floats(graph_module)
+        return self._obtain(graph_module, example_inputs, options=merged, name=name)
 
     def compile(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options | None = None) -> Program:
         """Compiles a graph that was captured by other means, such as torch.fx.symbolic_trace.

@@ -38,6 +38,9 @@ class Encoded(Protocol):
 class Runtime(Protocol):
     """Turns graphs into jobs, artifacts into programs, and graphs into programs without the farm."""
 
+    def fix_floats(self, graph_module: Any) -> None:
+        """Has Dynamo trace again with floats as constants, by raising what Dynamo expects for that."""
+
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         """Says the graph as a job.
 
@@ -72,11 +75,16 @@ class Runtime(Protocol):
 class TorchRuntime:
     """The torch of this process."""
 
+    def fix_floats(self, graph_module: Any) -> None:
+        from compilefarm.graph.tracing import fix_floats
+
+        fix_floats(graph_module)
+
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         from compilefarm.artifact.environment import describe_environment
         from compilefarm.artifact.inductor.programs import compile_lock
         from compilefarm.graph.encode import encode_job
-        from compilefarm.graph.symbols import are_watched
+        from compilefarm.graph.tracing import are_watched
 
         with compile_lock():
             encoded = encode_job(graph_module, example_inputs, options=options, environment=describe_environment)

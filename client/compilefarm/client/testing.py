@@ -90,6 +90,9 @@ class FakeRuntime:
         self.preloads = 0
         self.local_compiles = 0
 
+    def fix_floats(self, graph_module: Any) -> None:
+        """Graphs of this runtime have no floats."""
+
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         if self.encoding_error is not None:
             raise self.encoding_error

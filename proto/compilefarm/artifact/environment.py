@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.operators import describe_operators
 from compilefarm.v1.environment_pb2 import Cpu, Cuda, Environment
 
 # Extensions that -march=native of GCC and Clang turns into instructions, by their names in /proc/cpuinfo. The others
@@ -30,9 +31,11 @@ def describe_environment(needs: EnvironmentNeeds) -> Environment:
     """The environment of this process, with the parts that a graph needs.
 
     Args:
-        needs: whether the graph computes on the CPU, and on which GPU.
+        needs: whether the graph computes on the CPU, on which GPU, and with which operators of other libraries.
     """
     environment = _installation()
+    if needs.operators:
+        environment.operators.extend(describe_operators(needs.operators))
     if needs.cpu:
         environment.cpu.CopyFrom(_cpu())
     if needs.cuda_device is not None:

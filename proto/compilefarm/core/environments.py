@@ -27,7 +27,17 @@ def differences(*, wanted: Environment, offered: Environment) -> list[str]:
         if wanted.triton != offered.triton:
             found.append(f"triton {offered.triton or 'absent'} is offered, {wanted.triton or 'absent'} is wanted")
         found += _cuda_differences(wanted=wanted.cuda, offered=offered.cuda)
-    return found
+    return found + _operator_differences(wanted=wanted, offered=offered)
+
+
+def narrowed(offered: Environment, *, wanted: Environment) -> Environment:
+    """An environment without the operators that a job does not call: what its artifact depends on."""
+    narrow = Environment()
+    narrow.CopyFrom(offered)
+    names = {operator.name for operator in wanted.operators}
+    del narrow.operators[:]
+    narrow.operators.extend(operator for operator in offered.operators if operator.name in names)
+    return narrow
 
 
 def cpu_differences(*, wanted: Cpu, offered: Cpu) -> list[str]:
@@ -54,6 +64,20 @@ def _cuda_differences(*, wanted: Cuda, offered: Cuda) -> list[str]:
         )
         if ours != theirs
     ]
+
+
+def _operator_differences(*, wanted: Environment, offered: Environment) -> list[str]:
+    known = {operator.name: operator for operator in offered.operators}
+    found = []
+    for operator in wanted.operators:
+        theirs = known.get(operator.name)
+        if theirs is None:
+            found.append(f"operator {operator.name} is wanted (serve --import the module that registers it)")
+        elif theirs.schema != operator.schema:
+            found.append(f"operator {theirs.schema} is offered, {operator.schema} is wanted")
+        elif theirs.source_digest != operator.source_digest:
+            found.append(f"operator {operator.name} is defined by another version of its source file")
+    return found
 
 
 def _version(text: str) -> tuple[int, ...]:

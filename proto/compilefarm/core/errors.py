@@ -5,12 +5,14 @@
     │   ├── DigestMismatch                           bytes that are not what their digest says
     │   └── OutOfRange          OUT_OF_RANGE         an offset beyond the end of a blob
     ├── NotStored               NOT_FOUND            nothing is stored under that key or digest
+    ├── NoSuchJob               NOT_FOUND            no job has that key
     ├── NoMatchingWorker        FAILED_PRECONDITION  no worker can compile for that environment
     ├── MissingBlobs            FAILED_PRECONDITION  the graph's tensors were not sent first
     ├── Busy                    RESOURCE_EXHAUSTED   the queue, or the caller's share of it, is full
     ├── JobCancelled            ABORTED              an operator ended the job
     ├── Draining                UNAVAILABLE          the service is going down
     ├── WorkerLost              UNAVAILABLE          workers died on this job again and again
+    │   └── ProcessDied                              the process that had the job died, perhaps of it
     ├── StoreUnavailable        UNAVAILABLE          the store cannot be read or written
     ├── NotAllowed              PERMISSION_DENIED    the caller may not do that
     │   └── NotAuthenticated    UNAUTHENTICATED      the caller did not say who it is
@@ -75,6 +77,13 @@ class NotStored(FarmError):
     reason = "not_stored"
 
 
+class NoSuchJob(FarmError):
+    """No job has that key."""
+
+    status = "NOT_FOUND"
+    reason = "no_such_job"
+
+
 class NoMatchingWorker(FarmError):
     """No worker can compile for that environment; the message names what differs."""
 
@@ -125,6 +134,12 @@ class WorkerLost(FarmError):
 
     status = "UNAVAILABLE"
     reason = "worker_lost"
+
+
+class ProcessDied(WorkerLost):
+    """The process that had the job died. The job itself may be what ended it."""
+
+    reason = "process_died"
 
 
 class StoreUnavailable(FarmError):

@@ -89,5 +89,6 @@ class WorkerPool(Protocol):
 
         Raises:
             InvalidRequest: the worker found the request to be malformed or forbidden.
-            WorkerLost: the worker went away and took the job with it.
+            ProcessDied: the process that had the job died.
+            WorkerLost: the worker went away otherwise, and took the job with it.
         """

@@ -5,12 +5,14 @@ Nothing that a request names is imported or evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
@@ -87,7 +89,7 @@ class DecodedJob:
         return any("unbacked_bindings" in node.meta for node in self.graph_module.graph.nodes)
 
 
-def decode_job(job: Job, *, blobs: Mapping[str, bytes]) -> DecodedJob:
+def decode_job(job: Job, *, blobs: Mapping[str, bytes], operators: Set[str] = frozenset()) -> DecodedJob:
     """Rebuilds graph and inputs of a job, and runs the graph on fake tensors.
 
     It runs in the ambient state of this thread: call it under apply_ambient(job.ambient).
@@ -95,6 +97,7 @@ def decode_job(job: Job, *, blobs: Mapping[str, bytes]) -> DecodedJob:
     Args:
         job: the request.
         blobs: bytes of the tensors that the graph holds, by digest.
+        operators: names of the operators of other libraries than torch that it may call.
 
     Raises:
         InvalidRequest: the request contradicts itself or names what is not allowed; the message names the node.
@@ -107,7 +110,7 @@ def decode_job(job: Job, *, blobs: Mapping[str, bytes]) -> DecodedJob:
     ]
     symbolic = make_symbols(job)
     decoded = DecodedJob(
-        graph_module=_GraphReader(constants=constants).read(job.graph, inputs=len(job.inputs)),
+        graph_module=_GraphReader(constants=constants, operators=operators).read(job.graph, inputs=len(job.inputs)),
         inputs=[],
         fake_mode=FakeTensorMode(shape_env=symbolic.shape_env),
         symbolic=symbolic,
@@ -149,10 +152,12 @@ class _GraphReader:
 
     Attributes:
         constants: the tensors that the graph holds, and where each lives; subgraphs hold none.
+        operators: names of the operators of other libraries than torch that may be called.
         nodes_left: how many nodes may still come.
     """
 
     constants: Sequence[tuple[torch.Tensor, torch.device]]
+    operators: Set[str]
     nodes_left: int = MAX_NODES
 
     def read(self, graph: graph_pb2.Graph, *, inputs: int) -> GraphModule:
@@ -206,7 +211,7 @@ class _GraphReader:
                     raise InvalidRequest(f"the graph has no subgraph with number {node.get_subgraph.subgraph}")
                 return rebuilt.create_node("get_attr", _subgraph_name(node.get_subgraph.subgraph))
             case "call":
-                return _decode_call(node.call, rebuilt, values)
+                return _decode_call(node.call, rebuilt, values, operators=self.operators)
             case "output":
                 if node.output.HasField("result") != (depth > 0):
                     raise InvalidRequest("a subgraph returns one structured value, the graph itself a list of values")
@@ -254,8 +259,8 @@ def _graph_module(root: torch.nn.Module, graph: FxGraph) -> GraphModule:
         raise GraphRejected.because(error, where="the graph cannot be written as Python") from error
 
 
-def _decode_call(call: Call, rebuilt: FxGraph, values: ValueDecoder) -> Node:
-    target = get_target(call.kind, name=call.target)
+def _decode_call(call: Call, rebuilt: FxGraph, values: ValueDecoder, *, operators: Set[str]) -> Node:
+    target = get_target(call.kind, name=call.target, operators=operators)
     args = tuple(values.read(argument) for argument in call.args)
     if call.target == ENTER_AUTOCAST and args and isinstance(args[0], torch.device):
         # Every "cuda" travels as a device; here it is meant as the text.
@@ -292,7 +297,8 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
     """Gives every node its meta["example_value"], as Dynamo does; AOTAutograd's cache passes graphs without it by."""
     unused = iter(inputs)
     versions = [_version(value) for value in inputs]
-    with decoded.fake_mode, _restoring_modes() as entered:
+    # As Dynamo does it: without Python's dispatcher some operators take no symbols.
+    with decoded.fake_mode, enable_python_dispatcher(), _restoring_modes() as entered:
         for number, node in enumerate(decoded.graph_module.graph.nodes):
             value = next(unused) if node.op == "placeholder" else _run(node, decoded.graph_module, number=number)
             mode = find_mode_entered(node)
@@ -339,10 +345,13 @@ def _run(node: Node, owner: GraphModule, *, number: int) -> object:
     hazard = find_hazard(node.target, args=args)
     if hazard is not None:
         raise InvalidRequest(f"node {number} ({_name(node)}): {hazard}")
+    # Where gradients are wanted, torch 2.11 traces subgraphs in a fake mode of its own and finds ours in its way.
+    untracked = torch.no_grad() if isinstance(node.target, HigherOrderOperator) else nullcontext()
     try:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        return node.target(*args, **kwargs)
+        with untracked:
+            return node.target(*args, **kwargs)
     except Exception as error:
         # Whatever torch raises for a graph is an answer about the graph.
         raise GraphRejected.because(error, where=f"node {number} ({node.op} {_name(node)})") from error

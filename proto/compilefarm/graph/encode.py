@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import torch
@@ -21,9 +21,18 @@ from compilefarm.graph.decode import (
 )
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.literals import ValueEncoder
+from compilefarm.graph.operators import is_of_torch
 from compilefarm.graph.options import capture_options
 from compilefarm.graph.symbols import SymbolTable
-from compilefarm.graph.targets import find_objection, is_log_call, name_method, name_target
+from compilefarm.graph.targets import (
+    OPERATOR_OVERLOAD,
+    OPERATOR_PACKET,
+    find_objection,
+    is_log_call,
+    makes_named_tuple,
+    name_method,
+    name_target,
+)
 from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.environment_pb2 import Environment
@@ -38,10 +47,12 @@ class EnvironmentNeeds:
     Attributes:
         cpu: the graph computes on the CPU.
         cuda_device: physical index of the GPU that it computes on; None if on none.
+        operators: names of the operators of other libraries than torch that it calls.
     """
 
     cpu: bool
     cuda_device: int | None
+    operators: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +113,9 @@ def _encode(
 ) -> EncodedJob:
     writer = _GraphWriter(graph_module, lift_all=lift_all)
     inputs = writer.write(example_inputs)
-    needs = _environment_needs(graph_module.graph, (*example_inputs, *writer.held), writer.devices)
+    needs = _environment_needs(
+        graph_module.graph, (*example_inputs, *writer.held), devices=writer.devices, operators=writer.operators
+    )
     device_types = [name for name, used in (("cpu", needs.cpu), ("cuda", needs.cuda_device is not None)) if used]
     job = Job(
         graph=writer.encoded,
@@ -114,7 +127,7 @@ def _encode(
         hints=writer.symbols.hints(),
     )
     if writer.blobs or writer.aliased:
-        _check_unchanged(job, writer.blobs, aliased=writer.aliased)
+        _check_unchanged(job, writer.blobs, aliased=writer.aliased, operators=writer.operators)
     return EncodedJob(
         job=job,
         blobs=writer.blobs,
@@ -140,6 +153,7 @@ class _GraphWriter:
     held: list[torch.Tensor] = field(default_factory=list)
     subgraphs: dict[str, int] = field(default_factory=dict)
     aliased: set[int] = field(default_factory=set)
+    operators: set[str] = field(default_factory=set)
     depth: int = 0
 
     def write(self, example_inputs: Sequence[object]) -> list[Input]:
@@ -171,10 +185,17 @@ class _GraphWriter:
                 continue
             if node.op == "call_function" and is_log_call(node.target) and not node.users:
                 continue
+            if makes_named_tuple(node):
+                # What takes a tuple sees no names.
+                values.note_tuple(node, node.args)
+                continue
             self._node(node, values)
             self.numbers[node] = len(self.encoded.nodes) - 1
 
     def _node(self, node: Node, values: ValueEncoder) -> None:
+        if _is_dynamic_float(node):
+            # On the worker it would be a float that nobody knows, and what is decided by it could not be decided there.
+            raise Bypass("dynamic_float", f"the graph computes with a float that differs from call to call: {node}")
         into = self.encoded.nodes.add()
         if node.op == "placeholder":
             if node.args:
@@ -182,6 +203,8 @@ class _GraphWriter:
             into.placeholder.SetInParent()
         elif node.op in ("call_function", "call_method"):
             _encode_call(node, into.call, values)
+            if into.call.kind in (OPERATOR_OVERLOAD, OPERATOR_PACKET) and not is_of_torch(into.call.target):
+                self.operators.add(into.call.target)
         elif node.op == "get_attr":
             self._attribute(str(node.target), into)
         elif node.op == "output":
@@ -195,7 +218,11 @@ class _GraphWriter:
             for result in results:
                 values.write(result, into=into.output.values.add())
         else:
-            raise Bypass("module_call", f"the graph calls the module {node.target}; capture it with Dynamo")
+            raise Bypass(
+                "module_call",
+                f"the graph calls the module {node.target} rather than what that computes; capture it with Dynamo, and"
+                " with torch._dynamo.config.inline_inbuilt_nn_modules, which is the default",
+            )
 
     def _is_input(self, held: torch.Tensor) -> bool:
         """Whether a tensor that the graph holds is passed to it rather than made part of it."""
@@ -230,7 +257,12 @@ class _GraphWriter:
         if self.depth >= MAX_SUBGRAPH_DEPTH:
             raise Bypass("subgraph", f"the subgraph {what} is nested more than {MAX_SUBGRAPH_DEPTH} levels deep")
         writer = _GraphWriter(
-            held, encoded=self.encoded.subgraphs.add(), blobs=self.blobs, devices=self.devices, depth=self.depth + 1
+            held,
+            encoded=self.encoded.subgraphs.add(),
+            blobs=self.blobs,
+            devices=self.devices,
+            operators=self.operators,
+            depth=self.depth + 1,
         )
         writer.write_nodes()
 
@@ -244,7 +276,7 @@ class _GraphWriter:
         self.blobs[constant.digest] = content
 
 
-def _check_unchanged(job: Job, blobs: Mapping[str, bytes], *, aliased: set[int]) -> None:
+def _check_unchanged(job: Job, blobs: Mapping[str, bytes], *, aliased: set[int], operators: Set[str]) -> None:
     """Checks that the graph writes neither to tensors that it holds nor to inputs that share memory with others.
 
     Inputs that are only read may share memory without that deciding anything (AOTAutograd looks at it where one is
@@ -254,7 +286,7 @@ def _check_unchanged(job: Job, blobs: Mapping[str, bytes], *, aliased: set[int])
     try:
         # Inference tensors count no writes.
         with torch.inference_mode(False), torch.no_grad():
-            decoded = decode_job(job, blobs=blobs)
+            decoded = decode_job(job, blobs=blobs, operators=operators)
     except (GraphRejected, InvalidRequest) as error:
         what = "holds tensors" if blobs else "has inputs that share memory"
         raise Bypass("graph_state", f"the graph {what} and does not run on fake ones: {error}") from error
@@ -263,6 +295,12 @@ def _check_unchanged(job: Job, blobs: Mapping[str, bytes], *, aliased: set[int])
     changed = sorted(decoded.changed_inputs & aliased)
     if changed:
         raise Bypass("aliased_inputs", f"the graph changes input {changed[0]}, which shares memory with another input")
+
+
+def _is_dynamic_float(node: Node) -> bool:
+    """Whether a node reads a float that Dynamo hands over as a tensor, and knows."""
+    value = node.meta.get("example_value")
+    return node.target == "item" and isinstance(value, torch.SymFloat) and value.node.hint is not None
 
 
 def _sharing_memory(example_inputs: Sequence[object]) -> set[int]:
@@ -347,13 +385,15 @@ def _input_tensor(node: Node, given: object, *, what: str) -> torch.Tensor:
     return traced
 
 
-def _environment_needs(graph: FxGraph, example_inputs: Sequence[object], devices: DeviceNumbers) -> EnvironmentNeeds:
+def _environment_needs(
+    graph: FxGraph, example_inputs: Sequence[object], *, devices: DeviceNumbers, operators: Set[str]
+) -> EnvironmentNeeds:
     if not devices.cuda_devices:
-        return EnvironmentNeeds(cpu=True, cuda_device=None)
+        return EnvironmentNeeds(cpu=True, cuda_device=None, operators=operators)
     seen = (*example_inputs, *(node.meta.get("example_value") for node in graph.nodes))
     # Tensors without dimensions are scalars, which kernels of a GPU take as they are.
     on_cpu = any(tensor.device.type == "cpu" and tensor.dim() > 0 for tensor in _tensors(seen))
-    return EnvironmentNeeds(cpu=on_cpu, cuda_device=devices.cuda_devices[0])
+    return EnvironmentNeeds(cpu=on_cpu, cuda_device=devices.cuda_devices[0], operators=operators)
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:

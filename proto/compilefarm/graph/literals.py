@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from itertools import pairwise
 from typing import Any
 
@@ -35,6 +36,7 @@ class ValueEncoder:
     def __init__(self, *, numbers: Mapping[Node, int], devices: DeviceNumbers | None) -> None:
         self._numbers = numbers
         self._devices = devices
+        self._tuples: dict[Node, tuple[object, ...]] = {}
         self._writers: dict[type, Callable[[Any, Value, int], None]] = {
             Node: self._node,
             type(None): lambda _, into, __: into.none.SetInParent(),
@@ -51,12 +53,17 @@ class ValueEncoder:
             dict: self._dictionary,
             immutable_dict: self._dictionary,
             slice: self._slice,
+            range: _range,
             torch.dtype: lambda value, into, _: setattr(into, "dtype", name_dtype(value)),
             torch.layout: lambda value, into, _: setattr(into, "layout", name_of(value)),
             torch.memory_format: lambda value, into, _: setattr(into, "memory_format", name_of(value)),
         }
         if devices is not None:
             self._writers[torch.device] = lambda value, into, _: into.device.CopyFrom(devices.encode(value))
+
+    def note_tuple(self, node: Node, items: tuple[object, ...]) -> None:
+        """Says of a node that it makes nothing but a tuple, which is written wherever the node is referred to."""
+        self._tuples[node] = items
 
     def write(self, value: object, *, into: Value, depth: int = 0) -> None:
         """Writes one argument.
@@ -66,6 +73,9 @@ class ValueEncoder:
         """
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise Bypass("dynamic_shapes", f"an argument is symbolic ({value}); the farm takes static shapes so far")
+        if isinstance(value, Enum) and isinstance(value, int | float | str):
+            # What takes a number or text sees no more than that of an IntEnum or StrEnum.
+            value = value.value
         writer = self._writers.get(type(value))
         if writer is None:
             kind = type(value)
@@ -76,8 +86,11 @@ class ValueEncoder:
             raise Bypass("nesting", f"an argument is nested more than {MAX_DEPTH} levels deep")
         writer(value, into, depth)
 
-    def _node(self, value: Node, into: Value, _: int) -> None:
-        into.node = self._numbers[value]
+    def _node(self, value: Node, into: Value, depth: int) -> None:
+        if value in self._tuples:
+            self.write(self._tuples[value], into=into, depth=depth)
+        else:
+            into.node = self._numbers[value]
 
     def _text(self, value: str, into: Value, _: int) -> None:
         if self._devices is not None and _CUDA_NAME.fullmatch(value):
@@ -132,6 +145,13 @@ def _integer(value: int, into: Value, _: int) -> None:
         raise Bypass("unknown_literal", "an integer argument has more than 1000 digits")
 
 
+def _range(value: range, into: Value, _: int) -> None:
+    bounds = (value.start, value.stop, value.step)
+    if not all(-(2**63) <= bound < 2**63 for bound in bounds):
+        raise Bypass("unknown_literal", "a range goes beyond 64 bits")
+    into.range.start, into.range.stop, into.range.step = bounds
+
+
 def _complex(value: complex, into: Value, _: int) -> None:
     into.complex.real = value.real
     into.complex.imaginary = value.imag
@@ -159,6 +179,7 @@ class ValueDecoder:
             "tuple": lambda value, depth: tuple(self._items(value, depth)),
             "dictionary": self._dictionary,
             "slice": self._slice,
+            "range": lambda value, _: _read_range(value),
             "ellipsis": lambda _, __: ...,
             "dtype": lambda value, _: get_dtype(value),
             "device": lambda value, _: decode_device(value),
@@ -206,6 +227,12 @@ class ValueDecoder:
                 for part in ("start", "stop", "step")
             )
         )
+
+
+def _read_range(value: graph_pb2.Range) -> range:
+    if value.step == 0:
+        raise InvalidRequest("a range has the step 0")
+    return range(value.start, value.stop, value.step)
 
 
 def _big_integer(text: str) -> int:

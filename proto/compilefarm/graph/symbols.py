@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 import torch
 from torch._dynamo.source import ConstantSource  # torch/_dynamo/source.py
-from torch._guards import TracingContext  # torch/_guards.py
+from torch.fx.experimental.sym_node import SymNode  # torch/fx/experimental/sym_node.py
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions  # torch/utils/_sympy/functions.py
 from torch.utils._sympy.numbers import int_oo  # torch/utils/_sympy/numbers.py
@@ -59,9 +59,13 @@ class SymbolTable:
             Bypass: it cannot be said.
         """
         if isinstance(number, torch.SymInt):
-            into.expression.CopyFrom(self.encode(number, what=what))
-        else:
-            into.size = number
+            expression = self.encode(number, what=what)
+            if expression.WhichOneof("value") != "integer":
+                into.expression.CopyFrom(expression)
+                return
+            # A symbol that turned out to have one value: there is one way to say it.
+            number = expression.integer
+        into.size = number
 
     def encode(self, number: torch.SymInt, *, what: str) -> Expression:
         """A symbolic number as an expression.
@@ -96,8 +100,9 @@ class SymbolTable:
 def find_hint(number: int | torch.SymInt) -> int | None:
     """What a number is in the call at hand, without a guard on it; None if nobody knows."""
     if isinstance(number, torch.SymInt):
-        hint = number.node.hint
-        return None if hint is None else int(hint)
+        # The ragged size of a nested tensor stands for many numbers.
+        hint = number.node.hint if isinstance(number.node, SymNode) else None
+        return int(hint) if isinstance(hint, int) else None
     return number
 
 
@@ -218,13 +223,6 @@ NO_SYMBOLS = Symbols(hints=(), values=())
 def evaluate_symbolic(expression: Expression, values: Sequence[int | torch.SymInt]) -> Any:
     """The value of a checked expression over torch's symbols; a condition puts guards on them."""
     return evaluate(expression, values, largest=torch.sym_max, smallest=torch.sym_min)
-
-
-def are_watched(values: Sequence[torch.SymInt]) -> bool:
-    """Whether Dynamo is tracing with these symbols, so that guards put on them now are checked before every call."""
-    context = TracingContext.try_get()
-    mode = None if context is None else context.fake_mode
-    return mode is not None and all(value.node.shape_env is mode.shape_env for value in values)
 
 
 def put_guards(guards: Iterable[Expression], values: Sequence[torch.SymInt]) -> bool:

@@ -12,7 +12,7 @@ import builtins
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from keyword import iskeyword
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -24,6 +24,7 @@ from torch.nn.attention import SDPBackend
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.operators import base_of, find_operator, is_of_torch
 from compilefarm.v1.graph_pb2 import TargetKind
 
 TORCH_FUNCTION = TargetKind.TARGET_KIND_TORCH_FUNCTION
@@ -51,12 +52,14 @@ _FUNCTION_MODULES = frozenset(
 # Of the functions that torch/__init__.py and torch/functional.py define in Python; most others set global state.
 _PYTHON_FUNCTIONS_OF_TORCH = frozenset(
     {
-        "_check", "_check_is_size", "align_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag",
+        "_check_is_size", "align_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag",
         "broadcast_tensors", "cartesian_prod", "cdist", "chain_matmul", "einsum", "meshgrid", "norm", "split", "stft",
-        "sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sum", "tensordot",
+        "sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "tensordot",
         "unique_consecutive",
     }
 )  # fmt: skip
+# What Dynamo writes for assertions and sums of symbolic integers.
+_SYMBOLIC = ("torch._check", "torch.sym_sum")
 # Dynamo writes torch.no_grad() inside a model as a pair of calls of this one; it changes the mode of the thread alone.
 GRAD_MODE = "torch._C._set_grad_enabled"
 # The same for torch.autocast, and for torch.nn.attention.sdpa_kernel, which changes the mode of the process.
@@ -95,9 +98,6 @@ _FORBIDDEN = frozenset(
     }
 )  # fmt: skip
 _FORBIDDEN_PREFIXES = ("_cufft_", "_debug_", "_functionalize_", "_lazy_", "_mps_", "_test_", "_vmap_", "miopen_")
-# Namespaces of operators that torch itself registers and that compute on tensors.
-_OPERATOR_NAMESPACES = frozenset({"aten", "mkldnn", "onednn", "prims", "quantized"})
-
 _OPERATOR_FUNCTIONS = (
     "abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "iadd", "iand", "ifloordiv", "ilshift", "imatmul",
     "imod", "imul", "index", "invert", "ior", "ipow", "irshift", "is_", "is_not", "isub", "itruediv", "ixor", "le",
@@ -150,10 +150,10 @@ def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
         Bypass: it is not on the list of what can be sent.
     """
     if isinstance(target, OpOverload):
-        return OPERATOR_OVERLOAD, _check_operator(target.name(), kind=OPERATOR_OVERLOAD)
+        return OPERATOR_OVERLOAD, _check_operator(target.name())
     if isinstance(target, OpOverloadPacket):
         # torch/_ops.py: OpOverloadPacket; "aten::add" is the name that its overloads share.
-        return OPERATOR_PACKET, _check_operator(target._qualified_op_name, kind=OPERATOR_PACKET)
+        return OPERATOR_PACKET, _check_operator(target._qualified_op_name)
     if isinstance(target, HigherOrderOperator):
         name = target.name()
         if higher_order_operators().get(name) is target:
@@ -179,8 +179,13 @@ def name_method(name: str) -> tuple[TargetKind.ValueType, str]:
     return TENSOR_METHOD, name
 
 
-def get_target(kind: TargetKind.ValueType, *, name: str) -> Callable[..., Any] | str:
+def get_target(kind: TargetKind.ValueType, *, name: str, operators: Set[str] = frozenset()) -> Callable[..., Any] | str:
     """What to call: an object, or for a Tensor method its name.
+
+    Args:
+        kind: the name space.
+        name: the name in it.
+        operators: names of the operators of other libraries than torch that may be called, with their overloads.
 
     Raises:
         InvalidRequest: the name is not on the list of what a request may call.
@@ -189,7 +194,7 @@ def get_target(kind: TargetKind.ValueType, *, name: str) -> Callable[..., Any] |
     if kind == TENSOR_METHOD:
         target = name if name in _tensor_methods() else None
     elif kind in (OPERATOR_OVERLOAD, OPERATOR_PACKET):
-        target = _find_operator(name, kind=kind)
+        target = _find_operator(name, kind=kind, operators=operators)
     elif kind == HIGHER_ORDER_OPERATOR:
         target = higher_order_operators().get(name)
     elif kind == PYTHON_FUNCTION:
@@ -279,7 +284,7 @@ def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
     if target not in (getattr, operator.getitem) and any(isinstance(argument, str) for argument in args):
         return "an operator is called on text"
     on_tensors = any(isinstance(argument, torch.Tensor) for argument in args)
-    if target in _GROWING and not on_tensors and not any(map(_is_symbolic, args)):
+    if target in _GROWING and not on_tensors and not any(map(_stays_small, args)):
         return "an operator that grows is called on plain numbers or lists"
     if target is operator.setitem and not isinstance(args[0] if args else None, torch.Tensor):
         return "an item of something that is no tensor is set"
@@ -292,13 +297,27 @@ def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
     return None
 
 
-def _is_symbolic(value: object) -> bool:
-    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+def _stays_small(value: object) -> bool:
+    """Whether what it is combined with becomes of its kind: a float, or an expression, whose size is looked at."""
+    return isinstance(value, float | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def _items(args: Sequence[object]) -> Iterator[object]:
     for argument in args:
         yield from argument if isinstance(argument, list | tuple) else ()
+
+
+def makes_named_tuple(node: Node) -> bool:
+    """Whether all that a node does is to put values into a named tuple."""
+    # collections.namedtuple and typing.NamedTuple have it made in a module of this name.
+    target = node.target
+    return (
+        node.op == "call_function"
+        and type(target) is type
+        and issubclass(target, tuple)
+        and target.__new__.__module__.startswith("namedtuple_")
+        and not node.kwargs
+    )
 
 
 def is_log_call(target: object) -> bool:
@@ -319,8 +338,8 @@ def _torch_functions() -> Mapping[str, Callable[..., Any]]:
         *((name, False) for name in trace_rules.torch_non_c_binding_in_graph_functions),
     )
     admitted = (name for name, compiled in names if _is_admitted(name, compiled=compiled))
-    # Dynamo's tables hold these in some releases only.
-    found = ((name, trace_rules.load_object(name)) for name in (*admitted, *_MODES))
+    # Dynamo's tables hold the others in some releases only.
+    found = ((name, trace_rules.load_object(name)) for name in (*admitted, *_MODES, *_SYMBOLIC))
     return {name: function for name, function in found if type(function) in (BuiltinFunctionType, FunctionType)}
 
 
@@ -383,37 +402,18 @@ def _tensor_methods() -> frozenset[str]:
     )
 
 
-@functools.cache
-def _registered_operators() -> frozenset[str]:
-    # torch/csrc/jit/python/init.cpp: the names of all operators that the dispatcher knows, as "aten::add.Tensor".
-    return frozenset(torch._C._dispatch_get_all_op_names())
-
-
-@functools.cache
-def _registered_packets() -> frozenset[str]:
-    return frozenset(name.partition(".")[0] for name in _registered_operators())
-
-
-def _is_operator(name: str, *, kind: TargetKind.ValueType) -> bool:
-    known = _registered_operators() if kind == OPERATOR_OVERLOAD else _registered_packets()
-    namespace, _, rest = name.partition("::")
-    return name in known and namespace in _OPERATOR_NAMESPACES and not _is_forbidden(rest.partition(".")[0])
-
-
-def _check_operator(name: str, *, kind: TargetKind.ValueType) -> str:
-    if not _is_operator(name, kind=kind):
-        reason = "unknown_target" if name.partition("::")[0] in _OPERATOR_NAMESPACES else "custom_operator"
-        raise Bypass(reason, f"the graph calls the operator {name}, which the farm does not take")
+def _check_operator(name: str) -> str:
+    if is_of_torch(name) and _is_forbidden(base_of(name)):
+        raise Bypass("unknown_target", f"the graph calls the operator {name}, which the farm does not take")
     return name
 
 
-def _find_operator(name: str, *, kind: TargetKind.ValueType) -> Callable[..., Any] | None:
-    if not _is_operator(name, kind=kind):
+def _find_operator(name: str, *, kind: TargetKind.ValueType, operators: Set[str]) -> Callable[..., Any] | None:
+    if is_of_torch(name):
+        return None if _is_forbidden(base_of(name)) else find_operator(name, is_overload=kind == OPERATOR_OVERLOAD)
+    if name not in operators:
         return None
-    namespace, _, rest = name.partition("::")
-    base, _, overload = rest.partition(".")
-    target: Callable[..., Any] = getattr(getattr(torch.ops, namespace), base)
-    return getattr(target, overload or "default") if kind == OPERATOR_OVERLOAD else target
+    return find_operator(name, is_overload=kind == OPERATOR_OVERLOAD)
 
 
 def _describe(target: object) -> str:

@@ -34,7 +34,7 @@ def check_plain(tensor: torch.Tensor, *, what: str) -> None:
     if tensor.is_conj() or tensor.is_neg():
         raise Bypass("lazy_view", f"{what} is a lazily conjugated or negated view; resolve_conj() or resolve_neg() it")
     if _may_overlap(_hints(tensor.shape, what=what), _hints(tensor.stride(), what=what)):
-        raise Bypass("overlapping_strides", f"{what} has elements that share memory, as expand() makes them")
+        raise Bypass("overlapping_strides", f"{what} has elements that share memory, as unfold() makes them")
 
 
 def encode_tensor(
@@ -132,10 +132,11 @@ def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements share memory in another way than expand() makes them, which repeats them with stride 0."""
     if 0 in shape:
         return False
     reach = 1
-    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size > 1):
+    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size > 1 and step):
         if step < reach:
             return True
         reach += (size - 1) * step

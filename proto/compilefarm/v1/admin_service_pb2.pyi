@@ -5,7 +5,9 @@ What an operator asks the farm."""
 
 import builtins
 import collections.abc
+import compilefarm.v1.compile_service_pb2
 import compilefarm.v1.environment_pb2
+import compilefarm.v1.job_pb2
 import compilefarm.v1.manifest_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
@@ -21,6 +23,38 @@ else:
     import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _FarmState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _FarmStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_FarmState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    FARM_STATE_UNSPECIFIED: _FarmState.ValueType  # 0
+    """Never sent."""
+    FARM_STATE_STARTING: _FarmState.ValueType  # 1
+    """Its workers are getting ready. What is stored is served; jobs wait."""
+    FARM_STATE_SERVING: _FarmState.ValueType  # 2
+    """It serves."""
+    FARM_STATE_NO_WORKERS: _FarmState.ValueType  # 3
+    """All of its workers have failed. What is stored is served; nothing can be compiled."""
+    FARM_STATE_DRAINING: _FarmState.ValueType  # 4
+    """It is going down: it finishes its jobs and takes no more requests."""
+
+class FarmState(_FarmState, metaclass=_FarmStateEnumTypeWrapper):
+    """What a farm is ready for."""
+
+FARM_STATE_UNSPECIFIED: FarmState.ValueType  # 0
+"""Never sent."""
+FARM_STATE_STARTING: FarmState.ValueType  # 1
+"""Its workers are getting ready. What is stored is served; jobs wait."""
+FARM_STATE_SERVING: FarmState.ValueType  # 2
+"""It serves."""
+FARM_STATE_NO_WORKERS: FarmState.ValueType  # 3
+"""All of its workers have failed. What is stored is served; nothing can be compiled."""
+FARM_STATE_DRAINING: FarmState.ValueType  # 4
+"""It is going down: it finishes its jobs and takes no more requests."""
+global___FarmState = FarmState
 
 class _WorkerState:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -79,12 +113,18 @@ class StatusResponse(google.protobuf.message.Message):
     RUNNING_JOBS_FIELD_NUMBER: builtins.int
     COUNTERS_FIELD_NUMBER: builtins.int
     STORE_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    QUARANTINED_KEYS_FIELD_NUMBER: builtins.int
     farm_version: builtins.str
     """Version of Compilefarm."""
     queued_jobs: builtins.int
     """Jobs that wait for a worker."""
     running_jobs: builtins.int
     """Jobs that are being compiled."""
+    state: global___FarmState.ValueType
+    """What the farm is ready for."""
+    quarantined_keys: builtins.int
+    """Number of keys that are not compiled for a while, because compiles of them ended their processes."""
     @property
     def started(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the service started."""
@@ -111,9 +151,11 @@ class StatusResponse(google.protobuf.message.Message):
         running_jobs: builtins.int = ...,
         counters: global___Counters | None = ...,
         store: global___StoreUsage | None = ...,
+        state: global___FarmState.ValueType = ...,
+        quarantined_keys: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["counters", b"counters", "started", b"started", "store", b"store"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["counters", b"counters", "farm_version", b"farm_version", "queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs", "started", b"started", "store", b"store", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["counters", b"counters", "farm_version", b"farm_version", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "workers", b"workers"]) -> None: ...
 
 global___StatusResponse = StatusResponse
 
@@ -128,6 +170,7 @@ class Worker(google.protobuf.message.Message):
     ENVIRONMENT_FIELD_NUMBER: builtins.int
     JOB_KEY_FIELD_NUMBER: builtins.int
     IS_WARM_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Its name."""
     state: global___WorkerState.ValueType
@@ -136,6 +179,8 @@ class Worker(google.protobuf.message.Message):
     """Key of the job it has; empty if none."""
     is_warm: builtins.bool
     """Whether its next job would begin at once. After a job it needs seconds to get ready for the next."""
+    problem: builtins.str
+    """Why it has failed; empty in the other states."""
     @property
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """What it can compile for. Absent while it starts."""
@@ -148,9 +193,10 @@ class Worker(google.protobuf.message.Message):
         environment: compilefarm.v1.environment_pb2.Environment | None = ...,
         job_key: builtins.str = ...,
         is_warm: builtins.bool = ...,
+        problem: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "problem", b"problem", "state", b"state"]) -> None: ...
 
 global___Worker = Worker
 
@@ -166,10 +212,11 @@ class Counters(google.protobuf.message.Message):
     COMPILED_FIELD_NUMBER: builtins.int
     FAILED_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
+    QUARANTINED_FIELD_NUMBER: builtins.int
     hits: builtins.int
     """Requests answered from the store."""
     misses: builtins.int
-    """Requests for which nothing was stored."""
+    """Requests for which nothing was stored, and that were not refused."""
     joins: builtins.int
     """Misses that joined a running job."""
     compiled: builtins.int
@@ -178,6 +225,8 @@ class Counters(google.protobuf.message.Message):
     """Compiles that gave none."""
     refused: builtins.int
     """Requests refused (malformed, no worker, draining)."""
+    quarantined: builtins.int
+    """Requests answered with the reason for which their key is quarantined."""
     def __init__(
         self,
         *,
@@ -187,8 +236,9 @@ class Counters(google.protobuf.message.Message):
         compiled: builtins.int = ...,
         failed: builtins.int = ...,
         refused: builtins.int = ...,
+        quarantined: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["compiled", b"compiled", "failed", b"failed", "hits", b"hits", "joins", b"joins", "misses", b"misses", "refused", b"refused"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["compiled", b"compiled", "failed", b"failed", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused"]) -> None: ...
 
 global___Counters = Counters
 
@@ -264,3 +314,270 @@ class InspectResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["manifest", b"manifest"]) -> None: ...
 
 global___InspectResponse = InspectResponse
+
+@typing.final
+class ListJobsRequest(google.protobuf.message.Message):
+    """Asks for the jobs."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ListJobsRequest = ListJobsRequest
+
+@typing.final
+class ListJobsResponse(google.protobuf.message.Message):
+    """The jobs of this moment."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: builtins.int
+    QUARANTINED_FIELD_NUMBER: builtins.int
+    @property
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___JobStatus]:
+        """Jobs that wait or are being compiled, those that came first first."""
+
+    @property
+    def quarantined(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QuarantinedKey]:
+        """Keys that are not compiled for a while."""
+
+    def __init__(
+        self,
+        *,
+        jobs: collections.abc.Iterable[global___JobStatus] | None = ...,
+        quarantined: collections.abc.Iterable[global___QuarantinedKey] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["jobs", b"jobs", "quarantined", b"quarantined"]) -> None: ...
+
+global___ListJobsResponse = ListJobsResponse
+
+@typing.final
+class JobStatus(google.protobuf.message.Message):
+    """One job."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    PHASE_FIELD_NUMBER: builtins.int
+    WORKER_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    TENANT_FIELD_NUMBER: builtins.int
+    WAITING_REQUESTS_FIELD_NUMBER: builtins.int
+    ELAPSED_SECONDS_FIELD_NUMBER: builtins.int
+    JOBS_AHEAD_FIELD_NUMBER: builtins.int
+    ESTIMATED_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """Its key."""
+    phase: compilefarm.v1.job_pb2.Phase.ValueType
+    """What is being done."""
+    worker: builtins.str
+    """Name of the worker that has it; empty while it is queued."""
+    priority: compilefarm.v1.compile_service_pb2.Priority.ValueType
+    """How urgent it is: as the most urgent request that waits for it."""
+    tenant: builtins.str
+    """Whose job it is: the tenant of the request that it began with; empty if that named none."""
+    waiting_requests: builtins.int
+    """Requests that wait for it."""
+    elapsed_seconds: builtins.float
+    """Seconds since it came."""
+    jobs_ahead: builtins.int
+    """Jobs that will start before it; zero once it has started."""
+    estimated_wait_seconds: builtins.float
+    """Seconds until it will probably start; zero once it has started."""
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        phase: compilefarm.v1.job_pb2.Phase.ValueType = ...,
+        worker: builtins.str = ...,
+        priority: compilefarm.v1.compile_service_pb2.Priority.ValueType = ...,
+        tenant: builtins.str = ...,
+        waiting_requests: builtins.int = ...,
+        elapsed_seconds: builtins.float = ...,
+        jobs_ahead: builtins.int = ...,
+        estimated_wait_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "estimated_wait_seconds", b"estimated_wait_seconds", "jobs_ahead", b"jobs_ahead", "key", b"key", "phase", b"phase", "priority", b"priority", "tenant", b"tenant", "waiting_requests", b"waiting_requests", "worker", b"worker"]) -> None: ...
+
+global___JobStatus = JobStatus
+
+@typing.final
+class QuarantinedKey(google.protobuf.message.Message):
+    """A key that is not compiled for a while."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    DEATHS_FIELD_NUMBER: builtins.int
+    SINCE_FIELD_NUMBER: builtins.int
+    UNTIL_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """The key."""
+    deaths: builtins.int
+    """How many processes died of it."""
+    @property
+    def failure(self) -> compilefarm.v1.job_pb2.CompileFailure:
+        """What requests for it are told."""
+
+    @property
+    def since(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was put there."""
+
+    @property
+    def until(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it will be tried again."""
+
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        failure: compilefarm.v1.job_pb2.CompileFailure | None = ...,
+        deaths: builtins.int = ...,
+        since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["failure", b"failure", "since", b"since", "until", b"until"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["deaths", b"deaths", "failure", b"failure", "key", b"key", "since", b"since", "until", b"until"]) -> None: ...
+
+global___QuarantinedKey = QuarantinedKey
+
+@typing.final
+class CancelJobRequest(google.protobuf.message.Message):
+    """Asks to end a job."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """Its key, or a beginning of it that fits only one (at least 6 characters)."""
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["key", b"key"]) -> None: ...
+
+global___CancelJobRequest = CancelJobRequest
+
+@typing.final
+class CancelJobResponse(google.protobuf.message.Message):
+    """The job was ended."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """Its key."""
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["key", b"key"]) -> None: ...
+
+global___CancelJobResponse = CancelJobResponse
+
+@typing.final
+class RetryJobRequest(google.protobuf.message.Message):
+    """Asks to have a key compiled again."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """The key, or a beginning of it that fits only one (at least 6 characters)."""
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["key", b"key"]) -> None: ...
+
+global___RetryJobRequest = RetryJobRequest
+
+@typing.final
+class RetryJobResponse(google.protobuf.message.Message):
+    """The key is out of quarantine."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """The key."""
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["key", b"key"]) -> None: ...
+
+global___RetryJobResponse = RetryJobResponse
+
+@typing.final
+class ListWorkersRequest(google.protobuf.message.Message):
+    """Asks for the workers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ListWorkersRequest = ListWorkersRequest
+
+@typing.final
+class ListWorkersResponse(google.protobuf.message.Message):
+    """The workers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: builtins.int
+    @property
+    def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Worker]:
+        """In the order of the pool."""
+
+    def __init__(
+        self,
+        *,
+        workers: collections.abc.Iterable[global___Worker] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["workers", b"workers"]) -> None: ...
+
+global___ListWorkersResponse = ListWorkersResponse
+
+@typing.final
+class DrainRequest(google.protobuf.message.Message):
+    """Asks the farm to take no more requests."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___DrainRequest = DrainRequest
+
+@typing.final
+class DrainResponse(google.protobuf.message.Message):
+    """What is left to do."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUED_JOBS_FIELD_NUMBER: builtins.int
+    RUNNING_JOBS_FIELD_NUMBER: builtins.int
+    queued_jobs: builtins.int
+    """Jobs that wait for a worker."""
+    running_jobs: builtins.int
+    """Jobs that are being compiled."""
+    def __init__(
+        self,
+        *,
+        queued_jobs: builtins.int = ...,
+        running_jobs: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs"]) -> None: ...
+
+global___DrainResponse = DrainResponse

@@ -25,6 +25,31 @@ class AdminServiceStub(object):
                 request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.InspectRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.InspectResponse.FromString,
                 )
+        self.ListJobs = channel.unary_unary(
+                '/compilefarm.v1.AdminService/ListJobs',
+                request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.ListJobsRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.ListJobsResponse.FromString,
+                )
+        self.CancelJob = channel.unary_unary(
+                '/compilefarm.v1.AdminService/CancelJob',
+                request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.CancelJobRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.CancelJobResponse.FromString,
+                )
+        self.RetryJob = channel.unary_unary(
+                '/compilefarm.v1.AdminService/RetryJob',
+                request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.RetryJobRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.RetryJobResponse.FromString,
+                )
+        self.ListWorkers = channel.unary_unary(
+                '/compilefarm.v1.AdminService/ListWorkers',
+                request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersResponse.FromString,
+                )
+        self.Drain = channel.unary_stream(
+                '/compilefarm.v1.AdminService/Drain',
+                request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.DrainRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.DrainResponse.FromString,
+                )
 
 
 class AdminServiceServicer(object):
@@ -45,6 +70,42 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListJobs(self, request, context):
+        """The jobs of this moment, and the keys that are not compiled for a while.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelJob(self, request, context):
+        """Ends a job; those who wait for it are told. NOT_FOUND if there is none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetryJob(self, request, context):
+        """Takes a key out of quarantine: the next request has it compiled. NOT_FOUND if it is not there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWorkers(self, request, context):
+        """The workers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Has the farm take no more requests. Tells what is left to do at once, and whenever a job has ended; the stream ends
+        when none is left. The drain goes on when the caller goes away, until the service is started anew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -57,6 +118,31 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Inspect,
                     request_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.InspectRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_admin__service__pb2.InspectResponse.SerializeToString,
+            ),
+            'ListJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJobs,
+                    request_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.ListJobsRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_admin__service__pb2.ListJobsResponse.SerializeToString,
+            ),
+            'CancelJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelJob,
+                    request_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.CancelJobRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_admin__service__pb2.CancelJobResponse.SerializeToString,
+            ),
+            'RetryJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryJob,
+                    request_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.RetryJobRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_admin__service__pb2.RetryJobResponse.SerializeToString,
+            ),
+            'ListWorkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWorkers,
+                    request_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_stream_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.DrainRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_admin__service__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -100,5 +186,90 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.AdminService/Inspect',
             compilefarm_dot_v1_dot_admin__service__pb2.InspectRequest.SerializeToString,
             compilefarm_dot_v1_dot_admin__service__pb2.InspectResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.AdminService/ListJobs',
+            compilefarm_dot_v1_dot_admin__service__pb2.ListJobsRequest.SerializeToString,
+            compilefarm_dot_v1_dot_admin__service__pb2.ListJobsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CancelJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.AdminService/CancelJob',
+            compilefarm_dot_v1_dot_admin__service__pb2.CancelJobRequest.SerializeToString,
+            compilefarm_dot_v1_dot_admin__service__pb2.CancelJobResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RetryJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.AdminService/RetryJob',
+            compilefarm_dot_v1_dot_admin__service__pb2.RetryJobRequest.SerializeToString,
+            compilefarm_dot_v1_dot_admin__service__pb2.RetryJobResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListWorkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.AdminService/ListWorkers',
+            compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersRequest.SerializeToString,
+            compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/compilefarm.v1.AdminService/Drain',
+            compilefarm_dot_v1_dot_admin__service__pb2.DrainRequest.SerializeToString,
+            compilefarm_dot_v1_dot_admin__service__pb2.DrainResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -33,6 +33,38 @@ class AdminServiceStub:
     ]
     """Describes what is stored under a key. NOT_FOUND if nothing is."""
 
+    ListJobs: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.admin_service_pb2.ListJobsRequest,
+        compilefarm.v1.admin_service_pb2.ListJobsResponse,
+    ]
+    """The jobs of this moment, and the keys that are not compiled for a while."""
+
+    CancelJob: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.admin_service_pb2.CancelJobRequest,
+        compilefarm.v1.admin_service_pb2.CancelJobResponse,
+    ]
+    """Ends a job; those who wait for it are told. NOT_FOUND if there is none."""
+
+    RetryJob: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.admin_service_pb2.RetryJobRequest,
+        compilefarm.v1.admin_service_pb2.RetryJobResponse,
+    ]
+    """Takes a key out of quarantine: the next request has it compiled. NOT_FOUND if it is not there."""
+
+    ListWorkers: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.admin_service_pb2.ListWorkersRequest,
+        compilefarm.v1.admin_service_pb2.ListWorkersResponse,
+    ]
+    """The workers."""
+
+    Drain: grpc.UnaryStreamMultiCallable[
+        compilefarm.v1.admin_service_pb2.DrainRequest,
+        compilefarm.v1.admin_service_pb2.DrainResponse,
+    ]
+    """Has the farm take no more requests. Tells what is left to do at once, and whenever a job has ended; the stream ends
+    when none is left. The drain goes on when the caller goes away, until the service is started anew.
+    """
+
 class AdminServiceAsyncStub:
     """Lets an operator look inside."""
 
@@ -47,6 +79,38 @@ class AdminServiceAsyncStub:
         compilefarm.v1.admin_service_pb2.InspectResponse,
     ]
     """Describes what is stored under a key. NOT_FOUND if nothing is."""
+
+    ListJobs: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.admin_service_pb2.ListJobsRequest,
+        compilefarm.v1.admin_service_pb2.ListJobsResponse,
+    ]
+    """The jobs of this moment, and the keys that are not compiled for a while."""
+
+    CancelJob: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.admin_service_pb2.CancelJobRequest,
+        compilefarm.v1.admin_service_pb2.CancelJobResponse,
+    ]
+    """Ends a job; those who wait for it are told. NOT_FOUND if there is none."""
+
+    RetryJob: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.admin_service_pb2.RetryJobRequest,
+        compilefarm.v1.admin_service_pb2.RetryJobResponse,
+    ]
+    """Takes a key out of quarantine: the next request has it compiled. NOT_FOUND if it is not there."""
+
+    ListWorkers: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.admin_service_pb2.ListWorkersRequest,
+        compilefarm.v1.admin_service_pb2.ListWorkersResponse,
+    ]
+    """The workers."""
+
+    Drain: grpc.aio.UnaryStreamMultiCallable[
+        compilefarm.v1.admin_service_pb2.DrainRequest,
+        compilefarm.v1.admin_service_pb2.DrainResponse,
+    ]
+    """Has the farm take no more requests. Tells what is left to do at once, and whenever a job has ended; the stream ends
+    when none is left. The drain goes on when the caller goes away, until the service is started anew.
+    """
 
 class AdminServiceServicer(metaclass=abc.ABCMeta):
     """Lets an operator look inside."""
@@ -66,5 +130,47 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[compilefarm.v1.admin_service_pb2.InspectResponse, collections.abc.Awaitable[compilefarm.v1.admin_service_pb2.InspectResponse]]:
         """Describes what is stored under a key. NOT_FOUND if nothing is."""
+
+    @abc.abstractmethod
+    def ListJobs(
+        self,
+        request: compilefarm.v1.admin_service_pb2.ListJobsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.admin_service_pb2.ListJobsResponse, collections.abc.Awaitable[compilefarm.v1.admin_service_pb2.ListJobsResponse]]:
+        """The jobs of this moment, and the keys that are not compiled for a while."""
+
+    @abc.abstractmethod
+    def CancelJob(
+        self,
+        request: compilefarm.v1.admin_service_pb2.CancelJobRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.admin_service_pb2.CancelJobResponse, collections.abc.Awaitable[compilefarm.v1.admin_service_pb2.CancelJobResponse]]:
+        """Ends a job; those who wait for it are told. NOT_FOUND if there is none."""
+
+    @abc.abstractmethod
+    def RetryJob(
+        self,
+        request: compilefarm.v1.admin_service_pb2.RetryJobRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.admin_service_pb2.RetryJobResponse, collections.abc.Awaitable[compilefarm.v1.admin_service_pb2.RetryJobResponse]]:
+        """Takes a key out of quarantine: the next request has it compiled. NOT_FOUND if it is not there."""
+
+    @abc.abstractmethod
+    def ListWorkers(
+        self,
+        request: compilefarm.v1.admin_service_pb2.ListWorkersRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.admin_service_pb2.ListWorkersResponse, collections.abc.Awaitable[compilefarm.v1.admin_service_pb2.ListWorkersResponse]]:
+        """The workers."""
+
+    @abc.abstractmethod
+    def Drain(
+        self,
+        request: compilefarm.v1.admin_service_pb2.DrainRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[compilefarm.v1.admin_service_pb2.DrainResponse], collections.abc.AsyncIterator[compilefarm.v1.admin_service_pb2.DrainResponse]]:
+        """Has the farm take no more requests. Tells what is left to do at once, and whenever a job has ended; the stream ends
+        when none is left. The drain goes on when the caller goes away, until the service is started anew.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

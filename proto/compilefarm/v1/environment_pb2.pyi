@@ -24,6 +24,7 @@ class Environment(google.protobuf.message.Message):
     PYTHON_ABI_FIELD_NUMBER: builtins.int
     CPU_FIELD_NUMBER: builtins.int
     CUDA_FIELD_NUMBER: builtins.int
+    OPERATORS_FIELD_NUMBER: builtins.int
     torch: builtins.str
     """torch.__version__ ("2.11.0+cu130"): artifacts hold pickled classes of this very release."""
     torch_build: builtins.str
@@ -40,6 +41,12 @@ class Environment(google.protobuf.message.Message):
     def cuda(self) -> global___Cuda:
         """The GPU. In a request: set when the graph computes on a GPU."""
 
+    @property
+    def operators(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CustomOperator]:
+        """Operators of other libraries than torch, sorted by name: in a request those that the graph calls, of a worker those
+        of the modules that it was told to import.
+        """
+
     def __init__(
         self,
         *,
@@ -49,11 +56,40 @@ class Environment(google.protobuf.message.Message):
         python_abi: builtins.str = ...,
         cpu: global___Cpu | None = ...,
         cuda: global___Cuda | None = ...,
+        operators: collections.abc.Iterable[global___CustomOperator] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda", "python_abi", b"python_abi", "torch", b"torch", "torch_build", b"torch_build", "triton", b"triton"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda", "operators", b"operators", "python_abi", b"python_abi", "torch", b"torch", "torch_build", b"torch_build", "triton", b"triton"]) -> None: ...
 
 global___Environment = Environment
+
+@typing.final
+class CustomOperator(google.protobuf.message.Message):
+    """An operator of another library than torch. It stays outside the artifact, which calls it; what the compiler makes of
+    it depends on how it is defined.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    SCHEMA_FIELD_NUMBER: builtins.int
+    SOURCE_DIGEST_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"my_ops::scaled", or with an overload "my_ops::scaled.out"."""
+    schema: builtins.str
+    """Its schema ("my_ops::scaled(Tensor x, float factor) -> Tensor")."""
+    source_digest: builtins.str
+    """Digest of the Python file that says what its results look like; empty if there is none."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        schema: builtins.str = ...,
+        source_digest: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "schema", b"schema", "source_digest", b"source_digest"]) -> None: ...
+
+global___CustomOperator = CustomOperator
 
 @typing.final
 class Cpu(google.protobuf.message.Message):

@@ -14,17 +14,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63ompilefarm/v1/graph.proto\x12\x0e\x63ompilefarm.v1\"\x83\x01\n\x05Graph\x12#\n\x05nodes\x18\x01 \x03(\x0b\x32\x14.compilefarm.v1.Node\x12+\n\tconstants\x18\x02 \x03(\x0b\x32\x18.compilefarm.v1.Constant\x12(\n\tsubgraphs\x18\x03 \x03(\x0b\x32\x15.compilefarm.v1.Graph\"\x81\x02\n\x04Node\x12\x32\n\x0bplaceholder\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.PlaceholderH\x00\x12\x33\n\x0cget_constant\x18\x02 \x01(\x0b\x32\x1b.compilefarm.v1.GetConstantH\x00\x12$\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32\x14.compilefarm.v1.CallH\x00\x12(\n\x06output\x18\x04 \x01(\x0b\x32\x16.compilefarm.v1.OutputH\x00\x12\x33\n\x0cget_subgraph\x18\x05 \x01(\x0b\x32\x1b.compilefarm.v1.GetSubgraphH\x00\x42\x0b\n\toperation\"\r\n\x0bPlaceholder\"\x1f\n\x0bGetConstant\x12\x10\n\x08\x63onstant\x18\x01 \x01(\r\"\x1f\n\x0bGetSubgraph\x12\x10\n\x08subgraph\x18\x01 \x01(\r\"\x91\x01\n\x04\x43\x61ll\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TargetKind\x12\x0e\n\x06target\x18\x02 \x01(\t\x12#\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x15.compilefarm.v1.Value\x12*\n\x06kwargs\x18\x04 \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\"V\n\x06Output\x12%\n\x06values\x18\x01 \x03(\x0b\x32\x15.compilefarm.v1.Value\x12%\n\x06result\x18\x02 \x01(\x0b\x32\x15.compilefarm.v1.Value\"D\n\x08\x43onstant\x12(\n\x04spec\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.TensorSpec\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"@\n\nNamedValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.compilefarm.v1.Value\"\x91\x04\n\x05Value\x12\x0e\n\x04node\x18\x01 \x01(\rH\x00\x12$\n\x04none\x18\x02 \x01(\x0b\x32\x14.compilefarm.v1.NoneH\x00\x12\x11\n\x07\x62oolean\x18\x03 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x04 \x01(\x12H\x00\x12\x0e\n\x04real\x18\x05 \x01(\x01H\x00\x12\x0e\n\x04text\x18\x06 \x01(\tH\x00\x12*\n\x07\x63omplex\x18\x07 \x01(\x0b\x32\x17.compilefarm.v1.ComplexH\x00\x12(\n\x04list\x18\x08 \x01(\x0b\x32\x18.compilefarm.v1.SequenceH\x00\x12)\n\x05tuple\x18\t \x01(\x0b\x32\x18.compilefarm.v1.SequenceH\x00\x12\x30\n\ndictionary\x18\n \x01(\x0b\x32\x1a.compilefarm.v1.DictionaryH\x00\x12&\n\x05slice\x18\x0b \x01(\x0b\x32\x15.compilefarm.v1.SliceH\x00\x12,\n\x08\x65llipsis\x18\x0c \x01(\x0b\x32\x18.compilefarm.v1.EllipsisH\x00\x12\x0f\n\x05\x64type\x18\r \x01(\tH\x00\x12(\n\x06\x64\x65vice\x18\x0e \x01(\x0b\x32\x16.compilefarm.v1.DeviceH\x00\x12\x10\n\x06layout\x18\x0f \x01(\tH\x00\x12\x17\n\rmemory_format\x18\x10 \x01(\tH\x00\x12\x15\n\x0b\x62ig_integer\x18\x11 \x01(\tH\x00\x42\x06\n\x04kind\"\x06\n\x04None\"\n\n\x08\x45llipsis\"*\n\x07\x43omplex\x12\x0c\n\x04real\x18\x01 \x01(\x01\x12\x11\n\timaginary\x18\x02 \x01(\x01\"0\n\x08Sequence\x12$\n\x05items\x18\x01 \x03(\x0b\x32\x15.compilefarm.v1.Value\"9\n\nDictionary\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\"w\n\x05Slice\x12$\n\x05start\x18\x01 \x01(\x0b\x32\x15.compilefarm.v1.Value\x12#\n\x04stop\x18\x02 \x01(\x0b\x32\x15.compilefarm.v1.Value\x12#\n\x04step\x18\x03 \x01(\x0b\x32\x15.compilefarm.v1.Value\"4\n\x06\x44\x65vice\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x12\n\x05index\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x08\n\x06_index\"V\n\tDimension\x12\x0e\n\x04size\x18\x01 \x01(\x03H\x00\x12\x30\n\nexpression\x18\x02 \x01(\x0b\x32\x1a.compilefarm.v1.ExpressionH\x00\x42\x07\n\x05value\"j\n\nExpression\x12\x11\n\x07integer\x18\x01 \x01(\x12H\x00\x12\x10\n\x06symbol\x18\x02 \x01(\rH\x00\x12.\n\toperation\x18\x03 \x01(\x0b\x32\x19.compilefarm.v1.OperationH\x00\x42\x07\n\x05value\"e\n\tOperation\x12*\n\x08operator\x18\x01 \x01(\x0e\x32\x18.compilefarm.v1.Operator\x12,\n\x08operands\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.Expression\"\xe2\x01\n\nTensorSpec\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12&\n\x06\x64\x65vice\x18\x02 \x01(\x0b\x32\x16.compilefarm.v1.Device\x12(\n\x05shape\x18\x03 \x03(\x0b\x32\x19.compilefarm.v1.Dimension\x12)\n\x06stride\x18\x04 \x03(\x0b\x32\x19.compilefarm.v1.Dimension\x12\x31\n\x0estorage_offset\x18\x05 \x01(\x0b\x32\x19.compilefarm.v1.Dimension\x12\x15\n\rrequires_grad\x18\x06 \x01(\x08\"\x82\x01\n\x05Input\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.TensorSpecH\x00\x12-\n\x07integer\x18\x03 \x01(\x0b\x32\x1a.compilefarm.v1.ExpressionH\x00\x12\x14\n\x0cis_parameter\x18\x02 \x01(\x08\x42\x06\n\x04kind*\xf4\x01\n\nTargetKind\x12\x1b\n\x17TARGET_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1aTARGET_KIND_TORCH_FUNCTION\x10\x01\x12\x1f\n\x1bTARGET_KIND_PYTHON_FUNCTION\x10\x02\x12!\n\x1dTARGET_KIND_OPERATOR_OVERLOAD\x10\x03\x12\x1f\n\x1bTARGET_KIND_OPERATOR_PACKET\x10\x04\x12\x1d\n\x19TARGET_KIND_TENSOR_METHOD\x10\x05\x12%\n!TARGET_KIND_HIGHER_ORDER_OPERATOR\x10\x06*\x8f\x02\n\x08Operator\x12\x18\n\x14OPERATOR_UNSPECIFIED\x10\x00\x12\x10\n\x0cOPERATOR_ADD\x10\x01\x12\x10\n\x0cOPERATOR_MUL\x10\x02\x12\x16\n\x12OPERATOR_FLOOR_DIV\x10\x03\x12\x10\n\x0cOPERATOR_MOD\x10\x04\x12\x10\n\x0cOPERATOR_MAX\x10\x05\x12\x10\n\x0cOPERATOR_MIN\x10\x06\x12\x0f\n\x0bOPERATOR_EQ\x10\x07\x12\x0f\n\x0bOPERATOR_NE\x10\x08\x12\x0f\n\x0bOPERATOR_LT\x10\t\x12\x0f\n\x0bOPERATOR_LE\x10\n\x12\x10\n\x0cOPERATOR_AND\x10\x0b\x12\x0f\n\x0bOPERATOR_OR\x10\x0c\x12\x10\n\x0cOPERATOR_NOT\x10\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63ompilefarm/v1/graph.proto\x12\x0e\x63ompilefarm.v1\"\x83\x01\n\x05Graph\x12#\n\x05nodes\x18\x01 \x03(\x0b\x32\x14.compilefarm.v1.Node\x12+\n\tconstants\x18\x02 \x03(\x0b\x32\x18.compilefarm.v1.Constant\x12(\n\tsubgraphs\x18\x03 \x03(\x0b\x32\x15.compilefarm.v1.Graph\"\x81\x02\n\x04Node\x12\x32\n\x0bplaceholder\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.PlaceholderH\x00\x12\x33\n\x0cget_constant\x18\x02 \x01(\x0b\x32\x1b.compilefarm.v1.GetConstantH\x00\x12$\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32\x14.compilefarm.v1.CallH\x00\x12(\n\x06output\x18\x04 \x01(\x0b\x32\x16.compilefarm.v1.OutputH\x00\x12\x33\n\x0cget_subgraph\x18\x05 \x01(\x0b\x32\x1b.compilefarm.v1.GetSubgraphH\x00\x42\x0b\n\toperation\"\r\n\x0bPlaceholder\"\x1f\n\x0bGetConstant\x12\x10\n\x08\x63onstant\x18\x01 \x01(\r\"\x1f\n\x0bGetSubgraph\x12\x10\n\x08subgraph\x18\x01 \x01(\r\"\x91\x01\n\x04\x43\x61ll\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TargetKind\x12\x0e\n\x06target\x18\x02 \x01(\t\x12#\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x15.compilefarm.v1.Value\x12*\n\x06kwargs\x18\x04 \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\"V\n\x06Output\x12%\n\x06values\x18\x01 \x03(\x0b\x32\x15.compilefarm.v1.Value\x12%\n\x06result\x18\x02 \x01(\x0b\x32\x15.compilefarm.v1.Value\"D\n\x08\x43onstant\x12(\n\x04spec\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.TensorSpec\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"@\n\nNamedValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.compilefarm.v1.Value\"\xb9\x04\n\x05Value\x12\x0e\n\x04node\x18\x01 \x01(\rH\x00\x12$\n\x04none\x18\x02 \x01(\x0b\x32\x14.compilefarm.v1.NoneH\x00\x12\x11\n\x07\x62oolean\x18\x03 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x04 \x01(\x12H\x00\x12\x0e\n\x04real\x18\x05 \x01(\x01H\x00\x12\x0e\n\x04text\x18\x06 \x01(\tH\x00\x12*\n\x07\x63omplex\x18\x07 \x01(\x0b\x32\x17.compilefarm.v1.ComplexH\x00\x12(\n\x04list\x18\x08 \x01(\x0b\x32\x18.compilefarm.v1.SequenceH\x00\x12)\n\x05tuple\x18\t \x01(\x0b\x32\x18.compilefarm.v1.SequenceH\x00\x12\x30\n\ndictionary\x18\n \x01(\x0b\x32\x1a.compilefarm.v1.DictionaryH\x00\x12&\n\x05slice\x18\x0b \x01(\x0b\x32\x15.compilefarm.v1.SliceH\x00\x12,\n\x08\x65llipsis\x18\x0c \x01(\x0b\x32\x18.compilefarm.v1.EllipsisH\x00\x12\x0f\n\x05\x64type\x18\r \x01(\tH\x00\x12(\n\x06\x64\x65vice\x18\x0e \x01(\x0b\x32\x16.compilefarm.v1.DeviceH\x00\x12\x10\n\x06layout\x18\x0f \x01(\tH\x00\x12\x17\n\rmemory_format\x18\x10 \x01(\tH\x00\x12\x15\n\x0b\x62ig_integer\x18\x11 \x01(\tH\x00\x12&\n\x05range\x18\x12 \x01(\x0b\x32\x15.compilefarm.v1.RangeH\x00\x42\x06\n\x04kind\"2\n\x05Range\x12\r\n\x05start\x18\x01 \x01(\x12\x12\x0c\n\x04stop\x18\x02 \x01(\x12\x12\x0c\n\x04step\x18\x03 \x01(\x12\"\x06\n\x04None\"\n\n\x08\x45llipsis\"*\n\x07\x43omplex\x12\x0c\n\x04real\x18\x01 \x01(\x01\x12\x11\n\timaginary\x18\x02 \x01(\x01\"0\n\x08Sequence\x12$\n\x05items\x18\x01 \x03(\x0b\x32\x15.compilefarm.v1.Value\"9\n\nDictionary\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\"w\n\x05Slice\x12$\n\x05start\x18\x01 \x01(\x0b\x32\x15.compilefarm.v1.Value\x12#\n\x04stop\x18\x02 \x01(\x0b\x32\x15.compilefarm.v1.Value\x12#\n\x04step\x18\x03 \x01(\x0b\x32\x15.compilefarm.v1.Value\"4\n\x06\x44\x65vice\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x12\n\x05index\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x08\n\x06_index\"V\n\tDimension\x12\x0e\n\x04size\x18\x01 \x01(\x03H\x00\x12\x30\n\nexpression\x18\x02 \x01(\x0b\x32\x1a.compilefarm.v1.ExpressionH\x00\x42\x07\n\x05value\"j\n\nExpression\x12\x11\n\x07integer\x18\x01 \x01(\x12H\x00\x12\x10\n\x06symbol\x18\x02 \x01(\rH\x00\x12.\n\toperation\x18\x03 \x01(\x0b\x32\x19.compilefarm.v1.OperationH\x00\x42\x07\n\x05value\"e\n\tOperation\x12*\n\x08operator\x18\x01 \x01(\x0e\x32\x18.compilefarm.v1.Operator\x12,\n\x08operands\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.Expression\"\xe2\x01\n\nTensorSpec\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12&\n\x06\x64\x65vice\x18\x02 \x01(\x0b\x32\x16.compilefarm.v1.Device\x12(\n\x05shape\x18\x03 \x03(\x0b\x32\x19.compilefarm.v1.Dimension\x12)\n\x06stride\x18\x04 \x03(\x0b\x32\x19.compilefarm.v1.Dimension\x12\x31\n\x0estorage_offset\x18\x05 \x01(\x0b\x32\x19.compilefarm.v1.Dimension\x12\x15\n\rrequires_grad\x18\x06 \x01(\x08\"\x82\x01\n\x05Input\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.TensorSpecH\x00\x12-\n\x07integer\x18\x03 \x01(\x0b\x32\x1a.compilefarm.v1.ExpressionH\x00\x12\x14\n\x0cis_parameter\x18\x02 \x01(\x08\x42\x06\n\x04kind*\xf4\x01\n\nTargetKind\x12\x1b\n\x17TARGET_KIND_UNSPECIFIED\x10\x00\x12\x1e\n\x1aTARGET_KIND_TORCH_FUNCTION\x10\x01\x12\x1f\n\x1bTARGET_KIND_PYTHON_FUNCTION\x10\x02\x12!\n\x1dTARGET_KIND_OPERATOR_OVERLOAD\x10\x03\x12\x1f\n\x1bTARGET_KIND_OPERATOR_PACKET\x10\x04\x12\x1d\n\x19TARGET_KIND_TENSOR_METHOD\x10\x05\x12%\n!TARGET_KIND_HIGHER_ORDER_OPERATOR\x10\x06*\x8f\x02\n\x08Operator\x12\x18\n\x14OPERATOR_UNSPECIFIED\x10\x00\x12\x10\n\x0cOPERATOR_ADD\x10\x01\x12\x10\n\x0cOPERATOR_MUL\x10\x02\x12\x16\n\x12OPERATOR_FLOOR_DIV\x10\x03\x12\x10\n\x0cOPERATOR_MOD\x10\x04\x12\x10\n\x0cOPERATOR_MAX\x10\x05\x12\x10\n\x0cOPERATOR_MIN\x10\x06\x12\x0f\n\x0bOPERATOR_EQ\x10\x07\x12\x0f\n\x0bOPERATOR_NE\x10\x08\x12\x0f\n\x0bOPERATOR_LT\x10\t\x12\x0f\n\x0bOPERATOR_LE\x10\n\x12\x10\n\x0cOPERATOR_AND\x10\x0b\x12\x0f\n\x0bOPERATOR_OR\x10\x0c\x12\x10\n\x0cOPERATOR_NOT\x10\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.graph_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_TARGETKIND']._serialized_start=2435
-  _globals['_TARGETKIND']._serialized_end=2679
-  _globals['_OPERATOR']._serialized_start=2682
-  _globals['_OPERATOR']._serialized_end=2953
+  _globals['_TARGETKIND']._serialized_start=2527
+  _globals['_TARGETKIND']._serialized_end=2771
+  _globals['_OPERATOR']._serialized_start=2774
+  _globals['_OPERATOR']._serialized_end=3045
   _globals['_GRAPH']._serialized_start=47
   _globals['_GRAPH']._serialized_end=178
   _globals['_NODE']._serialized_start=181
@@ -44,29 +44,31 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_NAMEDVALUE']._serialized_start=827
   _globals['_NAMEDVALUE']._serialized_end=891
   _globals['_VALUE']._serialized_start=894
-  _globals['_VALUE']._serialized_end=1423
-  _globals['_NONE']._serialized_start=1425
-  _globals['_NONE']._serialized_end=1431
-  _globals['_ELLIPSIS']._serialized_start=1433
-  _globals['_ELLIPSIS']._serialized_end=1443
-  _globals['_COMPLEX']._serialized_start=1445
-  _globals['_COMPLEX']._serialized_end=1487
-  _globals['_SEQUENCE']._serialized_start=1489
-  _globals['_SEQUENCE']._serialized_end=1537
-  _globals['_DICTIONARY']._serialized_start=1539
-  _globals['_DICTIONARY']._serialized_end=1596
-  _globals['_SLICE']._serialized_start=1598
-  _globals['_SLICE']._serialized_end=1717
-  _globals['_DEVICE']._serialized_start=1719
-  _globals['_DEVICE']._serialized_end=1771
-  _globals['_DIMENSION']._serialized_start=1773
-  _globals['_DIMENSION']._serialized_end=1859
-  _globals['_EXPRESSION']._serialized_start=1861
-  _globals['_EXPRESSION']._serialized_end=1967
-  _globals['_OPERATION']._serialized_start=1969
-  _globals['_OPERATION']._serialized_end=2070
-  _globals['_TENSORSPEC']._serialized_start=2073
-  _globals['_TENSORSPEC']._serialized_end=2299
-  _globals['_INPUT']._serialized_start=2302
-  _globals['_INPUT']._serialized_end=2432
+  _globals['_VALUE']._serialized_end=1463
+  _globals['_RANGE']._serialized_start=1465
+  _globals['_RANGE']._serialized_end=1515
+  _globals['_NONE']._serialized_start=1517
+  _globals['_NONE']._serialized_end=1523
+  _globals['_ELLIPSIS']._serialized_start=1525
+  _globals['_ELLIPSIS']._serialized_end=1535
+  _globals['_COMPLEX']._serialized_start=1537
+  _globals['_COMPLEX']._serialized_end=1579
+  _globals['_SEQUENCE']._serialized_start=1581
+  _globals['_SEQUENCE']._serialized_end=1629
+  _globals['_DICTIONARY']._serialized_start=1631
+  _globals['_DICTIONARY']._serialized_end=1688
+  _globals['_SLICE']._serialized_start=1690
+  _globals['_SLICE']._serialized_end=1809
+  _globals['_DEVICE']._serialized_start=1811
+  _globals['_DEVICE']._serialized_end=1863
+  _globals['_DIMENSION']._serialized_start=1865
+  _globals['_DIMENSION']._serialized_end=1951
+  _globals['_EXPRESSION']._serialized_start=1953
+  _globals['_EXPRESSION']._serialized_end=2059
+  _globals['_OPERATION']._serialized_start=2061
+  _globals['_OPERATION']._serialized_end=2162
+  _globals['_TENSORSPEC']._serialized_start=2165
+  _globals['_TENSORSPEC']._serialized_end=2391
+  _globals['_INPUT']._serialized_start=2394
+  _globals['_INPUT']._serialized_end=2524
 # @@protoc_insertion_point(module_scope)

@@ -392,6 +392,7 @@ class Value(google.protobuf.message.Message):
     LAYOUT_FIELD_NUMBER: builtins.int
     MEMORY_FORMAT_FIELD_NUMBER: builtins.int
     BIG_INTEGER_FIELD_NUMBER: builtins.int
+    RANGE_FIELD_NUMBER: builtins.int
     node: builtins.int
     """The result of the node with this number."""
     boolean: builtins.bool
@@ -442,6 +443,10 @@ class Value(google.protobuf.message.Message):
     def device(self) -> global___Device:
         """A device."""
 
+    @property
+    def range(self) -> global___Range:
+        """A Python range."""
+
     def __init__(
         self,
         *,
@@ -462,12 +467,39 @@ class Value(google.protobuf.message.Message):
         layout: builtins.str = ...,
         memory_format: builtins.str = ...,
         big_integer: builtins.str = ...,
+        range: global___Range | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["big_integer", b"big_integer", "boolean", b"boolean", "complex", b"complex", "device", b"device", "dictionary", b"dictionary", "dtype", b"dtype", "ellipsis", b"ellipsis", "integer", b"integer", "kind", b"kind", "layout", b"layout", "list", b"list", "memory_format", b"memory_format", "node", b"node", "none", b"none", "real", b"real", "slice", b"slice", "text", b"text", "tuple", b"tuple"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["big_integer", b"big_integer", "boolean", b"boolean", "complex", b"complex", "device", b"device", "dictionary", b"dictionary", "dtype", b"dtype", "ellipsis", b"ellipsis", "integer", b"integer", "kind", b"kind", "layout", b"layout", "list", b"list", "memory_format", b"memory_format", "node", b"node", "none", b"none", "real", b"real", "slice", b"slice", "text", b"text", "tuple", b"tuple"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["node", "none", "boolean", "integer", "real", "text", "complex", "list", "tuple", "dictionary", "slice", "ellipsis", "dtype", "device", "layout", "memory_format", "big_integer"] | None: ...
+    def HasField(self, field_name: typing.Literal["big_integer", b"big_integer", "boolean", b"boolean", "complex", b"complex", "device", b"device", "dictionary", b"dictionary", "dtype", b"dtype", "ellipsis", b"ellipsis", "integer", b"integer", "kind", b"kind", "layout", b"layout", "list", b"list", "memory_format", b"memory_format", "node", b"node", "none", b"none", "range", b"range", "real", b"real", "slice", b"slice", "text", b"text", "tuple", b"tuple"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["big_integer", b"big_integer", "boolean", b"boolean", "complex", b"complex", "device", b"device", "dictionary", b"dictionary", "dtype", b"dtype", "ellipsis", b"ellipsis", "integer", b"integer", "kind", b"kind", "layout", b"layout", "list", b"list", "memory_format", b"memory_format", "node", b"node", "none", b"none", "range", b"range", "real", b"real", "slice", b"slice", "text", b"text", "tuple", b"tuple"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["node", "none", "boolean", "integer", "real", "text", "complex", "list", "tuple", "dictionary", "slice", "ellipsis", "dtype", "device", "layout", "memory_format", "big_integer", "range"] | None: ...
 
 global___Value = Value
+
+@typing.final
+class Range(google.protobuf.message.Message):
+    """A range of integers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    START_FIELD_NUMBER: builtins.int
+    STOP_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    start: builtins.int
+    """Its first integer."""
+    stop: builtins.int
+    """What it ends before."""
+    step: builtins.int
+    """From one to the next; not 0."""
+    def __init__(
+        self,
+        *,
+        start: builtins.int = ...,
+        stop: builtins.int = ...,
+        step: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["start", b"start", "step", b"step", "stop", b"stop"]) -> None: ...
+
+global___Range = Range
 
 @typing.final
 class _r_None(google.protobuf.message.Message):

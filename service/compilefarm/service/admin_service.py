@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import asdict
 from datetime import datetime
 
 from compilefarm.core.pool import WorkerPool, WorkerView
 from compilefarm.service.counters import Counters
+from compilefarm.service.flights import Flights
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.inspection import inspect
+from compilefarm.service.jobs import Jobs, JobView
+from compilefarm.service.quarantine import Quarantined
 from compilefarm.service.queue import Queue
+from compilefarm.service.readiness import Readiness
+from compilefarm.service.wire_priorities import PRIORITIES
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import admin_service_pb2 as wire
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceServicer
@@ -24,6 +31,9 @@ class AdminService(AdminServiceServicer):
         store: ArtifactStore,
         pool: WorkerPool,
         queue: Queue,
+        flights: Flights,
+        jobs: Jobs,
+        readiness: Readiness,
         counters: Counters,
         started: datetime,
         farm_version: str,
@@ -31,6 +41,9 @@ class AdminService(AdminServiceServicer):
         self._store = store
         self._pool = pool
         self._queue = queue
+        self._flights = flights
+        self._jobs = jobs
+        self._readiness = readiness
         self._counters = counters
         self._started = started
         self._farm_version = farm_version
@@ -43,12 +56,32 @@ class AdminService(AdminServiceServicer):
             running_jobs=self._queue.running,
             counters=wire.Counters(**asdict(self._counters)),
             store=await self._store.usage(),
+            state=self._readiness.state(),
+            quarantined_keys=len(self._jobs.quarantined()),
         )
         response.started.FromDatetime(self._started)
         return response
 
     async def Inspect(self, request: wire.InspectRequest, _context: Context) -> wire.InspectResponse:
         return wire.InspectResponse(manifest=await inspect(request.key, store=self._store))
+
+    async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
+        jobs, quarantined = self._jobs.all(), self._jobs.quarantined()
+        return wire.ListJobsResponse(jobs=map(_job, jobs), quarantined=map(_quarantined, quarantined))
+
+    async def CancelJob(self, request: wire.CancelJobRequest, _context: Context) -> wire.CancelJobResponse:
+        return wire.CancelJobResponse(key=self._jobs.cancel(request.key))
+
+    async def RetryJob(self, request: wire.RetryJobRequest, _context: Context) -> wire.RetryJobResponse:
+        return wire.RetryJobResponse(key=self._jobs.retry(request.key))
+
+    async def ListWorkers(self, _request: wire.ListWorkersRequest, _context: Context) -> wire.ListWorkersResponse:
+        return wire.ListWorkersResponse(workers=map(_worker, self._pool.workers()))
+
+    async def Drain(self, _request: wire.DrainRequest, _context: Context) -> AsyncIterator[wire.DrainResponse]:
+        async with aclosing(self._flights.drain()) as landings:
+            async for _ in landings:
+                yield wire.DrainResponse(queued_jobs=self._queue.waiting, running_jobs=self._queue.running)
 
 
 def _worker(view: WorkerView) -> wire.Worker:
@@ -58,4 +91,26 @@ def _worker(view: WorkerView) -> wire.Worker:
         environment=view.environment,
         job_key=view.job_key or "",
         is_warm=view.is_warm,
+        problem=view.problem or "",
     )
+
+
+def _job(view: JobView) -> wire.JobStatus:
+    return wire.JobStatus(
+        key=view.key,
+        phase=view.stage.phase,
+        worker=view.stage.worker,
+        priority=PRIORITIES[view.priority],
+        tenant=view.tenant,
+        waiting_requests=view.waiting_requests,
+        elapsed_seconds=view.elapsed_seconds,
+        jobs_ahead=view.outlook.jobs_ahead,
+        estimated_wait_seconds=view.outlook.wait_seconds,
+    )
+
+
+def _quarantined(entry: Quarantined) -> wire.QuarantinedKey:
+    key = wire.QuarantinedKey(key=entry.key, failure=entry.failure, deaths=entry.deaths)
+    key.since.FromDatetime(entry.since)
+    key.until.FromDatetime(entry.until)
+    return key

@@ -7,7 +7,8 @@ from importlib.metadata import version
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from compilefarm.core.pool import WorkerPool
@@ -21,20 +22,18 @@ from compilefarm.service.config import CannotStart, GatewayConfig, check_exposur
 from compilefarm.service.counters import Counters
 from compilefarm.service.durations import Durations
 from compilefarm.service.flights import Flights
+from compilefarm.service.health_service import SERVICES, HealthService
 from compilefarm.service.interceptor import ErrorInterceptor
+from compilefarm.service.jobs import Jobs
 from compilefarm.service.limits import Limits
+from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
+from compilefarm.service.readiness import Readiness
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.v1 import admin_service_pb2, blob_service_pb2, compile_service_pb2
 from compilefarm.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
 from compilefarm.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from compilefarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
 
-SERVICES = (
-    compile_service_pb2.DESCRIPTOR.services_by_name["CompileService"].full_name,
-    blob_service_pb2.DESCRIPTOR.services_by_name["BlobService"].full_name,
-    admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
-)
 # Calls that have been answered get this long to send their last bytes.
 _FLUSH_SECONDS = 2.0
 
@@ -65,7 +64,8 @@ class Gateway:
             orphan_seconds=config.orphan_seconds,
             on_change=self._queue.reconsider,
         )
-        self._health = health.aio.HealthServicer()
+        self._quarantine = Quarantine(clock=self._clock, seconds=config.quarantine_seconds)
+        self._readiness = Readiness(pool=pool, flights=self._flights)
         self._server: grpc.aio.Server | None = None
         self._address = ""
 
@@ -75,35 +75,32 @@ class Gateway:
         return self._address
 
     async def start(self) -> None:
-        """Takes the port, starts the workers, and serves.
+        """Takes the port, starts the workers, and serves. While the workers start, what is stored is served, and jobs
+        wait.
 
         Raises:
             CannotStart: the port cannot be taken.
             RuntimeError: no worker could be started.
         """
         server = self._build_server()
-        # The port comes first: starting workers takes half a minute, and a taken port should not.
         self._address = _bind(server, self._config.listen)
+        await server.start()
+        self._server = server
         try:
             await self._pool.start()
         except BaseException:
-            await self._pool.close()
-            # A server that never ran would not let go of its port.
-            await server.start()
-            await server.stop(None)
+            await self.close(grace_seconds=0)
             raise
-        await server.start()
-        self._server = server
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        self._readiness.has_started = True
+        self._queue.open()
 
     async def close(self, grace_seconds: float) -> None:
-        """Drains and stops: says that it is not serving, takes nothing new, gives running jobs the grace time and ends
+        """Drains and stops: says that it is draining, takes nothing new, gives running jobs the grace time and ends
         the others with Draining, then closes the pool and the port. Does nothing when it is not running.
         """
         server, self._server = self._server, None
         if server is None:
             return
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._flights.close(grace_seconds=grace_seconds)
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
@@ -118,11 +115,13 @@ class Gateway:
                 queue=self._queue,
                 store=self._store,
                 durations=self._durations,
+                quarantine=self._quarantine,
                 clock=self._clock,
                 max_attempts=self._config.max_attempts,
             ),
             flights=self._flights,
             durations=self._durations,
+            quarantine=self._quarantine,
             counters=self._counters,
             clock=self._clock,
             max_nodes=self._config.max_nodes,
@@ -132,6 +131,9 @@ class Gateway:
             store=self._store,
             pool=self._pool,
             queue=self._queue,
+            flights=self._flights,
+            jobs=Jobs(flights=self._flights, queue=self._queue, quarantine=self._quarantine, clock=self._clock),
+            readiness=self._readiness,
             counters=self._counters,
             started=self._clock.now(),
             farm_version=farm_version,
@@ -140,13 +142,9 @@ class Gateway:
         add_CompileServiceServicer_to_server(CompileService(broker), server)
         add_BlobServiceServicer_to_server(BlobService(self._store, max_blob_bytes=self._config.max_blob_bytes), server)
         add_AdminServiceServicer_to_server(admin, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        add_HealthServicer_to_server(HealthService(self._readiness, clock=self._clock), server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
-
-    async def _set_health(self, status: int) -> None:
-        for service in ("", *SERVICES):
-            await self._health.set(service, status)
 
 
 def _options(config: GatewayConfig) -> list[tuple[str, int]]:

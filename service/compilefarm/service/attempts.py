@@ -6,15 +6,16 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from compilefarm.core.errors import WorkerLost
+from compilefarm.core.errors import ProcessDied, WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerPool
 from compilefarm.service.clock import Clock
 from compilefarm.service.constants import read_constants
 from compilefarm.service.durations import Durations
+from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.tickets import Preempted, Ticket
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.v1.job_pb2 import CompileFailure, Job, Phase
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Phase
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Attempts:
         queue: Queue,
         store: ArtifactStore,
         durations: Durations,
+        quarantine: Quarantine,
         clock: Clock,
         max_attempts: int,
     ) -> None:
@@ -39,11 +41,13 @@ class Attempts:
         self._queue = queue
         self._store = store
         self._durations = durations
+        self._quarantine = quarantine
         self._clock = clock
         self._max_attempts = max_attempts
 
     async def compile(self, job: Job, *, ticket: Ticket, on_stage: OnStage) -> Artifact | CompileFailure:
-        """Waits for a worker and has it compile; waits for another one if it is lost or taken back.
+        """Waits for a worker and has it compile; waits for another one if it is lost or taken back. A job of which
+        processes die again is given up with that as its result.
 
         Raises:
             InvalidRequest: the worker found the request to be malformed or forbidden.
@@ -58,7 +62,8 @@ class Attempts:
             except Preempted:
                 log.info("job %s: waits again, its worker was needed for an interactive job", ticket.key)
             except WorkerLost as error:
-                self._note_loss(error, worker=worker, ticket=ticket)
+                if failure := self._note_loss(error, worker=worker, ticket=ticket):
+                    return failure
             on_stage(Phase.PHASE_QUEUED, "")
 
     async def _attempt(self, job: Job, *, ticket: Ticket, worker: str, on_stage: OnStage) -> Artifact | CompileFailure:
@@ -68,16 +73,27 @@ class Attempts:
         result = await self._pool.run(assignment, worker=worker, on_phase=partial(_tell, on_stage, worker))
         if isinstance(result, Artifact):
             self._durations.note(ticket.kind, seconds=self._clock.monotonic() - started_seconds)
+        if isinstance(result, CompileFailure) and result.kind == FailureKind.FAILURE_KIND_CRASHED:
+            self._quarantine.note_death(ticket.key, cause=f"{result.message}\n{result.log_tail}")
+        else:
+            self._quarantine.note_survival(ticket.key)
         return result
 
-    def _note_loss(self, error: WorkerLost, *, worker: str, ticket: Ticket) -> None:
+    def _note_loss(self, error: WorkerLost, *, worker: str, ticket: Ticket) -> CompileFailure | None:
+        """Decides whether the job is tried again: None if it is."""
         ticket.losses.append(worker)
         log.warning("worker %s was lost on %s, attempt %d: %s", worker, ticket.key, len(ticket.losses), error)
+        if isinstance(error, ProcessDied):
+            quarantined = self._quarantine.note_death(ticket.key, cause=str(error))
+            if quarantined is not None:
+                log.warning("job %s: quarantined until %s", ticket.key, quarantined.until)
+                return quarantined.failure
         if len(ticket.losses) >= self._max_attempts:
             raise WorkerLost(
                 f"workers were lost on this job {len(ticket.losses)} times ({', '.join(ticket.losses)}): {error}; "
-                "the job itself may be what ends them: compile it locally, and see the log of the service"
+                "compile it locally, and see the log of the service"
             ) from error
+        return None
 
 
 def _tell(on_stage: OnStage, worker: str, phase: Phase.ValueType) -> None:

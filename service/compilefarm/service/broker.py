@@ -20,8 +20,9 @@ from compilefarm.service.clock import Clock
 from compilefarm.service.constants import require_constants
 from compilefarm.service.counters import Counters
 from compilefarm.service.durations import Durations, Kind, kind_of
-from compilefarm.service.flights import Flight, Flights, Landing, Stage
+from compilefarm.service.flights import Flight, Flights, Landing, Source, Stage
 from compilefarm.service.priorities import Priority
+from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.validation import validate
 from compilefarm.store.artifact_store import ArtifactStore
@@ -77,6 +78,7 @@ class Broker:
         attempts: Attempts,
         flights: Flights,
         durations: Durations,
+        quarantine: Quarantine,
         counters: Counters,
         clock: Clock,
         max_nodes: int,
@@ -87,6 +89,7 @@ class Broker:
         self._attempts = attempts
         self._flights = flights
         self._durations = durations
+        self._quarantine = quarantine
         self._counters = counters
         self._clock = clock
         self._max_nodes = max_nodes
@@ -152,7 +155,8 @@ class Broker:
                 # a variant to the store, and who leads a flight gets one that fits.
                 if boarding.leads or _fits(landing, job):
                     break
-        self._counters.hits += landing.from_store
+        self._counters.hits += landing.source is Source.STORE
+        self._counters.quarantined += landing.source is Source.QUARANTINE
         yield Finished(outcome=_outcome(landing, leads=boarding.leads), result=landing.result)
 
     async def _admit(self, job: Job) -> Key:
@@ -172,7 +176,10 @@ class Broker:
         if stored is not None:
             if stored.timings:
                 self._durations.note_earlier(kind, seconds=sum(timing.seconds for timing in stored.timings))
-            return Landing(result=stored, from_store=True)
+            return Landing(result=stored, source=Source.STORE)
+        quarantined = self._quarantine.find(key.text)
+        if quarantined is not None:
+            return Landing(result=quarantined.failure, source=Source.QUARANTINE)
         await require_constants(job, store=self._store)
         ticket = self._queue.enrol(key.text, environment=job.environment, demand=flight.claims.demand, kind=kind)
         log.info("job %s: %d nodes, queued", key.text, len(job.graph.nodes))
@@ -183,11 +190,11 @@ class Broker:
             self._counters.failed += 1
             reason = FailureKind.Name(made.kind)
             log.warning("job %s: no artifact after %.1f s: %s %s", key.text, seconds, reason, made.message)
-            return Landing(result=made, from_store=False)
+            return Landing(result=made, source=Source.COMPILE)
         manifest = await self._keep(made, key=key)
         size_bytes = sum(blob.size_bytes for blob in blobs_of(manifest))
         log.info("job %s: %s made %d bytes in %.1f s", key.text, manifest.worker, size_bytes, seconds)
-        return Landing(result=manifest, from_store=False)
+        return Landing(result=manifest, source=Source.COMPILE)
 
     async def _keep(self, artifact: Artifact, *, key: Key) -> Manifest:
         """Stores a finished artifact.
@@ -234,6 +241,8 @@ def _fits(landing: Landing, job: Job) -> bool:
 
 
 def _outcome(landing: Landing, *, leads: bool) -> Outcome.ValueType:
-    if landing.from_store:
+    if landing.source is Source.STORE:
         return Outcome.OUTCOME_HIT
+    if landing.source is Source.QUARANTINE:
+        return Outcome.OUTCOME_QUARANTINED
     return Outcome.OUTCOME_COMPILED if leads else Outcome.OUTCOME_JOINED

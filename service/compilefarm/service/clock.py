@@ -51,3 +51,13 @@ async def wait_at_most(seconds: float, futures: Collection[asyncio.Future[Any]],
             await asyncio.wait([*pending, expired], return_when=asyncio.FIRST_COMPLETED)
     finally:
         timer.cancel()
+
+
+async def pause(seconds: float, *, clock: Clock) -> None:
+    """Waits for that long by `clock`."""
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_later(seconds, lambda: over.set_result(None))
+    try:
+        await over
+    finally:
+        timer.cancel()

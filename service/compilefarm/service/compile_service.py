@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from compilefarm.core.errors import InvalidRequest
 from compilefarm.service.broker import Accepted, Broker, Event, Finished, Progress
 from compilefarm.service.callers import caller_of
 from compilefarm.service.grpc_types import Context
-from compilefarm.service.priorities import Priority
+from compilefarm.service.wire_priorities import read_priority
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceServicer
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
-
-_PRIORITIES = {
-    wire.PRIORITY_UNSPECIFIED: Priority.INTERACTIVE,
-    wire.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
-    wire.PRIORITY_BACKGROUND: Priority.BACKGROUND,
-    wire.PRIORITY_PREWARM: Priority.PREWARM,
-}
 
 
 class CompileService(CompileServiceServicer):
@@ -33,16 +25,10 @@ class CompileService(CompileServiceServicer):
         return wire.LookupResponse(manifest=await self._broker.lookup(request.job))
 
     async def Compile(self, request: wire.CompileRequest, context: Context) -> AsyncIterator[wire.CompileResponse]:
-        priority = _priority(request.priority)
+        priority = read_priority(request.priority)
         async with aclosing(self._broker.compile(request.job, caller=caller_of(context), priority=priority)) as events:
             async for event in events:
                 yield _response(event)
-
-
-def _priority(priority: wire.Priority.ValueType) -> Priority:
-    if priority not in _PRIORITIES:
-        raise InvalidRequest(f"priority {priority} is not known here: the client is newer; upgrade the farm first")
-    return _PRIORITIES[priority]
 
 
 def _response(event: Event) -> wire.CompileResponse:

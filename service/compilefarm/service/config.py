@@ -22,6 +22,7 @@ class GatewayConfig:
         orphan_seconds: how long a job goes on after the last one who waited for it went away; prewarm jobs do so to
             their end.
         max_attempts: how often a job is tried when workers are lost on it.
+        quarantine_seconds: how long a key is not tried after two processes died of it.
         max_nodes: nodes that a graph may have.
         max_message_bytes: size of one message on the wire.
         max_blob_bytes: size of one uploaded blob.
@@ -34,6 +35,7 @@ class GatewayConfig:
     max_queued_jobs_of_tenant: int = 500
     orphan_seconds: float = 60.0
     max_attempts: int = 3
+    quarantine_seconds: float = 3600.0
     max_nodes: int = 200_000
     max_message_bytes: int = 4 * 1024 * 1024
     max_blob_bytes: int = 2 * 1024 * 1024 * 1024

@@ -21,6 +21,7 @@ class Counters:
     compiled: int = 0
     failed: int = 0
     refused: int = 0
+    quarantined: int = 0
 
     @contextmanager
     def counting_refusals(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 
 from compilefarm.core.errors import Draining, FarmError, JobCancelled
@@ -34,17 +35,25 @@ class Stage:
     worker: str = ""
 
 
+class Source(Enum):
+    """Where the result of a flight came from."""
+
+    STORE = auto()
+    COMPILE = auto()
+    QUARANTINE = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landing:
     """How a flight ended.
 
     Attributes:
         result: what it brought.
-        from_store: nothing had to be compiled.
+        source: where that came from.
     """
 
     result: Manifest | CompileFailure
-    from_store: bool
+    source: Source
 
 
 # Does the job of a flight.
@@ -153,6 +162,9 @@ class Boarding:
 class Flights:
     """The flights of this moment.
 
+    Attributes:
+        closed: whether no more flights leave.
+
     Args:
         clock: time.
         progress_seconds: longest silence towards those who watch.
@@ -170,7 +182,7 @@ class Flights:
         # By key. One that was given up takes nobody on board any more; it has landed when its worker is free.
         self._boarding: dict[str, Flight] = {}
         self._flying: set[Flight] = set()
-        self._closed = False
+        self.closed = False
 
     @contextmanager
     def board(self, key: str, *, work: Work, tenant: str, priority: Priority) -> Iterator[Boarding]:
@@ -213,13 +225,35 @@ class Flights:
         Raises:
             Draining: the service is going down.
         """
-        if self._closed:
+        if self.closed:
             raise Draining("the service is going down and takes no more requests; ask again when it is back")
+
+    def working(self) -> list[Flight]:
+        """Those whose job waits or is being done, in the order in which they left."""
+        return [flight for flight in self._boarding.values() if flight.stages and not flight.landed]
+
+    def end(self, key: str, *, why: FarmError) -> None:
+        """Ends the flight of a key. Those who watch get `why`; who comes from now on gets a flight of his own."""
+        self._boarding.pop(key).give_up(why)
+
+    async def drain(self) -> AsyncGenerator[int, None]:
+        """Lets no more flights leave. Yields how many have not landed, at once and whenever one has, until none is
+        left. Closing the iterator does not end the drain.
+        """
+        if not self.closed:
+            log.info("draining: %d jobs are left, and no more are taken", len(self._flying))
+        self.closed = True
+        while True:
+            yield len(self._flying)
+            if not self._flying:
+                return
+            await asyncio.wait([flight.task for flight in self._flying], return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self, *, grace_seconds: float) -> None:
         """Lets no more flights leave, and ends those that are not over after the grace time."""
-        self._closed = True
+        self.closed = True
         flights = list(self._flying)
+        log.info("going down: %d jobs are left, and get %.0f s to end", len(flights), grace_seconds)
         tasks = [flight.task for flight in flights]
         await wait_at_most(grace_seconds, tasks, clock=self._clock)
         for flight in flights:
@@ -242,7 +276,7 @@ class Flights:
 
     def _abandon(self, key: str) -> None:
         log.info("job %s: given up, since nobody waits for it any more", key)
-        self._boarding.pop(key).give_up(JobCancelled("nobody waited for this job any more"))
+        self.end(key, why=JobCancelled("nobody waited for this job any more"))
 
     def _forget(self, flight: Flight) -> None:
         self._flying.discard(flight)

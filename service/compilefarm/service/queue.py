@@ -45,6 +45,7 @@ class Queue:
         self._clock = clock
         self._limits = limits
         self._durations = durations
+        self._is_open = False
         self._numbers = itertools.count()
         self._waiting: dict[Ticket, asyncio.Future[Loan]] = {}
         self._loans: dict[str, Loan] = {}
@@ -54,6 +55,11 @@ class Queue:
         # As they were when the queue changed last, and when that was.
         self._outlooks: dict[str, Outlook] | None = None
         self._changed_seconds = 0.0
+
+    def open(self) -> None:
+        """Begins to lend workers. Until then jobs wait."""
+        self._is_open = True
+        self._dispatch()
 
     @property
     def waiting(self) -> int:
@@ -189,6 +195,8 @@ class Queue:
         return [ticket for ticket, turn in self._waiting.items() if not turn.done()]
 
     def _idle(self) -> set[str]:
+        if not self._is_open:
+            return set()
         return {
             worker.name
             for worker in self._roster.workers

@@ -121,10 +121,16 @@ _deterministic = partial(
 )
 
 PROGRAMS = (
-    simple("autocast_inside", _autocast, _square),
-    simple("autocast_decorator", _autocast_decorator, _square),
-    simple("autocast_inside_with_gradients", _autocast, _tracked, training=True),
-    simple("autocast_around", _matmul, _square, surroundings=partial(torch.autocast, "cpu", dtype=torch.bfloat16)),
+    simple("autocast_inside", _autocast, _square, precision=torch.bfloat16),
+    simple("autocast_decorator", _autocast_decorator, _square, precision=torch.float16),
+    simple("autocast_inside_with_gradients", _autocast, _tracked, training=True, precision=torch.bfloat16),
+    simple(
+        "autocast_around",
+        _matmul,
+        _square,
+        precision=torch.bfloat16,
+        surroundings=partial(torch.autocast, "cpu", dtype=torch.bfloat16),
+    ),
     simple(
         "full_precision_inside_autocast",
         _in_full_precision,

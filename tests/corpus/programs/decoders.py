@@ -43,38 +43,15 @@ def _generation() -> Case:
     return Case(function=_Step(decoder, cache), calls=[prompt, *steps])
 
 
-def _loss() -> Case:
-    numbers = tokens()
-    model = build_model("LlamaForCausalLM", {**_LLAMA, "use_cache": False})
-    return Case(function=model, calls=[call(input_ids=numbers, labels=numbers)])
-
-
-def _half_precision() -> Case:
-    model = build_model("LlamaForCausalLM", {**_LLAMA, "use_cache": False})
-    return Case(function=model.to(torch.bfloat16), calls=[call(input_ids=tokens())])
-
-
 def _several_lengths() -> Case:
     model = build_model("Qwen2ForCausalLM", {**_LLAMA, "use_cache": False})
-    return Case(function=model, calls=[call(input_ids=tokens(length=length)) for length in (8, 11, 13)])
+    return Case(function=model, calls=[call(input_ids=tokens(length=length)) for length in (8, 11)])
 
 
 PROGRAMS = (
     architecture("llama", "LlamaForCausalLM", num_hidden_layers=2, num_key_value_heads=2, use_cache=False),
     architecture(
         "gpt2", "GPT2LMHeadModel", small=False, vocab_size=TOKENS, n_embd=32, n_layer=1, n_head=4, use_cache=False
-    ),
-    architecture(
-        "opt",
-        "OPTForCausalLM",
-        small=False,
-        vocab_size=TOKENS,
-        hidden_size=32,
-        ffn_dim=64,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        word_embed_proj_dim=32,
-        use_cache=False,
     ),
     architecture("qwen3", "Qwen3ForCausalLM", num_key_value_heads=2, head_dim=8, use_cache=False),
     architecture(
@@ -100,7 +77,5 @@ PROGRAMS = (
         use_cache=False,
     ),
     Program(name="llama_generation", build=_generation),
-    Program(name="llama_loss", build=_loss),
-    Program(name="llama_half_precision", build=_half_precision),
     Program(name="qwen2_several_lengths", build=_several_lengths),
 )

@@ -13,7 +13,6 @@ def _without_mask() -> Call:
 
 PROGRAMS = (
     architecture("bert", "BertModel", num_hidden_layers=1),
-    architecture("albert", "AlbertModel", embedding_size=16),
     architecture(
         "deberta_v2", "DebertaV2Model", relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8
     ),

@@ -27,17 +27,6 @@ PROGRAMS = (
         use_cache=False,
     ),
     architecture(
-        "qwen2_moe",
-        "Qwen2MoeForCausalLM",
-        num_key_value_heads=2,
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
-        shared_expert_intermediate_size=32,
-        dtype=torch.bfloat16,
-        use_cache=False,
-    ),
-    architecture(
         "gpt_oss",
         "GptOssForCausalLM",
         num_key_value_heads=2,

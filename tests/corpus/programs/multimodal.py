@@ -30,10 +30,6 @@ def _both() -> Call:
     return call(input_ids=tokens(), pixel_values=image())
 
 
-def _full_length() -> Call:
-    return call(input_ids=tokens(length=16), pixel_values=image())
-
-
 def _image_between_words() -> Call:
     numbers = tokens(length=_PATCH_COUNT + 8)
     numbers[:, 2 : 2 + _PATCH_COUNT] = _IMAGE_TOKEN
@@ -44,7 +40,6 @@ PROGRAMS = (
     architecture(
         "clip", "CLIPModel", inputs=_both, small=False, text_config=_TEXT, vision_config=_VISION, projection_dim=16
     ),
-    architecture("siglip", "SiglipModel", inputs=_full_length, small=False, text_config=_TEXT, vision_config=_VISION),
     architecture(
         "llava",
         "LlavaForConditionalGeneration",

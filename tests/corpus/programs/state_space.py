@@ -10,7 +10,7 @@ from .architectures import TOKENS, architecture, tokens
 
 
 def _without_mask() -> Call:
-    return call(input_ids=tokens(length=6))
+    return call(input_ids=tokens(length=4))
 
 
 PROGRAMS = (
@@ -74,14 +74,6 @@ PROGRAMS = (
         vocab_size=TOKENS,
         hidden_size=32,
         num_hidden_layers=2,
-        use_cache=False,
-    ),
-    architecture(
-        "lfm2",
-        "Lfm2ForCausalLM",
-        num_hidden_layers=2,
-        num_key_value_heads=2,
-        layer_types=["conv", "full_attention"],
         use_cache=False,
     ),
 )

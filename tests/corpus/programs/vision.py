@@ -31,19 +31,4 @@ PROGRAMS = (
     architecture(
         "convnext", "ConvNextModel", inputs=_pixels, small=False, hidden_sizes=[16, 32], depths=[1, 1], num_stages=2
     ),
-    architecture(
-        "segformer",
-        "SegformerForSemanticSegmentation",
-        inputs=_pixels,
-        small=False,
-        num_encoder_blocks=2,
-        depths=[1, 1],
-        sr_ratios=[2, 1],
-        hidden_sizes=[16, 32],
-        patch_sizes=[7, 3],
-        strides=[4, 2],
-        num_attention_heads=[2, 4],
-        mlp_ratios=[2, 2],
-        decoder_hidden_size=32,
-    ),
 )

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Set
 from typing import BinaryIO
 
 import torch
@@ -23,6 +24,7 @@ from compilefarm.artifact.inductor.programs import not_serializable_error, prelo
 from compilefarm.core.errors import FarmError, InvalidRequest
 from compilefarm.graph.decode import GraphRejected
 from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.operators import import_operators
 from compilefarm.graph.symbols import Inexpressible
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
@@ -56,15 +58,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cuda-device", type=int, default=None, help="number of the GPU to compile for")
     parser.add_argument("--verifier", action="store_true", help="import what a pod imports, and no compiler")
+    parser.add_argument("--import", action="append", default=[], dest="modules", help="registers operators")
     arguments = parser.parse_args()
     _die_with_parent()
     answers = _take_standard_output()
     preload_loader() if arguments.verifier else preload_compiler()
-    needs = EnvironmentNeeds(cpu=True, cuda_device=arguments.cuda_device)
+    operators = import_operators(arguments.modules)
+    needs = EnvironmentNeeds(cpu=True, cuda_device=arguments.cuda_device, operators=operators)
     _say(answers, ChildMessage(ready=ChildReady(environment=describe_environment(needs))))
     task = read_frame(sys.stdin.buffer, ChildTask)
     if task is not None:
-        _do(task, answers)
+        _do(task, answers, operators=operators)
     return 0
 
 
@@ -85,13 +89,13 @@ def _say(answers: BinaryIO, message: ChildMessage) -> None:
     write_frame(answers, message)
 
 
-def _do(task: ChildTask, answers: BinaryIO) -> None:
+def _do(task: ChildTask, answers: BinaryIO, *, operators: Set[str]) -> None:
     try:
         match task.WhichOneof("task"):
             case "compile":
-                _compile(task.compile, answers)
+                _compile(task.compile, answers, operators=operators)
             case "verify":
-                _say(answers, ChildMessage(verified=verify_task(task.verify)))
+                _say(answers, ChildMessage(verified=verify_task(task.verify, operators=operators)))
             case "probe":
                 trials = run_build_trials()
                 found = [BuildTrial(program_digest=digest, works=works) for digest, works in sorted(trials.items())]
@@ -103,11 +107,11 @@ def _do(task: ChildTask, answers: BinaryIO) -> None:
         _say(answers, ChildMessage(failed=failure_of(error)))
 
 
-def _compile(task: CompileTask, answers: BinaryIO) -> None:
+def _compile(task: CompileTask, answers: BinaryIO, *, operators: Set[str]) -> None:
     def on_phase(phase: Phase.ValueType) -> None:
         _say(answers, ChildMessage(progress=ChildProgress(phase=phase)))
 
-    compiled = compile_task(task, on_phase=on_phase)
+    compiled = compile_task(task, operators=operators, on_phase=on_phase)
     for digest, content in compiled.blobs.items():
         _say(answers, ChildMessage(blob=ChildBlob(digest=digest, content=content)))
     _say(answers, ChildMessage(compiled=compiled.result))

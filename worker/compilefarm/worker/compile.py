@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,8 +68,13 @@ class Stopwatch:
         self.timings.append(Timing(phase=phase, seconds=time.perf_counter() - started))
 
 
-def compile_task(task: CompileTask, *, on_phase: Callable[[Phase.ValueType], None]) -> Compiled:
+def compile_task(task: CompileTask, *, operators: Set[str], on_phase: Callable[[Phase.ValueType], None]) -> Compiled:
     """Compiles a job.
+
+    Args:
+        task: the job, the tensors that its graph holds, and what is known of the C++ compiler.
+        operators: names of the operators of other libraries than torch that the graph may call.
+        on_phase: called at every change of phase.
 
     Raises:
         InvalidRequest: the job is malformed or names what is not allowed.
@@ -86,7 +91,7 @@ def compile_task(task: CompileTask, *, on_phase: Callable[[Phase.ValueType], Non
     with apply_ambient(task.job.ambient), recording_libraries() as libraries:
         with stopwatch.phase(PHASE_COMPILING):
             with time_limit(DECODE_SECONDS, doing="running the graph on tensors without elements"):
-                decoded = decode_job(task.job, blobs=blobs)
+                decoded = decode_job(task.job, blobs=blobs, operators=operators)
             program = compile_to_program(
                 decoded.graph_module,
                 decoded.inputs,

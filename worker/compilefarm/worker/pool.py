@@ -31,6 +31,7 @@ class PoolSettings:
         cache_folder: where knowledge about this machine is kept between runs.
         compile_seconds: how long a compile may take before it is ended.
         verify: whether artifacts are checked in a clean process before they are served.
+        modules: Python modules that children import because they register operators.
         command: the program that children run.
     """
 
@@ -39,6 +40,7 @@ class PoolSettings:
     cache_folder: Path
     compile_seconds: float = 3600.0
     verify: bool = True
+    modules: tuple[str, ...] = ()
     command: tuple[str, ...] = (sys.executable, "-m", "compilefarm.worker.child")
 
 
@@ -106,8 +108,9 @@ def _slots(settings: PoolSettings) -> list[SlotSettings]:
 def _child(settings: PoolSettings, device: str | None, *options: str, compile_threads: int) -> ChildSettings:
     # Each child sees one GPU, which is number 0 to it.
     gpu = () if device is None else ("--cuda-device", "0")
+    imports = [f"--import={module}" for module in settings.modules]
     return ChildSettings(
-        command=(*settings.command, *gpu, *options),
+        command=(*settings.command, *gpu, *imports, *options),
         environment={
             "CUDA_VISIBLE_DEVICES": "" if device is None else device,
             "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from compilefarm.core.artifacts import blobs_of, check_guards
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import FarmError, InvalidRequest, WorkerLost
+from compilefarm.core.environments import narrowed
+from compilefarm.core.errors import FarmError, InvalidRequest, ProcessDied, WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerView
 from compilefarm.v1.admin_service_pb2 import (
     WORKER_STATE_BUSY,
@@ -134,7 +135,8 @@ class Supervisor:
 
         Raises:
             InvalidRequest: the job is malformed or forbidden.
-            WorkerLost: the child ended without an answer.
+            ProcessDied: the child ended without an answer.
+            WorkerLost: no child could be started.
         """
         assert self._job_key is None, f"worker {self._settings.name} has a job already"
         self._job_key = assignment.key
@@ -144,7 +146,9 @@ class Supervisor:
             return self._result_of(failed)
         except ChildDied as died:
             log.warning("worker %s lost the child of job %s: %s", self._settings.name, assignment.key, died)
-            raise WorkerLost(f"worker {self._settings.name} lost its process: {died}") from died
+            # A child that could not start knew nothing of the job.
+            lost = WorkerLost if isinstance(died, ChildNotStarted) else ProcessDied
+            raise lost(f"worker {self._settings.name} lost its process: {died}") from died
         finally:
             self._job_key = None
 
@@ -176,6 +180,8 @@ class Supervisor:
         )
         blobs: dict[str, bytes] = {}
         async with self._compiler.taken() as child:
+            environment = self._compiler.environment
+            assert environment is not None, "a child that is ready has said what it is"
             async for message in child.messages(ChildTask(compile=task)):
                 match message.WhichOneof("message"):
                     case "progress":
@@ -185,7 +191,7 @@ class Supervisor:
                     case "compiled":
                         result = message.compiled
                         manifest = Manifest(
-                            environment=self._compiler.environment,
+                            environment=narrowed(environment, wanted=assignment.job.environment),
                             program=result.program,
                             libraries=result.libraries,
                             guards=result.guards,

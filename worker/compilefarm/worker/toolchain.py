@@ -12,6 +12,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from compilefarm.core.environments import narrowed
 from compilefarm.v1.child_pb2 import Toolchain
 from compilefarm.v1.environment_pb2 import Environment
 
@@ -47,7 +48,8 @@ class ToolchainCache:
             log.warning("cannot keep what is known of the C++ compiler in %s: %s", self._folder, error)
 
     def _path(self, environment: Environment) -> Path:
-        facts = environment.SerializeToString(deterministic=True) + compiler_version().encode()
+        machine = narrowed(environment, wanted=Environment())
+        facts = machine.SerializeToString(deterministic=True) + compiler_version().encode()
         return self._folder / f"toolchain-{hashlib.sha256(facts).hexdigest()}"
 
 

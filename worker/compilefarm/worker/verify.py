@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -36,8 +36,12 @@ class VerificationFailed(Exception):
     """The artifact does not do what the graph does, or is not finished work."""
 
 
-def verify_task(task: VerifyTask) -> Verification:
+def verify_task(task: VerifyTask, *, operators: Set[str]) -> Verification:
     """Checks an artifact.
+
+    Args:
+        task: the artifact and its job.
+        operators: names of the operators of other libraries than torch that the graph may call.
 
     Raises:
         VerificationFailed: it gives other results than eager, or it started a program.
@@ -48,7 +52,7 @@ def verify_task(task: VerifyTask) -> Verification:
     blobs = {blob.digest: blob.content for blob in task.blobs}
     result = Verification()
     with apply_ambient(task.job.ambient):
-        decoded = decode_job(task.job, blobs=blobs)
+        decoded = decode_job(task.job, blobs=blobs, operators=operators)
         started = time.perf_counter()
         program = load_artifact(task.manifest, blobs=blobs)
         result.load_seconds = time.perf_counter() - started

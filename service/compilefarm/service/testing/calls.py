@@ -13,7 +13,17 @@ from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import REASON_KEY
 from compilefarm.core.metadata import TENANT_KEY
-from compilefarm.v1.admin_service_pb2 import InspectRequest, StatusRequest, StatusResponse
+from compilefarm.v1.admin_service_pb2 import (
+    CancelJobRequest,
+    DrainRequest,
+    DrainResponse,
+    InspectRequest,
+    ListJobsRequest,
+    ListJobsResponse,
+    RetryJobRequest,
+    StatusRequest,
+    StatusResponse,
+)
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest, ReadRequest, WriteRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
@@ -154,6 +164,26 @@ class Calls:
         """Asks for the status until that many jobs wait for a worker."""
         while (await self.status()).queued_jobs != jobs:
             pass
+
+    async def list_jobs(self) -> ListJobsResponse:
+        """The jobs of this moment, and the keys that are quarantined."""
+        with refusals():
+            return await self.admin.ListJobs(ListJobsRequest())
+
+    async def cancel(self, key: str) -> str:
+        """Ends a job; returns its key."""
+        with refusals():
+            return (await self.admin.CancelJob(CancelJobRequest(key=key))).key
+
+    async def retry(self, key: str) -> str:
+        """Takes a key out of quarantine; returns it."""
+        with refusals():
+            return (await self.admin.RetryJob(RetryJobRequest(key=key))).key
+
+    async def drain(self) -> list[DrainResponse]:
+        """Has the farm take no more requests, and waits until it has done all its jobs."""
+        with refusals():
+            return [response async for response in self.admin.Drain(DrainRequest())]
 
     async def inspect(self, key: str) -> Manifest:
         """What is stored under a key, or under the only key that begins like that."""

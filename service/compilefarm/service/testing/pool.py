@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from compilefarm.core.errors import InvalidRequest, WorkerLost
+from compilefarm.core.errors import InvalidRequest, ProcessDied, WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerView
 from compilefarm.service.testing.jobs import ENVIRONMENT
 from compilefarm.store.testing import sample_artifact
@@ -55,6 +55,10 @@ class HeldCompile:
     def lose(self) -> None:
         """Has the worker vanish."""
         self.ended.set_exception(WorkerLost(f"{self.worker} was killed"))
+
+    def die(self, cause: str = "it was killed by SIGSEGV") -> None:
+        """Has the process die that does it."""
+        self.ended.set_exception(ProcessDied(f"worker {self.worker} lost its process: {cause}"))
 
     def refuse(self, message: str) -> None:
         """Has the worker find the request forbidden."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 
+from compilefarm.core.pool import WorkerPool
 from compilefarm.service.app import Gateway
 from compilefarm.service.clock import Clock
 from compilefarm.service.config import GatewayConfig
@@ -21,7 +22,7 @@ FREE_PORT = GatewayConfig(listen="127.0.0.1:0")
 @asynccontextmanager
 async def serving(
     *,
-    pool: ScriptedPool | None = None,
+    pool: WorkerPool | None = None,
     store: ArtifactStore | None = None,
     config: GatewayConfig | None = None,
     clock: Clock | None = None,
@@ -45,7 +46,7 @@ async def serving(
 @contextmanager
 def serving_in_thread(
     *,
-    pool: ScriptedPool | None = None,
+    pool: WorkerPool | None = None,
     store: ArtifactStore | None = None,
     config: GatewayConfig | None = None,
 ) -> Iterator[str]:

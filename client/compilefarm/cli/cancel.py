@@ -1,0 +1,22 @@
+"""`compilefarm cancel KEY`: ends a job."""
+
+from __future__ import annotations
+
+import argparse
+
+from compilefarm.cli.farm import add_address, admin
+from compilefarm.v1.admin_service_pb2 import CancelJobRequest
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("key", metavar="KEY", help="a key, or a beginning of it that fits only one job")
+    add_address(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ends a job that waits or is being compiled. Those who wait for it compile locally."""
+    with admin(arguments) as service:
+        key = service.CancelJob(CancelJobRequest(key=arguments.key)).key
+    print(f"cancelled {key}")
+    return 0

@@ -1,0 +1,78 @@
+"""`compilefarm jobs`: what a farm is compiling, what waits, and what it does not try."""
+
+from __future__ import annotations
+
+import argparse
+
+from google.protobuf import json_format
+from rich.console import Console
+from rich.table import Column, Table
+
+from compilefarm.cli.farm import add_address, admin
+from compilefarm.cli.words import console, enum_words, key_words, seconds_words
+from compilefarm.v1.admin_service_pb2 import JobStatus, ListJobsRequest, ListJobsResponse
+from compilefarm.v1.compile_service_pb2 import Priority
+from compilefarm.v1.job_pb2 import PHASE_QUEUED, Phase
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add_address(parser)
+    parser.add_argument("--quarantined", action="store_true", help="only keys that are not tried, and why")
+    parser.add_argument("--json", action="store_true", help="print compilefarm.v1.ListJobsResponse as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the jobs of the farm."""
+    with admin(arguments) as service:
+        jobs = service.ListJobs(ListJobsRequest())
+    if arguments.quarantined:
+        jobs.ClearField("jobs")
+    if arguments.json:
+        print(json_format.MessageToJson(jobs, preserving_proto_field_name=True))
+    else:
+        show(jobs, console(), only_quarantined=arguments.quarantined)
+    return 0
+
+
+def show(response: ListJobsResponse, to: Console, *, only_quarantined: bool) -> None:
+    """Prints jobs for people."""
+    if not only_quarantined:
+        _show_jobs(response, to)
+    if response.quarantined:
+        _show_quarantined(response, to)
+    elif only_quarantined:
+        to.print("no key is quarantined")
+
+
+def _show_jobs(response: ListJobsResponse, to: Console) -> None:
+    if not response.jobs:
+        to.print("no jobs")
+        return
+    table = Table("key", "doing", "since", "priority", "tenant", "waited for by", "starts in")
+    for job in response.jobs:
+        waiting = "nobody" if not job.waiting_requests else str(job.waiting_requests)
+        priority = enum_words(Priority.Name(job.priority), prefix="PRIORITY_")
+        table.add_row(
+            key_words(job.key), _doing(job), seconds_words(job.elapsed_seconds), priority, job.tenant, waiting, _starts(job)
+        )
+    to.print(table)
+
+
+def _show_quarantined(response: ListJobsResponse, to: Console) -> None:
+    table = Table("quarantined key", "until (UTC)", Column("why", overflow="fold"))
+    for entry in response.quarantined:
+        until = entry.until.ToDatetime().isoformat(sep=" ", timespec="minutes")
+        table.add_row(key_words(entry.key), until, entry.failure.message)
+    to.print(table)
+
+
+def _doing(job: JobStatus) -> str:
+    phase = enum_words(Phase.Name(job.phase), prefix="PHASE_")
+    return f"{phase}, {job.worker}" if job.worker else phase
+
+
+def _starts(job: JobStatus) -> str:
+    if job.phase != PHASE_QUEUED:
+        return ""
+    return f"about {job.estimated_wait_seconds:.0f} s, {job.jobs_ahead} before it"

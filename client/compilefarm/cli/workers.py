@@ -1,0 +1,46 @@
+"""`compilefarm workers`: what the workers of a farm are doing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from google.protobuf import json_format
+from rich.table import Column, Table
+
+from compilefarm.cli.farm import add_address, admin
+from compilefarm.cli.words import console, enum_words, key_words
+from compilefarm.core.environments import describe
+from compilefarm.v1.admin_service_pb2 import WORKER_STATE_IDLE, ListWorkersRequest, Worker, WorkerState
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add_address(parser)
+    parser.add_argument("--json", action="store_true", help="print compilefarm.v1.ListWorkersResponse as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the workers of the farm."""
+    with admin(arguments) as service:
+        response = service.ListWorkers(ListWorkersRequest())
+    if arguments.json:
+        print(json_format.MessageToJson(response, preserving_proto_field_name=True))
+    else:
+        console().print(table_of(response.workers))
+    return 0
+
+
+def table_of(workers: Iterable[Worker]) -> Table:
+    """Workers for people."""
+    table = Table("worker", "state", "environment", Column("job, or what is wrong", overflow="fold"))
+    for worker in workers:
+        environment = describe(worker.environment) if worker.HasField("environment") else ""
+        table.add_row(worker.name, _state(worker), environment, key_words(worker.job_key) or worker.problem)
+    return table
+
+
+def _state(worker: Worker) -> str:
+    if worker.state == WORKER_STATE_IDLE and not worker.is_warm:
+        return "idle, getting ready"
+    return enum_words(WorkerState.Name(worker.state), prefix="WORKER_STATE_")

@@ -1,0 +1,85 @@
+"""What a backend asks of Dynamo while Dynamo traces.
+
+Beside `targets`, `symbols` and `settings` this module touches private names of torch; tests/graph/test_private_torch.py
+says what broke when a release moves one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis  # torch/_dynamo/exc.py
+from torch._dynamo.symbolic_convert import TensorifyState  # torch/_dynamo/symbolic_convert.py
+from torch._guards import CompileContext, TracingContext  # torch/_guards.py
+from torch.fx import GraphModule
+
+# What each float of each frame was when it was made part of a graph, by number of the frame and name of the source.
+_fixed: dict[tuple[object, str], float] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DynamicFloat:
+    """A Python float that Dynamo passes to a graph as a tensor because it may differ from call to call.
+
+    Attributes:
+        symbol: Dynamo's name for it.
+        source: where the frame has it from, as in "L['self'].eps".
+        value: what it is now.
+    """
+
+    symbol: str
+    source: str
+    value: float
+
+
+def are_watched(values: Sequence[torch.SymInt]) -> bool:
+    """Whether Dynamo is tracing with these symbols, so that guards put on them now are checked before every call."""
+    context = TracingContext.try_get()
+    mode = None if context is None else context.fake_mode
+    return mode is not None and all(value.node.shape_env is mode.shape_env for value in values)
+
+
+def fix_floats(graph_module: GraphModule) -> None:
+    """Has Dynamo trace the frame again with the floats of its graph as constants, which it then guards.
+
+    With dynamic=True Dynamo takes every float of a model, such as the eps of a norm, for one that may differ, and yet
+    decides things by it while it traces. Where a compile needs the value, torch does the same as is done here
+    (torch/fx/passes/_tensorify_python_scalars.py). A float that did differ since is left alone.
+
+    Raises:
+        TensorifyScalarRestartAnalysis: Dynamo is to trace again; it expects this from a backend.
+    """
+    # Dynamo forgets them at other restarts only, and would make the same floats of other frames constants too.
+    TensorifyState.clear()
+    frame = CompileContext.current_compile_id()
+    if frame is None:
+        return
+    floats = [
+        given
+        for given in _dynamic_floats(graph_module)
+        if _fixed.setdefault((frame.frame_id, given.source), given.value) == given.value
+    ]
+    for given in floats:
+        TensorifyState.specialize(given.symbol)
+    if floats:
+        raise TensorifyScalarRestartAnalysis
+
+
+def _dynamic_floats(graph_module: GraphModule) -> Iterator[_DynamicFloat]:
+    for node in graph_module.graph.find_nodes(op="placeholder"):
+        argument = node.meta.get("grapharg")
+        if argument is None or not argument.pass_arg_as_tensor:
+            continue
+        memo = getattr(node.meta["example_value"], "item_memo", None)
+        if isinstance(memo, torch.SymFloat) and all(user.target == "item" for user in node.users):
+            # torch/_dynamo/output_graph.py: remove_tensorify_specialized_graphargs asks for the same.
+            yield _DynamicFloat(
+                symbol=memo.node._expr.name, source=_name_of(argument.source), value=float(memo.node.hint)
+            )
+
+
+def _name_of(source: object) -> str:
+    name = source.name  # type: ignore[attr-defined]  # torch._guards.Source
+    return str(name() if callable(name) else name)

@@ -1,0 +1,107 @@
+"""Keys whose compiles end the processes that do them: not tried for a while, so that one graph costs few workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from compilefarm.service.clock import Clock
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
+
+# One may have been the wrong process to be killed when memory ran out.
+_TOO_MANY_DEATHS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """A key of which processes have died.
+
+    Attributes:
+        key: it.
+        deaths: how many.
+        failure: what is said of the last one.
+        since: when that was.
+        until: when all of this is forgotten.
+    """
+
+    key: str
+    deaths: int
+    failure: CompileFailure
+    since: datetime
+    until: datetime
+
+
+class Quarantine:
+    """Keeps keys of which two processes have died.
+
+    Args:
+        clock: time.
+        seconds: how long a death is remembered.
+    """
+
+    def __init__(self, *, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._time_to_live = timedelta(seconds=seconds)
+        self._dead: dict[str, Quarantined] = {}
+
+    def find(self, key: str) -> Quarantined | None:
+        """Why a key is not tried; None if it may be."""
+        self._forget()
+        entry = self._dead.get(key)
+        return entry if entry is not None and _is_kept(entry) else None
+
+    def all(self) -> list[Quarantined]:
+        """All that are not tried, in the order in which they came."""
+        self._forget()
+        return [entry for entry in self._dead.values() if _is_kept(entry)]
+
+    def note_death(self, key: str, *, cause: str) -> Quarantined | None:
+        """Notes that a process died of a key; not None if it is not tried any more now.
+
+        Args:
+            key: it.
+            cause: what is known of the death: one line, and below it the end of what the process printed.
+        """
+        self._forget()
+        before = self._dead.pop(key, None)
+        deaths = before.deaths + 1 if before is not None else 1
+        since = self._clock.now()
+        until = since + self._time_to_live
+        self._dead[key] = Quarantined(
+            key=key,
+            deaths=deaths,
+            failure=_failure(key, cause=cause, deaths=deaths, until=until),
+            since=since,
+            until=until,
+        )
+        return self.find(key)
+
+    def note_survival(self, key: str) -> None:
+        """Notes that a key was compiled: what died before did not die of it."""
+        self._dead.pop(key, None)
+
+    def release(self, key: str) -> None:
+        """Has a key tried again."""
+        del self._dead[key]
+
+    def _forget(self) -> None:
+        now = self._clock.now()
+        # They lie in the order in which they expire.
+        while self._dead and (first := next(iter(self._dead.values()))).until <= now:
+            del self._dead[first.key]
+
+
+def _is_kept(entry: Quarantined) -> bool:
+    return entry.deaths >= _TOO_MANY_DEATHS
+
+
+def _failure(key: str, *, cause: str, deaths: int, until: datetime) -> CompileFailure:
+    headline, _, log_tail = cause.partition("\n")
+    return CompileFailure(
+        kind=FailureKind.FAILURE_KIND_CRASHED,
+        message=(
+            f"{deaths} processes died of this graph, the last one so: {headline}. It is quarantined until "
+            f"{until:%Y-%m-%d %H:%M} UTC: compile it locally; `compilefarm retry {key}` has it tried before"
+        ),
+        log_tail=log_tail,
+    )

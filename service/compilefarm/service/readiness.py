@@ -1,0 +1,30 @@
+"""What the farm is ready for."""
+
+from __future__ import annotations
+
+from compilefarm.core.pool import WorkerPool
+from compilefarm.service.flights import Flights
+from compilefarm.v1.admin_service_pb2 import FarmState, WorkerState
+
+
+class Readiness:
+    """Tells what the farm is ready for at this moment.
+
+    Attributes:
+        has_started: whether every worker has become ready or has failed.
+    """
+
+    def __init__(self, *, pool: WorkerPool, flights: Flights) -> None:
+        self.has_started = False
+        self._pool = pool
+        self._flights = flights
+
+    def state(self) -> FarmState.ValueType:
+        """In a word."""
+        if self._flights.closed:
+            return FarmState.FARM_STATE_DRAINING
+        if not self.has_started:
+            return FarmState.FARM_STATE_STARTING
+        if all(worker.state == WorkerState.WORKER_STATE_FAILED for worker in self._pool.workers()):
+            return FarmState.FARM_STATE_NO_WORKERS
+        return FarmState.FARM_STATE_SERVING

@@ -1,0 +1,128 @@
+"""What an operator types, against a real gateway with scripted workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from compilefarm.cli.main import main
+from compilefarm.core.errors import ProcessDied
+from compilefarm.core.keys import key_of
+from compilefarm.core.pool import Artifact, Assignment
+from compilefarm.service.testing import HeldCompiles, ScriptedPool, sample_job, serving_in_thread
+from compilefarm.service.testing.pool import OnPhase
+from compilefarm.v1.compile_service_pb2 import CompileRequest, CompileResponse
+from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
+from compilefarm.v1.job_pb2 import Job
+
+KEY = key_of(sample_job()).text
+
+
+class Farm:
+    """A farm, and the command line of its operator."""
+
+    def __init__(self, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.address = address
+        self._capsys = capsys
+
+    def ask(self, *arguments: str, status: int = 0) -> str:
+        """Runs a command and returns what it prints, its errors among it."""
+        assert main([*arguments, "--address", self.address]) == status
+        said = self._capsys.readouterr()
+        return said.out + said.err
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.ask(*arguments, "--json"))
+        return answer
+
+    @contextmanager
+    def asking(self, job: Job) -> Iterator[Iterator[CompileResponse]]:
+        """A request for a job that has come to the queue, or further."""
+        with grpc.insecure_channel(self.address) as channel:
+            events = CompileServiceStub(channel).Compile(CompileRequest(job=job))
+            while not next(events).HasField("progress"):
+                pass
+            yield events
+
+
+@pytest.fixture
+def farm(capsys: pytest.CaptureFixture[str]) -> Iterator[Farm]:
+    """Its compiles never end by themselves."""
+    with serving_in_thread(pool=ScriptedPool(HeldCompiles())) as address:
+        yield Farm(address, capsys)
+
+
+@pytest.fixture
+def deadly_farm(capsys: pytest.CaptureFixture[str]) -> Iterator[Farm]:
+    """Its processes die of every graph."""
+
+    async def die(assignment: Assignment, worker: str, on_phase: OnPhase) -> Artifact:
+        raise ProcessDied(f"worker {worker} lost its process: it was killed by SIGSEGV")
+
+    with serving_in_thread(pool=ScriptedPool(die)) as address:
+        yield Farm(address, capsys)
+
+
+def test_a_farm_without_jobs(farm: Farm) -> None:
+    assert farm.ask("jobs") == "no jobs\n"
+    assert farm.ask("jobs", "--quarantined") == "no key is quarantined\n"
+    assert farm.json("jobs") == {}
+
+
+def test_jobs_that_run_and_wait(farm: Farm) -> None:
+    with farm.asking(sample_job()), farm.asking(sample_job("torch.sin")):
+        said = farm.ask("jobs")
+        jobs = farm.json("jobs")["jobs"]
+    assert f" {KEY[:25]} " in said
+    assert "queued" in said
+    assert "interactive" in said
+    assert " s, 0 before it" in said
+    assert [job["key"] for job in jobs] == [KEY, key_of(sample_job("torch.sin")).text]
+    assert jobs[1]["estimated_wait_seconds"] == pytest.approx(60, abs=10)
+
+
+def test_a_job_is_cancelled(farm: Farm) -> None:
+    with farm.asking(sample_job()) as events:
+        assert farm.ask("cancel", KEY[:10]) == f"cancelled {KEY}\n"
+        with pytest.raises(grpc.RpcError, match="an operator cancelled this job"):
+            list(events)
+    assert "no job whose key begins with" in farm.ask("cancel", KEY, status=1)
+
+
+def test_workers(farm: Farm) -> None:
+    with farm.asking(sample_job()):
+        said = farm.ask("workers")
+        (worker,) = farm.json("workers")["workers"]
+    assert "worker-0" in said
+    assert "torch 2.15.0+cpu" in said
+    assert worker["name"] == "worker-0"
+
+
+def test_quarantined_keys_are_shown_and_retried(deadly_farm: Farm) -> None:
+    with deadly_farm.asking(sample_job()) as events:
+        assert list(events)[-1].finished.HasField("failure")
+    said = deadly_farm.ask("jobs", "--quarantined")
+    assert KEY[:16] in said
+    assert "killed by SIGSEGV" in " ".join(said.replace("│", " ").split())
+    assert "quarantine  1; compilefarm jobs --quarantined says why" in deadly_farm.ask("status")
+    assert deadly_farm.json("jobs")["quarantined"][0]["key"] == KEY
+    assert deadly_farm.ask("retry", KEY[:6]) == f"the next request for {KEY} has it compiled\n"
+    assert deadly_farm.ask("jobs", "--quarantined") == "no key is quarantined\n"
+    assert "is quarantined" in deadly_farm.ask("retry", KEY, status=1)
+
+
+def test_a_farm_is_drained(farm: Farm) -> None:
+    said = farm.ask("drain")
+    assert said.splitlines()[0] == "draining: 0 compiling, 0 waiting"
+    assert said.splitlines()[-1].startswith("drained: ")
+    assert ", draining, up since" in farm.ask("status")
+
+
+def test_the_status_tells_what_the_farm_is_ready_for(farm: Farm) -> None:
+    assert ", serving, up since" in farm.ask("status")
+    assert farm.json("status")["state"] == "FARM_STATE_SERVING"

@@ -1,0 +1,166 @@
+"""Graphs that end the processes that compile them: not tried for a while."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from compilefarm.core.keys import key_of
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.quarantine import Quarantine
+from compilefarm.service.testing import (
+    ENVIRONMENT,
+    Calls,
+    HeldCompiles,
+    ManualClock,
+    Refused,
+    ScriptedPool,
+    calling,
+    sample_job,
+    serving,
+)
+from compilefarm.v1.compile_service_pb2 import Finished, Outcome
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
+
+HOUR = 3600.0
+CONFIG = GatewayConfig(listen="127.0.0.1:0", quarantine_seconds=HOUR)
+JOB = sample_job()
+KEY = key_of(JOB).text
+
+
+@pytest.fixture
+def held() -> HeldCompiles:
+    return HeldCompiles()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def calls(held: HeldCompiles, clock: ManualClock) -> AsyncIterator[Calls]:
+    pool = ScriptedPool(held, environments=[ENVIRONMENT] * 2)
+    async with serving(pool=pool, clock=clock, config=CONFIG) as gateway, calling(gateway.address) as calls:
+        yield calls
+
+
+async def poison(calls: Calls, held: HeldCompiles) -> Finished:
+    """Has two processes die of the job, and returns what is said of it."""
+    watch = await calls.watch(JOB)
+    for _ in range(2):
+        (await held.next()).die("it was killed by SIGSEGV\nthe last words")
+    return await watch.finish()
+
+
+async def test_the_second_death_ends_the_job_with_its_reason(calls: Calls, held: HeldCompiles) -> None:
+    finished = await poison(calls, held)
+    assert finished.outcome == Outcome.OUTCOME_COMPILED
+    failure = finished.failure
+    assert failure.kind == FailureKind.FAILURE_KIND_CRASHED
+    assert "2 processes died of this graph, the last one so: worker" in failure.message
+    assert "it was killed by SIGSEGV. It is quarantined until 2026-01-01 01:00 UTC" in failure.message
+    assert f"`compilefarm retry {KEY}`" in failure.message
+    assert failure.log_tail == "the last words"
+    assert len({each.worker for each in held.started}) == 2
+
+
+async def test_whoever_asks_is_told_at_once_until_the_time_is_over(
+    calls: Calls, held: HeldCompiles, clock: ManualClock
+) -> None:
+    failure = (await poison(calls, held)).failure
+    for _ in range(2):
+        events = await calls.compile(JOB)
+        assert [event.WhichOneof("event") for event in events] == ["accepted", "finished"]
+        assert events[-1].finished.outcome == Outcome.OUTCOME_QUARANTINED
+        assert events[-1].finished.failure == failure
+    other = await calls.watch(sample_job("torch.sin"))
+    (await held.next()).finish()
+    assert (await other.finish()).HasField("manifest")
+    status = await calls.status()
+    assert (status.counters.quarantined, status.quarantined_keys) == (2, 1)
+    clock.advance(HOUR)
+    assert (await calls.status()).quarantined_keys == 0
+    again = await calls.watch(JOB)
+    (await held.next()).finish()
+    assert (await again.finish()).outcome == Outcome.OUTCOME_COMPILED
+
+
+async def test_a_key_that_is_retried_is_compiled_by_the_next_request(calls: Calls, held: HeldCompiles) -> None:
+    await poison(calls, held)
+    (entry,) = (await calls.list_jobs()).quarantined
+    assert (entry.key, entry.deaths, entry.failure.kind) == (KEY, 2, FailureKind.FAILURE_KIND_CRASHED)
+    assert entry.until.seconds - entry.since.seconds == HOUR
+    assert await calls.retry(KEY[:6]) == KEY
+    assert not (await calls.list_jobs()).quarantined
+    again = await calls.watch(JOB)
+    (await held.next()).finish()
+    assert (await again.finish()).outcome == Outcome.OUTCOME_COMPILED
+
+
+async def test_what_is_not_quarantined_cannot_be_retried(calls: Calls) -> None:
+    with pytest.raises(Refused, match="is quarantined; `compilefarm jobs` lists them") as refused:
+        await calls.retry(KEY)
+    assert (refused.value.status, refused.value.reason) == ("NOT_FOUND", "no_such_job")
+
+
+async def test_a_death_is_remembered_though_the_job_was_given_up(calls: Calls, held: HeldCompiles) -> None:
+    first = await calls.watch(JOB)
+    (await held.next()).die()
+    await held.next()
+    await calls.cancel(KEY)
+    with pytest.raises(Refused, match="an operator cancelled this job"):
+        await first.finish()
+    second = await calls.watch(JOB)
+    (await held.next()).die()
+    assert (await second.finish()).failure.kind == FailureKind.FAILURE_KIND_CRASHED
+    assert (await calls.finish(JOB)).outcome == Outcome.OUTCOME_QUARANTINED
+
+
+async def test_an_artifact_that_ends_its_verifier_twice_is_quarantined(calls: Calls, held: HeldCompiles) -> None:
+    crash = CompileFailure(kind=FailureKind.FAILURE_KIND_CRASHED, message="the artifact ended the process that ran it")
+    for _ in range(2):
+        watch = await calls.watch(JOB)
+        (await held.next()).finish(crash)
+        assert (await watch.finish()).failure == crash
+    finished = await calls.finish(JOB)
+    assert finished.outcome == Outcome.OUTCOME_QUARANTINED
+    assert "the artifact ended the process that ran it" in finished.failure.message
+
+
+@pytest.mark.parametrize("kind", [FailureKind.FAILURE_KIND_COMPILE_ERROR, FailureKind.FAILURE_KIND_TIMEOUT])
+async def test_a_process_that_lives_to_tell_of_a_failure_clears_the_key(
+    calls: Calls, held: HeldCompiles, kind: FailureKind.ValueType
+) -> None:
+    for _ in range(2):
+        watch = await calls.watch(JOB)
+        (await held.next()).die()
+        (await held.next()).finish(CompileFailure(kind=kind, message="no"))
+        assert (await watch.finish()).failure.kind == kind
+    assert (await calls.status()).quarantined_keys == 0
+
+
+async def test_workers_that_vanish_otherwise_are_not_held_against_a_key(calls: Calls, held: HeldCompiles) -> None:
+    watch = await calls.watch(JOB)
+    for _ in range(2):
+        (await held.next()).lose()
+    (await held.next()).finish()
+    assert (await watch.finish()).outcome == Outcome.OUTCOME_COMPILED
+
+
+async def test_single_deaths_are_forgotten_after_the_same_time() -> None:
+    clock = ManualClock()
+    quarantine = Quarantine(clock=clock, seconds=10.0)
+    assert quarantine.note_death("a", cause="no memory") is None
+    clock.advance(6.0)
+    assert quarantine.note_death("b", cause="no memory") is None
+    clock.advance(6.0)
+    assert quarantine.note_death("a", cause="no memory") is None
+    kept = quarantine.note_death("b", cause="no memory")
+    assert kept is not None
+    assert [entry.key for entry in quarantine.all()] == ["b"]
+    clock.advance(9.0)
+    assert quarantine.find("b") == kept
+    clock.advance(1.0)
+    assert quarantine.find("b") is None
