@@ -23,6 +23,7 @@ from compilefarm.core.errors import (
     WorkerLost,
 )
 from compilefarm.core.keys import key_of
+from compilefarm.core.metadata import REQUEST_KEY, TENANT_KEY
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -87,6 +88,7 @@ class Exchange:
         runtime: gets ready for loading while the farm works.
         budget: what the talk may take.
         priority: how urgent a compile is.
+        tenant: for whom it is; empty if that is not said.
         entry: where it is noted.
     """
 
@@ -98,6 +100,7 @@ class Exchange:
         runtime: Runtime,
         budget: Budget,
         priority: Priority,
+        tenant: str,
         entry: Entry,
     ) -> None:
         self._encoded = encoded
@@ -106,6 +109,8 @@ class Exchange:
         self._budget = budget
         self._priority = _PRIORITIES[priority]
         self._entry = entry
+        told = {REQUEST_KEY: entry.record.request_id, TENANT_KEY: tenant}
+        self._metadata = tuple((key, value) for key, value in told.items() if value)
         self._is_accepted = False
 
     def look_up(self) -> Delivery:
@@ -168,7 +173,7 @@ class Exchange:
         line = self._connection.line()
         self._entry.count(sent=request.ByteSize())
         with self._connection.calls():
-            call = line.compiles.Lookup.future(request, timeout=self._budget.left())
+            call = line.compiles.Lookup.future(request, timeout=self._budget.left(), metadata=self._metadata)
             try:
                 self._runtime.preload()
                 return call.result().manifest
@@ -180,7 +185,7 @@ class Exchange:
         line = self._connection.line()
         self._entry.count(sent=request.ByteSize())
         with self._connection.calls():
-            call = line.compiles.Compile(request, timeout=self._budget.left())
+            call = line.compiles.Compile(request, timeout=self._budget.left(), metadata=self._metadata)
             try:
                 # gRPC's own threads send the request and receive the first events meanwhile.
                 self._runtime.preload()

@@ -18,11 +18,13 @@ class Entry:
         path: where it lies.
         size_bytes: its size.
         modified_seconds: when it was written or touched last, in seconds since 1970, by the clock of the medium.
+        tag: another one when it was written anew.
     """
 
     path: str
     size_bytes: int
     modified_seconds: float
+    tag: str
 
 
 class Backend(Protocol):

@@ -1,9 +1,9 @@
 """A directory as the store's backend.
 
 obstore reads, lists, moves and deletes. Writing is done here, because obstore's local store does not flush: a power
-failure could take away an object that was acknowledged, or leave one of zeros. An object is written as `name#N`, flushed,
-and then linked to `name`: whoever sees it sees all of it. obstore does not list such staging files, but nobody removes
-those of a killed process; that is done here too.
+failure could take away an object that was acknowledged, or leave one of zeros. An object is written as `name#N`,
+flushed, and then linked to `name`: whoever sees it sees all of it. obstore does not list such staging files, but nobody
+removes those of a killed process; that is done here too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import errno
 import fcntl
 import logging
+import math
 import os
 import re
 import secrets
@@ -20,34 +21,39 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from obstore.store import LocalStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
+from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE
 from compilefarm.store.object_backend import ObjectBackend
 
-# A service that shares the directory may be writing at this moment; no single write takes that long.
+# No single write takes that long.
 ABANDONED_AFTER_SECONDS = 3600
 LOCK = ".lock"
-_STAGING_NAME = re.compile(r"[0-9a-f-]+#[0-9]+")
+_STAGING_NAME = re.compile(r"[0-9a-f-]+(\.reason)?#[0-9]+")
 # A folder may be removed, because it has become empty, at the moment when somebody is about to write into it.
 _MOST_TRIALS = 100
 _logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
-def open_directory(location: str) -> Backend:
-    """Opens a directory, which is created if it is missing, and removes staging files that nobody will finish.
+def open_directory(location: str, *, create: bool = True) -> Backend:
+    """Opens a directory and removes staging files that nobody will finish.
 
     Args:
         location: its path; a leading "~" is the home directory.
+        create: whether it is created if it is missing.
 
     Raises:
-        StoreUnavailable: it cannot be created or read.
+        StoreUnavailable: it is not there, or cannot be created or read.
     """
     directory = Path(os.path.expanduser(location))
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        if create:
+            directory.mkdir(parents=True, exist_ok=True)
         root = directory.resolve(strict=True)
         return LocalBackend(root)
     except OSError as error:
@@ -68,9 +74,11 @@ class LocalBackend(WrappingBackend):
         super().__init__(ObjectBackend(LocalStore(root), location=str(root)))
         self._root = root
         lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        self._unlock = weakref.finalize(self, os.close, lock)
-        _sweep(root, older_than_seconds=0 if _is_alone(lock) else ABANDONED_AFTER_SECONDS)
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        weakref.finalize(self, os.close, lock)
+        # Alone, whatever is half written stays so. Otherwise others may be writing at this moment.
+        alone = _try_lock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _sweep(root, written_before=math.inf if alone else time.time() - ABANDONED_AFTER_SECONDS)
+        _try_lock(lock, fcntl.LOCK_SH)
 
     async def create(self, path: str, *, content: bytes) -> bool:
         return await self._run(f"write {path}", lambda: self._create(self._root / path, content=content))
@@ -90,7 +98,7 @@ class LocalBackend(WrappingBackend):
         await super().delete(path)
         await self._run(f"delete {path}", lambda: self._remove_empty(self._root / path))
 
-    async def _run[Result](self, action: str, work: Callable[[], Result]) -> Result:
+    async def _run(self, action: str, work: Callable[[], Result]) -> Result:
         try:
             return await asyncio.to_thread(work)
         except OSError as error:
@@ -167,25 +175,25 @@ def _flush(place: Path) -> None:
         os.close(descriptor)
 
 
-def _is_alone(lock: int) -> bool:
-    """Whether no other process has the store open. Where the file system has no locks, nobody can tell."""
+def _try_lock(lock: int, mode: int) -> bool:
+    """Whether the lock could be had. Where the file system has no locks, it never can."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, mode)
     except OSError:
         return False
     return True
 
 
-def _sweep(root: Path, *, older_than_seconds: float) -> None:
-    started_before = time.time() - older_than_seconds
+def _sweep(root: Path, *, written_before: float) -> None:
     for path in _staging_files(root):
         # Another service may be sweeping at this moment.
         with suppress(FileNotFoundError):
-            if path.stat().st_mtime <= started_before:
+            if path.stat().st_mtime < written_before:
                 path.unlink()
                 _logger.info("removed %s, which a service that was killed had not finished", path)
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(root):
-        yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))
+    for area in (BLOBS, MANIFESTS, QUARANTINE, PROBES):
+        for folder, _, names in os.walk(root / area):
+            yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from obstore import ObjectMeta
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, Entry
+
+if TYPE_CHECKING:
+    # Exists for type checkers only.
+    from obstore import ObjectMeta
 
 _LISTED_AT_ONCE = 1000
 
@@ -101,4 +105,9 @@ class ObjectBackend(Backend):
 
 
 def _entry(found: ObjectMeta, *, path: str) -> Entry:
-    return Entry(path=path, size_bytes=found["size"], modified_seconds=found["last_modified"].timestamp())
+    return Entry(
+        path=path,
+        size_bytes=found["size"],
+        modified_seconds=found["last_modified"].timestamp(),
+        tag=found["e_tag"] or "",
+    )
