@@ -1,23 +1,17 @@
-"""A directory as the store's backend.
+"""A directory as the store's backend, and the two things that obstore leaves out there.
 
-obstore reads, lists, moves and deletes. Writing is done here, because obstore's local store does not flush: a power
-failure could take away an object that was acknowledged, or leave one of zeros. An object is written as `name#N`, flushed,
-and then linked to `name`: whoever sees it sees all of it. obstore does not list such staging files, but nobody removes
-those of a killed process; that is done here too.
+obstore's local store writes `name#N` and links it to `name`. It does not flush to disk, so a power failure can lose
+an object that was acknowledged, and it leaves the `name#N` of a killed process behind.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import logging
 import os
 import re
-import secrets
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,14 +19,12 @@ from obstore.store import LocalStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
+from compilefarm.store.layout import BLOBS, MANIFESTS
 from compilefarm.store.object_backend import ObjectBackend
 
 # A service that shares the directory may be writing at this moment; no single write takes that long.
 ABANDONED_AFTER_SECONDS = 3600
-LOCK = ".lock"
-_STAGING_NAME = re.compile(r"[0-9a-f-]+#[0-9]+")
-# A folder may be removed, because it has become empty, at the moment when somebody is about to write into it.
-_MOST_TRIALS = 100
+_STAGING_NAME = re.compile(r"[0-9a-f]+#[0-9]+")
 _logger = logging.getLogger(__name__)
 
 
@@ -49,114 +41,49 @@ def open_directory(location: str) -> Backend:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         root = directory.resolve(strict=True)
-        return LocalBackend(root)
+        _sweep(root)
     except OSError as error:
         raise StoreUnavailable(
             f"the store directory {directory} cannot be used: {error.strerror}; "
             "name a directory that this user may create and write"
         ) from error
+    return DurableBackend(ObjectBackend(LocalStore(root), location=str(root)), root=root)
 
 
-class LocalBackend(WrappingBackend):
-    """Objects as the files of a directory.
+class DurableBackend(WrappingBackend):
+    """Flushes what was created before it is acknowledged.
 
     Args:
-        root: the directory.
+        backend: a backend that keeps its objects as files.
+        root: the directory that its paths are relative to.
     """
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(ObjectBackend(LocalStore(root), location=str(root)))
+    def __init__(self, backend: Backend, *, root: Path) -> None:
+        super().__init__(backend)
         self._root = root
-        lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        self._unlock = weakref.finalize(self, os.close, lock)
-        _sweep(root, older_than_seconds=0 if _is_alone(lock) else ABANDONED_AFTER_SECONDS)
-        fcntl.flock(lock, fcntl.LOCK_SH)
 
     async def create(self, path: str, *, content: bytes) -> bool:
-        return await self._run(f"write {path}", lambda: self._create(self._root / path, content=content))
-
-    async def settle(self, path: str) -> None:
-        await self._run(f"flush {path}", lambda: self._flush(self._root / path))
-
-    async def touch(self, path: str) -> None:
-        await self._run(f"write {path}", lambda: _touch(self._root / path))
-
-    async def move(self, path: str, *, target: str) -> bool:
-        moved = await super().move(path, target=target)
-        await self._run(f"move {path}", lambda: self._remove_empty(self._root / path))
-        return moved
-
-    async def delete(self, path: str) -> None:
-        await super().delete(path)
-        await self._run(f"delete {path}", lambda: self._remove_empty(self._root / path))
-
-    async def _run[Result](self, action: str, work: Callable[[], Result]) -> Result:
-        try:
-            return await asyncio.to_thread(work)
-        except OSError as error:
-            raise StoreUnavailable(
-                f"the store at {self.location} could not {action}: {error.strerror}; "
-                "check that it exists, can be written and has free space"
-            ) from error
-
-    def _create(self, place: Path, *, content: bytes) -> bool:
-        staging = place.with_name(f"{place.name}#{secrets.randbits(62)}")
-        descriptor = _open_new(staging)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
-            created = _link(staging, place)
-        finally:
-            os.unlink(staging)
-        self._flush(place)
+        created = await super().create(path, content=content)
+        if created:
+            await asyncio.to_thread(self._flush, path)
         return created
 
-    def _flush(self, place: Path) -> None:
-        for each in self._up_from(place):
-            _flush(each)
+    def _flush(self, path: str) -> None:
+        try:
+            for place in self._up_from(path):
+                _flush(place)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the store at {self.location} could not flush {path} to disk: {error.strerror}; check the disk"
+            ) from error
 
-    def _up_from(self, place: Path) -> Iterator[Path]:
+    def _up_from(self, path: str) -> Iterator[Path]:
         # The file first, then every folder up to the root: any of them may be new, and its name lies in the one above.
+        place = self._root / path
         while place != self._root:
             yield place
             place = place.parent
         yield self._root
-
-    def _remove_empty(self, place: Path) -> None:
-        # So that the folders of keys that were evicted are not listed for ever.
-        while (place := place.parent) != self._root:
-            try:
-                os.rmdir(place)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR):
-                    raise
-                return
-
-
-def _open_new(staging: Path) -> int:
-    for _ in range(_MOST_TRIALS):
-        staging.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            return os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    raise FileNotFoundError(errno.ENOENT, f"{staging.parent} is removed again and again")
-
-
-def _link(staging: Path, place: Path) -> bool:
-    try:
-        os.link(staging, place)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _touch(place: Path) -> None:
-    with suppress(FileExistsError):
-        os.close(_open_new(place))
-    os.utime(place)
 
 
 def _flush(place: Path) -> None:
@@ -167,25 +94,17 @@ def _flush(place: Path) -> None:
         os.close(descriptor)
 
 
-def _is_alone(lock: int) -> bool:
-    """Whether no other process has the store open. Where the file system has no locks, nobody can tell."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _sweep(root: Path, *, older_than_seconds: float) -> None:
-    started_before = time.time() - older_than_seconds
+def _sweep(root: Path) -> None:
+    started_before = time.time() - ABANDONED_AFTER_SECONDS
     for path in _staging_files(root):
         # Another service may be sweeping at this moment.
         with suppress(FileNotFoundError):
-            if path.stat().st_mtime <= started_before:
+            if path.stat().st_mtime < started_before:
                 path.unlink()
                 _logger.info("removed %s, which a service that was killed had not finished", path)
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(root):
-        yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))
+    for area in (BLOBS, MANIFESTS):
+        for folder, _, names in os.walk(root / area):
+            yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
-from obstore import ObjectMeta
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
@@ -39,10 +38,10 @@ class ObjectBackend(Backend):
                 return None
             return (await result.bytes_async()).to_bytes()
 
-    async def find_entry(self, path: str) -> Entry | None:
+    async def find_size(self, path: str) -> int | None:
         with self._reporting(f"look for {path}"):
             try:
-                return _entry(await self._store.head_async(path), path=path)
+                return (await self._store.head_async(path))["size"]
             except FileNotFoundError:
                 return None
 
@@ -53,13 +52,6 @@ class ObjectBackend(Backend):
             except AlreadyExistsError:
                 return False
             return True
-
-    async def settle(self, path: str) -> None:
-        """Does nothing: a service acknowledges what it has, and memory survives no power failure anyway."""
-
-    async def touch(self, path: str) -> None:
-        with self._reporting(f"write {path}"):
-            await self._store.put_async(path, b"", mode="overwrite")
 
     async def move(self, path: str, *, target: str) -> bool:
         with self._reporting(f"move {path} to {target}"):
@@ -80,7 +72,7 @@ class ObjectBackend(Backend):
         with self._reporting(f"list {folder}"):
             async for batch in self._store.list(folder, chunk_size=_LISTED_AT_ONCE):
                 for found in batch:
-                    yield _entry(found, path=found["path"])
+                    yield Entry(path=found["path"], size_bytes=found["size"])
 
     async def folders(self, folder: str) -> list[str]:
         with self._reporting(f"list {folder}"):
@@ -98,7 +90,3 @@ class ObjectBackend(Backend):
                 f"the store at {self._location} could not {action}: {cause}; "
                 "check that it exists, can be written and has free space"
             ) from error
-
-
-def _entry(found: ObjectMeta, *, path: str) -> Entry:
-    return Entry(path=path, size_bytes=found["size"], modified_seconds=found["last_modified"].timestamp())
