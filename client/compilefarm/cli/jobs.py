@@ -54,7 +54,13 @@ def _show_jobs(response: ListJobsResponse, to: Console) -> None:
         waiting = "nobody" if not job.waiting_requests else str(job.waiting_requests)
         priority = enum_words(Priority.Name(job.priority), prefix="PRIORITY_")
         table.add_row(
-            key_words(job.key), _doing(job), seconds_words(job.elapsed_seconds), priority, job.tenant, waiting, _starts(job)
+            key_words(job.key),
+            _doing(job),
+            seconds_words(job.elapsed_seconds),
+            priority,
+            job.tenant,
+            waiting,
+            _starts(job),
         )
     to.print(table)
 

@@ -73,7 +73,7 @@ ENTER_VMAP = f"{_PREDISPATCH}._vmap_increment_nesting"
 _BATCHING = tuple(
     f"{_PREDISPATCH}.{name}" for name in ("_add_batch_dim", "_remove_batch_dim", "lazy_load_decompositions")
 )
-# What torch.func.grad and torch.func.vjp become. In Dynamo's graphs some are bindings or their Python twins, by release.
+# What torch.func.grad and torch.func.vjp become; some are bindings in one release and their Python twins in another.
 ENTER_GRAD = "torch._C._functorch._grad_increment_nesting"
 _FUNCTORCH_SWITCH = "torch._C._functorch.set_inplace_requires_grad_allowed"
 _DISABLE_HOOKS = "torch._C._autograd._saved_tensors_hooks_disable"
