@@ -24,6 +24,7 @@ from compilefarm.v1.child_pb2 import CompileResult, CompileTask
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Phase
 from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_TRITON, Builder, Timing
 from compilefarm.worker.limits import time_limit
+from compilefarm.worker.synthetic import are_refused
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +104,7 @@ def compile_task(task: CompileTask, *, operators: Set[str], on_phase: Callable[[
             try:
                 _run_once(program, random_inputs(task.job, seed=INPUT_SEED))
             except RuntimeError as error:
-                # A graph that asserts something of elements, or indexes by them, may refuse synthetic ones.
-                if not decoded.depends_on_elements:
+                if not are_refused(random_inputs(task.job, seed=INPUT_SEED), decoded):
                     raise
                 log.info("the graph does not run on synthetic inputs: %s", error)
         with stopwatch.phase(PHASE_PACKING):
