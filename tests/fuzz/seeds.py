@@ -85,7 +85,7 @@ def mutator(random: Random) -> Mutator:
 
 @functools.cache
 def _calls() -> Sequence[Call]:
-    operators = [name for name in targets._registered_operators() if targets._is_operator(name, kind=3)]
+    operators = [name for name in operators_of_torch() if not targets._is_forbidden(base_of(name))]
     packets = {name.partition(".")[0] for name in operators}
     names = {
         targets.TORCH_FUNCTION: targets._torch_functions(),
