@@ -16,6 +16,7 @@ from compilefarm.core.testing import Mutator
 from compilefarm.graph import options, settings, targets
 from compilefarm.graph.dtypes import DTYPES, LAYOUTS, MEMORY_FORMATS
 from compilefarm.graph.encode import encode_job
+from compilefarm.graph.operators import base_of, operators_of_torch
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.v1.graph_pb2 import Call
 
