@@ -18,7 +18,7 @@ def test_standalone_compile_can_make_one_serializable_program() -> None:
         "inductor.compile_to_program calls standalone_compile(dynamic_shapes=, options=, aot=True)"
     )
     for name in ("serialize", "deserialize"):
-        assert hasattr(module.AOTCompiledArtifact, name), f"serialize_program/deserialize_program use {name}"
+        assert hasattr(module.AOTCompiledArtifact, name), f"finish_program/deserialize_program use {name}"
 
 
 def test_cpp_is_built_through_load_async() -> None:
@@ -68,7 +68,7 @@ def test_what_a_finished_program_does_without_is_where_it_was() -> None:
     entry = importlib.import_module("torch._functorch._aot_autograd.aot_autograd_result").BundledAOTAutogradResult
     fields = {field.name for kind in (graph, entry) for field in dataclasses.fields(kind)}
     wanted = {*programs._LOGGED_BY_GRAPH, *programs._LOGGED_BY_ENTRY, "source_code", "cache_key", "fx_kwargs"}
-    assert wanted | {"compiled_fw", "compiled_bw", "_triton_bundle"} <= fields, "serialize_program finishes these"
+    assert wanted | {"compiled_fw", "compiled_bw", "_triton_bundle"} <= fields, "finish_program finishes these"
 
 
 def test_dynamo_compiles_under_a_lock_that_a_thread_may_take_twice() -> None:
@@ -83,3 +83,29 @@ def test_triton_builds_through_functions_of_its_driver() -> None:
     assert hasattr(driver, "library_dirs"), "triton_builds keeps library_dirs from starting ldconfig"
     builders = [name for name in ("compile_module_from_src", "compile_module_from_file") if hasattr(driver, name)]
     assert builders, "Triton builds cuda_utils in another way: artifacts for CUDA would need a C compiler"
+
+
+def test_kernels_of_triton_are_kept_as_inductor_keeps_them() -> None:
+    pytest.importorskip("triton")
+    heuristics = importlib.import_module("torch._inductor.runtime.triton_heuristics")
+    autotuner = heuristics.CachingAutotuner
+    for name in ("prepare_for_pickle", "restore_after_unpickle", "_make_launchers", "_precompile_config", "bench"):
+        assert callable(getattr(autotuner, name)), f"kernels.py uses CachingAutotuner.{name}"
+    attributes = inspect.getsource(autotuner)
+    for name in (
+        "compile_results",
+        "launchers",
+        "inductor_meta",
+        "coordesc_tuner",
+        "save_cache_hook",
+        "_reload_kernel",
+    ):
+        assert f"self.{name}" in attributes, f"kernels.py uses CachingAutotuner.{name}"
+    assert "cubin_path" in inspect.getsource(heuristics.StaticTritonCompileResult.make_launcher)
+    assert callable(heuristics.triton_hash_to_path_key)
+    static = inspect.getsource(importlib.import_module("torch._inductor.runtime.static_triton_launcher"))
+    for name in ("cubin_raw", "cubin_path", "function", "C_impl"):
+        assert f"{name}" in static, f"kernels.py uses {name} of a statically launched kernel"
+    assert callable(importlib.import_module("torch._inductor.runtime.runtime_utils").triton_cache_dir)
+    compiled = importlib.import_module("triton.compiler").CompiledKernel
+    assert all(name in inspect.getsource(compiled) for name in ("metadata_group", "self._run", "self.asm"))

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
+import pytest
 import torch
 
+from compilefarm.artifact.inductor import kernels
+from compilefarm.artifact.inductor.kernels import FinishedKernel
 from compilefarm.artifact.inductor.wrappers import finished_wrapper
 
 importlib.import_module("torch._inductor.kernel.mm")  # registers extern kernels
@@ -42,3 +49,99 @@ def test_kernels_of_inductor_stay_where_they_are() -> None:
     own = next(name for name, kernel in vars(kernels).items() if getattr(torch, name, None) is not kernel)
     source = f"from torch._inductor.select_algorithm import extern_kernels\nf = extern_kernels.{own}\n"
     assert finished_wrapper(source) == source
+
+
+def test_what_is_for_people_goes() -> None:
+    source = '''r"""
+Compile-time auto-tuning block:
+async_compile = AsyncCompile()
+"""
+import math
+# Topologically Sorted Source Nodes: [x]
+text = """
+# no comment
+"""
+def call(args):
+    # in a function
+    return math.inf, text  # at the end
+def benchmark_compiled_module(args, times=10):
+    from torch._inductor.utils import print_performance
+    return print_performance(times)
+if __name__ == "__main__":
+    benchmark_compiled_module(None)
+'''
+    finished = finished_wrapper(source)
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(finished, scope)
+    assert scope["call"](()) == (math.inf, "\n# no comment\n")
+    assert len(finished.split("\n")) == len(source.split("\n"))
+    for word in ("auto-tuning", "Topologically", "in a function", "benchmark", "__main__"):
+        assert word not in finished
+    assert (
+        "return math.inf" in finished.split("\n")[source.split("\n").index("    return math.inf, text  # at the end")]
+    )
+
+
+WRAPPER = """
+from torch._inductor.async_compile import AsyncCompile
+async_compile = AsyncCompile()
+first = async_compile.triton('first', '''
+@triton.jit
+def first(): pass
+''', device_str='cuda')
+second = async_compile.triton('second', 'source', device_str='cuda')
+async_compile.wait(globals())
+del async_compile
+def call(args):
+    return first, second
+"""
+
+
+@pytest.fixture
+def finishing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are the numbers that modules hold under their names."""
+
+    def find(name: str, modules: Sequence[ModuleType]) -> Any:
+        return next((vars(module)[name] for module in modules if name in vars(module)), None)
+
+    def finish(name: str, autotuner: Any) -> FinishedKernel:
+        return FinishedKernel(digest=f"digest of {autotuner}", name=name, content=str(autotuner).encode())
+
+    monkeypatch.setattr(kernels, "_find_autotuner", find)
+    monkeypatch.setattr(kernels, "_finish", finish)
+    monkeypatch.setattr(kernels, "_load", lambda content: content.decode())
+
+
+def module_with(**attributes: Any) -> ModuleType:
+    module = ModuleType("wrapper")
+    vars(module).update(attributes)
+    return module
+
+
+@pytest.mark.usefixtures("finishing")
+def test_a_wrapper_asks_for_its_kernels_and_compiles_nothing() -> None:
+    source, taken = kernels.take_kernels(WRAPPER, [module_with(first=1), module_with(second=2)])
+    assert [(kernel.name, kernel.content) for kernel in taken] == [("first", b"1"), ("second", b"2")]
+    assert not kernels.has_kernels(source)
+    finished = finished_wrapper(source)
+    assert "AsyncCompile" not in finished
+    assert "jit" not in finished
+    assert len(finished.split("\n")) == len(WRAPPER.split("\n"))
+    kernels.offer_kernels({kernel.digest: kernel.content for kernel in taken})
+    scope: dict[str, Any] = {}
+    exec(finished, scope)
+    assert scope["call"](()) == ("1", "2")
+
+
+@pytest.mark.usefixtures("finishing")
+def test_a_kernel_of_another_kind_is_left_to_inductor() -> None:
+    source, taken = kernels.take_kernels(WRAPPER, [module_with(second=2)])
+    assert [kernel.name for kernel in taken] == ["second"]
+    assert kernels.has_kernels(source)
+    assert "first = async_compile.triton('first'" in source
+    assert "async_compile.wait(globals())" in source
+
+
+def test_a_wrapper_without_kernels_stays_as_it_is() -> None:
+    source = "def call(args):\n    return args\n"
+    assert kernels.take_kernels(source, []) == (source, [])

@@ -163,11 +163,11 @@ def test_a_disk_that_fills_up_is_noticed(
 
 
 class Careless(WrappingBackend):
-    """Overwrites what is there."""
+    """Tells everybody that they were the first."""
 
     async def create(self, path: str, *, content: bytes) -> bool:
-        await self.delete(path)
-        return await super().create(path, content=content)
+        await super().create(path, content=content)
+        return True
 
 
 class Forgetful(WrappingBackend):

@@ -87,7 +87,7 @@ def serve(
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env=None if module_folder is None else os.environ | {"PYTHONPATH": str(module_folder)},
+            env=None if module_folder is None else os.environ | {"PYTHONPATH": _extended_path(module_folder)},
         )
     assert process.stdout is not None
     try:
@@ -98,6 +98,10 @@ def serve(
         process.terminate()
         process.wait(timeout=60)
         process.stdout.close()
+
+
+def _extended_path(folder: Path) -> str:
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 def descendants(pid: int) -> set[int]:

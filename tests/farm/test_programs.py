@@ -138,3 +138,20 @@ def test_floats_of_a_dynamic_model(farm: ServedFarm) -> None:
     ours, became = outcomes(farm, work)
     assert became == ["compiled"]
     torch.testing.assert_close(ours, locally(work))
+
+
+def test_indices_that_synthetic_inputs_do_not_have(farm: ServedFarm) -> None:
+    def last_of_each(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        # A mask of nothing but ones points behind the end.
+        return x[torch.arange(len(x)), mask.sum(1)]
+
+    mask = torch.arange(4).expand(3, 4) < torch.tensor([[1], [2], [3]])
+    x = torch.rand(3, 4)
+
+    def work(backend: Any) -> torch.Tensor:
+        result: torch.Tensor = torch.compile(last_of_each, backend=backend, fullgraph=True)(x, mask)
+        return result
+
+    ours, became = outcomes(farm, work)
+    assert became == ["compiled"]
+    torch.testing.assert_close(ours, last_of_each(x, mask))

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -19,23 +20,28 @@ from compilefarm.core.metadata import REQUEST_KEY
 from compilefarm.graph.encode import encode_job
 from compilefarm.v1.compile_service_pb2 import CompileRequest, CompileResponse
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
-from compilefarm.v1.job_pb2 import PHASE_COMPILING, Job
+from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_MEMORY, PHASE_COMPILING, Job
 
 from .serving import COMMAND, ServedFarm, alive, run, serve
 
 pytestmark = pytest.mark.compiles
 
 
-def job(size: int) -> Job:
-    """A small job; another size makes another."""
+def encoded(model: Callable[[torch.Tensor], torch.Tensor], given: torch.Tensor) -> Job:
+    """The job that a pod of this machine asks for; the graph is not run."""
     captured = []
 
     def capture(graph_module, example_inputs):  # type: ignore[no-untyped-def]
         captured.append(encode_job(graph_module, example_inputs, options={}, environment=describe_environment).job)
-        return graph_module.forward
+        return lambda *_: (given,)
 
-    torch.compile(lambda x: torch.relu(x @ x).sum(0), backend=capture)(torch.randn(size, size))
+    torch.compile(model, backend=capture)(given)
     return captured[0]
+
+
+def job(size: int) -> Job:
+    """A small job; another size makes another."""
+    return encoded(lambda x: torch.relu(x @ x).sum(0), torch.randn(size, size))
 
 
 def until_compiling(events: grpc.CallIterator) -> None:
@@ -173,3 +179,12 @@ def test_an_unknown_address_is_said(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "127.0.0.1:1" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_compile_that_wants_more_memory_than_there_is(tmp_path: Path) -> None:
+    large = encoded(lambda x: x.expand(2**30, 4) + 1, torch.ones(4))
+    with serve(tmp_path, ["--memory-limit", "4"]) as farm, grpc.insecure_channel(farm.address) as channel:
+        *_, last = CompileServiceStub(channel).Compile(CompileRequest(job=large))
+        assert last.finished.failure.kind == FAILURE_KIND_OUT_OF_MEMORY
+        *_, last = CompileServiceStub(channel).Compile(CompileRequest(job=job(12)))
+        assert last.finished.HasField("manifest")

@@ -16,6 +16,7 @@ from compilefarm.core.testing import Mutator
 from compilefarm.graph import options, settings, targets
 from compilefarm.graph.dtypes import DTYPES, LAYOUTS, MEMORY_FORMATS
 from compilefarm.graph.encode import encode_job
+from compilefarm.graph.operators import base_of, operators_of_torch
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.v1.graph_pb2 import Call
 
@@ -85,7 +86,7 @@ def mutator(random: Random) -> Mutator:
 
 @functools.cache
 def _calls() -> Sequence[Call]:
-    operators = [name for name in targets._registered_operators() if targets._is_operator(name, kind=3)]
+    operators = [name for name in operators_of_torch() if not targets._is_forbidden(base_of(name))]
     packets = {name.partition(".")[0] for name in operators}
     names = {
         targets.TORCH_FUNCTION: targets._torch_functions(),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -27,3 +29,19 @@ def test_work_that_ends_in_time_is_left_alone() -> None:
     with time_limit(60, doing="nothing"):
         pass
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_memory_beyond_the_limit_is_not_to_be_had() -> None:
+    program = (
+        "from compilefarm.worker.limits import limit_memory\n"
+        "limit_memory(200_000_000)\n"
+        "kept = bytearray(100_000_000)\n"
+        "try:\n"
+        "    bytearray(300_000_000)\n"
+        "except MemoryError:\n"
+        "    print('refused')\n"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        == "refused\n"
+    )

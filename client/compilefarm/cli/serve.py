@@ -85,6 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end a compile when nobody has waited for it that long, unless it is a prewarm; default: %(default)s",
     )
     option(
+        "--memory-limit",
+        type=_positive,
+        default=None,
+        metavar="GB",
+        help="host memory that a compile may take; default: an equal share of this machine's for each slot",
+    )
+    option(
         "--import",
         action="append",
         default=[],
@@ -146,6 +153,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
                 cache_folder=_cache_folder(),
                 compile_seconds=arguments.compile_timeout,
                 verify=arguments.verify == "before",
+                memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
                 modules=tuple(arguments.modules),
             )
         ),

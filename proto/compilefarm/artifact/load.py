@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compilefarm.artifact.blobs import unpack
+from compilefarm.artifact.inductor.kernels import offer_kernels
 from compilefarm.artifact.inductor.libraries import BuiltLibrary, LibraryNotPacked, using_libraries
 from compilefarm.artifact.inductor.programs import deserialize_program, preload_loader
 from compilefarm.artifact.triton_builds import TritonLibrary, offer_libraries
@@ -15,7 +16,7 @@ from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.environments import differences
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
 from compilefarm.v1.environment_pb2 import Environment
-from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_TRITON, Manifest
+from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_KERNEL, BUILDER_TRITON, Manifest
 
 Program = Callable[..., Any]
 
@@ -59,6 +60,13 @@ def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
     """
     contents = {blob.digest: unpack(blob, _stored(blobs, blob.digest)) for blob in blobs_of(manifest)}
     _offer_triton_libraries(manifest, contents)
+    offer_kernels(
+        {
+            each.source_digest: contents[each.blob.digest]
+            for each in manifest.libraries
+            if each.builder == BUILDER_KERNEL
+        }
+    )
     with tempfile.TemporaryDirectory(prefix="compilefarm-") as folder:
         libraries = _written_libraries(manifest, contents, folder=Path(folder))
         # The files may go once the libraries are mapped.

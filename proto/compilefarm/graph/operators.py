@@ -40,7 +40,7 @@ def find_operator(name: str, *, is_overload: bool) -> Callable[..., Any] | None:
         is_overload: whether one overload is meant, or all that share the name.
     """
     # Looked up before it is asked for: torch.ops makes namespaces of whatever it is asked for, and keeps them.
-    known = _operators_of_torch() if is_of_torch(name) else _registered()
+    known = operators_of_torch() if is_of_torch(name) else _registered()
     if name not in (known if is_overload else _without_overloads(known)):
         return None
     namespace, _, rest = name.partition("::")
@@ -99,7 +99,8 @@ def _registered() -> frozenset[str]:
 
 
 @functools.cache
-def _operators_of_torch() -> frozenset[str]:
+def operators_of_torch() -> frozenset[str]:
+    """Names of the operators of torch that compute on tensors, with their overloads."""
     return frozenset(filter(is_of_torch, _registered()))
 
 

@@ -73,13 +73,29 @@ ENTER_VMAP = f"{_PREDISPATCH}._vmap_increment_nesting"
 _BATCHING = tuple(
     f"{_PREDISPATCH}.{name}" for name in ("_add_batch_dim", "_remove_batch_dim", "lazy_load_decompositions")
 )
+# What torch.func.grad and torch.func.vjp become; some are bindings in one release and their Python twins in another.
+ENTER_GRAD = "torch._C._functorch._grad_increment_nesting"
+_FUNCTORCH_SWITCH = "torch._C._functorch.set_inplace_requires_grad_allowed"
+_DISABLE_HOOKS = "torch._C._autograd._saved_tensors_hooks_disable"
+_DIFFERENTIATING = (
+    _FUNCTORCH_SWITCH,
+    "torch._C._functorch._unwrap_for_grad",
+    "torch._C._functorch._wrap_for_grad",
+    f"{_PREDISPATCH}._unwrap_for_grad",
+    "torch._functorch.eager_transforms._autograd_grad",
+    "torch._functorch.eager_transforms._set_tensor_requires_grad",
+)
 # What leaves each mode that is entered.
 _EXITS = {
     ENTER_AUTOCAST: "torch.amp.autocast_mode._exit_autocast",
     ENTER_INFERENCE: "torch.autograd.grad_mode._exit_inference_mode",
     ENTER_VMAP: f"{_PREDISPATCH}._vmap_decrement_nesting",
+    ENTER_GRAD: "torch._C._functorch._grad_decrement_nesting",
+    _DISABLE_HOOKS: "torch._C._autograd._saved_tensors_hooks_enable",
 }
-_MODES = (*_EXITS, *_EXITS.values(), SDPA_BACKEND, SDPA_KERNEL, *_BATCHING)
+# Of these, which are left without being told what entering gave.
+_LEFT_BARE = frozenset({ENTER_VMAP, ENTER_GRAD, _DISABLE_HOOKS})
+_MODES = (*_EXITS, *_EXITS.values(), SDPA_BACKEND, SDPA_KERNEL, *_BATCHING, *_DIFFERENTIATING)
 # Operators that call subgraphs and do nothing else: torch/_higher_order_ops and torch/_functorch/autograd_function.py.
 _HIGHER_ORDER = (
     "associative_scan", "autograd_function_apply", "cond", "flex_attention", "invoke_subgraph", "map_impl", "scan",
@@ -221,6 +237,10 @@ def find_objection(
         return f"only the attributes {', '.join(sorted(ATTRIBUTES))} may be read"
     if name == GRAD_MODE and not (len(args) == 1 and isinstance(args[0], bool) and not kwargs):
         return "the grad mode is switched by one literal"
+    if name in (_FUNCTORCH_SWITCH, _DISABLE_HOOKS) and not (
+        len(args) == 1 and isinstance(args[0], bool | str) and not kwargs
+    ):
+        return "a mode is switched by one literal"
     if name in (ENTER_AUTOCAST, ENTER_INFERENCE) and (
         kwargs or not args or any(isinstance(argument, Node) for argument in args)
     ):
@@ -245,7 +265,7 @@ def find_mode_left(node: Node) -> str | None:
 def leave_mode(mode: str, entered: Any) -> None:
     """Leaves a mode in the place of the node that should have left it; `entered` is what entering it gave."""
     leave = _torch_functions()[_EXITS[mode]]
-    leave(*(() if mode == ENTER_VMAP else (entered,)))
+    leave(*(() if mode in _LEFT_BARE else (entered,)))
 
 
 @functools.cache
@@ -418,5 +438,6 @@ def _find_operator(name: str, *, kind: TargetKind.ValueType, operators: Set[str]
 
 def _describe(target: object) -> str:
     module = getattr(target, "__module__", None)
-    name = getattr(target, "__qualname__", None) or type(target).__qualname__
+    # Bindings have qualified names that name what makes them.
+    name = getattr(target, "__name__", None) or type(target).__qualname__
     return f"{module}.{name}" if module else str(name)

@@ -59,6 +59,10 @@ class _BuilderEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """Inductor, for C++ kernels."""
     BUILDER_TRITON: _Builder.ValueType  # 2
     """Triton, for its driver and launchers."""
+    BUILDER_KERNEL: _Builder.ValueType  # 3
+    """Inductor, for kernels of Triton: no library, but the pickled kernel with its machine code; what the program asks for
+    is the digest of that.
+    """
 
 class Builder(_Builder, metaclass=_BuilderEnumTypeWrapper):
     """Who builds libraries at run time."""
@@ -69,6 +73,10 @@ BUILDER_INDUCTOR: Builder.ValueType  # 1
 """Inductor, for C++ kernels."""
 BUILDER_TRITON: Builder.ValueType  # 2
 """Triton, for its driver and launchers."""
+BUILDER_KERNEL: Builder.ValueType  # 3
+"""Inductor, for kernels of Triton: no library, but the pickled kernel with its machine code; what the program asks for
+is the digest of that.
+"""
 global___Builder = Builder
 
 @typing.final
@@ -272,6 +280,8 @@ class Verification(google.protobuf.message.Message):
     EAGER_CALL_SECONDS_FIELD_NUMBER: builtins.int
     SUBPROCESSES_FIELD_NUMBER: builtins.int
     NOT_COMPARED_FIELD_NUMBER: builtins.int
+    COMPILED_KERNELS_FIELD_NUMBER: builtins.int
+    BENCHMARKS_FIELD_NUMBER: builtins.int
     largest_difference: builtins.float
     """Largest absolute difference from eager over all floating-point outputs."""
     absolute_tolerance: builtins.float
@@ -287,9 +297,13 @@ class Verification(google.protobuf.message.Message):
     eager_call_seconds: builtins.float
     """Median seconds of the same calls in eager."""
     subprocesses: builtins.int
-    """Programs that were started until the first call had returned. Zero for the CPU; on CUDA, runs of ptxas."""
+    """Programs that were started until the first call had returned."""
     not_compared: builtins.str
     """Why outputs were not compared with eager's, or not run at all; empty where they were."""
+    compiled_kernels: builtins.int
+    """Kernels of Triton that were compiled until the first call had returned."""
+    benchmarks: builtins.int
+    """Variants of kernels that were measured until then, to choose one."""
     def __init__(
         self,
         *,
@@ -302,7 +316,9 @@ class Verification(google.protobuf.message.Message):
         eager_call_seconds: builtins.float = ...,
         subprocesses: builtins.int = ...,
         not_compared: builtins.str = ...,
+        compiled_kernels: builtins.int = ...,
+        benchmarks: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["absolute_tolerance", b"absolute_tolerance", "call_seconds", b"call_seconds", "eager_call_seconds", b"eager_call_seconds", "first_call_seconds", b"first_call_seconds", "largest_difference", b"largest_difference", "load_seconds", b"load_seconds", "not_compared", b"not_compared", "relative_tolerance", b"relative_tolerance", "subprocesses", b"subprocesses"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["absolute_tolerance", b"absolute_tolerance", "benchmarks", b"benchmarks", "call_seconds", b"call_seconds", "compiled_kernels", b"compiled_kernels", "eager_call_seconds", b"eager_call_seconds", "first_call_seconds", b"first_call_seconds", "largest_difference", b"largest_difference", "load_seconds", b"load_seconds", "not_compared", b"not_compared", "relative_tolerance", b"relative_tolerance", "subprocesses", b"subprocesses"]) -> None: ...
 
 global___Verification = Verification

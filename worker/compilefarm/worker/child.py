@@ -48,6 +48,7 @@ from compilefarm.v1.job_pb2 import (
 )
 from compilefarm.worker.compile import compile_task
 from compilefarm.worker.frames import read_frame, write_frame
+from compilefarm.worker.limits import limit_memory
 from compilefarm.worker.verify import VerificationFailed, verify_task
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -59,6 +60,7 @@ def main() -> int:
     parser.add_argument("--cuda-device", type=int, default=None, help="number of the GPU to compile for")
     parser.add_argument("--verifier", action="store_true", help="import what a pod imports, and no compiler")
     parser.add_argument("--import", action="append", default=[], dest="modules", help="registers operators")
+    parser.add_argument("--memory-limit", type=int, default=None, metavar="BYTES", help="what a task may take")
     arguments = parser.parse_args()
     _die_with_parent()
     answers = _take_standard_output()
@@ -66,6 +68,8 @@ def main() -> int:
     operators = import_operators(arguments.modules)
     needs = EnvironmentNeeds(cpu=True, cuda_device=arguments.cuda_device, operators=operators)
     _say(answers, ChildMessage(ready=ChildReady(environment=describe_environment(needs))))
+    if arguments.memory_limit is not None:
+        limit_memory(arguments.memory_limit)
     task = read_frame(sys.stdin.buffer, ChildTask)
     if task is not None:
         _do(task, answers, operators=operators)
@@ -130,7 +134,8 @@ def failure_of(error: Exception) -> ChildFailure:
 
 
 def _kind(error: Exception) -> FailureKind.ValueType:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+    # What torch raises on the host is a plain RuntimeError (c10/core/impl/alloc_cpu.cpp).
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return FAILURE_KIND_OUT_OF_MEMORY
     if isinstance(error, not_serializable_error() | Inexpressible):
         return FAILURE_KIND_NOT_SERIALIZABLE

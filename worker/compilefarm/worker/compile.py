@@ -14,7 +14,7 @@ import torch
 from compilefarm.artifact.blobs import pack
 from compilefarm.artifact.inductor.build_trials import replay_build_trials
 from compilefarm.artifact.inductor.libraries import BuiltLibrary, recording_libraries
-from compilefarm.artifact.inductor.programs import compile_to_program, serialize_program
+from compilefarm.artifact.inductor.programs import FinishedProgram, compile_to_program, finish_program
 from compilefarm.artifact.triton_builds import built_libraries, listen_to_builds
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.decode import decode_job
@@ -22,8 +22,9 @@ from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.options import config_patches
 from compilefarm.v1.child_pb2 import CompileResult, CompileTask
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Phase
-from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_TRITON, Builder, Timing
+from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_KERNEL, BUILDER_TRITON, Builder, Timing
 from compilefarm.worker.limits import time_limit
+from compilefarm.worker.synthetic import are_refused
 
 log = logging.getLogger(__name__)
 
@@ -103,12 +104,11 @@ def compile_task(task: CompileTask, *, operators: Set[str], on_phase: Callable[[
             try:
                 _run_once(program, random_inputs(task.job, seed=INPUT_SEED))
             except RuntimeError as error:
-                # A graph that asserts something of elements, or indexes by them, may refuse synthetic ones.
-                if not decoded.depends_on_elements:
+                if not are_refused(random_inputs(task.job, seed=INPUT_SEED), decoded):
                     raise
                 log.info("the graph does not run on synthetic inputs: %s", error)
         with stopwatch.phase(PHASE_PACKING):
-            compiled = _packed(serialize_program(program), list(libraries))
+            compiled = _packed(finish_program(program), list(libraries))
             # After the first run: backward graphs are lowered by now, too.
             compiled.result.guards.extend(decoded.symbolic.guards())
     compiled.result.timings.extend(stopwatch.timings)
@@ -119,19 +119,22 @@ def _run_once(program: Callable[..., object], inputs: list[torch.Tensor | int]) 
     """Runs forward, and backward where there is one, so that what tunes at its first run has tuned."""
     outputs = program(*inputs)
     assert isinstance(outputs, list | tuple)
-    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and out.requires_grad]
+    # A parameter that is handed through requires gradients, too, but nothing was computed.
+    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and out.grad_fn is not None]
     if tracked:
         torch.autograd.backward(tracked, [torch.ones_like(out) for out in tracked])
     if any(isinstance(given, torch.Tensor) and given.is_cuda for given in inputs):
         torch.cuda.synchronize()
 
 
-def _packed(program: bytes, libraries: list[BuiltLibrary]) -> Compiled:
-    blob, stored = pack(program)
+def _packed(program: FinishedProgram, libraries: list[BuiltLibrary]) -> Compiled:
+    blob, stored = pack(program.content)
     compiled = Compiled(result=CompileResult(program=blob), blobs={blob.digest: stored})
     # In an order that does not depend on threads.
     for library in sorted(libraries, key=lambda library: library.source_digest):
         compiled.add(library.source_digest, library.name, Path(library.path).read_bytes(), builder=BUILDER_INDUCTOR)
     for built in sorted(built_libraries(), key=lambda library: library.source_digest):
         compiled.add(built.source_digest, built.name, built.content, builder=BUILDER_TRITON)
+    for kernel in sorted({kernel.digest: kernel for kernel in program.kernels}.values(), key=lambda each: each.digest):
+        compiled.add(kernel.digest, kernel.name, kernel.content, builder=BUILDER_KERNEL)
     return compiled

@@ -1,10 +1,12 @@
-"""A limit for work that a request can make as long as it likes."""
+"""Limits for work that a request can make as long and as large as it likes."""
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Never
 
@@ -35,3 +37,15 @@ def time_limit(seconds: float, *, doing: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def limit_memory(further_bytes: int) -> None:
+    """Has this process fail at an allocation that goes beyond so much more memory than it has now.
+
+    Processes that it starts from now on have the same limit. What counts is private and writable (RLIMIT_DATA,
+    getrlimit(2)): not files that are mapped, and not the addresses that CUDA reserves, which are many times the memory
+    of any machine.
+    """
+    status = Path("/proc/self/status").read_text()
+    now_bytes = 1024 * int(status.partition("VmData:")[2].split()[0])
+    resource.setrlimit(resource.RLIMIT_DATA, (now_bytes + further_bytes, now_bytes + further_bytes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -31,6 +32,8 @@ class PoolSettings:
         cache_folder: where knowledge about this machine is kept between runs.
         compile_seconds: how long a compile may take before it is ended.
         verify: whether artifacts are checked in a clean process before they are served.
+        memory_bytes: how much memory a task may take, and as much each process that it starts; None is an equal share
+            of this machine's for each slot.
         modules: Python modules that children import because they register operators.
         command: the program that children run.
     """
@@ -40,6 +43,7 @@ class PoolSettings:
     cache_folder: Path
     compile_seconds: float = 3600.0
     verify: bool = True
+    memory_bytes: int | None = None
     modules: tuple[str, ...] = ()
     command: tuple[str, ...] = (sys.executable, "-m", "compilefarm.worker.child")
 
@@ -94,23 +98,37 @@ def _slots(settings: PoolSettings) -> list[SlotSettings]:
     kind = "cuda" if settings.cuda_devices else "cpu"
     count = len(devices) * settings.slots
     threads = max(1, (os.cpu_count() or 1) // count)
+    memory = settings.memory_bytes or _memory_of_machine() // count
     return [
         SlotSettings(
             name=f"{kind}-{number}",
-            compiler=_child(settings, device, compile_threads=threads),
-            verifier=_child(settings, device, "--verifier", compile_threads=threads) if settings.verify else None,
+            compiler=_child(settings, device, compile_threads=threads, memory_bytes=memory),
+            verifier=_child(settings, device, "--verifier", compile_threads=threads, memory_bytes=memory)
+            if settings.verify
+            else None,
             compile_seconds=settings.compile_seconds,
         )
         for number, device in enumerate(device for device in devices for _ in range(settings.slots))
     ]
 
 
-def _child(settings: PoolSettings, device: str | None, *options: str, compile_threads: int) -> ChildSettings:
+def _memory_of_machine() -> int:
+    """Bytes; where a control group allows less (cgroups(7), version 2), as in a container, so much."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError, ValueError):
+        # Without a limit it says "max".
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(limits)
+
+
+def _child(
+    settings: PoolSettings, device: str | None, *options: str, compile_threads: int, memory_bytes: int
+) -> ChildSettings:
     # Each child sees one GPU, which is number 0 to it.
     gpu = () if device is None else ("--cuda-device", "0")
     imports = [f"--import={module}" for module in settings.modules]
     return ChildSettings(
-        command=(*settings.command, *gpu, *imports, *options),
+        command=(*settings.command, f"--memory-limit={memory_bytes}", *gpu, *imports, *options),
         environment={
             "CUDA_VISIBLE_DEVICES": "" if device is None else device,
             "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),

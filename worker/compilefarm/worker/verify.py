@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from compilefarm.artifact.inductor.kernels import KernelWork, count_kernel_work
 from compilefarm.artifact.load import load_artifact
 from compilefarm.core.expressions import holds
 from compilefarm.graph.ambient import apply_ambient
@@ -20,6 +21,7 @@ from compilefarm.graph.inputs import random_inputs
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
+from compilefarm.worker.synthetic import are_refused
 
 INPUT_SEED = 1
 TIMED_CALLS = 5
@@ -49,6 +51,8 @@ def verify_task(task: VerifyTask, *, operators: Set[str]) -> Verification:
     """
     _hide_compilers()
     started_programs = _count_programs()
+    # Triton takes a second to import, and a CPU job never does.
+    kernel_work = count_kernel_work() if task.job.environment.HasField("cuda") else KernelWork()
     blobs = {blob.digest: blob.content for blob in task.blobs}
     result = Verification()
     with apply_ambient(task.job.ambient):
@@ -66,11 +70,11 @@ def verify_task(task: VerifyTask, *, operators: Set[str]) -> Verification:
             outputs = _call(program, inputs())
             result.first_call_seconds = time.perf_counter() - started
         except RuntimeError as error:
-            # A graph that asserts something of elements, or indexes by them, may refuse synthetic ones.
-            if not decoded.depends_on_elements:
+            if not are_refused(inputs(), decoded):
                 raise
             result.not_compared = f"the graph does not run on synthetic inputs: {error}"[:_LONGEST_REASON]
-        _check_programs(started_programs, task, result)
+        result.compiled_kernels, result.benchmarks = kernel_work.compiled, kernel_work.benchmarks
+        _check_finished(started_programs, result)
         if result.not_compared:
             return result
 
@@ -91,12 +95,15 @@ def verify_task(task: VerifyTask, *, operators: Set[str]) -> Verification:
     return result
 
 
-def _check_programs(started_programs: Sequence[str], task: VerifyTask, result: Verification) -> None:
+def _check_finished(started_programs: Sequence[str], result: Verification) -> None:
+    """Whether the worker has left nothing to do."""
     result.subprocesses = len(started_programs)
-    # On CUDA, Triton asks ptxas for its version, and has it assemble what kernels with several configurations still
-    # choose from at their first call. It is part of torch, so no pod lacks it; the manifest tells how often it ran.
-    if started_programs and not task.job.environment.HasField("cuda"):
+    if started_programs:
         raise VerificationFailed(f"loading and calling it started programs: {_counted(started_programs)}")
+    if result.compiled_kernels or result.benchmarks:
+        raise VerificationFailed(
+            f"loading and calling it compiled {result.compiled_kernels} kernels and measured {result.benchmarks}"
+        )
 
 
 def _hide_compilers() -> None:

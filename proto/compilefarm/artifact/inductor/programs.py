@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch._guards import TracingContext, tracing  # torch/_guards.py
 from torch._subclasses import FakeTensorMode  # torch/_subclasses/fake_tensor.py
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from compilefarm.artifact.inductor.kernels import FinishedKernel, has_kernels, take_kernels
 from compilefarm.artifact.inductor.wrappers import finished_wrapper
 from compilefarm.graph.targets import cacheable_names
 
@@ -22,6 +24,8 @@ _LOADING = (
     # Every call looks for settings there (torch/_inductor/output_code.py: CompiledFxGraph.__call__).
     "torch._inductor.debug",
 )
+# What launches Triton's kernels; a second, most of it for Triton.
+_LAUNCHING = ("torch._inductor.runtime.triton_heuristics",)
 _COMPILING = ("torch._inductor.compile_fx", "torch._inductor.async_compile", *_LOADING)
 # For logs of a compile that happened elsewhere: nobody who runs the program reads them.
 _LOGGED_BY_GRAPH = ("runnable_graph_str", "inductor_post_grad_graph_str")
@@ -30,7 +34,7 @@ _LOGGED_BY_ENTRY = ("aot_joint_graph_str", "aot_forward_graph_str", "aot_backwar
 
 def preload_loader() -> None:
     """Imports what loading needs: work that need not wait for an answer."""
-    for name in _LOADING:
+    for name in (*_LOADING, *(_LAUNCHING if torch.cuda.is_initialized() else ())):
         importlib.import_module(name)
 
 
@@ -92,27 +96,49 @@ def compile_to_program(
         )
 
 
-def serialize_program(program: Any) -> bytes:
-    """The bytes of a compiled program, for `deserialize_program`, without what only compiling needed."""
-    entry, kernels, constants = pickle.loads(program.serialize())  # noqa: S301 - pickled by this very process
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedProgram:
+    """A compiled program without what only compiling needed.
+
+    Attributes:
+        content: for `deserialize_program`.
+        kernels: of Triton; they have to be offered before the content is loaded.
+    """
+
+    content: bytes
+    kernels: list[FinishedKernel]
+
+
+def finish_program(program: Any) -> FinishedProgram:
+    """What of a compiled program goes into an artifact. It has run, so that its kernels are chosen."""
+    entry, others, constants = pickle.loads(program.serialize())  # noqa: S301 - pickled by this very process
     for name in _LOGGED_BY_ENTRY:
         setattr(entry, name, None)
+    kernels: list[FinishedKernel] = []
     for part in (entry.compiled_fw, entry.compiled_bw):
         if part is not None:
-            _finish(part.result)
-    return pickle.dumps((entry, kernels, constants))
+            kernels += _finish(part.result)
+    return FinishedProgram(content=pickle.dumps((entry, others, constants)), kernels=kernels)
 
 
-def _finish(graph: Any) -> None:
-    """Finishes a CompiledFxGraph (torch/_inductor/output_code.py)."""
-    code_hash = importlib.import_module("torch._inductor.codecache").code_hash
-    graph.source_code = finished_wrapper(graph.source_code)
+def _finish(graph: Any) -> list[FinishedKernel]:
+    """Finishes a CompiledFxGraph (torch/_inductor/output_code.py); returns its kernels."""
+    codecache = importlib.import_module("torch._inductor.codecache")
+    code_hash = codecache.code_hash
+    path = codecache.get_path(graph.cache_key, "py")[2]
+    modules = [module for module in codecache.PyCodeCache.modules if module.__file__ == path]
+    source, kernels = take_kernels(graph.source_code, modules)
+    if kernels and not has_kernels(source):
+        # All variants of all kernels, with every step between source and machine code.
+        graph._triton_bundle = None
+    graph.source_code = finished_wrapper(source)
     # It names the file that the wrapper is written to. A pod's cache may hold the unfinished one under the old name.
     graph.cache_key = code_hash(graph.source_code)
     for name in _LOGGED_BY_GRAPH:
         setattr(graph, name, "")
     # How the graph was compiled. Unpickling the table of decompositions imports it.
     graph.fx_kwargs.pop("get_decomp_fn", None)
+    return kernels
 
 
 def deserialize_program(content: bytes) -> Callable[..., Any]:

@@ -1,0 +1,233 @@
+"""Kernels of Triton: the worker keeps the one variant that won, and a pod launches it without a choice.
+
+Inductor's wrapper holds the source of each kernel and hands it to AsyncCompile.triton
+(torch/_inductor/async_compile.py), which compiles several variants or finds them in a cache, and benchmarks them at the
+first call. A finished wrapper asks for each kernel by digest instead, and gets what Inductor keeps of one
+(CachingAutotuner, torch/_inductor/runtime/triton_heuristics.py) with its winner alone, and that one's machine code.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+import importlib
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from compilefarm.artifact.inductor.wrappers import blank
+
+_COMPILER = "async_compile"
+_HEURISTICS = "torch._inductor.runtime.triton_heuristics"
+_IMPORT = f"from {__name__} import finished_kernel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedKernel:
+    """A kernel that can be launched without compiling or choosing.
+
+    Attributes:
+        digest: sha256 (hex) of the content; the wrapper asks for it.
+        name: Inductor's name for it.
+        content: the pickled kernel.
+    """
+
+    digest: str
+    name: str
+    content: bytes
+
+
+# For the whole process, as Inductor's own: equal content is the same kernel, whichever artifact brought it.
+_offered: dict[str, bytes] = {}
+_loaded: dict[str, Any] = {}
+
+
+def offer_kernels(kernels: Mapping[str, bytes]) -> None:
+    """From now on, wrappers find these kernels (content by digest)."""
+    _offered.update(kernels)
+
+
+def finished_kernel(digest: str) -> Any:
+    """The kernel that a wrapper asks for, on the GPU. Unpickles, so the bytes must be trusted by now.
+
+    Raises:
+        KeyError: it was not offered.
+    """
+    if digest not in _loaded:
+        _loaded[digest] = _load(_offered[digest])
+    return _loaded[digest]
+
+
+def take_kernels(source: str, modules: Sequence[ModuleType]) -> tuple[str, list[FinishedKernel]]:
+    """Takes the kernels out of a wrapper that has run.
+
+    Args:
+        source: the wrapper.
+        modules: what it became when it was loaded here, once for each time.
+
+    Returns:
+        The wrapper, which asks for its kernels by digest, with every line where it was; and the kernels. What is no
+        kernel of Triton's, such as a choice between several that is made at each call, stays as it is.
+    """
+    tree = ast.parse(source)
+    lines = source.split("\n")
+    taken = []
+    for statement, name in _kernel_statements(tree):
+        autotuner = _find_autotuner(name, modules)
+        if autotuner is None:
+            continue
+        kernel = _finish(name, autotuner)
+        taken.append(kernel)
+        blank(lines, statement, replacement=f'{name} = finished_kernel("{kernel.digest}")')
+    if not taken:
+        return source, []
+    first = next(number for number, line in enumerate(lines) if "finished_kernel(" in line)
+    lines[first] = f"{_IMPORT}; {lines[first]}"
+    return _without_idle_compiler("\n".join(lines)), taken
+
+
+def has_kernels(source: str) -> bool:
+    """Whether a wrapper still has kernels that it compiles or looks for itself."""
+    return any(_kernel_statements(ast.parse(source)))
+
+
+def _kernel_statements(tree: ast.Module) -> Iterator[tuple[ast.Assign, str]]:
+    """Statements like `triton_poi_0 = async_compile.triton("triton_poi_0", "...")`, with the name that is bound."""
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.Call(func=ast.Attribute(value=ast.Name(id=compiler), attr="triton")),
+            ) if compiler == _COMPILER:
+                yield statement, name
+
+
+def _without_idle_compiler(source: str) -> str:
+    """The wrapper without what makes an AsyncCompile and waits for it, where it has nothing left to compile."""
+    tree = ast.parse(source)
+    lines = source.split("\n")
+    mentions = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == _COMPILER]
+    idle = [statement for statement in tree.body if _is_idle(statement)]
+    if sum(len([node for node in ast.walk(statement) if node in mentions]) for statement in idle) < len(mentions):
+        return source
+    for statement in idle:
+        blank(lines, statement)
+    return "\n".join(lines)
+
+
+def _is_idle(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id="AsyncCompile"))):
+            return name == _COMPILER
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="wait"))):
+            return name == _COMPILER
+        case ast.Delete(targets=[ast.Name(id=name)]):
+            return name == _COMPILER
+    return False
+
+
+def _find_autotuner(name: str, modules: Sequence[ModuleType]) -> Any:
+    """The kernel as it is in this process, rather one that has chosen; None if it is of another kind."""
+    kind = importlib.import_module(_HEURISTICS).CachingAutotuner
+    found = [kernel for module in modules if isinstance(kernel := getattr(module, name, None), kind)]
+    return min(found, key=lambda kernel: len(kernel.launchers) or 1_000, default=None)
+
+
+def _finish(name: str, autotuner: Any) -> FinishedKernel:
+    # Where the synthetic inputs did not lead to it, it has not chosen. The first is what Inductor thinks best.
+    config = autotuner.launchers[0].config
+    found = (result for result in autotuner.compile_results if result.config is config)
+    # What coordinate descent found is kept nowhere; Triton has it in its cache.
+    winner = next(found, None) or autotuner._precompile_config(config)
+    unpicklable = autotuner.prepare_for_pickle()
+    try:
+        finished = copy.copy(autotuner)
+        finished.compile_results = [_with_machine_code(winner)]
+        finished.configs = finished.save_cache_hook = finished.coordesc_tuner = finished.autotune_cache_info = None
+        # It named a file in a folder of this process.
+        finished.filename = None
+        finished.inductor_meta = {**autotuner.inductor_meta, "coordinate_descent_tuning": False}
+        finished.__dict__.pop("_reload_kernel", None)
+        content = pickle.dumps(finished)
+    finally:
+        autotuner.restore_after_unpickle(unpicklable)
+    return FinishedKernel(digest=hashlib.sha256(content).hexdigest(), name=name, content=content)
+
+
+def _with_machine_code(result: Any) -> Any:
+    """A CompileResult that needs no file, and holds machine code and no intermediate representation."""
+    finished = copy.copy(result)
+    if isinstance(result, importlib.import_module(_HEURISTICS).StaticTritonCompileResult):
+        finished.kernel = copy.copy(result.kernel)
+        state = finished.kernel.__dict__
+        state.pop("C_impl", None)
+        # Once it is on the GPU, the launcher has let go of it.
+        state.update(cubin_raw=_machine_code(result), cubin_path=None, function=None)
+        return finished
+    # A CompiledKernel of Triton (triton/compiler/compiler.py), which Triton's own launcher launches.
+    finished.kernel = object.__new__(type(result.kernel))
+    finished.kernel.__dict__.update(
+        result.kernel.__dict__, asm={"cubin": result.kernel.asm["cubin"]}, metadata_group={}, _run=None
+    )
+    return finished
+
+
+def _machine_code(result: Any) -> bytes:
+    utils = importlib.import_module("torch._inductor.runtime.runtime_utils")
+    key = importlib.import_module(_HEURISTICS).triton_hash_to_path_key(result.kernel.hash)
+    folder = os.path.join(utils.triton_cache_dir(result.compile_meta.get("device") or 0), key)
+    with open(os.path.join(folder, f"{result.kernel.name}.cubin"), "rb") as file:
+        return file.read()
+
+
+def _load(content: bytes) -> Any:
+    kernel = pickle.loads(content)  # noqa: S301 - part of an artifact
+    kernel.restore_after_unpickle(None)
+    (winner,) = kernel.compile_results
+    code = getattr(winner.kernel, "cubin_raw", None)
+    if code is None:
+        kernel._make_launchers()
+        return kernel
+    with tempfile.NamedTemporaryFile(prefix="compilefarm-", suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        winner.kernel.cubin_path = file.name
+        kernel._make_launchers()
+    return kernel
+
+
+@dataclass(slots=True)
+class KernelWork:
+    """What this process has done about kernels of Triton since `count_kernel_work`.
+
+    Attributes:
+        compiled: kernels that were compiled, or looked for in Triton's cache.
+        benchmarks: variants that were measured.
+    """
+
+    compiled: int = 0
+    benchmarks: int = 0
+
+
+def count_kernel_work() -> KernelWork:
+    """Counts from now on, for as long as this process lives."""
+    work = KernelWork()
+    triton: Any = importlib.import_module("triton")
+    autotuner: Any = importlib.import_module(_HEURISTICS).CachingAutotuner
+    compile_kernel, bench = triton.compile, autotuner.bench
+
+    def counted_compile(*args: Any, **kwargs: Any) -> Any:
+        work.compiled += 1
+        return compile_kernel(*args, **kwargs)
+
+    def counted_bench(*args: Any, **kwargs: Any) -> Any:
+        work.benchmarks += 1
+        return bench(*args, **kwargs)
+
+    triton.compile, autotuner.bench = counted_compile, counted_bench
+    return work
