@@ -31,7 +31,7 @@ class EagerRuntime(FakeRuntime):
         self.options.append(dict(options))
         return super().encode(FakeGraphModule(graph_module.code), example_inputs, options=options)
 
-    def load(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
         program: Program = self.graphs[-1].forward
         return program
 

@@ -11,7 +11,7 @@ from compilefarm.client.config import Priority
 from compilefarm.client.connection import Connection
 from compilefarm.client.records import Entry, Outcome
 from compilefarm.client.runtime import Encoded, Runtime
-from compilefarm.core.artifacts import blobs_of, check_guards
+from compilefarm.core.artifacts import blobs_to_run, check_guards
 from compilefarm.core.errors import (
     Busy,
     Draining,
@@ -211,7 +211,7 @@ class Exchange:
         self._runtime.check_fits(manifest, self._encoded.job.environment)
         check_guards(manifest, self._encoded.job)
         with self._entry.phase("fetch"):
-            blobs = fetch(blobs_of(manifest), connection=self._connection, budget=self._budget)
+            blobs = fetch(blobs_to_run(manifest), connection=self._connection, budget=self._budget)
         self._entry.count(fetched=sum(map(len, blobs.values())))
         return Delivery(outcome=outcome, manifest=manifest, blobs=blobs)
 

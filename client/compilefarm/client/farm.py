@@ -191,7 +191,7 @@ class Farm:
         else:
             delivery = exchange.look_up()
         with entry.phase("load"):
-            program = around.runtime.load(delivery.manifest, blobs=delivery.blobs)
+            program = around.runtime.load(encoded, delivery.manifest, blobs=delivery.blobs)
             around.runtime.put_guards(encoded, delivery.manifest)
             program = passing_held(program, encoded.held)
         entry.credit(compile_seconds_of(delivery.manifest))

@@ -71,6 +71,7 @@ class _FakeEncoded:
     blobs: Mapping[str, bytes]
     symbols: Sequence[Any] = ()
     held: Sequence[Any] = ()
+    cuda_devices: Sequence[int] = ()
 
 
 class FakeRuntime:
@@ -108,7 +109,7 @@ class FakeRuntime:
         if manifest.environment.torch != environment.torch:
             raise IncompatibleArtifact(f"made for torch {manifest.environment.torch}")
 
-    def load(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
         if self.loading_error is not None:
             raise self.loading_error
         content = blobs[manifest.program.digest]

@@ -11,9 +11,14 @@ from compilefarm.v1.manifest_pb2 import Blob, Manifest
 ARTIFACT_FORMAT = 1
 
 
-def blobs_of(manifest: Manifest) -> list[Blob]:
+def blobs_to_run(manifest: Manifest) -> list[Blob]:
     """The blobs that have to be at hand before the artifact can be loaded: the program, then its libraries."""
     return [manifest.program, *(library.blob for library in manifest.libraries)]
+
+
+def blobs_of(manifest: Manifest) -> list[Blob]:
+    """All blobs that the artifact consists of, those for people included."""
+    return [*blobs_to_run(manifest), *([manifest.sources] if manifest.HasField("sources") else [])]
 
 
 def compile_seconds_of(manifest: Manifest) -> float:
