@@ -16,7 +16,6 @@ from obstore.store import MemoryStore
 from compilefarm.cli import machine_checks
 from compilefarm.cli.checks import Check
 from compilefarm.cli.farm_checks import findings
-from compilefarm.cli.main import main
 from compilefarm.service.testing import ScriptedPool, serving_in_thread
 from compilefarm.store.backend import Backend, Entry, WrappingBackend
 from compilefarm.store.local import LOCK
@@ -24,6 +23,7 @@ from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.uses import RENEWAL_SECONDS
 from compilefarm.v1 import admin_service_pb2 as wire
 from compilefarm.v1.environment_pb2 import Cpu, Environment
+from tests.cli.commands import run_command
 
 NOW = 1_800_000_000.0
 
@@ -38,7 +38,7 @@ def doctor(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, dict[s
     """Runs the command and gives the checks by name; the exit status fits them."""
 
     def ask(*arguments: str) -> dict[str, dict[str, Any]]:
-        status = main(["doctor", *arguments, "--json"])
+        status = run_command("doctor", *arguments, "--json")
         checks = json.loads(capsys.readouterr().out)["checks"]
         assert status == any(check["state"] == "failed" for check in checks)
         assert all(bool(check["remedy"]) == (check["state"] != "ok") for check in checks)
@@ -295,7 +295,7 @@ def test_each_worker_is_judged() -> None:
 def test_people_read_the_remedy_below_the_finding(
     tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["doctor", "--store", str(tmp_path)]) == 1
+    assert run_command("doctor", "--store", str(tmp_path)) == 1
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0][:3] == ["failed", "C++", "compiler"]
     assert lines[1][:3] == ["→", "install", "one"]

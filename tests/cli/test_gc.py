@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from compilefarm.cli.main import main
 from compilefarm.cli.sizes import size
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.store.uses import LEASE_SECONDS
+from tests.cli.commands import run_command
 
 
 @pytest.fixture
@@ -27,7 +27,8 @@ def directory(tmp_path: Path) -> Path:
             artifact = sample_artifact(sample_key(name), program=name.encode() * 1000, libraries=[])
             await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
 
-    asyncio.run(fill())
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(fill())
     first_graph = sample_key("first").partition("-")[2]
     for place in tmp_path.rglob("*"):
         if place.is_file():
@@ -47,11 +48,11 @@ def rest(name: str) -> str:
 
 def test_says_what_would_go_and_takes_it_when_told(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["gc", "--store", str(directory), "--size-limit", "7kB"]
-    assert main([*command, "--dry-run"]) == 0
+    assert run_command(*command, "--dry-run") == 0
     said = capsys.readouterr().out
     assert [line.split() for line in said.splitlines()][:2] == [["would", "go", "1", "artifacts"], ["1", "blobs"]]
     assert keys(directory) == sorted([rest("first"), rest("second")])
-    assert main([*command, "--json"]) == 0
+    assert run_command(*command, "--json") == 0
     collected = json.loads(capsys.readouterr().out)
     assert (collected["artifacts"], collected["blobs"]) == (1, 1)
     assert collected["size_bytes"] <= 7000
@@ -59,13 +60,13 @@ def test_says_what_would_go_and_takes_it_when_told(directory: Path, capsys: pyte
 
 
 def test_without_a_limit_every_artifact_stays(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gc", "--store", str(directory), "--json"]) == 0
+    assert run_command("gc", "--store", str(directory), "--json") == 0
     assert json.loads(capsys.readouterr().out)["freed_bytes"] == 0
     assert len(keys(directory)) == 2
 
 
 def test_a_store_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gc", "--store", str(tmp_path / "typo")]) == 1
+    assert run_command("gc", "--store", str(tmp_path / "typo")) == 1
     assert f"compilefarm gc: the store directory {tmp_path / 'typo'} cannot be used" in capsys.readouterr().err
 
 

@@ -166,10 +166,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def find_by_prefix(self, key: str) -> None:
-        expected = {key_of_manifest(path) for path in self.manifests}
-        assert self.run(self.store.find_by_prefix(key[:16])) == sorted(
-            each for each in expected if each[:16] == key[:16]
-        )
+        stored = {each for each in map(key_of_manifest, self.manifests) if each[:16] == key[:16]}
+        # There may be more: some storages keep folders whose objects are gone.
+        assert stored <= set(self.run(self.store.find_by_prefix(key[:16])))
 
     @rule(content=CONTENTS, damaged=st.sampled_from([None, b"xx", b"much too long", b"e" * 700]))
     def damage_blob(self, content: bytes, damaged: bytes | None) -> None:
@@ -225,14 +224,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.blobs = {path: content for path, content in self.blobs.items() if path in lying}
         self.manifests = {path: manifest for path, manifest in self.manifests.items() if path in lying}
         assert all(self.is_complete(self.manifests[path]) for path in whole & lying)
-        if self.clock() >= self.quiet_until and self.size_bytes() > LIMIT:
+        # It does not know how large a blob has become that was damaged where it lies.
+        known_bytes = usage.size_bytes + sum(len(write_record(each)) for each in self.manifests.values() if each)
+        if self.clock() >= self.quiet_until and known_bytes > LIMIT:
             named = {blob_path(blob.digest) for each in self.manifests.values() if each for blob in blobs_of(each)}
             assert all(self.may_stay(path) for path in (self.manifests.keys() | self.blobs.keys()) - named)
             self.quiet_until = self.clock() + RETRY_SECONDS
-
-    def size_bytes(self) -> int:
-        records = [write_record(manifest) for manifest in self.manifests.values() if manifest is not None]
-        return sum(map(len, itertools.chain(self.blobs.values(), records)))
 
     async def lying(self) -> set[str]:
         return {

@@ -142,10 +142,11 @@ async def _serve(arguments: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    log.info("starting workers; artifacts are kept in %s", arguments.store)
+    store = await open_store(arguments.store, size_limit_bytes=arguments.store_size_limit)
+    log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
     gateway = Gateway(
         gateway_config(arguments),
-        store=await open_store(arguments.store, size_limit_bytes=arguments.store_size_limit),
+        store=store,
         pool=LocalPool(
             PoolSettings(
                 cuda_devices=await asyncio.to_thread(_cuda_devices, arguments.device),
