@@ -112,7 +112,7 @@ def compile_task(task: CompileTask, *, operators: Set[str], on_phase: Callable[[
             try:
                 _run_once(program, random_inputs(task.job, seed=INPUT_SEED))
             except RuntimeError as error:
-                if not are_refused(random_inputs(task.job, seed=INPUT_SEED), decoded):
+                if not are_refused(random_inputs(task.job, seed=INPUT_SEED), decoded, error=error):
                     raise
                 log.info("the graph does not run on synthetic inputs: %s", error)
         with stopwatch.phase(PHASE_PACKING):

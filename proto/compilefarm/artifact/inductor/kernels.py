@@ -149,7 +149,7 @@ def _finish(name: str, autotuner: Any) -> FinishedKernel:
     unpicklable = autotuner.prepare_for_pickle()
     try:
         finished = copy.copy(autotuner)
-        finished.compile_results = [_with_machine_code(winner)]
+        finished.compile_results = [_with_machine_code(winner, function=autotuner.fn)]
         finished.configs = finished.save_cache_hook = finished.coordesc_tuner = finished.autotune_cache_info = None
         # It named a file in a folder of this process.
         finished.filename = None
@@ -162,8 +162,13 @@ def _finish(name: str, autotuner: Any) -> FinishedKernel:
     return FinishedKernel(digest=digest, name=name, content=content, sources=_steps(winner))
 
 
-def _with_machine_code(result: Any) -> Any:
-    """A CompileResult that needs no file, and holds machine code and no intermediate representation."""
+def _with_machine_code(result: Any, *, function: Any) -> Any:
+    """A CompileResult that needs no file, and holds machine code and no intermediate representation.
+
+    Args:
+        result: of one variant.
+        function: the kernel's JITFunction, ready to be pickled. That of the result may be an earlier copy.
+    """
     finished = copy.copy(result)
     if isinstance(result, importlib.import_module(_HEURISTICS).StaticTritonCompileResult):
         finished.kernel = copy.copy(result.kernel)
@@ -174,8 +179,10 @@ def _with_machine_code(result: Any) -> Any:
         return finished
     # A CompiledKernel of Triton (triton/compiler/compiler.py), which Triton's own launcher launches.
     finished.kernel = object.__new__(type(result.kernel))
+    source = copy.copy(result.kernel.src)
+    source.fn = function
     finished.kernel.__dict__.update(
-        result.kernel.__dict__, asm={"cubin": result.kernel.asm["cubin"]}, metadata_group={}, _run=None
+        result.kernel.__dict__, asm={"cubin": result.kernel.asm["cubin"]}, metadata_group={}, src=source, _run=None
     )
     return finished
 
