@@ -44,5 +44,5 @@ def _by_name() -> dict[str, Program]:
 PROGRAMS = _by_name()
 
 # What a farm has to import for the operators of these programs.
-LIBRARIES = ("tests.corpus.programs.operators", "transformers.integrations.moe")
+LIBRARIES = ("tests.corpus.programs.operators", "transformers.integrations.moe", "einops")
 ROOT = Path(__file__).parent.parent.parent

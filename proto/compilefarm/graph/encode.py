@@ -26,8 +26,7 @@ from compilefarm.graph.options import capture_options
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import (
     ENTER_AUTOCAST,
-    OPERATOR_OVERLOAD,
-    OPERATOR_PACKET,
+    OF_LIBRARIES,
     find_objection,
     is_log_call,
     makes_named_tuple,
@@ -204,7 +203,7 @@ class _GraphWriter:
             into.placeholder.SetInParent()
         elif node.op in ("call_function", "call_method"):
             _encode_call(node, into.call, values)
-            if into.call.kind in (OPERATOR_OVERLOAD, OPERATOR_PACKET) and not is_of_torch(into.call.target):
+            if into.call.kind in OF_LIBRARIES and not is_of_torch(into.call.target):
                 self.operators.add(into.call.target)
         elif node.op == "get_attr":
             self._attribute(str(node.target), into)

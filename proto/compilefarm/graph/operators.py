@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-from collections.abc import Callable, Iterable
+import importlib.metadata
+import sys
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,17 @@ from compilefarm.v1.environment_pb2 import CustomOperator
 
 # Namespaces of operators that torch itself registers and that compute on tensors.
 _NAMESPACES_OF_TORCH = frozenset({"aten", "mkldnn", "onednn", "prims", "quantized"})
+# Functions that compute on tensors and that Dynamo may leave in graphs (torch/_dynamo/decorators.py:
+# _allow_in_graph_einops), with the module that defines each.
+_FUNCTIONS = {
+    **dict.fromkeys((f"einops::{name}" for name in ("rearrange", "reduce", "repeat", "einsum")), "einops.einops"),
+    **dict.fromkeys((f"einops::{name}" for name in ("pack", "unpack")), "einops.packing"),
+}
+
+
+def cacheable_functions() -> list[str]:
+    """Functions of other libraries that a graph may call, as torch names them in its setting for what may be saved."""
+    return [f"{home}.{base_of(name)}" for name, home in _FUNCTIONS.items()]
 
 
 def is_of_torch(name: str) -> bool:
@@ -49,8 +62,9 @@ def find_operator(name: str, *, is_overload: bool) -> Callable[..., Any] | None:
     return getattr(target, overload or "default") if is_overload else target
 
 
-def import_operators(modules: Iterable[str]) -> frozenset[str]:
-    """Imports modules and returns the names under which they made operators callable, with and without overloads.
+def import_operators(modules: Collection[str]) -> frozenset[str]:
+    """Imports modules and returns the names under which they made operators callable, with and without overloads, and
+    those of functions that Dynamo admits in graphs.
 
     Raises:
         ImportError: one cannot be imported.
@@ -58,10 +72,27 @@ def import_operators(modules: Iterable[str]) -> frozenset[str]:
     before = _registered()
     for module in modules:
         importlib.import_module(module)
+    functions = {name for name in _FUNCTIONS if name.partition("::")[0] in modules}
     # Parts of torch that a module imports may register operators, too, but torch's namespaces are there before.
     namespaces = {name.partition("::")[0] for name in before}
     made = frozenset(name for name in _registered() - before if name.partition("::")[0] not in namespaces)
-    return made | _without_overloads(made)
+    return made | _without_overloads(made) | functions
+
+
+def name_function(target: object) -> str | None:
+    """The name of a function of another library that Dynamo admits in graphs; None if it is none of these."""
+    module = getattr(target, "__module__", None)
+    for name, home in _FUNCTIONS.items():
+        if module == home and getattr(sys.modules.get(home), base_of(name), None) is target:
+            return name
+    return None
+
+
+def find_function(name: str) -> Callable[..., Any] | None:
+    """The function that `name_function` calls so; None if there is none, or its library was not imported."""
+    home = sys.modules.get(_FUNCTIONS.get(name, ""))
+    function: Callable[..., Any] | None = getattr(home, base_of(name), None)
+    return function
 
 
 def describe_operators(names: Iterable[str]) -> list[CustomOperator]:
@@ -71,8 +102,12 @@ def describe_operators(names: Iterable[str]) -> list[CustomOperator]:
         names: operators; a name without an overload stands for all overloads.
     """
     wanted = frozenset(names)
-    overloads = sorted(name for name in _registered() if {name, name.partition(".")[0]} & wanted)
-    return [_describe(name) for name in overloads]
+    overloads = (name for name in _registered() if {name, name.partition(".")[0]} & wanted)
+    functions = (name for name in _FUNCTIONS if name in wanted)
+    return [
+        _describe(name) if name not in _FUNCTIONS else _describe_function(name)
+        for name in sorted((*overloads, *functions))
+    ]
 
 
 def _describe(name: str) -> CustomOperator:
@@ -85,6 +120,17 @@ def _describe(name: str) -> CustomOperator:
         name=name,
         schema=str(overload._schema),  # type: ignore[attr-defined]  # torch/_ops.py: OpOverload
         source_digest=_digest_of_file(source) if source is not None and source.is_file() else "",
+    )
+
+
+def _describe_function(name: str) -> CustomOperator:
+    library = name.partition("::")[0]
+    source = sys.modules[_FUNCTIONS[name]].__file__
+    assert source is not None
+    return CustomOperator(
+        name=name,
+        schema=f"{library} {importlib.metadata.version(library)}",
+        source_digest=_digest_of_file(Path(source)),
     )
 
 

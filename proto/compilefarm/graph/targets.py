@@ -24,7 +24,14 @@ from torch.nn.attention import SDPBackend
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.operators import base_of, find_operator, is_of_torch
+from compilefarm.graph.operators import (
+    base_of,
+    cacheable_functions,
+    find_function,
+    find_operator,
+    is_of_torch,
+    name_function,
+)
 from compilefarm.v1.graph_pb2 import TargetKind
 
 TORCH_FUNCTION = TargetKind.TARGET_KIND_TORCH_FUNCTION
@@ -33,6 +40,9 @@ OPERATOR_OVERLOAD = TargetKind.TARGET_KIND_OPERATOR_OVERLOAD
 OPERATOR_PACKET = TargetKind.TARGET_KIND_OPERATOR_PACKET
 TENSOR_METHOD = TargetKind.TARGET_KIND_TENSOR_METHOD
 HIGHER_ORDER_OPERATOR = TargetKind.TARGET_KIND_HIGHER_ORDER_OPERATOR
+LIBRARY_FUNCTION = TargetKind.TARGET_KIND_LIBRARY_FUNCTION
+# What other libraries than torch may bring, and a worker has to know.
+OF_LIBRARIES = (OPERATOR_OVERLOAD, OPERATOR_PACKET, LIBRARY_FUNCTION)
 
 # Modules whose functions compute on tensors and do nothing else.
 _FUNCTION_MODULES = frozenset(
@@ -181,6 +191,9 @@ def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
             name = names.get(target)
             if name is not None:
                 return kind, name
+        function = name_function(target)
+        if function is not None:
+            return LIBRARY_FUNCTION, function
     raise Bypass("unknown_target", f"the graph calls {_describe(target)}, which the farm does not take")
 
 
@@ -211,6 +224,8 @@ def get_target(kind: TargetKind.ValueType, *, name: str, operators: Set[str] = f
         target = name if name in _tensor_methods() else None
     elif kind in (OPERATOR_OVERLOAD, OPERATOR_PACKET):
         target = _find_operator(name, kind=kind, operators=operators)
+    elif kind == LIBRARY_FUNCTION:
+        target = find_function(name) if name in operators else None
     elif kind == HIGHER_ORDER_OPERATOR:
         target = higher_order_operators().get(name)
     elif kind == PYTHON_FUNCTION:
@@ -281,7 +296,11 @@ def _leaving() -> Mapping[object, str]:
 def cacheable_names() -> list[str]:
     """What graphs may call beyond what torch saves by itself, as torch names it in the setting that adds to that."""
     # torch/_ops.py: HigherOrderOperator.cacheable; torch/_functorch/_aot_autograd/autograd_cache.py: check_node_safe.
-    return [*_MODES, *(f"{operator.__module__}.{operator.__name__}" for operator in higher_order_operators().values())]
+    return [
+        *cacheable_functions(),
+        *_MODES,
+        *(f"{operator.__module__}.{operator.__name__}" for operator in higher_order_operators().values()),
+    ]
 
 
 @functools.cache

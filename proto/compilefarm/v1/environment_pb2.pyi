@@ -66,7 +66,7 @@ global___Environment = Environment
 @typing.final
 class CustomOperator(google.protobuf.message.Message):
     """An operator of another library than torch. It stays outside the artifact, which calls it; what the compiler makes of
-    it depends on how it is defined.
+    it depends on how it is defined. Or a function of another library, which the compiler looks into.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -75,9 +75,9 @@ class CustomOperator(google.protobuf.message.Message):
     SCHEMA_FIELD_NUMBER: builtins.int
     SOURCE_DIGEST_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """"my_ops::scaled", or with an overload "my_ops::scaled.out"."""
+    """"my_ops::scaled", or with an overload "my_ops::scaled.out"; of a function "einops::rearrange"."""
     schema: builtins.str
-    """Its schema ("my_ops::scaled(Tensor x, float factor) -> Tensor")."""
+    """Its schema ("my_ops::scaled(Tensor x, float factor) -> Tensor"); of a function its library and version."""
     source_digest: builtins.str
     """Digest of the Python file that says what its results look like; empty if there is none."""
     def __init__(

@@ -42,6 +42,8 @@ class _TargetKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """A method of torch.Tensor ("view"); the first argument is the tensor."""
     TARGET_KIND_HIGHER_ORDER_OPERATOR: _TargetKind.ValueType  # 6
     """An operator that calls subgraphs ("cond")."""
+    TARGET_KIND_LIBRARY_FUNCTION: _TargetKind.ValueType  # 7
+    """A function of another library than torch that Dynamo admits in graphs ("einops::rearrange")."""
 
 class TargetKind(_TargetKind, metaclass=_TargetKindEnumTypeWrapper):
     """Name spaces of targets."""
@@ -60,6 +62,8 @@ TARGET_KIND_TENSOR_METHOD: TargetKind.ValueType  # 5
 """A method of torch.Tensor ("view"); the first argument is the tensor."""
 TARGET_KIND_HIGHER_ORDER_OPERATOR: TargetKind.ValueType  # 6
 """An operator that calls subgraphs ("cond")."""
+TARGET_KIND_LIBRARY_FUNCTION: TargetKind.ValueType  # 7
+"""A function of another library than torch that Dynamo admits in graphs ("einops::rearrange")."""
 global___TargetKind = TargetKind
 
 class _Operator:
