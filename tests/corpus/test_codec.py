@@ -10,8 +10,8 @@ from .report import share_on_the_wire
 from .run import Row, check_codec
 from .table import PROGRAMS
 
-# What is reached. It only ever goes up; 0.95 is the goal.
-SHARE_ON_THE_WIRE = 0.68
+# The goal; it only ever goes up.
+SHARE_ON_THE_WIRE = 0.95
 
 
 @functools.cache

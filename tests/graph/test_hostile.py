@@ -203,7 +203,8 @@ def _sizes(*sizes: int) -> list[Dimension]:
         ((2**63 - 1,) * 60, (2**63 - 1,) * 60, 2**63 - 1),
         ((1,) * 1000, (1,) * 1000, 0),
         ((3, 3), (1, 1), 0),
-        ((3,), (0,), 0),
+        ((2**50,), (0,), 0),
+        ((2**40, 2**40), (0, 0), 0),
     ],
 )
 def test_sizes_out_of_bounds(shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> None:

@@ -244,7 +244,8 @@ def _check_modes(nodes: Sequence[Node]) -> None:
             entered.append((mode, node))
         elif left is not None:
             latest, by = entered.pop() if entered else ("none", None)
-            if latest != left or (node.args and node.args[0] is not by):
+            told = node.args[0] if node.args else None
+            if latest != left or (isinstance(told, Node) and told is not by):
                 raise InvalidRequest(f"{left} is left in another order than it was entered")
     if entered:
         raise InvalidRequest(f"{entered[-1][0]} is entered and not left")
@@ -324,12 +325,14 @@ def _restoring_modes() -> Iterator[list[tuple[str, object]]]:
     Yields a list for the modes that have been entered and not been left, each with what entering it gave.
     """
     entered: list[tuple[str, object]] = []
+    forward = torch._C._is_fwd_grad_enabled()
     with torch.set_grad_enabled(torch.is_grad_enabled()), keeping_attention_backends():
         try:
             yield entered
         finally:
             for mode, value in reversed(entered):
                 leave_mode(mode, value)
+            torch._C._set_fwd_grad_enabled(forward)
 
 
 def _run(node: Node, owner: GraphModule, *, number: int) -> object:

@@ -87,8 +87,18 @@ _BATCHING = tuple(
 ENTER_GRAD = "torch._C._functorch._grad_increment_nesting"
 _FUNCTORCH_SWITCH = "torch._C._functorch.set_inplace_requires_grad_allowed"
 _DISABLE_HOOKS = "torch._C._autograd._saved_tensors_hooks_disable"
+# What torch.func.jvp becomes.
+_FORWARD_SWITCH = "torch._C._set_fwd_grad_enabled"
+_ENTER_JVP = ("torch._C._functorch._jvp_increment_nesting", f"{_PREDISPATCH}._jvp_increment_nesting")
+_ENTER_DUAL = ("torch._C._enter_dual_level", f"{_PREDISPATCH}._enter_dual_level")
 _DIFFERENTIATING = (
     _FUNCTORCH_SWITCH,
+    _FORWARD_SWITCH,
+    "torch._make_dual",
+    "torch._unpack_dual",
+    f"{_PREDISPATCH}._make_dual",
+    f"{_PREDISPATCH}._unpack_dual",
+    "torch.autograd.forward_ad._maybe_load_decompositions",
     "torch._C._functorch._unwrap_for_grad",
     "torch._C._functorch._wrap_for_grad",
     f"{_PREDISPATCH}._unwrap_for_grad",
@@ -102,9 +112,11 @@ _EXITS = {
     ENTER_VMAP: f"{_PREDISPATCH}._vmap_decrement_nesting",
     ENTER_GRAD: "torch._C._functorch._grad_decrement_nesting",
     _DISABLE_HOOKS: "torch._C._autograd._saved_tensors_hooks_enable",
+    **{name: name.replace("increment", "decrement") for name in _ENTER_JVP},
+    **{name: name.replace("enter", "exit") for name in _ENTER_DUAL},
 }
 # Of these, which are left without being told what entering gave.
-_LEFT_BARE = frozenset({ENTER_VMAP, ENTER_GRAD, _DISABLE_HOOKS})
+_LEFT_BARE = frozenset({ENTER_VMAP, ENTER_GRAD, _DISABLE_HOOKS, *_ENTER_JVP})
 _MODES = (*_EXITS, *_EXITS.values(), SDPA_BACKEND, SDPA_KERNEL, *_BATCHING, *_DIFFERENTIATING)
 # Operators that call subgraphs and do nothing else: torch/_higher_order_ops and torch/_functorch/autograd_function.py.
 _HIGHER_ORDER = (
@@ -252,7 +264,7 @@ def find_objection(
         return f"only the attributes {', '.join(sorted(ATTRIBUTES))} may be read"
     if name == GRAD_MODE and not (len(args) == 1 and isinstance(args[0], bool) and not kwargs):
         return "the grad mode is switched by one literal"
-    if name in (_FUNCTORCH_SWITCH, _DISABLE_HOOKS) and not (
+    if name in (_FUNCTORCH_SWITCH, _FORWARD_SWITCH, _DISABLE_HOOKS) and not (
         len(args) == 1 and isinstance(args[0], bool | str) and not kwargs
     ):
         return "a mode is switched by one literal"
@@ -280,17 +292,20 @@ def find_mode_left(node: Node) -> str | None:
 def leave_mode(mode: str, entered: Any) -> None:
     """Leaves a mode in the place of the node that should have left it; `entered` is what entering it gave."""
     leave = _torch_functions()[_EXITS[mode]]
-    leave(*(() if mode in _LEFT_BARE else (entered,)))
+    if mode in _ENTER_DUAL:
+        leave(level=entered)
+    else:
+        leave(*(() if mode in _LEFT_BARE else (entered,)))
 
 
 @functools.cache
 def _entering() -> Mapping[object, str]:
-    return {_torch_functions()[name]: name for name in _EXITS}
+    return {_torch_functions()[name]: name for name in _EXITS if name in _torch_functions()}
 
 
 @functools.cache
 def _leaving() -> Mapping[object, str]:
-    return {_torch_functions()[leave]: enter for enter, leave in _EXITS.items()}
+    return {_torch_functions()[leave]: enter for enter, leave in _EXITS.items() if enter in _torch_functions()}
 
 
 def cacheable_names() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -89,8 +90,9 @@ def decode_tensor(
     shape, stride = _numbers(spec.shape, symbols, what=what), _numbers(spec.stride, symbols, what=what)
     offset = _numbers([spec.storage_offset], symbols, what=what)[0] if spec.HasField("storage_offset") else 0
     extent = _extent(shape, stride, what=what) + offset
-    if extent > MAX_ELEMENTS:
-        raise InvalidRequest(f"{what} spans {extent} elements; at most {MAX_ELEMENTS} are taken")
+    # What expand() repeats takes no memory here, but it does in the results.
+    if max(extent, math.prod(shape)) > MAX_ELEMENTS:
+        raise InvalidRequest(f"{what} has or spans more than {MAX_ELEMENTS} elements, which is the most that is taken")
     if _may_overlap(shape, stride):
         raise InvalidRequest(f"{what} has strides {stride} that make elements of shape {shape} overlap")
     dtype, device = get_dtype(spec.dtype), decode_device(spec.device)
