@@ -86,6 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         help="a Python module that registers operators which graphs may call; repeat it for several",
     )
+    option(
+        "--allow-triton-kernels",
+        action="store_true",
+        help="take graphs with Triton kernels of users; these are source code, which workers run",
+    )
     option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
 
 
@@ -128,6 +133,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
                 verify=arguments.verify == "before",
                 memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
                 modules=tuple(arguments.modules),
+                triton_kernels=arguments.allow_triton_kernels,
             )
         ),
     )
