@@ -86,13 +86,13 @@ class Tripled(torch.autograd.Function):
     """A function whose forward and backward are kernels."""
 
     @staticmethod
-    def forward(ctx, x):  # type: ignore[no-untyped-def]  # noqa: D102
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
         out = torch.empty_like(x)
         add_kernel[(triton.cdiv(x.numel(), 128),)](torch.zeros_like(x), x, out, x.numel(), BLOCK=128)
         return out
 
     @staticmethod
-    def backward(ctx, gradient):  # type: ignore[no-untyped-def]  # noqa: D102
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
         out = torch.empty_like(gradient)
         add_kernel[(triton.cdiv(out.numel(), 128),)](
             torch.zeros_like(out), gradient.contiguous(), out, out.numel(), BLOCK=128

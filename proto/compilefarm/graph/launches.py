@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from keyword import iskeyword
 from itertools import pairwise
+from keyword import iskeyword
 from typing import Any
 
 import torch
@@ -104,6 +104,9 @@ def decode_launch(launch: Launch, rebuilt: FxGraph, values: ValueDecoder, *, ker
     kernel = kernels[launch.kernel]
     constants, arguments = read_constants(launch.constants), values.read_named(launch.arguments)
     descriptors = values.read_named(launch.descriptors)
+    if descriptors:
+        # Triton looks for the types of descriptors there, but whoever makes a descriptor imports it.
+        importlib.import_module("triton.tools.tensor_descriptor")
     _check_arguments(launch, constants=constants, arguments=arguments, parameters=kernel.arg_names)
     configurations = len(getattr(kernel, "configs", ())) or 1
     if len(launch.grids) not in (1, configurations):

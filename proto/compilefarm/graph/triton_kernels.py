@@ -6,7 +6,6 @@ of Triton; tests/graph/test_private_torch.py says what broke when a release move
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
 import io
@@ -155,10 +154,10 @@ def _describe_global(name: str, meaning: Any, *, function: str) -> TritonGlobal:
         if is_module_of_triton(meaning.__name__):
             return TritonGlobal(name=name, module=meaning.__name__)
         raise _bypass(f"{function} refers to the module {meaning.__name__}")
-    module, member = getattr(meaning, "__module__", None), getattr(meaning, "__name__", None)
-    if module is not None and member is not None and is_module_of_triton(module):
-        if getattr(importlib.import_module(module), member, None) is meaning:
-            return TritonGlobal(name=name, member=f"{module}:{member}")
+    module, member = getattr(meaning, "__module__", ""), getattr(meaning, "__name__", "")
+    is_member = is_module_of_triton(module) and getattr(importlib.import_module(module), member, None) is meaning
+    if is_member:
+        return TritonGlobal(name=name, member=f"{module}:{member}")
     return TritonGlobal(name=name, constant=_constant(meaning, what=f"{name}, which {function} refers to,"))
 
 

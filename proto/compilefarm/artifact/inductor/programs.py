@@ -111,14 +111,16 @@ class FinishedProgram:
 
 def finish_program(program: Any) -> FinishedProgram:
     """What of a compiled program goes into an artifact. It has run, so that its kernels are chosen."""
-    entry, others, constants = pickle.loads(program.serialize())  # noqa: S301 - pickled by this very process
+    # With torch's table of launched kernels (torch/_dynamo/aot_compile_types.py), which a load would write over that of
+    # the pod. It is for kernels that Inductor leaves to Python; here it compiles all.
+    entry, *_ = pickle.loads(program.serialize())  # noqa: S301 - pickled by this very process
     for name in _LOGGED_BY_ENTRY:
         setattr(entry, name, None)
     kernels: list[FinishedKernel] = []
     for part in (entry.compiled_fw, entry.compiled_bw):
         if part is not None:
             kernels += _finish(part.result)
-    return FinishedProgram(content=pickle.dumps((entry, others, constants)), kernels=kernels)
+    return FinishedProgram(content=pickle.dumps((entry, {}, {})), kernels=kernels)
 
 
 def _finish(graph: Any) -> list[FinishedKernel]:
