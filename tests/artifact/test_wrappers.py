@@ -13,7 +13,7 @@ import torch
 
 from compilefarm.artifact.inductor import kernels
 from compilefarm.artifact.inductor.kernels import FinishedKernel
-from compilefarm.artifact.inductor.wrappers import finished_wrapper
+from compilefarm.artifact.inductor.wrappers import finished_wrapper, moved_wrapper
 
 importlib.import_module("torch._inductor.kernel.mm")  # registers extern kernels
 
@@ -109,7 +109,7 @@ def finishing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernels, "_find_autotuner", find)
     monkeypatch.setattr(kernels, "_finish", finish)
-    monkeypatch.setattr(kernels, "_load", lambda content: content.decode())
+    monkeypatch.setattr(kernels, "_load", lambda content, *, device: content.decode())
 
 
 def module_with(**attributes: Any) -> ModuleType:
@@ -145,3 +145,23 @@ def test_a_kernel_of_another_kind_is_left_to_inductor() -> None:
 def test_a_wrapper_without_kernels_stays_as_it_is() -> None:
     source = "def call(args):\n    return args\n"
     assert kernels.take_kernels(source, []) == (source, [])
+
+
+def test_a_wrapper_for_another_gpu() -> None:
+    source = """
+triton_0 = finished_kernel("00ff")
+with torch.cuda._DeviceGuard(0):
+    torch.cuda.set_device(0)
+    stream0 = get_raw_stream(0)
+    a = f(0, device(type='cuda', index=0), 'cuda:0', "cuda:0", x[0])
+"""
+    assert (
+        moved_wrapper(source, device=3)
+        == """
+triton_0 = finished_kernel("00ff", device=3)
+with torch.cuda._DeviceGuard(3):
+    torch.cuda.set_device(3)
+    stream0 = get_raw_stream(3)
+    a = f(0, device(type='cuda', index=3), 'cuda:3', "cuda:3", x[0])
+"""
+    )

@@ -16,7 +16,13 @@ from compilefarm.core.keys import key_of
 from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.service.testing import HeldCompiles, ScriptedPool, sample_job, serving_in_thread
 from compilefarm.service.testing.pool import OnPhase
-from compilefarm.v1.compile_service_pb2 import CompileRequest, CompileResponse
+from compilefarm.v1.compile_service_pb2 import (
+    CompileRequest,
+    CompileResponse,
+    GraphOutcome,
+    GraphReport,
+    ReportRequest,
+)
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import Job
 
@@ -121,6 +127,17 @@ def test_a_farm_is_drained(farm: Farm) -> None:
     assert said.splitlines()[0] == "draining: 0 compiling, 0 waiting"
     assert said.splitlines()[-1].startswith("drained: ")
     assert ", draining, up since" in farm.ask("status")
+
+
+def test_the_status_tells_what_clients_reported(farm: Farm) -> None:
+    assert "clients" not in farm.ask("status")
+    hit = GraphReport(outcome=GraphOutcome.GRAPH_OUTCOME_HIT, spent_seconds=2.0, avoided_seconds=75.0)
+    fallback = GraphReport(outcome=GraphOutcome.GRAPH_OUTCOME_FALLBACK, reason="timeout", spent_seconds=1.0)
+    with grpc.insecure_channel(farm.address) as channel:
+        CompileServiceStub(channel).Report(ReportRequest(graphs=[hit, fallback]))
+    said = " ".join(farm.ask("status").split())
+    assert "clients 2 graphs, 1 fallbacks, 0 not sent to the farm" in said
+    assert "75 s of compiling avoided for 3.00 s of waiting, fetching and loading" in said
 
 
 def test_the_status_tells_what_the_farm_is_ready_for(farm: Farm) -> None:

@@ -23,11 +23,24 @@ def test_without_options_the_defaults_hold() -> None:
 def test_every_option_reaches_the_gateway() -> None:
     given = config(
         *("--listen", "[::]:1", "--insecure"),
+        *("--metrics-listen", "127.0.0.1:9100"),
         *("--queue-limit", "7", "--tenant-limit", "3", "--orphan-grace", "0"),
     )
     assert given == GatewayConfig(
-        listen="[::]:1", insecure=True, max_queued_jobs=7, max_queued_jobs_of_tenant=3, orphan_seconds=0.0
+        listen="[::]:1",
+        metrics_listen="127.0.0.1:9100",
+        insecure=True,
+        max_queued_jobs=7,
+        max_queued_jobs_of_tenant=3,
+        orphan_seconds=0.0,
     )
+
+
+def test_the_store_can_be_limited() -> None:
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    assert parser.parse_args([]).store_size_limit is None
+    assert parser.parse_args(["--store-size-limit", "50GB"]).store_size_limit == 50 * 10**9
 
 
 @pytest.mark.parametrize("option", ["--queue-limit", "--tenant-limit"])

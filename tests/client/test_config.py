@@ -14,10 +14,13 @@ def test_the_environment_is_read() -> None:
             "COMPILEFARM_ADDRESS": "farm:7077",
             "COMPILEFARM_ON_MISS": "local",
             "COMPILEFARM_PRIORITY": "background",
+            "COMPILEFARM_TENANT": "search",
             "COMPILEFARM_TIMEOUT_SECONDS": "12.5",
         }
     )
-    assert config == ClientConfig(address="farm:7077", on_miss="local", priority="background", timeout_seconds=12.5)
+    assert config == ClientConfig(
+        address="farm:7077", on_miss="local", priority="background", tenant="search", timeout_seconds=12.5
+    )
 
 
 def test_defaults() -> None:
@@ -33,6 +36,8 @@ def test_defaults() -> None:
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_ONMISS": "local"}, "COMPILEFARM_ONMISS; known are COMPI"),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_ON_MISS": "never"}, "'never': use one of wait, local"),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_PRIORITY": "high"}, "priority is 'high': use one of int"),
+        ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TENANT": "a team"}, "'a team': use at most 100 ASCII"),
+        ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TENANT": "x" * 101}, "use at most 100 ASCII"),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TIMEOUT_SECONDS": "1m"}, "'1m': use a number of seconds"),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TIMEOUT_SECONDS": "0"}, "above zero"),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TIMEOUT_SECONDS": "nan"}, "above zero"),

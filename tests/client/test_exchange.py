@@ -306,6 +306,10 @@ def test_a_farm_that_takes_no_new_jobs_is_not_waited_for_so_long(script: Script)
         script.refuse_compile("UNAVAILABLE", reason="draining")
     assert where(program) == "local"
     assert script.clock.waits == [1.0, 3.0]
+    # No scripted answer: the farm is not asked.
+    assert where(script.start()) == "local"
+    assert {record.reason for record in script.ledger.records()} == {"draining"}
+    assert "the next attempt is in 30 s" in script.ledger.records()[1].message
 
 
 def test_a_farm_that_breaks_three_times_is_left_alone_for_a_while(script: Script) -> None:

@@ -87,9 +87,12 @@ def test_stats_is_a_list_of_this_process() -> None:
             "compilefarm: graph 3 block (412 nodes) hit: wait 0.50 s, load 0.25 s; 1.23 MB fetched, key abc-def",
         ),
         (
-            GraphRecord(number=0, name="", nodes=2, outcome="fallback", reason="busy", message="queue\nfull"),
+            GraphRecord(
+                number=0, name="", nodes=2, outcome="fallback", reason="busy", message="queue\nfull", request_id="ab12"
+            ),
             logging.WARNING,
-            "compilefarm: graph 0 (2 nodes) is compiled locally, no artifact from the farm [busy]: queue full",
+            "compilefarm: graph 0 (2 nodes) is compiled locally, no artifact from the farm [busy]: queue full "
+            "(request ab12)",
         ),
         (
             GraphRecord(number=0, name="", nodes=2, outcome="bypass", reason="dynamic_shapes", message="s0"),

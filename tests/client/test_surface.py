@@ -26,6 +26,7 @@ def test_public_names() -> None:
         "address",
         "on_miss",
         "priority",
+        "tenant",
         "timeout_seconds",
         "connect_timeout_seconds",
         "on_progress",

@@ -31,7 +31,7 @@ class EagerRuntime(FakeRuntime):
         self.options.append(dict(options))
         return super().encode(FakeGraphModule(graph_module.code), example_inputs, options=options)
 
-    def load(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
         program: Program = self.graphs[-1].forward
         return program
 
@@ -121,7 +121,7 @@ def test_the_entry_point_reads_the_environment(
         model = torch.compile(torch.nn.Linear(4, 4), backend="compilefarm", mode="max-autotune-no-cudagraphs")
         assert model(torch.randn(2, 4)).shape == (2, 4)
         torch._dynamo.reset()
-    assert made == [(address, {"on_miss": "wait", "priority": "background", "timeout_seconds": 30.0})]
+    assert made == [(address, {"on_miss": "wait", "priority": "background", "tenant": "", "timeout_seconds": 30.0})]
     assert len(runtime.graphs) == 2
     entry_point._farm_of_process().close()
 

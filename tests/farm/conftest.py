@@ -12,7 +12,8 @@ from .serving import ServedFarm, serve
 
 @pytest.fixture(scope="session")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
-    with serve(tmp_path_factory.mktemp("farm")) as served:
+    options = ("--log-format", "json", "--metrics-listen", "127.0.0.1:0")
+    with serve(tmp_path_factory.mktemp("farm"), options) as served:
         yield served
 
 

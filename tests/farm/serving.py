@@ -38,6 +38,10 @@ class ServedFarm:
         # 64-bit numbers are strings in JSON, and zero is left out.
         return int(self.status().get("counters", {}).get(name, 0))
 
+    def log_lines(self) -> list[dict[str, str]]:
+        """The log, if it is written as JSON."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
     def children(self) -> set[int]:
         return descendants(self.process.pid)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 
 from compilefarm.artifact.environment import describe_environment
 from compilefarm.core.errors import REASON_KEY
+from compilefarm.core.metadata import REQUEST_KEY
 from compilefarm.graph.encode import encode_job
 from compilefarm.v1.compile_service_pb2 import CompileRequest, CompileResponse
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
@@ -49,9 +51,10 @@ def until_compiling(events: grpc.CallIterator) -> None:
     raise AssertionError("the stream ended before the compile began")
 
 
-def compiling(channel: grpc.Channel, wanted: Job) -> grpc.CallIterator:
+def compiling(channel: grpc.Channel, wanted: Job, *, request_id: str = "") -> grpc.CallIterator:
     """A call whose job has reached a worker."""
-    events = CompileServiceStub(channel).Compile(CompileRequest(job=wanted))
+    metadata = ((REQUEST_KEY, request_id),)
+    events = CompileServiceStub(channel).Compile(CompileRequest(job=wanted), metadata=metadata)
     until_compiling(events)
     return events
 
@@ -76,13 +79,29 @@ def test_a_signal_ends_streams_and_leaves_no_process(tmp_path: Path, number: sig
 def test_a_killed_child_costs_a_second_attempt(farm: ServedFarm) -> None:
     with grpc.insecure_channel(farm.address) as channel:
         children = farm.children()
-        events = compiling(channel, job(12))
+        events = compiling(channel, job(12), request_id="pod-7")
         # The spare that was there before has the job now.
         for pid in children:
             os.kill(pid, signal.SIGKILL)
         responses: list[CompileResponse] = list(events)
     assert responses[-1].finished.HasField("manifest")
     assert farm.process.poll() is None
+    lines = [line for line in farm.log_lines() if line.get("request") == "pod-7"]
+    told = {line["logger"]: line for line in lines}
+    assert "was killed by SIGKILL" in told["compilefarm.worker.supervisor"]["message"]
+    assert {line["job"] for line in lines} == {responses[-1].finished.manifest.key}
+
+
+def test_the_figures_are_served(farm: ServedFarm) -> None:
+    with grpc.insecure_channel(farm.address) as channel:
+        list(CompileServiceStub(channel).Compile(CompileRequest(job=job(15))))
+    (address,) = (
+        line["message"].removeprefix("metrics are at ") for line in farm.log_lines() if "metrics are" in line["message"]
+    )
+    with urllib.request.urlopen(address, timeout=30) as response:
+        figures = response.read().decode()
+    assert 'compilefarm_phase_seconds_count{outcome="compiled",phase="compiling"}' in figures
+    assert 'compilefarm_workers{state="failed"} 0.0' in figures
 
 
 def test_another_torch_is_refused_by_name(farm: ServedFarm) -> None:

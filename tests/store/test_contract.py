@@ -15,6 +15,7 @@ from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.graph_pb2 import OPERATOR_LE, Expression, Operation
+from tests.store.s3_server import S3Server
 
 KEY = sample_key("job")
 
@@ -182,3 +183,9 @@ class TestDirectory(ArtifactStoreContract):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> ArtifactStore:
         return await open_store(str(tmp_path / "store"))
+
+
+class TestS3(ArtifactStoreContract):
+    @pytest.fixture
+    async def store(self, s3: S3Server, request: pytest.FixtureRequest) -> ArtifactStore:
+        return await open_store(s3.location(f"contract/{digest_of(request.node.name.encode())[:16]}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import shutil
 import signal
@@ -16,12 +17,16 @@ import pytest
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.layout import blob_path, manifest_path
-from compilefarm.store.local import ABANDONED_AFTER_SECONDS
+from compilefarm.store.local import ABANDONED_AFTER_SECONDS, LOCK
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 
 KEY = sample_key("job")
 KILLED_WRITER = Path(__file__).parent / "killed_writer.py"
+
+
+def staging_files(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if "#" in path.name]
 
 
 async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -43,7 +48,7 @@ async def test_makes_the_directory_and_its_parents(tmp_path: Path, monkeypatch: 
 
 async def test_leaves_nothing_of_its_trial_write(tmp_path: Path) -> None:
     await open_store(str(tmp_path))
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [LOCK]
 
 
 @pytest.mark.parametrize(("name", "why"), [("file", "File exists"), ("file/below", "Not a directory")])
@@ -53,9 +58,9 @@ async def test_a_place_that_cannot_be_a_directory_is_named(tmp_path: Path, name:
         await open_store(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("location", ["", "s3://bucket/prefix", "file:///tmp/store", "memory:store"])
+@pytest.mark.parametrize("location", ["", "gs://bucket/prefix", "file:///tmp/store", "memory:store"])
 async def test_a_location_of_another_kind_is_refused_with_what_is_supported(location: str) -> None:
-    with pytest.raises(StoreUnavailable, match=r"name a directory, or 'memory:'"):
+    with pytest.raises(StoreUnavailable, match=r"name a directory, s3://BUCKET/PREFIX, or 'memory:'"):
         await open_store(location)
 
 
@@ -70,21 +75,35 @@ async def test_a_directory_that_went_away_is_unavailable_and_named(tmp_path: Pat
         await store.find_manifest(KEY)
 
 
-@pytest.mark.parametrize("step", range(4))
-async def test_a_kill_during_a_write_leaves_a_miss_or_the_whole_artifact(tmp_path: Path, step: int) -> None:
-    command = [sys.executable, KILLED_WRITER, tmp_path, str(step)]
-    writer = await asyncio.to_thread(subprocess.run, command, check=False)
-    assert writer.returncode == -signal.SIGKILL
+async def test_what_was_acknowledged_survives_a_kill_at_any_step_of_a_write(tmp_path: Path) -> None:
+    command = [sys.executable, KILLED_WRITER, tmp_path]
+    writers = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
+    ends = [json.loads(line) for line in writers.stdout.splitlines()]
+    *killed, last = ends
+    assert {end["code"] for end in killed} == {-signal.SIGKILL}
+    assert {step for end in killed for step in end["before"]} >= {
+        "before mkdir", "before open", "before fsync", "before link", "before unlink",
+    }  # fmt: skip
+    assert last["acknowledged"] == [digest_of(b"blob")] * 2 + [KEY] * 2
     artifact = sample_artifact(KEY)
-    store = await open_store(str(tmp_path))
-    # The third write is the manifest's: every blob is there before it, and the artifact after it.
-    assert await store.find_manifest(KEY) == (artifact.manifest if step == 3 else None)
-    assert (await store.find_missing(list(artifact.blobs)) == []) == (step >= 2)
-    await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
-    assert await store.find_manifest(KEY) == artifact.manifest
+    for number, end in enumerate(ends):
+        root = tmp_path / str(number)
+        store = await open_store(str(root))
+        assert staging_files(root) == []
+        found = await store.find_manifest(KEY)
+        if KEY in end["acknowledged"]:
+            assert found == artifact.manifest
+        if digest_of(b"blob") in end["acknowledged"]:
+            assert await store.get_blob(digest_of(b"blob")) == b"blob"
+        if found is not None:
+            assert {digest: await store.get_blob(digest) for digest in artifact.blobs} == artifact.blobs
+        await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+        assert await store.find_manifest(KEY) == artifact.manifest
+        usage = await store.usage()
+        assert (usage.artifacts, usage.corrupt_blobs, usage.corrupt_manifests) == (1, 0, 0)
 
 
-async def test_sweeps_what_a_killed_process_left_and_nothing_else(tmp_path: Path) -> None:
+async def test_sweeps_only_what_is_old_while_another_service_has_the_store_open(tmp_path: Path) -> None:
     digest = digest_of(b"content")
     store = await open_store(str(tmp_path))
     await store.put_blob(b"content", digest=digest)
@@ -118,24 +137,55 @@ async def test_writes_while_another_process_has_a_staging_file_of_that_name(tmp_
     assert (await store.usage()).blobs == 1
 
 
-async def test_flushes_the_file_and_every_folder_above_before_it_acknowledges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What is flushed to disk, in order."""
+    places: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: places.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    return places
+
+
+async def test_a_blob_is_flushed_before_it_is_seen_and_its_name_before_it_is_acknowledged(
+    tmp_path: Path, flushed: list[Path]
 ) -> None:
     store = await open_store(str(tmp_path))
-    flushed: list[Path] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(Path(f"/proc/self/fd/{descriptor}").resolve()))
+    flushed.clear()
     await store.put_blob(b"content", digest=digest_of(b"content"))
     blob = tmp_path / blob_path(digest_of(b"content"))
-    assert flushed == [blob, blob.parent, blob.parent.parent, tmp_path]
+    staging, *others = flushed
+    assert staging.name.startswith(f"{blob.name}#")
+    assert others == [blob, blob.parent, blob.parent.parent, tmp_path]
 
 
-async def test_a_disk_that_cannot_flush_is_not_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(descriptor: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    store = await open_store(str(tmp_path))
-    monkeypatch.setattr(os, "fsync", fail)
+async def test_what_another_process_wrote_is_flushed_before_it_is_acknowledged(
+    tmp_path: Path, flushed: list[Path]
+) -> None:
     artifact = sample_artifact(KEY)
-    with pytest.raises(StoreUnavailable, match=f"{tmp_path} could not flush .*Input/output error"):
-        await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
-    assert await store.find_manifest(KEY) is None
+    before = await open_store(str(tmp_path))
+    await before.put_artifact(artifact.manifest, blobs=artifact.blobs)
+    store = await open_store(str(tmp_path))
+    flushed.clear()
+    await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+    assert {tmp_path / blob_path(digest) for digest in artifact.blobs} <= set(flushed)
+    assert tmp_path / manifest_path(KEY, variant=0) in flushed
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+async def test_a_disk_that_fails_is_named_and_nothing_is_acknowledged_until_it_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    kept, late = sample_artifact(KEY), sample_artifact(sample_key("late"), program=b"late")
+    store = await open_store(str(tmp_path))
+    await store.put_artifact(kept.manifest, blobs=kept.blobs)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreUnavailable, match=f"{tmp_path} could not write .*: {os.strerror(code)}; check"):
+        await store.put_artifact(late.manifest, blobs=late.blobs)
+    assert await store.find_manifest(late.manifest.key) is None
+    assert await store.find_manifest(KEY) == kept.manifest
+    assert staging_files(tmp_path) == []
+    monkeypatch.undo()
+    await store.put_artifact(late.manifest, blobs=late.blobs)
+    assert await store.find_manifest(late.manifest.key) == late.manifest

@@ -14,7 +14,7 @@ from compilefarm.core.errors import Unreachable
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 
 # An operator waits; a pod would not.
-_TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +30,27 @@ def admin(arguments: argparse.Namespace) -> Iterator[AdminServiceStub]:
         Unreachable: none was named, or nobody answers there.
         FarmError: what the farm says to a call.
     """
+    with admin_at(_named(arguments)) as service:
+        yield service
+
+
+@contextmanager
+def connection(arguments: argparse.Namespace) -> Iterator[Connection]:
+    """A connection to the farm that was named.
+
+    Raises:
+        As `admin`.
+    """
+    with connection_to(_named(arguments)) as connected:
+        yield connected
+
+
+def _named(arguments: argparse.Namespace) -> str:
     try:
         address = arguments.address or read_address(os.environ)
     except ConfigurationError as error:
         raise Unreachable(f"{error}; or pass --address") from None
-    with admin_at(address) as service:
-        yield service
+    return str(address)
 
 
 @contextmanager
@@ -46,13 +61,20 @@ def admin_at(address: str) -> Iterator[AdminServiceStub]:
         Unreachable: nobody answers there.
         FarmError: what the farm says to a call.
     """
+    with connection_to(address) as connected:
+        yield AdminServiceStub(connected.line().channel)
+
+
+@contextmanager
+def connection_to(address: str) -> Iterator[Connection]:
+    """A connection to the farm at an address; calls within it fail as `admin_at` says."""
     try:
-        config = ClientConfig(address=address, timeout_seconds=_TIMEOUT_SECONDS)
+        config = ClientConfig(address=address, timeout_seconds=TIMEOUT_SECONDS)
     except ConfigurationError as error:
         raise Unreachable(str(error)) from None
     connection = Connection(config, clock=SystemClock())
     try:
         with connection.calls():
-            yield AdminServiceStub(connection.line().channel)
+            yield connection
     finally:
         connection.close()

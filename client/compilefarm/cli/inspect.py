@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import re
+from pathlib import Path
 
 from google.protobuf import json_format
 from rich.console import Console
 from rich.table import Column, Table
 
-from compilefarm.cli.farm import add_address, admin
+from compilefarm.artifact.blobs import unpack
+from compilefarm.cli.farm import TIMEOUT_SECONDS, add_address, connection
 from compilefarm.cli.words import console, seconds_words, size_words
+from compilefarm.client.blobs import fetch
+from compilefarm.client.clock import Budget, SystemClock
+from compilefarm.client.connection import Connection
 from compilefarm.core.environments import describe
+from compilefarm.core.errors import CorruptArtifact, NotStored
 from compilefarm.core.expressions import say
 from compilefarm.v1.admin_service_pb2 import InspectRequest
+from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from compilefarm.v1.job_pb2 import Phase
-from compilefarm.v1.manifest_pb2 import Blob, Manifest, Verification
+from compilefarm.v1.manifest_pb2 import Blob, Manifest, Sources, Verification
+
+# No step up, nothing hidden, no root.
+_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,17 +33,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", metavar="KEY", help="a key, or a beginning of it that fits only one")
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print compilefarm.v1.Manifest as JSON")
+    parser.add_argument(
+        "--source", type=Path, metavar="DIR", help="also write what the artifact was made of: Inductor's code, kernels"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints what is stored under a key."""
-    with admin(arguments) as service:
-        manifest = service.Inspect(InspectRequest(key=arguments.key)).manifest
+    with connection(arguments) as farm:
+        manifest = AdminServiceStub(farm.line().channel).Inspect(InspectRequest(key=arguments.key)).manifest
+        if arguments.source is not None:
+            write_sources(manifest, farm, folder=arguments.source)
     if arguments.json:
         print(json_format.MessageToJson(manifest, preserving_proto_field_name=True))
     else:
         show(manifest, console())
     return 0
+
+
+def write_sources(manifest: Manifest, farm: Connection, *, folder: Path) -> None:
+    """Fetches what an artifact was made of, and writes it below a folder.
+
+    Raises:
+        NotStored: the artifact has none.
+        CorruptArtifact: what came cannot be written below the folder.
+    """
+    if not manifest.HasField("sources"):
+        raise NotStored(f"{manifest.key} was stored without its sources")
+    blob = manifest.sources
+    stored = fetch([blob], connection=farm, budget=Budget(TIMEOUT_SECONDS, clock=SystemClock()))
+    for file in Sources.FromString(unpack(blob, stored[blob.digest])).files:
+        if not _PATH.fullmatch(file.path):
+            raise CorruptArtifact(f"{file.path!r} is no path for a file of sources")
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.text)
 
 
 def show(manifest: Manifest, to: Console) -> None:
@@ -48,6 +83,8 @@ def show(manifest: Manifest, to: Console) -> None:
     facts.add_row("program", _blob_words(manifest.program))
     for library in manifest.libraries:
         facts.add_row("  library", f"{library.name[:16]}  {_blob_words(library.blob)}")
+    if manifest.HasField("sources"):
+        facts.add_row("sources", f"{_blob_words(manifest.sources)} (--source DIR)")
     facts.add_row("guards", "; ".join(map(say, manifest.guards)) or "none: every call that Dynamo lets through fits")
     for timing in manifest.timings:
         facts.add_row(Phase.Name(timing.phase).removeprefix("PHASE_").lower(), seconds_words(timing.seconds))

@@ -11,9 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from compilefarm.cli.sizes import size
 from compilefarm.core.errors import FarmError
 from compilefarm.service.app import Gateway
 from compilefarm.service.config import GatewayConfig
+from compilefarm.service.logs import FORMATTERS
 from compilefarm.store.opening import open_store
 from compilefarm.worker.pool import LocalPool, PoolSettings
 
@@ -27,7 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     option = parser.add_argument
     option("--listen", default=_DEFAULTS.listen, metavar="HOST:PORT", help="default: %(default)s; port 0: any free one")
-    option("--store", default=str(_default_store()), metavar="DIR", help="keep artifacts there; default: %(default)s")
+    option(
+        "--store",
+        default=str(_default_store()),
+        metavar="STORE",
+        help="keep artifacts there: a directory, or s3://BUCKET/PREFIX?endpoint=URL; default: %(default)s",
+    )
+    option(
+        "--store-size-limit",
+        type=size,
+        metavar="SIZE",
+        help="evict what was used least recently when the store is larger, for example 50GB; default: keep all",
+    )
     option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="compile for; auto: GPUs if there are any")
     option("--slots", type=_positive, default=1, metavar="N", help="compiles at a time; per GPU on CUDA; default: 1")
     option(
@@ -91,12 +104,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take graphs with Triton kernels of users; these are source code, which workers run",
     )
+    option(
+        "--metrics-listen",
+        default=_DEFAULTS.metrics_listen,
+        metavar="HOST:PORT",
+        help="serve figures for Prometheus there, at /metrics; default: nowhere",
+    )
+    option("--log-format", choices=tuple(FORMATTERS), default="text", help="of log lines; default: %(default)s")
     option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _set_up_log(arguments.log_format)
     try:
         return asyncio.run(_serve(arguments))
     except (FarmError, RuntimeError) as error:
@@ -104,10 +124,17 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
 
 
+def _set_up_log(log_format: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(FORMATTERS[log_format]())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
 def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
     """What the options say about the gateway."""
     return GatewayConfig(
         listen=arguments.listen,
+        metrics_listen=arguments.metrics_listen,
         insecure=arguments.insecure,
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
@@ -120,10 +147,11 @@ async def _serve(arguments: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    log.info("starting workers; artifacts are kept in %s", arguments.store)
+    store = await open_store(arguments.store, size_limit_bytes=arguments.store_size_limit)
+    log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
     gateway = Gateway(
         gateway_config(arguments),
-        store=await open_store(arguments.store),
+        store=store,
         pool=LocalPool(
             PoolSettings(
                 cuda_devices=await asyncio.to_thread(_cuda_devices, arguments.device),
@@ -147,6 +175,8 @@ async def _serve(arguments: argparse.Namespace) -> int:
             return 0
         starting.result()
         print(f"{READY_LINE}{gateway.address}", flush=True)
+        if gateway.metrics_address:
+            log.info("metrics are at http://%s/metrics", gateway.metrics_address)
         await stopping
         return 0
     finally:

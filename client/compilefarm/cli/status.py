@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from compilefarm.cli.farm import add_address, admin
-from compilefarm.cli.words import console, enum_words, size_words
+from compilefarm.cli.words import console, enum_words, seconds_words, size_words
 from compilefarm.cli.workers import table_of
 from compilefarm.v1.admin_service_pb2 import FarmState, StatusRequest, StatusResponse
 
@@ -47,8 +47,20 @@ def show(status: StatusResponse, to: Console) -> None:
     facts.add_row("compiles", f"{counters.compiled} finished, {counters.failed} failed")
     if status.quarantined_keys:
         facts.add_row("quarantine", f"{status.quarantined_keys}; compilefarm jobs --quarantined says why")
+    reports = status.reports
+    if reports.graphs:
+        facts.add_row(
+            "clients",
+            f"{reports.graphs} graphs, {reports.fallbacks} fallbacks, {reports.bypasses} not sent to the farm",
+        )
+        avoided, spent = seconds_words(reports.avoided_seconds), seconds_words(reports.spent_seconds)
+        facts.add_row("", f"{avoided} of compiling avoided for {spent} of waiting, fetching and loading")
     facts.add_row("store", f"{store.artifacts} artifacts, {store.blobs} blobs, {size_words(store.size_bytes)}")
     facts.add_row("", store.location)
-    if store.corrupt_blobs:
-        facts.add_row("", f"{store.corrupt_blobs} blobs were found damaged and set aside")
+    if store.HasField("size_limit_bytes"):
+        evicted = f"{store.evicted_artifacts} artifacts evicted"
+        facts.add_row("", f"limited to {size_words(store.size_limit_bytes)}, {evicted}")
+    damaged = store.corrupt_blobs + store.corrupt_manifests
+    if damaged:
+        facts.add_row("", f"{damaged} blobs or manifests were found damaged and set aside")
     to.print(facts)

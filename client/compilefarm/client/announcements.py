@@ -27,7 +27,8 @@ def _line(record: GraphRecord) -> str:
     graph = f"compilefarm: graph {record.number}{f' {record.name}' if record.name else ''} ({record.nodes} nodes)"
     if record.outcome in _WHY_LOCAL:
         why = _WHY_LOCAL[record.outcome]
-        return f"{graph} is compiled locally, {why} [{record.reason}]: {' '.join(record.message.split())}"
+        request = f" (request {record.request_id})" if record.outcome == "fallback" else ""
+        return f"{graph} is compiled locally, {why} [{record.reason}]: {' '.join(record.message.split())}{request}"
     seconds = ", ".join(f"{phase} {spent:.2f} s" for phase, spent in record.seconds.items())
     megabytes = record.bytes_fetched / 1e6
     return f"{graph} {record.outcome}: {seconds}; {megabytes:.2f} MB fetched, key {record.key}"

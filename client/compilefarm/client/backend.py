@@ -40,6 +40,7 @@ def _farm_of_process() -> Farm:
                 config.address,
                 on_miss=config.on_miss,
                 priority=config.priority,
+                tenant=config.tenant,
                 timeout_seconds=config.timeout_seconds,
             )
         return _farm

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from compilefarm.core.metadata import LONGEST_TENANT
+
 OnMiss = Literal["wait", "local", "error"]
 Priority = Literal["interactive", "background", "prewarm"]
 
@@ -14,17 +16,20 @@ ADDRESS = "COMPILEFARM_ADDRESS"
 ON_MISS = "COMPILEFARM_ON_MISS"
 TIMEOUT_SECONDS = "COMPILEFARM_TIMEOUT_SECONDS"
 PRIORITY = "COMPILEFARM_PRIORITY"
+TENANT = "COMPILEFARM_TENANT"
 DEFAULT_ON_MISS: OnMiss = "wait"
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_PRIORITY: Priority = "interactive"
+DEFAULT_TENANT = ""
 DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
 
-_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY)
+_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT)
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
 # (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
 _FROM_KUBERNETES = re.compile(
     r"COMPILEFARM(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_[A-Z]+(_[A-Z]+)?)?)"
 )
+_TENANT = re.compile(rf"[!-~]{{0,{LONGEST_TENANT}}}")
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 
@@ -43,6 +48,7 @@ class ClientConfig:
         priority: how urgent compiles are to the farm. "interactive": somebody waits; "background": they come after
             those; "prewarm": they may be wanted later, make room for interactive ones, and are done although this
             client goes away.
+        tenant: for whom graphs are compiled, such as a team; the farm shares its workers evenly among tenants.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take.
         retry_connect_seconds: how long an address at which nobody answered is left alone.
@@ -51,6 +57,7 @@ class ClientConfig:
     address: str
     on_miss: OnMiss = DEFAULT_ON_MISS
     priority: Priority = DEFAULT_PRIORITY
+    tenant: str = DEFAULT_TENANT
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS
     retry_connect_seconds: float = 30.0
@@ -60,6 +67,10 @@ class ClientConfig:
         for name, known in (("on_miss", get_args(OnMiss)), ("priority", get_args(Priority))):
             if getattr(self, name) not in known:
                 raise ConfigurationError(f"{name} is {getattr(self, name)!r}: use one of {', '.join(known)}")
+        if not _TENANT.fullmatch(self.tenant):
+            raise ConfigurationError(
+                f"tenant is {self.tenant[:200]!r}: use at most {LONGEST_TENANT} ASCII characters, without spaces"
+            )
         for name in ("timeout_seconds", "connect_timeout_seconds", "retry_connect_seconds"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: use a number of seconds above zero")
@@ -96,6 +107,7 @@ def read_config(environ: Mapping[str, str]) -> ClientConfig:
         address=read_address(environ),
         on_miss=environ.get(ON_MISS, DEFAULT_ON_MISS),  # type: ignore[arg-type]  # checked when it is made
         priority=environ.get(PRIORITY, DEFAULT_PRIORITY),  # type: ignore[arg-type]  # likewise
+        tenant=environ.get(TENANT, DEFAULT_TENANT),
         timeout_seconds=_seconds(environ),
     )
 

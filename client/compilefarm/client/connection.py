@@ -13,14 +13,14 @@ import grpc
 from compilefarm.client.clock import Clock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.refusals import error_of
-from compilefarm.core.errors import FarmError, NotAFarm, OutOfTime, Unreachable
+from compilefarm.core.errors import Draining, FarmError, NotAFarm, OutOfTime, Unreachable
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 
 OpenChannel = Callable[[ClientConfig], grpc.Channel]
 
-_NOBODY = (Unreachable, NotAFarm)
+_NOBODY = (Draining, NotAFarm, Unreachable)
 # GRPC_ENABLE_FORK_SUPPORT as grpcio reads it when it is imported.
 _FORK_SUPPORT = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "1").lower() in ("1", "true", "yes")
 
@@ -89,6 +89,10 @@ class Connection:
                 state.line = self._connect(state)
             return state.line
 
+    def find_line(self) -> Line | None:
+        """The line, if there is one: nothing is tried, and nobody waits."""
+        return self._state().line
+
     @contextmanager
     def calls(self) -> Iterator[None]:
         """Turns what grpc raises inside into FarmErrors."""
@@ -98,7 +102,7 @@ class Connection:
             raise error_of(refusal, address=self._config.address) from None
 
     def give_up(self, error: FarmError) -> None:
-        """Leaves the address alone for a while, if the error says that nobody is there."""
+        """Leaves the address alone for a while, if the error says that nobody is there, or nobody who stays."""
         if isinstance(error, _NOBODY):
             state = self._state()
             with state.lock:

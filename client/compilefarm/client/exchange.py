@@ -11,7 +11,7 @@ from compilefarm.client.config import Priority
 from compilefarm.client.connection import Connection
 from compilefarm.client.records import Entry, Outcome
 from compilefarm.client.runtime import Encoded, Runtime
-from compilefarm.core.artifacts import blobs_of, check_guards
+from compilefarm.core.artifacts import blobs_to_run, check_guards
 from compilefarm.core.errors import (
     Busy,
     Draining,
@@ -23,6 +23,7 @@ from compilefarm.core.errors import (
     WorkerLost,
 )
 from compilefarm.core.keys import key_of
+from compilefarm.core.metadata import REQUEST_KEY, TENANT_KEY
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -87,6 +88,7 @@ class Exchange:
         runtime: gets ready for loading while the farm works.
         budget: what the talk may take.
         priority: how urgent a compile is.
+        tenant: for whom it is; empty if that is not said.
         entry: where it is noted.
     """
 
@@ -98,6 +100,7 @@ class Exchange:
         runtime: Runtime,
         budget: Budget,
         priority: Priority,
+        tenant: str,
         entry: Entry,
     ) -> None:
         self._encoded = encoded
@@ -106,6 +109,8 @@ class Exchange:
         self._budget = budget
         self._priority = _PRIORITIES[priority]
         self._entry = entry
+        told = {REQUEST_KEY: entry.record.request_id, TENANT_KEY: tenant}
+        self._metadata = tuple((key, value) for key, value in told.items() if value)
         self._is_accepted = False
 
     def look_up(self) -> Delivery:
@@ -168,7 +173,7 @@ class Exchange:
         line = self._connection.line()
         self._entry.count(sent=request.ByteSize())
         with self._connection.calls():
-            call = line.compiles.Lookup.future(request, timeout=self._budget.left())
+            call = line.compiles.Lookup.future(request, timeout=self._budget.left(), metadata=self._metadata)
             try:
                 self._runtime.preload()
                 return call.result().manifest
@@ -180,7 +185,7 @@ class Exchange:
         line = self._connection.line()
         self._entry.count(sent=request.ByteSize())
         with self._connection.calls():
-            call = line.compiles.Compile(request, timeout=self._budget.left())
+            call = line.compiles.Compile(request, timeout=self._budget.left(), metadata=self._metadata)
             try:
                 # gRPC's own threads send the request and receive the first events meanwhile.
                 self._runtime.preload()
@@ -206,7 +211,7 @@ class Exchange:
         self._runtime.check_fits(manifest, self._encoded.job.environment)
         check_guards(manifest, self._encoded.job)
         with self._entry.phase("fetch"):
-            blobs = fetch(blobs_of(manifest), connection=self._connection, budget=self._budget)
+            blobs = fetch(blobs_to_run(manifest), connection=self._connection, budget=self._budget)
         self._entry.count(fetched=sum(map(len, blobs.values())))
         return Delivery(outcome=outcome, manifest=manifest, blobs=blobs)
 

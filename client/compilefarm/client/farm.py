@@ -13,6 +13,7 @@ from compilefarm.client.config import (
     DEFAULT_CONNECT_TIMEOUT_SECONDS,
     DEFAULT_ON_MISS,
     DEFAULT_PRIORITY,
+    DEFAULT_TENANT,
     DEFAULT_TIMEOUT_SECONDS,
     ClientConfig,
     OnMiss,
@@ -23,7 +24,9 @@ from compilefarm.client.connection import Connection, OpenChannel, open_channel
 from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
 from compilefarm.client.outputs import first_of, passing_held, returning_tuple, returns_one_value
 from compilefarm.client.records import PROCESS_LEDGER, Entry, Ledger, Outcome
+from compilefarm.client.reports import Reporter
 from compilefarm.client.runtime import Options, Program, Runtime, TorchRuntime, merge_options
+from compilefarm.core.artifacts import compile_seconds_of
 from compilefarm.core.errors import FarmError, NotAllowed, NotStored
 from compilefarm.graph.bypass import Bypass
 
@@ -58,6 +61,7 @@ class Farm:
             or raise an "error". With "error" nothing is ever compiled here: what the farm cannot give raises.
         priority: how urgent compiles are to the farm: "interactive", "background" after those, or "prewarm", which make
             room for interactive ones and are done although this process goes away.
+        tenant: for whom graphs are compiled, such as a team: the farm shares its workers evenly among tenants.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
         on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
@@ -74,6 +78,7 @@ class Farm:
         *,
         on_miss: OnMiss = DEFAULT_ON_MISS,
         priority: Priority = DEFAULT_PRIORITY,
+        tenant: str = DEFAULT_TENANT,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
         on_progress: OnProgress = _ignore_progress,
@@ -83,12 +88,14 @@ class Farm:
             address=read_address(os.environ) if address is None else address,
             on_miss=on_miss,
             priority=priority,
+            tenant=tenant,
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
         )
         self._on_progress = on_progress
         self._around = surroundings or Surroundings()
         self._connection = Connection(self._config, clock=self._around.clock, open_channel=self._around.open_channel)
+        self._reporter = Reporter(self._connection)
 
     def backend(
         self,
@@ -138,6 +145,14 @@ class Farm:
     def _obtain(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, name: str) -> Program:
         entry = self._around.ledger.open(name=name, nodes=len(graph_module.graph.nodes), clock=self._around.clock)
         try:
+            return self._from_farm_or_here(graph_module, example_inputs, options=options, entry=entry)
+        finally:
+            self._reporter.report(entry.record)
+
+    def _from_farm_or_here(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, entry: Entry
+    ) -> Program:
+        try:
             return self._from_farm(graph_module, example_inputs, options=options, entry=entry)
         except NotAllowed as error:
             entry.close(None, reason=error.reason, message=str(error))
@@ -168,6 +183,7 @@ class Farm:
             runtime=around.runtime,
             budget=Budget(self._config.timeout_seconds, clock=around.clock),
             priority=self._config.priority,
+            tenant=self._config.tenant,
             entry=entry,
         )
         if self._config.on_miss == "wait":
@@ -175,9 +191,10 @@ class Farm:
         else:
             delivery = exchange.look_up()
         with entry.phase("load"):
-            program = around.runtime.load(delivery.manifest, blobs=delivery.blobs)
+            program = around.runtime.load(encoded, delivery.manifest, blobs=delivery.blobs)
             around.runtime.put_guards(encoded, delivery.manifest)
             program = passing_held(program, encoded.held)
+        entry.credit(compile_seconds_of(delivery.manifest))
         entry.close(delivery.outcome)
         announce(entry.record)
         return _timing_first_call(program, entry=entry)

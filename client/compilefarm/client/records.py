@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ class GraphRecord:
             answer, "local" is a compile here, "first_call" the first call of a loaded artifact.
         bytes_sent: job and tensors.
         bytes_fetched: blobs of the artifact.
+        compile_seconds: what the worker took to compile and tune the artifact that was loaded; zero without one.
+        request_id: what the log of the farm calls the request.
     """
 
     number: int
@@ -45,6 +48,8 @@ class GraphRecord:
     seconds: Mapping[Phase, float] = field(default_factory=dict)
     bytes_sent: int = 0
     bytes_fetched: int = 0
+    compile_seconds: float = 0.0
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,9 @@ class Ledger:
 
     def open(self, *, name: str, nodes: int, clock: Clock) -> Entry:
         """Begins the record of a graph."""
-        return Entry(GraphRecord(number=next(self._numbers), name=name, nodes=nodes), ledger=self, clock=clock)
+        request_id = secrets.token_hex(8)
+        record = GraphRecord(number=next(self._numbers), name=name, nodes=nodes, request_id=request_id)
+        return Entry(record, ledger=self, clock=clock)
 
     def put(self, record: GraphRecord) -> None:
         """Keeps a record in place of the one with the same number."""
@@ -111,6 +118,10 @@ class Entry:
         """Adds bytes moved."""
         record = self.record
         self._change(replace(record, bytes_sent=record.bytes_sent + sent, bytes_fetched=record.bytes_fetched + fetched))
+
+    def credit(self, compile_seconds: float) -> None:
+        """Notes what the worker took."""
+        self._change(replace(self.record, compile_seconds=compile_seconds))
 
     def close(self, outcome: Outcome | None, *, reason: str = "", message: str = "") -> None:
         """Notes what became of the graph."""

@@ -31,6 +31,10 @@ class Encoded(Protocol):
         """Torch's value of each symbol of the job."""
 
     @property
+    def cuda_devices(self) -> Sequence[int]:
+        """Number of each GPU of the job on this machine."""
+
+    @property
     def held(self) -> Sequence[Any]:
         """Tensors that the graph holds and that its program takes after its inputs."""
 
@@ -54,8 +58,8 @@ class Runtime(Protocol):
     def check_fits(self, manifest: Manifest, environment: Environment) -> None:
         """Raises IncompatibleArtifact if the artifact cannot run here."""
 
-    def load(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
-        """Loads an artifact.
+    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+        """Loads an artifact for the GPU that the graph is on.
 
         Raises:
             CorruptArtifact: its blobs make no program.
@@ -90,9 +94,6 @@ class TorchRuntime:
             encoded = encode_job(graph_module, example_inputs, options=options, environment=describe_environment)
         if encoded.symbols and not are_watched(encoded.symbols):
             raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
-        if any(encoded.cuda_devices):
-            # The loader puts every artifact on device 0.
-            raise Bypass("cuda_device", f"the graph runs on cuda:{encoded.cuda_devices[0]}, artifacts run on cuda:0")
         return encoded
 
     def preload(self) -> None:
@@ -105,10 +106,11 @@ class TorchRuntime:
 
         check_fits(manifest, environment)
 
-    def load(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
         from compilefarm.artifact.load import load_artifact
 
-        return load_artifact(manifest, blobs=blobs)
+        # A job has one GPU, or none.
+        return load_artifact(manifest, blobs=blobs, cuda_device=next(iter(encoded.cuda_devices), 0))
 
     def put_guards(self, encoded: Encoded, manifest: Manifest) -> None:
         if not manifest.guards:

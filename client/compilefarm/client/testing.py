@@ -23,7 +23,7 @@ from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import NamedValue, Value
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, Job
 from compilefarm.v1.job_pb2 import Options as JobOptions
-from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Library, Manifest
+from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Library, Manifest, Timing
 
 
 class FakeClock:
@@ -71,6 +71,7 @@ class _FakeEncoded:
     blobs: Mapping[str, bytes]
     symbols: Sequence[Any] = ()
     held: Sequence[Any] = ()
+    cuda_devices: Sequence[int] = ()
 
 
 class FakeRuntime:
@@ -108,7 +109,7 @@ class FakeRuntime:
         if manifest.environment.torch != environment.torch:
             raise IncompatibleArtifact(f"made for torch {manifest.environment.torch}")
 
-    def load(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
         if self.loading_error is not None:
             raise self.loading_error
         content = blobs[manifest.program.digest]
@@ -148,9 +149,12 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
 
     Attributes:
         questions: how often FindMissing was asked.
+        timings: of every artifact.
         contents: of every artifact: the program, then its libraries.
         blobs: what is stored.
         keys: what is stored an artifact for.
+        metadata: of the last Compile.
+        reports: graphs that were reported; `reported` is set when some are.
         compiles: keys in the order in which they were compiled.
         before_compile: called by every Compile; may wait, or raise a FarmError to refuse.
         on_read: makes the chunks of a Read; tests break it.
@@ -158,9 +162,13 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
 
     def __init__(self) -> None:
         self.questions = 0
+        self.timings: Sequence[Timing] = ()
         self.contents: Sequence[bytes] = (b"program",)
         self.blobs: dict[str, bytes] = {}
         self.keys: set[str] = set()
+        self.metadata: dict[str, str] = {}
+        self.reports: list[compile_service_pb2.GraphReport] = []
+        self.reported = threading.Event()
         self.compiles: list[str] = []
         self.before_compile: Callable[[], None] = lambda: None
         self.on_read: Callable[[bytes, int], Iterator[bytes]] = _chunks
@@ -174,6 +182,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
 
     def Compile(self, request: Any, context: Any) -> Iterator[compile_service_pb2.CompileResponse]:
         key = key_of(request.job).text
+        self.metadata = dict(context.invocation_metadata())
         try:
             self.before_compile()
         except FarmError as error:
@@ -190,6 +199,12 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
                 self.keys.add(key)
         finished = compile_service_pb2.Finished(outcome=outcome, manifest=self._artifact(key))
         yield compile_service_pb2.CompileResponse(finished=finished)
+
+    def Report(self, request: Any, context: Any) -> compile_service_pb2.ReportResponse:
+        with self._lock:
+            self.reports += request.graphs
+        self.reported.set()
+        return compile_service_pb2.ReportResponse()
 
     def FindMissing(self, request: Any, context: Any) -> blob_service_pb2.FindMissingResponse:
         with self._lock:
@@ -218,7 +233,9 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
     def _artifact(self, key: str) -> Manifest:
         for content in self.contents:
             self.blobs.setdefault(digest_of(content), content)
-        return manifest_of(*self.contents, key=key)
+        manifest = manifest_of(*self.contents, key=key)
+        manifest.timings.extend(self.timings)
+        return manifest
 
 
 @contextmanager

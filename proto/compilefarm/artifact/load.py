@@ -12,7 +12,7 @@ from compilefarm.artifact.inductor.kernels import offer_kernels
 from compilefarm.artifact.inductor.libraries import BuiltLibrary, LibraryNotPacked, using_libraries
 from compilefarm.artifact.inductor.programs import deserialize_program, preload_loader
 from compilefarm.artifact.triton_builds import TritonLibrary, offer_libraries
-from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
+from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_to_run
 from compilefarm.core.environments import differences
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
 from compilefarm.v1.environment_pb2 import Environment
@@ -45,12 +45,13 @@ def check_fits(manifest: Manifest, environment: Environment) -> None:
         raise IncompatibleArtifact(f"the artifact was made elsewhere: {'; '.join(found)}")
 
 
-def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes], cuda_device: int = 0) -> Program:
     """Loads an artifact: unpickles its program and maps its libraries. Compiles nothing and starts no process.
 
     Args:
         manifest: the artifact; it has passed `check_fits`.
-        blobs: stored bytes by digest, all that the manifest names.
+        blobs: stored bytes by digest, all that the program needs.
+        cuda_device: the GPU that it is to run on, where it runs on one.
 
     Returns:
         The program, to be called with the graph's inputs in order; it returns what the graph returns, as a list.
@@ -58,7 +59,7 @@ def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
     Raises:
         CorruptArtifact: a blob is missing, holds other bytes than its digest says, or does not make a program.
     """
-    contents = {blob.digest: unpack(blob, _stored(blobs, blob.digest)) for blob in blobs_of(manifest)}
+    contents = {blob.digest: unpack(blob, _stored(blobs, blob.digest)) for blob in blobs_to_run(manifest)}
     _offer_triton_libraries(manifest, contents)
     offer_kernels(
         {
@@ -72,7 +73,7 @@ def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
         # The files may go once the libraries are mapped.
         try:
             with using_libraries(libraries):
-                return deserialize_program(contents[manifest.program.digest])
+                return deserialize_program(contents[manifest.program.digest], cuda_device=cuda_device)
         except LibraryNotPacked as error:
             raise CorruptArtifact(str(error)) from error
         except OSError as error:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from compilefarm.core.errors import IncompatibleArtifact
 from compilefarm.core.expressions import check_expression, holds
-from compilefarm.v1.job_pb2 import Job
+from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_TUNING, Job
 from compilefarm.v1.manifest_pb2 import Blob, Manifest
 
 # The layout of the artifacts that this release writes and reads (Manifest.format).
 ARTIFACT_FORMAT = 1
 
 
-def blobs_of(manifest: Manifest) -> list[Blob]:
+def blobs_to_run(manifest: Manifest) -> list[Blob]:
     """The blobs that have to be at hand before the artifact can be loaded: the program, then its libraries."""
     return [manifest.program, *(library.blob for library in manifest.libraries)]
+
+
+def blobs_of(manifest: Manifest) -> list[Blob]:
+    """All blobs that the artifact consists of, those for people included."""
+    return [*blobs_to_run(manifest), *([manifest.sources] if manifest.HasField("sources") else [])]
+
+
+def compile_seconds_of(manifest: Manifest) -> float:
+    """What the worker took for what a pod would have to do itself: compiling and tuning, not packing and checking."""
+    return sum(timing.seconds for timing in manifest.timings if timing.phase in (PHASE_COMPILING, PHASE_TUNING))
 
 
 def check_guards(manifest: Manifest, job: Job) -> None:

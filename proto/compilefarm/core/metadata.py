@@ -2,5 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 # For whom the request is made: a word for a team or a deployment. The farm shares its workers evenly among tenants.
 TENANT_KEY = "compilefarm-tenant"
+LONGEST_TENANT = 100
+# What the client calls the request: the farm's log lines about it carry the same word. The farm makes one up if it is
+# absent or cannot stand in a log line.
+REQUEST_KEY = "compilefarm-request-id"
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
+
+
+def is_request_id(text: str) -> bool:
+    """Whether a word can stand in a log line as the name of a request."""
+    return _REQUEST_ID.fullmatch(text) is not None

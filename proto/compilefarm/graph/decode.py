@@ -28,7 +28,6 @@ from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.literals import ValueDecoder
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
 from compilefarm.graph.targets import (
-    ENTER_AUTOCAST,
     TENSOR_METHOD,
     find_hazard,
     find_mode_entered,
@@ -275,9 +274,6 @@ def _graph_module(root: torch.nn.Module, graph: FxGraph) -> GraphModule:
 def _decode_call(call: Call, rebuilt: FxGraph, values: ValueDecoder, *, operators: Set[str]) -> Node:
     target = get_target(call.kind, name=call.target, operators=operators)
     args = tuple(values.read(argument) for argument in call.args)
-    if call.target == ENTER_AUTOCAST and args and isinstance(args[0], torch.device):
-        # Every "cuda" travels as a device; here it is meant as the text.
-        args = (args[0].type, *args[1:])
     kwargs = values.read_named(call.kwargs)
     objection = find_objection(call.kind, name=call.target, args=args, kwargs=kwargs)
     if objection is not None:

@@ -26,6 +26,7 @@ from compilefarm.graph.operators import is_of_torch
 from compilefarm.graph.options import capture_options
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import (
+    ENTER_AUTOCAST,
     OPERATOR_OVERLOAD,
     OPERATOR_PACKET,
     find_objection,
@@ -336,6 +337,9 @@ def _encode_call(node: Node, into: Call, values: ValueEncoder) -> None:
     if objection is not None:
         raise Bypass("unknown_target", f"the graph calls {into.target}: {objection}")
     _check_device_numbers(node)
+    if into.target == ENTER_AUTOCAST:
+        # Its "cuda" is a kind of device.
+        values = ValueEncoder(numbers={}, devices=None)
     for argument in node.args:
         values.write(argument, into=into.args.add())
     for key in sorted(node.kwargs):

@@ -115,6 +115,8 @@ class StatusResponse(google.protobuf.message.Message):
     STORE_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
     QUARANTINED_KEYS_FIELD_NUMBER: builtins.int
+    REPORTS_FIELD_NUMBER: builtins.int
+    NOW_FIELD_NUMBER: builtins.int
     farm_version: builtins.str
     """Version of Compilefarm."""
     queued_jobs: builtins.int
@@ -141,6 +143,14 @@ class StatusResponse(google.protobuf.message.Message):
     def store(self) -> global___StoreUsage:
         """What the store holds."""
 
+    @property
+    def reports(self) -> global___ClientReports:
+        """What clients told of their graphs since the service started."""
+
+    @property
+    def now(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """The time by the clock of the service, when it answered."""
+
     def __init__(
         self,
         *,
@@ -153,11 +163,53 @@ class StatusResponse(google.protobuf.message.Message):
         store: global___StoreUsage | None = ...,
         state: global___FarmState.ValueType = ...,
         quarantined_keys: builtins.int = ...,
+        reports: global___ClientReports | None = ...,
+        now: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["counters", b"counters", "started", b"started", "store", b"store"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["counters", b"counters", "farm_version", b"farm_version", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["counters", b"counters", "now", b"now", "reports", b"reports", "started", b"started", "store", b"store"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["counters", b"counters", "farm_version", b"farm_version", "now", b"now", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "reports", b"reports", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "workers", b"workers"]) -> None: ...
 
 global___StatusResponse = StatusResponse
+
+@typing.final
+class ClientReports(google.protobuf.message.Message):
+    """What clients told of their graphs. Nobody checks it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GRAPHS_FIELD_NUMBER: builtins.int
+    FALLBACKS_FIELD_NUMBER: builtins.int
+    BYPASSES_FIELD_NUMBER: builtins.int
+    SPENT_SECONDS_FIELD_NUMBER: builtins.int
+    AVOIDED_SECONDS_FIELD_NUMBER: builtins.int
+    LOCAL_SECONDS_FIELD_NUMBER: builtins.int
+    graphs: builtins.int
+    """Graphs."""
+    fallbacks: builtins.int
+    """Those that were compiled by the client after it had asked in vain."""
+    bypasses: builtins.int
+    """Those that the farm was not asked for."""
+    spent_seconds: builtins.float
+    """Seconds that clients spent on having artifacts, or on asking in vain."""
+    avoided_seconds: builtins.float
+    """Seconds that workers took for the compiles of these artifacts: what clients did not have to do. Seconds saved are
+    these less those that were spent.
+    """
+    local_seconds: builtins.float
+    """Seconds that clients compiled themselves."""
+    def __init__(
+        self,
+        *,
+        graphs: builtins.int = ...,
+        fallbacks: builtins.int = ...,
+        bypasses: builtins.int = ...,
+        spent_seconds: builtins.float = ...,
+        avoided_seconds: builtins.float = ...,
+        local_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["avoided_seconds", b"avoided_seconds", "bypasses", b"bypasses", "fallbacks", b"fallbacks", "graphs", b"graphs", "local_seconds", b"local_seconds", "spent_seconds", b"spent_seconds"]) -> None: ...
+
+global___ClientReports = ClientReports
 
 @typing.final
 class Worker(google.protobuf.message.Message):
@@ -213,6 +265,8 @@ class Counters(google.protobuf.message.Message):
     FAILED_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
     QUARANTINED_FIELD_NUMBER: builtins.int
+    BYTES_SENT_FIELD_NUMBER: builtins.int
+    BYTES_RECEIVED_FIELD_NUMBER: builtins.int
     hits: builtins.int
     """Requests answered from the store."""
     misses: builtins.int
@@ -227,6 +281,10 @@ class Counters(google.protobuf.message.Message):
     """Requests refused (malformed, no worker, draining)."""
     quarantined: builtins.int
     """Requests answered with the reason for which their key is quarantined."""
+    bytes_sent: builtins.int
+    """Bytes of blobs sent to clients."""
+    bytes_received: builtins.int
+    """Bytes of blobs received from clients."""
     def __init__(
         self,
         *,
@@ -237,8 +295,10 @@ class Counters(google.protobuf.message.Message):
         failed: builtins.int = ...,
         refused: builtins.int = ...,
         quarantined: builtins.int = ...,
+        bytes_sent: builtins.int = ...,
+        bytes_received: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["compiled", b"compiled", "failed", b"failed", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compiled", b"compiled", "failed", b"failed", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused"]) -> None: ...
 
 global___Counters = Counters
 
@@ -253,6 +313,9 @@ class StoreUsage(google.protobuf.message.Message):
     BLOBS_FIELD_NUMBER: builtins.int
     SIZE_BYTES_FIELD_NUMBER: builtins.int
     CORRUPT_BLOBS_FIELD_NUMBER: builtins.int
+    CORRUPT_MANIFESTS_FIELD_NUMBER: builtins.int
+    SIZE_LIMIT_BYTES_FIELD_NUMBER: builtins.int
+    EVICTED_ARTIFACTS_FIELD_NUMBER: builtins.int
     location: builtins.str
     """Where it is, as configured, without credentials."""
     artifacts: builtins.int
@@ -263,6 +326,12 @@ class StoreUsage(google.protobuf.message.Message):
     """Bytes of all blobs."""
     corrupt_blobs: builtins.int
     """Blobs found not to match their digest, and taken out, since the service started."""
+    corrupt_manifests: builtins.int
+    """Manifests found damaged, and taken out, since the service started."""
+    size_limit_bytes: builtins.int
+    """Beyond this size artifacts are evicted, those first that were used least recently. Absent: none is."""
+    evicted_artifacts: builtins.int
+    """Artifacts evicted since the service started."""
     def __init__(
         self,
         *,
@@ -271,8 +340,13 @@ class StoreUsage(google.protobuf.message.Message):
         blobs: builtins.int = ...,
         size_bytes: builtins.int = ...,
         corrupt_blobs: builtins.int = ...,
+        corrupt_manifests: builtins.int = ...,
+        size_limit_bytes: builtins.int | None = ...,
+        evicted_artifacts: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["artifacts", b"artifacts", "blobs", b"blobs", "corrupt_blobs", b"corrupt_blobs", "location", b"location", "size_bytes", b"size_bytes"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_size_limit_bytes", b"_size_limit_bytes", "size_limit_bytes", b"size_limit_bytes"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_size_limit_bytes", b"_size_limit_bytes", "artifacts", b"artifacts", "blobs", b"blobs", "corrupt_blobs", b"corrupt_blobs", "corrupt_manifests", b"corrupt_manifests", "evicted_artifacts", b"evicted_artifacts", "location", b"location", "size_bytes", b"size_bytes", "size_limit_bytes", b"size_limit_bytes"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_size_limit_bytes", b"_size_limit_bytes"]) -> typing.Literal["size_limit_bytes"] | None: ...
 
 global___StoreUsage = StoreUsage
 

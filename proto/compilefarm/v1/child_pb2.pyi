@@ -259,6 +259,7 @@ class CompileResult(google.protobuf.message.Message):
     LIBRARIES_FIELD_NUMBER: builtins.int
     GUARDS_FIELD_NUMBER: builtins.int
     TIMINGS_FIELD_NUMBER: builtins.int
+    SOURCES_FIELD_NUMBER: builtins.int
     @property
     def program(self) -> compilefarm.v1.manifest_pb2.Blob:
         """The serialized CompiledArtifact."""
@@ -275,6 +276,10 @@ class CompileResult(google.protobuf.message.Message):
     def timings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[compilefarm.v1.manifest_pb2.Timing]:
         """Seconds by phase."""
 
+    @property
+    def sources(self) -> compilefarm.v1.manifest_pb2.Blob:
+        """What it was made of, for people."""
+
     def __init__(
         self,
         *,
@@ -282,9 +287,10 @@ class CompileResult(google.protobuf.message.Message):
         libraries: collections.abc.Iterable[compilefarm.v1.manifest_pb2.Library] | None = ...,
         guards: collections.abc.Iterable[compilefarm.v1.graph_pb2.Expression] | None = ...,
         timings: collections.abc.Iterable[compilefarm.v1.manifest_pb2.Timing] | None = ...,
+        sources: compilefarm.v1.manifest_pb2.Blob | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["program", b"program"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["guards", b"guards", "libraries", b"libraries", "program", b"program", "timings", b"timings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["program", b"program", "sources", b"sources"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["guards", b"guards", "libraries", b"libraries", "program", b"program", "sources", b"sources", "timings", b"timings"]) -> None: ...
 
 global___CompileResult = CompileResult
 

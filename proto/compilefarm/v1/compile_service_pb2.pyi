@@ -85,6 +85,46 @@ OUTCOME_QUARANTINED: Outcome.ValueType  # 4
 """Nothing was compiled: compiles of this key have ended their processes, and it is not tried for a while."""
 global___Outcome = Outcome
 
+class _GraphOutcome:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _GraphOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_GraphOutcome.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    GRAPH_OUTCOME_UNSPECIFIED: _GraphOutcome.ValueType  # 0
+    """Never sent."""
+    GRAPH_OUTCOME_HIT: _GraphOutcome.ValueType  # 1
+    """The artifact was there."""
+    GRAPH_OUTCOME_COMPILED: _GraphOutcome.ValueType  # 2
+    """The farm compiled it for this process."""
+    GRAPH_OUTCOME_JOINED: _GraphOutcome.ValueType  # 3
+    """The farm was compiling it already."""
+    GRAPH_OUTCOME_BYPASS: _GraphOutcome.ValueType  # 4
+    """The farm was not asked."""
+    GRAPH_OUTCOME_FALLBACK: _GraphOutcome.ValueType  # 5
+    """The farm was asked in vain."""
+    GRAPH_OUTCOME_LOCAL: _GraphOutcome.ValueType  # 6
+    """It was not there, and the process does not wait for compiles."""
+
+class GraphOutcome(_GraphOutcome, metaclass=_GraphOutcomeEnumTypeWrapper):
+    """What became of a graph."""
+
+GRAPH_OUTCOME_UNSPECIFIED: GraphOutcome.ValueType  # 0
+"""Never sent."""
+GRAPH_OUTCOME_HIT: GraphOutcome.ValueType  # 1
+"""The artifact was there."""
+GRAPH_OUTCOME_COMPILED: GraphOutcome.ValueType  # 2
+"""The farm compiled it for this process."""
+GRAPH_OUTCOME_JOINED: GraphOutcome.ValueType  # 3
+"""The farm was compiling it already."""
+GRAPH_OUTCOME_BYPASS: GraphOutcome.ValueType  # 4
+"""The farm was not asked."""
+GRAPH_OUTCOME_FALLBACK: GraphOutcome.ValueType  # 5
+"""The farm was asked in vain."""
+GRAPH_OUTCOME_LOCAL: GraphOutcome.ValueType  # 6
+"""It was not there, and the process does not wait for compiles."""
+global___GraphOutcome = GraphOutcome
+
 @typing.final
 class LookupRequest(google.protobuf.message.Message):
     """Asks whether an artifact is there."""
@@ -281,3 +321,73 @@ class Finished(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["result", b"result"]) -> typing.Literal["manifest", "failure"] | None: ...
 
 global___Finished = Finished
+
+@typing.final
+class ReportRequest(google.protobuf.message.Message):
+    """Tells what became of graphs of one process."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GRAPHS_FIELD_NUMBER: builtins.int
+    @property
+    def graphs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GraphReport]:
+        """The graphs, at most 1000. None is told of twice."""
+
+    def __init__(
+        self,
+        *,
+        graphs: collections.abc.Iterable[global___GraphReport] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["graphs", b"graphs"]) -> None: ...
+
+global___ReportRequest = ReportRequest
+
+@typing.final
+class ReportResponse(google.protobuf.message.Message):
+    """The farm has taken note."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ReportResponse = ReportResponse
+
+@typing.final
+class GraphReport(google.protobuf.message.Message):
+    """What became of a graph, as the process saw it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    SPENT_SECONDS_FIELD_NUMBER: builtins.int
+    AVOIDED_SECONDS_FIELD_NUMBER: builtins.int
+    LOCAL_SECONDS_FIELD_NUMBER: builtins.int
+    outcome: global___GraphOutcome.ValueType
+    """In a word."""
+    reason: builtins.str
+    """Why it was not the farm, as a word for machines ("unreachable", "timeout"); empty if it was."""
+    spent_seconds: builtins.float
+    """Seconds that the process spent on having the farm's artifact, or on asking in vain: saying the graph, waiting,
+    fetching and loading.
+    """
+    avoided_seconds: builtins.float
+    """Seconds that the worker took for the compile of the artifact, as its manifest says: what the process did not have
+    to do. Zero without an artifact.
+    """
+    local_seconds: builtins.float
+    """Seconds that the process compiled itself; zero if it did not."""
+    def __init__(
+        self,
+        *,
+        outcome: global___GraphOutcome.ValueType = ...,
+        reason: builtins.str = ...,
+        spent_seconds: builtins.float = ...,
+        avoided_seconds: builtins.float = ...,
+        local_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["avoided_seconds", b"avoided_seconds", "local_seconds", b"local_seconds", "outcome", b"outcome", "reason", b"reason", "spent_seconds", b"spent_seconds"]) -> None: ...
+
+global___GraphReport = GraphReport

@@ -25,6 +25,11 @@ class CompileServiceStub(object):
                 request_serializer=compilefarm_dot_v1_dot_compile__service__pb2.CompileRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_compile__service__pb2.CompileResponse.FromString,
                 )
+        self.Report = channel.unary_unary(
+                '/compilefarm.v1.CompileService/Report',
+                request_serializer=compilefarm_dot_v1_dot_compile__service__pb2.ReportRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_compile__service__pb2.ReportResponse.FromString,
+                )
 
 
 class CompileServiceServicer(object):
@@ -46,6 +51,13 @@ class CompileServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Report(self, request, context):
+        """Tells what became of graphs. The figures of the farm's operator depend on it, and nothing else.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CompileServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +70,11 @@ def add_CompileServiceServicer_to_server(servicer, server):
                     servicer.Compile,
                     request_deserializer=compilefarm_dot_v1_dot_compile__service__pb2.CompileRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_compile__service__pb2.CompileResponse.SerializeToString,
+            ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=compilefarm_dot_v1_dot_compile__service__pb2.ReportRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_compile__service__pb2.ReportResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -101,5 +118,22 @@ class CompileService(object):
         return grpc.experimental.unary_stream(request, target, '/compilefarm.v1.CompileService/Compile',
             compilefarm_dot_v1_dot_compile__service__pb2.CompileRequest.SerializeToString,
             compilefarm_dot_v1_dot_compile__service__pb2.CompileResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.CompileService/Report',
+            compilefarm_dot_v1_dot_compile__service__pb2.ReportRequest.SerializeToString,
+            compilefarm_dot_v1_dot_compile__service__pb2.ReportResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -35,6 +35,12 @@ class CompileServiceStub:
     compile is a result; an error status means that the farm did not try.
     """
 
+    Report: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.compile_service_pb2.ReportRequest,
+        compilefarm.v1.compile_service_pb2.ReportResponse,
+    ]
+    """Tells what became of graphs. The figures of the farm's operator depend on it, and nothing else."""
+
 class CompileServiceAsyncStub:
     """Finds or makes artifacts."""
 
@@ -51,6 +57,12 @@ class CompileServiceAsyncStub:
     """Finds an artifact or has it made; one job per key, however many ask. The stream ends after `finished`. A failed
     compile is a result; an error status means that the farm did not try.
     """
+
+    Report: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.compile_service_pb2.ReportRequest,
+        compilefarm.v1.compile_service_pb2.ReportResponse,
+    ]
+    """Tells what became of graphs. The figures of the farm's operator depend on it, and nothing else."""
 
 class CompileServiceServicer(metaclass=abc.ABCMeta):
     """Finds or makes artifacts."""
@@ -72,5 +84,13 @@ class CompileServiceServicer(metaclass=abc.ABCMeta):
         """Finds an artifact or has it made; one job per key, however many ask. The stream ends after `finished`. A failed
         compile is a result; an error status means that the farm did not try.
         """
+
+    @abc.abstractmethod
+    def Report(
+        self,
+        request: compilefarm.v1.compile_service_pb2.ReportRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.compile_service_pb2.ReportResponse, collections.abc.Awaitable[compilefarm.v1.compile_service_pb2.ReportResponse]]:
+        """Tells what became of graphs. The figures of the farm's operator depend on it, and nothing else."""
 
 def add_CompileServiceServicer_to_server(servicer: CompileServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

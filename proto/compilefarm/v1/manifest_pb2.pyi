@@ -97,6 +97,7 @@ class Manifest(google.protobuf.message.Message):
     WORKER_FIELD_NUMBER: builtins.int
     CREATED_FIELD_NUMBER: builtins.int
     FARM_VERSION_FIELD_NUMBER: builtins.int
+    SOURCES_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key it answers."""
     format: builtins.int
@@ -137,6 +138,10 @@ class Manifest(google.protobuf.message.Message):
     def created(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the artifact was finished."""
 
+    @property
+    def sources(self) -> global___Blob:
+        """What the artifact was made of, for people: a packed Sources. No client fetches it to run the artifact."""
+
     def __init__(
         self,
         *,
@@ -152,11 +157,54 @@ class Manifest(google.protobuf.message.Message):
         worker: builtins.str = ...,
         created: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         farm_version: builtins.str = ...,
+        sources: global___Blob | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "program", b"program", "verification", b"verification"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "farm_version", b"farm_version", "format", b"format", "guards", b"guards", "key", b"key", "key_parts", b"key_parts", "libraries", b"libraries", "program", b"program", "timings", b"timings", "verification", b"verification", "worker", b"worker"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "program", b"program", "sources", b"sources", "verification", b"verification"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "farm_version", b"farm_version", "format", b"format", "guards", b"guards", "key", b"key", "key_parts", b"key_parts", "libraries", b"libraries", "program", b"program", "sources", b"sources", "timings", b"timings", "verification", b"verification", "worker", b"worker"]) -> None: ...
 
 global___Manifest = Manifest
+
+@typing.final
+class Sources(google.protobuf.message.Message):
+    """What an artifact was made of."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FILES_FIELD_NUMBER: builtins.int
+    @property
+    def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SourceFile]:
+        """The files."""
+
+    def __init__(
+        self,
+        *,
+        files: collections.abc.Iterable[global___SourceFile] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["files", b"files"]) -> None: ...
+
+global___Sources = Sources
+
+@typing.final
+class SourceFile(google.protobuf.message.Message):
+    """A file of text."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    path: builtins.str
+    """Its path below a folder for all of them ("forward/wrapper.py"): letters, digits, "_", "-", "." and "/" alone."""
+    text: builtins.str
+    """Its content."""
+    def __init__(
+        self,
+        *,
+        path: builtins.str = ...,
+        text: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["path", b"path", "text", b"text"]) -> None: ...
+
+global___SourceFile = SourceFile
 
 @typing.final
 class KeyPart(google.protobuf.message.Message):

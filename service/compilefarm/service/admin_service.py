@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import asdict
-from datetime import datetime
 
 from compilefarm.core.pool import WorkerPool, WorkerView
+from compilefarm.service.clock import Clock
 from compilefarm.service.counters import Counters
 from compilefarm.service.flights import Flights
 from compilefarm.service.grpc_types import Context
@@ -16,6 +16,7 @@ from compilefarm.service.jobs import Jobs, JobView
 from compilefarm.service.quarantine import Quarantined
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
+from compilefarm.service.reports import Reports
 from compilefarm.service.wire_priorities import PRIORITIES
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import admin_service_pb2 as wire
@@ -35,7 +36,8 @@ class AdminService(AdminServiceServicer):
         jobs: Jobs,
         readiness: Readiness,
         counters: Counters,
-        started: datetime,
+        reports: Reports,
+        clock: Clock,
         farm_version: str,
     ) -> None:
         self._store = store
@@ -45,7 +47,9 @@ class AdminService(AdminServiceServicer):
         self._jobs = jobs
         self._readiness = readiness
         self._counters = counters
-        self._started = started
+        self._reports = reports
+        self._clock = clock
+        self._started = clock.now()
         self._farm_version = farm_version
 
     async def Status(self, _request: wire.StatusRequest, _context: Context) -> wire.StatusResponse:
@@ -58,8 +62,10 @@ class AdminService(AdminServiceServicer):
             store=await self._store.usage(),
             state=self._readiness.state(),
             quarantined_keys=len(self._jobs.quarantined()),
+            reports=_reports(self._reports),
         )
         response.started.FromDatetime(self._started)
+        response.now.FromDatetime(self._clock.now())
         return response
 
     async def Inspect(self, request: wire.InspectRequest, _context: Context) -> wire.InspectResponse:
@@ -106,6 +112,17 @@ def _job(view: JobView) -> wire.JobStatus:
         elapsed_seconds=view.elapsed_seconds,
         jobs_ahead=view.outlook.jobs_ahead,
         estimated_wait_seconds=view.outlook.wait_seconds,
+    )
+
+
+def _reports(reports: Reports) -> wire.ClientReports:
+    return wire.ClientReports(
+        graphs=reports.graphs.total(),
+        fallbacks=reports.count("fallback"),
+        bypasses=reports.count("bypass"),
+        spent_seconds=reports.spent_seconds,
+        avoided_seconds=reports.avoided_seconds,
+        local_seconds=reports.local_seconds,
     )
 
 

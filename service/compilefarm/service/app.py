@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from importlib.metadata import version
 
@@ -10,6 +11,7 @@ import grpc.aio
 from grpc_health.v1 import health
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry
 
 from compilefarm.core.pool import WorkerPool
 from compilefarm.service.admin_service import AdminService
@@ -21,14 +23,18 @@ from compilefarm.service.compile_service import CompileService
 from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, split_address
 from compilefarm.service.counters import Counters
 from compilefarm.service.durations import Durations
+from compilefarm.service.flight_metrics import FlightMetrics
 from compilefarm.service.flights import Flights
 from compilefarm.service.health_service import SERVICES, HealthService
-from compilefarm.service.interceptor import ErrorInterceptor
+from compilefarm.service.interceptor import ErrorInterceptor, RequestIdInterceptor
 from compilefarm.service.jobs import Jobs
 from compilefarm.service.limits import Limits
+from compilefarm.service.metrics_endpoint import MetricsEndpoint
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
+from compilefarm.service.reports import Reports
+from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
 from compilefarm.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
@@ -54,7 +60,10 @@ class Gateway:
         self._store = store
         self._pool = pool
         self._clock = clock or SystemClock()
+        self._farm_version = version("compilefarm")
         self._counters = Counters()
+        self._reports = Reports()
+        self._registry = CollectorRegistry()
         self._durations = Durations()
         limits = Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant)
         self._queue = Queue(pool, clock=self._clock, limits=limits, durations=self._durations)
@@ -63,9 +72,11 @@ class Gateway:
             progress_seconds=config.progress_seconds,
             orphan_seconds=config.orphan_seconds,
             on_change=self._queue.reconsider,
+            on_landed=FlightMetrics(self._registry, clock=self._clock).note,
         )
         self._quarantine = Quarantine(clock=self._clock, seconds=config.quarantine_seconds)
         self._readiness = Readiness(pool=pool, flights=self._flights)
+        self._metrics = MetricsEndpoint(config.metrics_listen, registry=self._registry)
         self._server: grpc.aio.Server | None = None
         self._address = ""
 
@@ -74,16 +85,26 @@ class Gateway:
         """Where it listens, as "host:port"; empty before `start`."""
         return self._address
 
+    @property
+    def metrics_address(self) -> str:
+        """Where Prometheus fetches figures, as "host:port"; empty before `start`, and if it is not to."""
+        return self._metrics.address
+
     async def start(self) -> None:
-        """Takes the port, starts the workers, and serves. While the workers start, what is stored is served, and jobs
+        """Takes the ports, starts the workers, and serves. While the workers start, what is stored is served, and jobs
         wait.
 
         Raises:
-            CannotStart: the port cannot be taken.
+            CannotStart: a port cannot be taken.
             RuntimeError: no worker could be started.
         """
         server = self._build_server()
-        self._address = _bind(server, self._config.listen)
+        self._open_metrics()
+        try:
+            self._address = _bind(server, self._config.listen)
+        except CannotStart:
+            await self._metrics.close()
+            raise
         await server.start()
         self._server = server
         try:
@@ -104,9 +125,24 @@ class Gateway:
         await self._flights.close(grace_seconds=grace_seconds)
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
+        await self._metrics.close()
+
+    def _open_metrics(self) -> None:
+        sources = Sources(
+            pool=self._pool,
+            queue=self._queue,
+            store=self._store,
+            quarantine=self._quarantine,
+            readiness=self._readiness,
+            counters=self._counters,
+            reports=self._reports,
+            farm_version=self._farm_version,
+        )
+        self._registry.register(StateCollector(sources, loop=asyncio.get_running_loop()))
+        if self._config.metrics_listen:
+            self._metrics.open()
 
     def _build_server(self) -> grpc.aio.Server:
-        farm_version = version("compilefarm")
         broker = Broker(
             store=self._store,
             queue=self._queue,
@@ -125,7 +161,7 @@ class Gateway:
             counters=self._counters,
             clock=self._clock,
             max_nodes=self._config.max_nodes,
-            farm_version=farm_version,
+            farm_version=self._farm_version,
         )
         admin = AdminService(
             store=self._store,
@@ -135,12 +171,15 @@ class Gateway:
             jobs=Jobs(flights=self._flights, queue=self._queue, quarantine=self._quarantine, clock=self._clock),
             readiness=self._readiness,
             counters=self._counters,
-            started=self._clock.now(),
-            farm_version=farm_version,
+            reports=self._reports,
+            clock=self._clock,
+            farm_version=self._farm_version,
         )
-        server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_options(self._config))
-        add_CompileServiceServicer_to_server(CompileService(broker), server)
-        add_BlobServiceServicer_to_server(BlobService(self._store, max_blob_bytes=self._config.max_blob_bytes), server)
+        blobs = BlobService(self._store, counters=self._counters, max_blob_bytes=self._config.max_blob_bytes)
+        interceptors = [RequestIdInterceptor(), ErrorInterceptor()]
+        server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
+        add_CompileServiceServicer_to_server(CompileService(broker, reports=self._reports), server)
+        add_BlobServiceServicer_to_server(blobs, server)
         add_AdminServiceServicer_to_server(admin, server)
         add_HealthServicer_to_server(HealthService(self._readiness, clock=self._clock), server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

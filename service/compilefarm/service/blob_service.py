@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest, OutOfRange
+from compilefarm.service.counters import Counters
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.uploads import Upload
 from compilefarm.store.artifact_store import ArtifactStore
@@ -17,10 +18,11 @@ MAX_DIGESTS = 1000
 
 
 class BlobService(BlobServiceServicer):
-    """Adapts a store to the wire."""
+    """Adapts a store to the wire, and counts what passes."""
 
-    def __init__(self, store: ArtifactStore, *, max_blob_bytes: int) -> None:
+    def __init__(self, store: ArtifactStore, *, counters: Counters, max_blob_bytes: int) -> None:
         self._store = store
+        self._counters = counters
         self._max_blob_bytes = max_blob_bytes
 
     async def FindMissing(self, request: wire.FindMissingRequest, _context: Context) -> wire.FindMissingResponse:
@@ -35,6 +37,7 @@ class BlobService(BlobServiceServicer):
             raise OutOfRange(f"blob {request.digest} has {len(content)} bytes, so none begin at {request.offset_bytes}")
         for chunk in cut(content, chunk_bytes=DOWNLOAD_CHUNK_BYTES, offset_bytes=request.offset_bytes):
             yield wire.ReadResponse(chunk=bytes(chunk))
+            self._counters.bytes_sent += len(chunk)
 
     async def Write(self, request_iterator: AsyncIterator[wire.WriteRequest], _context: Context) -> wire.WriteResponse:
         upload: Upload | None = None
@@ -42,6 +45,7 @@ class BlobService(BlobServiceServicer):
             if upload is None:
                 upload = Upload(piece.digest, max_bytes=self._max_blob_bytes)
             upload.add(piece.chunk, offset_bytes=piece.offset_bytes)
+            self._counters.bytes_received += len(piece.chunk)
         if upload is None:
             raise InvalidRequest("nothing was sent: the first piece names the digest of the blob")
         await self._store.put_blob(upload.content(), digest=upload.digest)

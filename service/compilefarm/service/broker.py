@@ -148,7 +148,9 @@ class Broker:
                             if not missed:
                                 missed = True
                                 self._counters.misses += 1
-                                self._counters.joins += not boarding.leads
+                                if not boarding.leads:
+                                    self._counters.joins += 1
+                                    log.info("job %s: joined by another request", key.text)
                             yield self._progress(boarding.flight, stage=stage, kind=kind)
                 landing = boarding.flight.landing()
                 # A variant that another request had made may have guards that this one does not meet. Every round adds
@@ -190,6 +192,8 @@ class Broker:
             self._counters.failed += 1
             reason = FailureKind.Name(made.kind)
             log.warning("job %s: no artifact after %.1f s: %s %s", key.text, seconds, reason, made.message)
+            if made.log_tail:
+                log.warning("job %s: the end of what its process printed:\n%s", key.text, made.log_tail)
             return Landing(result=made, source=Source.COMPILE)
         manifest = await self._keep(made, key=key)
         size_bytes = sum(blob.size_bytes for blob in blobs_of(manifest))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.core.metadata import TENANT_KEY
+from compilefarm.core.metadata import LONGEST_TENANT, TENANT_KEY
 from compilefarm.service.grpc_types import Context
-
-_LONGEST_VALUE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +24,10 @@ def caller_of(context: Context) -> Caller:
     """Who makes a call.
 
     Raises:
-        InvalidRequest: a value is longer than such a word can be.
+        InvalidRequest: the tenant is longer than such a word can be.
     """
-    return Caller(tenant=_value(context, TENANT_KEY))
-
-
-def _value(context: Context, key: str) -> str:
-    value = next((value for name, value in context.invocation_metadata() or () if name == key), "")
-    if len(value) > _LONGEST_VALUE:
-        raise InvalidRequest(f"{key} has {len(value)} characters: at most {_LONGEST_VALUE} are allowed")
-    return str(value)
+    metadata = context.invocation_metadata() or ()
+    tenant = next((str(value) for name, value in metadata if name == TENANT_KEY), "")
+    if len(tenant) > LONGEST_TENANT:
+        raise InvalidRequest(f"{TENANT_KEY} has {len(tenant)} characters: at most {LONGEST_TENANT} are allowed")
+    return Caller(tenant=tenant)

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from compilefarm.service.broker import Accepted, Broker, Event, Finished, Progress
 from compilefarm.service.callers import caller_of
 from compilefarm.service.grpc_types import Context
+from compilefarm.service.reports import Reports
 from compilefarm.service.wire_priorities import read_priority
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceServicer
@@ -16,10 +17,11 @@ from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
 
 
 class CompileService(CompileServiceServicer):
-    """Adapts a broker to the wire."""
+    """Adapts a broker, and what clients tell, to the wire."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, reports: Reports) -> None:
         self._broker = broker
+        self._reports = reports
 
     async def Lookup(self, request: wire.LookupRequest, _context: Context) -> wire.LookupResponse:
         return wire.LookupResponse(manifest=await self._broker.lookup(request.job))
@@ -29,6 +31,10 @@ class CompileService(CompileServiceServicer):
         async with aclosing(self._broker.compile(request.job, caller=caller_of(context), priority=priority)) as events:
             async for event in events:
                 yield _response(event)
+
+    async def Report(self, request: wire.ReportRequest, _context: Context) -> wire.ReportResponse:
+        self._reports.add(request.graphs)
+        return wire.ReportResponse()
 
 
 def _response(event: Event) -> wire.CompileResponse:

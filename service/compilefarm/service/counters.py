@@ -22,6 +22,8 @@ class Counters:
     failed: int = 0
     refused: int = 0
     quarantined: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
 
     @contextmanager
     def counting_refusals(self) -> Iterator[None]:

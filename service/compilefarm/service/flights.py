@@ -20,6 +20,7 @@ from compilefarm.core.errors import Draining, FarmError, JobCancelled
 from compilefarm.service.clock import Clock, wait_at_most
 from compilefarm.service.demand import Claims, Demand
 from compilefarm.service.incidents import incident
+from compilefarm.service.log_context import job_key
 from compilefarm.service.priorities import Priority
 from compilefarm.v1.job_pb2 import CompileFailure, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -29,10 +30,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Where a job stands: its phase, and the worker that has it (empty while it is queued)."""
+    """Where a job stands: its phase, the worker that has it (empty while it is queued), and since when by the clock."""
 
     phase: Phase.ValueType
-    worker: str = ""
+    worker: str
+    since_seconds: float
 
 
 class Source(Enum):
@@ -71,10 +73,11 @@ class Flight:
         task: does the job.
     """
 
-    def __init__(self, key: str, *, work: Work, claims: Claims, started_seconds: float) -> None:
+    def __init__(self, key: str, *, work: Work, claims: Claims, clock: Clock) -> None:
         self.key = key
         self.claims = claims
-        self.started_seconds = started_seconds
+        self._clock = clock
+        self.started_seconds = clock.monotonic()
         self.stages: list[Stage] = []
         self._waiters: set[asyncio.Future[bool]] = set()
         self._given_up: FarmError | None = None
@@ -105,13 +108,13 @@ class Flight:
 
     def enter(self, phase: Phase.ValueType, worker: str = "") -> None:
         """Notes that the job enters a phase, and tells those who watch."""
-        self.stages.append(Stage(phase=phase, worker=worker))
+        self.stages.append(Stage(phase=phase, worker=worker, since_seconds=self._clock.monotonic()))
         self._wake()
 
-    async def changes_within(self, seconds: float, *, clock: Clock) -> bool:
+    async def changes_within(self, seconds: float) -> bool:
         """Waits for a stage or the landing. False if there is neither for that long."""
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        timer = clock.call_later(seconds, partial(_settle, waiter, False))
+        timer = self._clock.call_later(seconds, partial(_settle, waiter, False))
         self._waiters.add(waiter)
         try:
             return await waiter
@@ -120,6 +123,7 @@ class Flight:
             self._waiters.discard(waiter)
 
     async def _fly(self, work: Work) -> Landing:
+        job_key.set(self.key)
         try:
             return await work(self)
         except FarmError:
@@ -170,15 +174,23 @@ class Flights:
         progress_seconds: longest silence towards those who watch.
         orphan_seconds: how long a job goes on after the last one who waited for it went away.
         on_change: called when the priority of a job has changed.
+        on_landed: called with every flight that is over.
     """
 
     def __init__(
-        self, *, clock: Clock, progress_seconds: float, orphan_seconds: float, on_change: Callable[[], None]
+        self,
+        *,
+        clock: Clock,
+        progress_seconds: float,
+        orphan_seconds: float,
+        on_change: Callable[[], None],
+        on_landed: Callable[[Flight], None],
     ) -> None:
         self._clock = clock
         self._progress_seconds = progress_seconds
         self._orphan_seconds = orphan_seconds
         self._on_change = on_change
+        self._on_landed = on_landed
         # By key. One that was given up takes nobody on board any more; it has landed when its worker is free.
         self._boarding: dict[str, Flight] = {}
         self._flying: set[Flight] = set()
@@ -215,7 +227,7 @@ class Flights:
                 yield flight.stages[seen - 1]
             if flight.landed:
                 return
-            changed = await flight.changes_within(self._progress_seconds, clock=self._clock)
+            changed = await flight.changes_within(self._progress_seconds)
             if not changed and flight.stages:
                 yield flight.stages[-1]
 
@@ -241,7 +253,7 @@ class Flights:
         left. Closing the iterator does not end the drain.
         """
         if not self.closed:
-            log.info("draining: %d jobs are left, and no more are taken", len(self._flying))
+            log.info("draining: no more jobs are taken; left are %d", len(self._flying))
         self.closed = True
         while True:
             yield len(self._flying)
@@ -253,7 +265,7 @@ class Flights:
         """Lets no more flights leave, and ends those that are not over after the grace time."""
         self.closed = True
         flights = list(self._flying)
-        log.info("going down: %d jobs are left, and get %.0f s to end", len(flights), grace_seconds)
+        log.info("going down: jobs left are %d, and get %.0f s to end", len(flights), grace_seconds)
         tasks = [flight.task for flight in flights]
         await wait_at_most(grace_seconds, tasks, clock=self._clock)
         for flight in flights:
@@ -268,7 +280,7 @@ class Flights:
             on_change=self._on_change,
             on_abandoned=partial(self._abandon, key),
         )
-        flight = Flight(key, work=work, claims=claims, started_seconds=self._clock.monotonic())
+        flight = Flight(key, work=work, claims=claims, clock=self._clock)
         self._boarding[key] = flight
         self._flying.add(flight)
         flight.task.add_done_callback(lambda _: self._forget(flight))
@@ -282,3 +294,4 @@ class Flights:
         self._flying.discard(flight)
         if self._boarding.get(flight.key) is flight:
             del self._boarding[flight.key]
+        self._on_landed(flight)

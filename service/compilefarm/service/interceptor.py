@@ -1,4 +1,4 @@
-"""Turns what is raised behind the wire into what strangers may see: the one place that does."""
+"""Stands between the wire and the services: names requests, and turns what is raised into what strangers may see."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_KEY, Busy, FarmError, InvalidRequest
+from compilefarm.core.metadata import REQUEST_KEY
 from compilefarm.service.grpc_types import Context, Handler
 from compilefarm.service.incidents import incident
+from compilefarm.service.log_context import name_request
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
@@ -34,6 +36,21 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not handler_call_details.method.startswith("/compilefarm."):
             return handler
         return _guard(handler, method=handler_call_details.method)
+
+
+class RequestIdInterceptor(grpc.aio.ServerInterceptor):
+    """Names each request for the log, as its client does. gRPC asks its interceptors in the task that then serves the
+    call, so the name is known to all that is done for it.
+    """
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        metadata = handler_call_details.invocation_metadata or ()
+        name_request(next((str(value) for name, value in metadata if name == REQUEST_KEY), ""))
+        return await continuation(handler_call_details)
 
 
 class _Unreadable:

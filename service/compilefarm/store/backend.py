@@ -12,10 +12,19 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An object in a listing."""
+    """An object, as a listing tells of it.
+
+    Attributes:
+        path: where it lies.
+        size_bytes: its size.
+        modified_seconds: when it was written or touched last, in seconds since 1970, by the clock of the medium.
+        tag: another one when it was written anew.
+    """
 
     path: str
     size_bytes: int
+    modified_seconds: float
+    tag: str
 
 
 class Backend(Protocol):
@@ -28,11 +37,20 @@ class Backend(Protocol):
     async def find(self, path: str) -> bytes | None:
         """The content of an object; None if there is none."""
 
-    async def find_size(self, path: str) -> int | None:
-        """The size of an object in bytes; None if there is none."""
+    async def find_entry(self, path: str) -> Entry | None:
+        """What a listing would tell of an object; None if there is none."""
 
     async def create(self, path: str, *, content: bytes) -> bool:
-        """Writes a new object, whole or not at all. False, and nothing written, if one is there already."""
+        """Writes a new object, whole or not at all. False, and nothing written, if one is there already.
+
+        Either way an object is there when this returns, and a power failure does not take it away again.
+        """
+
+    async def settle(self, path: str) -> None:
+        """Makes sure that a power failure does not take away an object that is there, whoever has written it."""
+
+    async def touch(self, path: str) -> None:
+        """Writes an empty object or, where it is there already, renews its time."""
 
     async def move(self, path: str, *, target: str) -> bool:
         """Moves an object, over whatever is at the target. False if there is none."""
@@ -60,11 +78,17 @@ class WrappingBackend(Backend):
     async def find(self, path: str) -> bytes | None:
         return await self._backend.find(path)
 
-    async def find_size(self, path: str) -> int | None:
-        return await self._backend.find_size(path)
+    async def find_entry(self, path: str) -> Entry | None:
+        return await self._backend.find_entry(path)
 
     async def create(self, path: str, *, content: bytes) -> bool:
         return await self._backend.create(path, content=content)
+
+    async def settle(self, path: str) -> None:
+        await self._backend.settle(path)
+
+    async def touch(self, path: str) -> None:
+        await self._backend.touch(path)
 
     async def move(self, path: str, *, target: str) -> bool:
         return await self._backend.move(path, target=target)

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import DigestMismatch, NotStored, StoreUnavailable
-from compilefarm.store.backend import Backend
-from compilefarm.store.layout import blob_path, quarantine_path
+from compilefarm.core.errors import DigestMismatch, NotStored
+from compilefarm.store.backend import Backend, Entry
+from compilefarm.store.damage import Damage
+from compilefarm.store.layout import blob_path
+from compilefarm.store.uses import Uses
 from compilefarm.v1.manifest_pb2 import Blob
-
-_logger = logging.getLogger(__name__)
 
 
 class BlobStore:
-    """Blobs in a backend. One whose bytes no longer match its digest is moved aside and is then not there."""
+    """Blobs in a backend. One whose bytes no longer match its digest is set aside and is then not there.
 
-    def __init__(self, backend: Backend) -> None:
+    Args:
+        backend: where they lie.
+        uses: who relies on them.
+        damage: where damaged ones go.
+    """
+
+    def __init__(self, backend: Backend, *, uses: Uses, damage: Damage) -> None:
         self._backend = backend
-        self._corrupt_blobs = 0
-
-    @property
-    def corrupt_blobs(self) -> int:
-        """How many blobs were found not to match their digest, and taken out, since the store was opened."""
-        return self._corrupt_blobs
+        self._uses = uses
+        self._damage = damage
 
     async def get(self, digest: str) -> bytes:
         """The bytes of a blob.
@@ -35,7 +36,9 @@ class BlobStore:
             NotStored: there is no such blob, or its bytes no longer match.
             StoreUnavailable: the store cannot be read, or a corrupt blob cannot be taken out of it.
         """
-        content = await self._backend.find(blob_path(digest))
+        path = blob_path(digest)
+        async with self._uses.holding(path):
+            content = await self._backend.find(path)
         if content is None:
             raise NotStored(f"the store has no blob {digest}; send it, or compile again")
         if await _digest_of(content) != digest:
@@ -55,13 +58,12 @@ class BlobStore:
         actual = await _digest_of(content)
         if actual != digest:
             raise DigestMismatch(f"bytes named {digest} have the digest {actual}: damaged on the way; send them again")
-        size_bytes = await self._backend.find_size(path)
-        if size_bytes == len(content):
-            return
-        if size_bytes is not None:
-            await self._set_aside(digest)
-        # If it is there by now, somebody else wrote the same bytes.
-        await self._backend.create(path, content=content)
+        async with self._uses.holding(path):
+            if await self.secure([Blob(digest=digest, size_bytes=len(content))]):
+                return
+            # If it is there by now, somebody else wrote the same bytes.
+            await self._backend.create(path, content=content)
+            await self._uses.note(path, written_seconds=self._uses.now())
 
     async def find_missing(self, digests: Iterable[str]) -> list[str]:
         """Those of `digests` that are not stored, in their order, each once.
@@ -71,32 +73,53 @@ class BlobStore:
             StoreUnavailable: the store cannot be read.
         """
         wanted = {digest: blob_path(digest) for digest in digests}
-        sizes = await asyncio.gather(*(self._backend.find_size(path) for path in wanted.values()))
-        return [digest for digest, size_bytes in zip(wanted, sizes, strict=True) if size_bytes is None]
+        found = await asyncio.gather(*(self._rely_on(path) for path in wanted.values()))
+        return [digest for digest, entry in zip(wanted, found, strict=True) if entry is None]
 
-    async def hold(self, blobs: Iterable[Blob]) -> bool:
-        """Whether all of `blobs` are stored in their full size. Their bytes are not read.
+    async def are_complete(self, blobs: Iterable[Blob]) -> bool:
+        """Whether all of `blobs` are stored in their full size. Their bytes are not read, unless a size is wrong.
 
         Raises:
             InvalidRequest: a digest is not written as one.
             StoreUnavailable: the store cannot be read.
         """
         wanted = list(blobs)
-        sizes = await asyncio.gather(*(self._backend.find_size(blob_path(blob.digest)) for blob in wanted))
-        return sizes == [blob.size_bytes for blob in wanted]
+        found = await asyncio.gather(*(self._backend.find_entry(blob_path(blob.digest)) for blob in wanted))
+        return await self._fit(wanted, found)
+
+    async def secure(self, blobs: Iterable[Blob]) -> bool:
+        """As `are_complete`, for blobs that somebody is going to name: they stay, even if the power fails.
+
+        Raises:
+            InvalidRequest: a digest is not written as one.
+            StoreUnavailable: the store cannot be read or written.
+        """
+        wanted = list(blobs)
+        paths = [blob_path(blob.digest) for blob in wanted]
+        complete = await self._fit(wanted, await asyncio.gather(*map(self._rely_on, paths)))
+        if complete:
+            await asyncio.gather(*map(self._backend.settle, paths))
+        return complete
+
+    async def _rely_on(self, path: str) -> Entry | None:
+        async with self._uses.holding(path):
+            entry = await self._backend.find_entry(path)
+            if entry is not None:
+                await self._uses.note(path, written_seconds=entry.modified_seconds)
+            return entry
+
+    async def _fit(self, wanted: Sequence[Blob], found: Sequence[Entry | None]) -> bool:
+        for blob, entry in zip(wanted, found, strict=True):
+            if entry is not None and entry.size_bytes != blob.size_bytes:
+                await self._set_aside(blob.digest)
+        return [entry and entry.size_bytes for entry in found] == [blob.size_bytes for blob in wanted]
 
     async def _set_aside(self, digest: str) -> None:
-        path, target = blob_path(digest), quarantine_path(digest)
-        try:
-            moved = await self._backend.move(path, target=target)
-        except StoreUnavailable as error:
-            _logger.error("blob %s is corrupt and could not be moved aside, so it is deleted: %s", digest, error)
-            await self._backend.delete(path)
-            self._corrupt_blobs += 1
-            return
-        if moved:
-            _logger.error("blob %s is corrupt and was moved to %s", digest, target)
-            self._corrupt_blobs += 1
+        async def examine(content: bytes) -> str:
+            actual = await _digest_of(content)
+            return "" if actual == digest else f"its {len(content)} bytes have the digest {actual}"
+
+        await self._damage.set_aside(blob_path(digest), examine=examine)
 
 
 async def _digest_of(content: bytes) -> str:

@@ -10,34 +10,47 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.blobs import BlobStore
 from compilefarm.store.counting import CountingBackend
+from compilefarm.store.damage import Damage
 from compilefarm.store.layout import BLOBS, MANIFESTS
 from compilefarm.store.manifests import ManifestStore
+from compilefarm.store.uses import Uses
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Manifest
 
 
 class ContentAddressedStore(ArtifactStore):
-    """Artifacts in a backend that counts BLOBS and MANIFESTS."""
+    """Artifacts in a backend that counts BLOBS and MANIFESTS.
 
-    def __init__(self, backend: CountingBackend) -> None:
+    Attributes:
+        blobs: the blobs.
+        manifests: the manifests.
+
+    Args:
+        backend: where everything lies.
+        uses: who relies on what.
+        damage: where damaged objects go.
+    """
+
+    def __init__(self, backend: CountingBackend, *, uses: Uses, damage: Damage) -> None:
         self._backend = backend
-        self._blobs = BlobStore(backend)
-        self._manifests = ManifestStore(backend, blobs=self._blobs)
+        self._damage = damage
+        self.blobs = BlobStore(backend, uses=uses, damage=damage)
+        self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage)
 
     async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
-        return await self._manifests.find(key, hints=hints)
+        return await self.manifests.find(key, hints=hints)
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
-        return await self._manifests.find_by_prefix(prefix)
+        return await self.manifests.find_by_prefix(prefix)
 
     async def get_blob(self, digest: str) -> bytes:
-        return await self._blobs.get(digest)
+        return await self.blobs.get(digest)
 
     async def put_blob(self, content: bytes, *, digest: str) -> None:
-        await self._blobs.put(content, digest=digest)
+        await self.blobs.put(content, digest=digest)
 
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
-        return await self._blobs.find_missing(digests)
+        return await self.blobs.find_missing(digests)
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
         if manifest.format != ARTIFACT_FORMAT:
@@ -45,13 +58,20 @@ class ContentAddressedStore(ArtifactStore):
                 f"the artifact of {manifest.key} has format {manifest.format}, this store keeps format "
                 f"{ARTIFACT_FORMAT}: run the same release of Compilefarm on the service and its workers"
             )
-        await asyncio.gather(*(self._blobs.put(content, digest=digest) for digest, content in blobs.items()))
-        if not await self._blobs.hold(blobs_of(manifest)):
+        await self._put_blobs(blobs)
+        if not await self.blobs.secure(blobs_of(manifest)):
             raise InvalidRequest(
                 f"the manifest of {manifest.key} names blobs that did not come with it, or in other sizes: "
                 "the worker has to hand over everything that its manifest names"
             )
-        return await self._manifests.add(manifest)
+        return await self.manifests.add(manifest)
+
+    async def _put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        puts = (self.blobs.put(content, digest=digest) for digest, content in blobs.items())
+        # All of them end before the first error is told: nothing is written any more after that.
+        for error in await asyncio.gather(*puts, return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def usage(self) -> StoreUsage:
         blobs = self._backend.count_of(BLOBS)
@@ -60,5 +80,6 @@ class ContentAddressedStore(ArtifactStore):
             artifacts=self._backend.count_of(MANIFESTS).objects,
             blobs=blobs.objects,
             size_bytes=blobs.size_bytes,
-            corrupt_blobs=self._blobs.corrupt_blobs,
+            corrupt_blobs=self._damage.blobs,
+            corrupt_manifests=self._damage.manifests,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compilefarm.store.backend import Backend, WrappingBackend
+from compilefarm.store.backend import Backend, Entry, WrappingBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +31,21 @@ class _Area:
     def remove(self, path: str) -> None:
         self._size_bytes -= self._sizes.pop(path, 0)
 
+    def paths(self) -> set[str]:
+        return set(self._sizes)
+
+    def size_of(self, path: str) -> int | None:
+        return self._sizes.get(path)
+
     def count(self) -> Count:
         return Count(objects=len(self._sizes), size_bytes=self._size_bytes)
 
 
 class CountingBackend(WrappingBackend):
-    """Counts once when it is opened and then keeps count of what passes through it.
+    """Counts when it lists everything, and then keeps count of what passes through it.
 
-    What other services that share the storage write is seen at the next opening only, and nothing may be moved into
-    an area that is counted. Takes about 0.3 KB of memory for an object.
+    What other services that share the storage write is seen at the next listing only. Takes about 0.3 KB of memory for
+    an object.
 
     Args:
         backend: where the objects lie.
@@ -50,11 +56,25 @@ class CountingBackend(WrappingBackend):
         super().__init__(backend)
         self._areas = {name: _Area() for name in areas}
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of all that is counted, at this moment."""
+        return sum(area.count().size_bytes for area in self._areas.values())
+
+    async def list_area(self, name: str) -> dict[str, Entry]:
+        """Lists an area that is counted, by path, and corrects the count. What is written meanwhile may be left out."""
+        area = self._areas[name]
+        known, found = area.paths(), {entry.path: entry async for entry in self.entries(name)}
+        for entry in found.values():
+            area.add(entry.path, size_bytes=entry.size_bytes)
+        for path in known - found.keys():
+            area.remove(path)
+        return found
+
     async def count(self) -> None:
         """Counts everything there is. To be called once, before use."""
-        for name, area in self._areas.items():
-            async for entry in self.entries(name):
-                area.add(entry.path, size_bytes=entry.size_bytes)
+        for name in self._areas:
+            await self.list_area(name)
 
     def count_of(self, area: str) -> Count:
         """What lies below a top-level folder at this moment."""
@@ -69,7 +89,11 @@ class CountingBackend(WrappingBackend):
 
     async def move(self, path: str, *, target: str) -> bool:
         moved = await super().move(path, target=target)
+        area, target_area = self._area_of(path), self._area_of(target)
+        size_bytes = area and area.size_of(path)
         self._forget(path)
+        if moved and target_area is not None:
+            target_area.add(target, size_bytes=size_bytes or 0)
         return moved
 
     async def delete(self, path: str) -> None:

@@ -1,89 +1,170 @@
-"""A directory as the store's backend, and the two things that obstore leaves out there.
+"""A directory as the store's backend.
 
-obstore's local store writes `name#N` and links it to `name`. It does not flush to disk, so a power failure can lose
-an object that was acknowledged, and it leaves the `name#N` of a killed process behind.
+obstore reads, lists, moves and deletes. Writing is done here, because obstore's local store does not flush: a power
+failure could take away an object that was acknowledged, or leave one of zeros. An object is written as `name#N`,
+flushed, and then linked to `name`: whoever sees it sees all of it. obstore does not list such staging files, but nobody
+removes those of a killed process; that is done here too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import logging
+import math
 import os
 import re
+import secrets
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from obstore.store import LocalStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
-from compilefarm.store.layout import BLOBS, MANIFESTS
+from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE
 from compilefarm.store.object_backend import ObjectBackend
 
-# A service that shares the directory may be writing at this moment; no single write takes that long.
+# No single write takes that long.
 ABANDONED_AFTER_SECONDS = 3600
-_STAGING_NAME = re.compile(r"[0-9a-f]+#[0-9]+")
+LOCK = ".lock"
+_STAGING_NAME = re.compile(r"[0-9a-f-]+(\.reason)?#[0-9]+")
+# A folder may be removed, because it has become empty, at the moment when somebody is about to write into it.
+_MOST_TRIALS = 100
 _logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
-def open_directory(location: str) -> Backend:
-    """Opens a directory, which is created if it is missing, and removes staging files that nobody will finish.
+def open_directory(location: str, *, create: bool = True) -> Backend:
+    """Opens a directory and removes staging files that nobody will finish.
 
     Args:
         location: its path; a leading "~" is the home directory.
+        create: whether it is created if it is missing.
 
     Raises:
-        StoreUnavailable: it cannot be created or read.
+        StoreUnavailable: it is not there, or cannot be created or read.
     """
     directory = Path(os.path.expanduser(location))
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        if create:
+            directory.mkdir(parents=True, exist_ok=True)
         root = directory.resolve(strict=True)
-        _sweep(root)
+        return LocalBackend(root)
     except OSError as error:
         raise StoreUnavailable(
             f"the store directory {directory} cannot be used: {error.strerror}; "
             "name a directory that this user may create and write"
         ) from error
-    return DurableBackend(ObjectBackend(LocalStore(root), location=str(root)), root=root)
 
 
-class DurableBackend(WrappingBackend):
-    """Flushes what was created before it is acknowledged.
+class LocalBackend(WrappingBackend):
+    """Objects as the files of a directory.
 
     Args:
-        backend: a backend that keeps its objects as files.
-        root: the directory that its paths are relative to.
+        root: the directory.
     """
 
-    def __init__(self, backend: Backend, *, root: Path) -> None:
-        super().__init__(backend)
+    def __init__(self, root: Path) -> None:
+        super().__init__(ObjectBackend(LocalStore(root), location=str(root)))
         self._root = root
+        lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        weakref.finalize(self, os.close, lock)
+        # Alone, whatever is half written stays so. Otherwise others may be writing at this moment.
+        alone = _try_lock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _sweep(root, written_before=math.inf if alone else time.time() - ABANDONED_AFTER_SECONDS)
+        _try_lock(lock, fcntl.LOCK_SH)
 
     async def create(self, path: str, *, content: bytes) -> bool:
-        created = await super().create(path, content=content)
-        if created:
-            await asyncio.to_thread(self._flush, path)
-        return created
+        return await self._run(f"write {path}", lambda: self._create(self._root / path, content=content))
 
-    def _flush(self, path: str) -> None:
+    async def settle(self, path: str) -> None:
+        await self._run(f"flush {path}", lambda: self._flush(self._root / path))
+
+    async def touch(self, path: str) -> None:
+        await self._run(f"write {path}", lambda: _touch(self._root / path))
+
+    async def move(self, path: str, *, target: str) -> bool:
+        moved = await super().move(path, target=target)
+        await self._run(f"move {path}", lambda: self._remove_empty(self._root / path))
+        return moved
+
+    async def delete(self, path: str) -> None:
+        await super().delete(path)
+        await self._run(f"delete {path}", lambda: self._remove_empty(self._root / path))
+
+    async def _run(self, action: str, work: Callable[[], Result]) -> Result:
         try:
-            for place in self._up_from(path):
-                _flush(place)
+            return await asyncio.to_thread(work)
         except OSError as error:
             raise StoreUnavailable(
-                f"the store at {self.location} could not flush {path} to disk: {error.strerror}; check the disk"
+                f"the store at {self.location} could not {action}: {error.strerror}; "
+                "check that it exists, can be written and has free space"
             ) from error
 
-    def _up_from(self, path: str) -> Iterator[Path]:
+    def _create(self, place: Path, *, content: bytes) -> bool:
+        staging = place.with_name(f"{place.name}#{secrets.randbits(62)}")
+        descriptor = _open_new(staging)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+            created = _link(staging, place)
+        finally:
+            os.unlink(staging)
+        self._flush(place)
+        return created
+
+    def _flush(self, place: Path) -> None:
+        for each in self._up_from(place):
+            _flush(each)
+
+    def _up_from(self, place: Path) -> Iterator[Path]:
         # The file first, then every folder up to the root: any of them may be new, and its name lies in the one above.
-        place = self._root / path
         while place != self._root:
             yield place
             place = place.parent
         yield self._root
+
+    def _remove_empty(self, place: Path) -> None:
+        # So that the folders of keys that were evicted are not listed for ever.
+        while (place := place.parent) != self._root:
+            try:
+                os.rmdir(place)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR):
+                    raise
+                return
+
+
+def _open_new(staging: Path) -> int:
+    for _ in range(_MOST_TRIALS):
+        staging.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    raise FileNotFoundError(errno.ENOENT, f"{staging.parent} is removed again and again")
+
+
+def _link(staging: Path, place: Path) -> bool:
+    try:
+        os.link(staging, place)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _touch(place: Path) -> None:
+    with suppress(FileExistsError):
+        os.close(_open_new(place))
+    os.utime(place)
 
 
 def _flush(place: Path) -> None:
@@ -94,17 +175,25 @@ def _flush(place: Path) -> None:
         os.close(descriptor)
 
 
-def _sweep(root: Path) -> None:
-    started_before = time.time() - ABANDONED_AFTER_SECONDS
+def _try_lock(lock: int, mode: int) -> bool:
+    """Whether the lock could be had. Where the file system has no locks, it never can."""
+    try:
+        fcntl.flock(lock, mode)
+    except OSError:
+        return False
+    return True
+
+
+def _sweep(root: Path, *, written_before: float) -> None:
     for path in _staging_files(root):
         # Another service may be sweeping at this moment.
         with suppress(FileNotFoundError):
-            if path.stat().st_mtime < started_before:
+            if path.stat().st_mtime < written_before:
                 path.unlink()
                 _logger.info("removed %s, which a service that was killed had not finished", path)
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    for area in (BLOBS, MANIFESTS):
+    for area in (BLOBS, MANIFESTS, QUARANTINE, PROBES):
         for folder, _, names in os.walk(root / area):
             yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))

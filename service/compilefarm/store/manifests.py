@@ -1,31 +1,30 @@
 """Manifests: what is stored under a key.
 
-A manifest is written once and never changed. One that cannot be served (unreadable, of an unknown format, or with blobs
-that were lost) is passed over, and the next artifact of its key takes the next number: no writer ever has to remove
-what another one may just have written.
+A manifest is written once and never changed. One that cannot be served (of a newer release, or with blobs that were
+lost) is passed over, and the next artifact of its key takes another number. One that is damaged is set aside.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 
-from google.protobuf.message import DecodeError
-
-from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
-from compilefarm.core.digests import check_digest
-from compilefarm.core.errors import InvalidRequest
-from compilefarm.core.expressions import MAX_SYMBOLS, check_expression, holds
+from compilefarm.core.artifacts import blobs_of
+from compilefarm.core.errors import InvalidRequest, StoreUnavailable
+from compilefarm.core.expressions import holds
 from compilefarm.store.backend import Backend
 from compilefarm.store.blobs import BlobStore
-from compilefarm.store.layout import GRAPH_DIGITS, MANIFESTS, manifest_path
+from compilefarm.store.damage import Damage
+from compilefarm.store.layout import GRAPH_DIGITS, MANIFESTS, key_folder, key_of_manifest, manifest_path
+from compilefarm.store.records import DamagedRecord, NewerRecord, read_record, write_record
+from compilefarm.store.uses import Uses
 from compilefarm.v1.manifest_pb2 import Manifest
 
 SHORTEST_PREFIX = 6
 MOST_KEYS = 20
 _PREFIX = re.compile(rf"[0-9a-f-]{{{SHORTEST_PREFIX},}}")
-_logger = logging.getLogger(__name__)
+# How often another writer may be faster: each time, one more manifest of the key is there.
+_MOST_TRIALS = 1000
 
 
 class ManifestStore:
@@ -34,11 +33,15 @@ class ManifestStore:
     Args:
         backend: where they lie.
         blobs: where the blobs lie that they name.
+        uses: who relies on them.
+        damage: where damaged ones go.
     """
 
-    def __init__(self, backend: Backend, *, blobs: BlobStore) -> None:
+    def __init__(self, backend: Backend, *, blobs: BlobStore, uses: Uses, damage: Damage) -> None:
         self._backend = backend
         self._blobs = blobs
+        self._uses = uses
+        self._damage = damage
 
     async def find(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
         """The first manifest of a key that can be served and whose guards hold for `hints`; None takes any.
@@ -47,8 +50,18 @@ class ManifestStore:
             InvalidRequest: `key` is not written as a key.
             StoreUnavailable: the store cannot be read.
         """
-        manifest, _ = await self._survey(key, wanted=lambda stored: hints is None or holds(stored.guards, hints))
-        return manifest
+
+        def fits(manifest: Manifest) -> bool:
+            return hints is None or holds(manifest.guards, hints)
+
+        # Most keys have one manifest, and a listing costs more than a look.
+        first = manifest_path(key, variant=0)
+        if (manifest := await self._take(first, wanted=fits)) is not None:
+            return manifest
+        for path in await self._list(key):
+            if path != first and (manifest := await self._take(path, wanted=fits)) is not None:
+                return manifest
+        return None
 
     async def add(self, manifest: Manifest) -> Manifest:
         """Stores a manifest unless its key has one with the same guards that can be served; returns what is stored now.
@@ -57,13 +70,41 @@ class ManifestStore:
             InvalidRequest: its key is not written as a key.
             StoreUnavailable: the store cannot be read or written.
         """
-        content = manifest.SerializeToString(deterministic=True)
-        while True:
-            stored, free = await self._survey(manifest.key, wanted=lambda stored: stored.guards == manifest.guards)
-            if stored is not None:
-                return stored
-            if await self._backend.create(manifest_path(manifest.key, variant=free), content=content):
-                return manifest
+        record = write_record(manifest)
+        for _ in range(_MOST_TRIALS):
+            paths = await self._list(manifest.key)
+            for path in paths:
+                stored = await self._take(path, wanted=lambda stored: stored.guards == manifest.guards)
+                if stored is not None:
+                    # Whoever wrote it may have been killed before it was safe.
+                    await self._backend.settle(path)
+                    return stored
+            path = manifest_path(manifest.key, variant=_number(paths[-1]) + 1 if paths else 0)
+            async with self._uses.holding(path):
+                if await self._backend.create(path, content=record):
+                    await self._uses.note(path, written_seconds=self._uses.now())
+                    return manifest
+        raise StoreUnavailable(
+            f"the store at {self._backend.location} says that {path} is there and does not list it; "
+            "it has to be a storage whose listings show at once what was written"
+        )
+
+    async def read(self, path: str) -> Manifest | None:
+        """The manifest at a place; None if it is gone, or damaged: then it is set aside.
+
+        Raises:
+            NewerRecord: this release cannot read it.
+            StoreUnavailable: the store cannot be read.
+        """
+        content = await self._backend.find(path)
+        if content is None:
+            return None
+        key = key_of_manifest(path)
+        try:
+            return read_record(content, key=key)
+        except DamagedRecord:
+            await self._damage.set_aside(path, examine=lambda content: _examine(content, key=key))
+            return None
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
         """Stored keys that begin with `prefix`, sorted, at most MOST_KEYS.
@@ -89,29 +130,38 @@ class ManifestStore:
             return [prefix[:GRAPH_DIGITS]]
         return [graph for graph in await self._backend.folders(MANIFESTS) if graph.startswith(prefix)]
 
-    async def _survey(self, key: str, *, wanted: Callable[[Manifest], bool]) -> tuple[Manifest | None, int]:
-        """The first manifest that can be served and is wanted, and its number; or None and the first free number."""
-        variant = 0
-        while (content := await self._backend.find(path := manifest_path(key, variant=variant))) is not None:
-            manifest = _read(content, path=path, key=key)
-            if manifest is not None and wanted(manifest) and await self._blobs.hold(blobs_of(manifest)):
-                return manifest, variant
-            variant += 1
-        return None, variant
+    async def _list(self, key: str) -> list[str]:
+        """The manifests of a key, in the order of their numbers, which have gaps where some are gone."""
+        paths = [entry.path async for entry in self._backend.entries(key_folder(key))]
+        return sorted((path for path in paths if _is_numbered(path)), key=_number)
+
+    async def _take(self, path: str, *, wanted: Callable[[Manifest], bool]) -> Manifest | None:
+        """The manifest at a place if it is wanted and can be served. Its lease begins."""
+        async with self._uses.holding(path):
+            try:
+                manifest = await self.read(path)
+            except NewerRecord:
+                # It belongs to a newer farm that shares the storage.
+                return None
+            if manifest is None or not wanted(manifest) or not await self._blobs.are_complete(blobs_of(manifest)):
+                return None
+            await self._uses.note(path)
+            return manifest
 
 
-def _read(content: bytes, *, path: str, key: str) -> Manifest | None:
+def _number(path: str) -> int:
+    return int(path.rpartition("/")[2])
+
+
+def _is_numbered(path: str) -> bool:
+    return path.rpartition("/")[2].isdecimal()
+
+
+async def _examine(content: bytes, *, key: str) -> str:
     try:
-        manifest = Manifest.FromString(content)
-        if manifest.key != key:
-            _logger.warning("%s is the manifest of %r and is passed over", path, manifest.key)
-            return None
-        for blob in blobs_of(manifest):
-            check_digest(blob.digest)
-        for guard in manifest.guards:
-            check_expression(guard, symbols=MAX_SYMBOLS, condition=True, what="a guard")
-    except (DecodeError, InvalidRequest) as error:
-        _logger.warning("%s is no manifest and is passed over: %s", path, error)
-        return None
-    # A newer farm that shares the storage may have written another format: nothing is wrong with it.
-    return manifest if manifest.format == ARTIFACT_FORMAT else None
+        read_record(content, key=key)
+    except DamagedRecord as error:
+        return str(error)
+    except NewerRecord:
+        pass
+    return ""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, Entry
+
+if TYPE_CHECKING:
+    # Exists for type checkers only.
+    from obstore import ObjectMeta
 
 _LISTED_AT_ONCE = 1000
 
@@ -38,10 +43,10 @@ class ObjectBackend(Backend):
                 return None
             return (await result.bytes_async()).to_bytes()
 
-    async def find_size(self, path: str) -> int | None:
+    async def find_entry(self, path: str) -> Entry | None:
         with self._reporting(f"look for {path}"):
             try:
-                return (await self._store.head_async(path))["size"]
+                return _entry(await self._store.head_async(path), path=path)
             except FileNotFoundError:
                 return None
 
@@ -52,6 +57,13 @@ class ObjectBackend(Backend):
             except AlreadyExistsError:
                 return False
             return True
+
+    async def settle(self, path: str) -> None:
+        """Does nothing: a service acknowledges what it has, and memory survives no power failure anyway."""
+
+    async def touch(self, path: str) -> None:
+        with self._reporting(f"write {path}"):
+            await self._store.put_async(path, b"", mode="overwrite")
 
     async def move(self, path: str, *, target: str) -> bool:
         with self._reporting(f"move {path} to {target}"):
@@ -72,7 +84,7 @@ class ObjectBackend(Backend):
         with self._reporting(f"list {folder}"):
             async for batch in self._store.list(folder, chunk_size=_LISTED_AT_ONCE):
                 for found in batch:
-                    yield Entry(path=found["path"], size_bytes=found["size"])
+                    yield _entry(found, path=found["path"])
 
     async def folders(self, folder: str) -> list[str]:
         with self._reporting(f"list {folder}"):
@@ -90,3 +102,12 @@ class ObjectBackend(Backend):
                 f"the store at {self._location} could not {action}: {cause}; "
                 "check that it exists, can be written and has free space"
             ) from error
+
+
+def _entry(found: ObjectMeta, *, path: str) -> Entry:
+    return Entry(
+        path=path,
+        size_bytes=found["size"],
+        modified_seconds=found["last_modified"].timestamp(),
+        tag=found["e_tag"] or "",
+    )

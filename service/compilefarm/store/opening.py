@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 import uuid
 
 from obstore.store import MemoryStore
@@ -11,51 +12,104 @@ from obstore.store import MemoryStore
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.backend import Backend
+from compilefarm.store.collector import Collected, Collector
 from compilefarm.store.content_addressed import ContentAddressedStore
 from compilefarm.store.counting import CountingBackend
-from compilefarm.store.layout import BLOBS, MANIFESTS
+from compilefarm.store.damage import Damage
+from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE
+from compilefarm.store.limited import LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.object_backend import ObjectBackend
+from compilefarm.store.s3 import SCHEME, open_bucket
+from compilefarm.store.uses import Now, Uses
 
 MEMORY = "memory:"
 # A directory whose name begins like this is written "./name:...".
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
-async def open_store(location: str) -> ArtifactStore:
+async def open_store(location: str, *, size_limit_bytes: int | None = None, now: Now = time.time) -> ArtifactStore:
     """Opens a store and makes sure that it can be written.
 
     Args:
-        location: a directory, which is created if it is missing; or "memory:", which ends with the process.
+        location: a directory, which is created if it is missing; "s3://bucket/prefix" (see `open_bucket`); or
+            "memory:", which ends with the process.
+        size_limit_bytes: beyond this size, artifacts are evicted; None keeps all.
+        now: seconds since 1970.
 
     Raises:
         StoreUnavailable: it cannot be used; the message says why and what to do.
     """
-    return await build_store(await _open_backend(location))
+    return await build_store(await open_backend(location), size_limit_bytes=size_limit_bytes, now=now)
 
 
-async def build_store(backend: Backend) -> ArtifactStore:
-    """Builds a store on a backend and makes sure that it can be written.
+async def build_store(backend: Backend, *, size_limit_bytes: int | None = None, now: Now = time.time) -> ArtifactStore:
+    """As `open_store`, on a backend."""
+    await _probe(backend)
+    counting = await _counting(backend)
+    uses = Uses(counting, now=now)
+    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now))
+    if size_limit_bytes is None:
+        return store
+    return LimitedStore(
+        store,
+        backend=counting,
+        collector=Collector(counting, manifests=store.manifests, uses=uses),
+        size_limit_bytes=size_limit_bytes,
+        now=now,
+    )
+
+
+async def collect_garbage(
+    location: str, *, size_limit_bytes: int | None, dry_run: bool, now: Now = time.time
+) -> Collected:
+    """Takes out of a store what nobody needs. Services may be using it.
+
+    Args:
+        location: a directory, or "s3://bucket/prefix".
+        size_limit_bytes: beyond this size, artifacts are evicted; None keeps all.
+        dry_run: whether everything stays, and it is only found out what would go.
+        now: seconds since 1970.
 
     Raises:
-        StoreUnavailable: it cannot.
+        StoreUnavailable: it is not there or cannot be used; the message says why and what to do.
     """
-    await _probe(backend)
-    counting = CountingBackend(backend, areas=(BLOBS, MANIFESTS))
+    counting = await _counting(await open_backend(location, create=False))
+    uses = Uses(counting, now=now)
+    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now))
+    collector = Collector(counting, manifests=store.manifests, uses=uses)
+    return await collector.collect(limit_bytes=size_limit_bytes, dry_run=dry_run)
+
+
+async def _counting(backend: Backend) -> CountingBackend:
+    counting = CountingBackend(backend, areas=(BLOBS, MANIFESTS, QUARANTINE))
     await counting.count()
-    return ContentAddressedStore(counting)
+    return counting
 
 
-async def _open_backend(location: str) -> Backend:
+async def open_backend(location: str, *, create: bool = True) -> Backend:
+    """Opens what lies below a store. Nothing is written yet.
+
+    Args:
+        location: see `open_store`.
+        create: whether a directory is created if it is missing.
+
+    Raises:
+        StoreUnavailable: it cannot be opened; the message says why and what to do.
+    """
     if location == MEMORY:
         return ObjectBackend(MemoryStore(), location=MEMORY)
+    if location.startswith(f"{SCHEME}:"):
+        return open_bucket(location)
     if not location or _SCHEME.match(location):
-        raise StoreUnavailable(f"{location!r} cannot be a store: name a directory, or {MEMORY!r} to keep nothing")
-    return await asyncio.to_thread(open_directory, location)
+        raise StoreUnavailable(
+            f"{location!r} cannot be a store: name a directory, s3://BUCKET/PREFIX, or {MEMORY!r} to keep nothing"
+        )
+    return await asyncio.to_thread(open_directory, location, create=create)
 
 
 async def _probe(backend: Backend) -> None:
-    path, content = f"probe-{uuid.uuid4().hex}", b"written when a store is opened"
+    path, content = f"{PROBES}/{uuid.uuid4().hex}", b"written when a store is opened"
     await backend.create(path, content=content)
     found = await backend.find(path)
     await backend.delete(path)

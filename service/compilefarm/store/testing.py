@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,20 @@ def _blob(content: bytes) -> Blob:
         encoding=Encoding.ENCODING_IDENTITY,
         content_size_bytes=len(content),
     )
+
+
+class MovedClock:
+    """Seconds since 1970, as far ahead of the machine's clock as it was moved."""
+
+    def __init__(self) -> None:
+        self._ahead_seconds = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self._ahead_seconds
+
+    def move(self, seconds: float) -> None:
+        """Moves it ahead."""
+        self._ahead_seconds += seconds
 
 
 class FillingStore:

@@ -15,8 +15,6 @@ import sys
 import traceback
 from typing import BinaryIO
 
-import torch
-
 from compilefarm.artifact.environment import describe_environment
 from compilefarm.artifact.inductor.build_trials import run_build_trials
 from compilefarm.artifact.inductor.programs import not_serializable_error, preload_compiler, preload_loader
@@ -48,7 +46,7 @@ from compilefarm.v1.job_pb2 import (
 from compilefarm.worker.compile import compile_task
 from compilefarm.worker.decoding import Admitted
 from compilefarm.worker.frames import read_frame, write_frame
-from compilefarm.worker.limits import limit_memory
+from compilefarm.worker.limits import is_out_of_memory, limit_memory
 from compilefarm.worker.verify import VerificationFailed, verify_task
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -140,8 +138,7 @@ def failure_of(error: Exception) -> ChildFailure:
 
 
 def _kind(error: Exception) -> FailureKind.ValueType:
-    # What torch raises on the host is a plain RuntimeError (c10/core/impl/alloc_cpu.cpp).
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+    if is_out_of_memory(error):
         return FAILURE_KIND_OUT_OF_MEMORY
     if isinstance(error, not_serializable_error() | Inexpressible):
         return FAILURE_KIND_NOT_SERIALIZABLE

@@ -21,7 +21,15 @@ from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.options import config_patches
 from compilefarm.v1.child_pb2 import CompileResult, CompileTask
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Phase
-from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_KERNEL, BUILDER_TRITON, Builder, Timing
+from compilefarm.v1.manifest_pb2 import (
+    BUILDER_INDUCTOR,
+    BUILDER_KERNEL,
+    BUILDER_TRITON,
+    Builder,
+    SourceFile,
+    Sources,
+    Timing,
+)
 from compilefarm.worker.decoding import Admitted, decode
 from compilefarm.worker.limits import time_limit
 from compilefarm.worker.synthetic import are_refused
@@ -104,7 +112,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
             try:
                 _run_once(program, random_inputs(task.job, seed=INPUT_SEED))
             except RuntimeError as error:
-                if not are_refused(random_inputs(task.job, seed=INPUT_SEED), decoded):
+                if not are_refused(random_inputs(task.job, seed=INPUT_SEED), decoded, error=error):
                     raise
                 log.info("the graph does not run on synthetic inputs: %s", error)
         with stopwatch.phase(PHASE_PACKING):
@@ -129,7 +137,12 @@ def _run_once(program: Callable[..., object], inputs: list[torch.Tensor | int]) 
 
 def _packed(program: FinishedProgram, libraries: list[BuiltLibrary]) -> Compiled:
     blob, stored = pack(program.content)
-    compiled = Compiled(result=CompileResult(program=blob), blobs={blob.digest: stored})
+    sources = Sources(files=[SourceFile(path=path, text=text) for path, text in sorted(program.sources.items())])
+    source_blob, stored_sources = pack(sources.SerializeToString(deterministic=True))
+    compiled = Compiled(
+        result=CompileResult(program=blob, sources=source_blob),
+        blobs={blob.digest: stored, source_blob.digest: stored_sources},
+    )
     # In an order that does not depend on threads.
     for library in sorted(libraries, key=lambda library: library.source_digest):
         compiled.add(library.source_digest, library.name, Path(library.path).read_bytes(), builder=BUILDER_INDUCTOR)

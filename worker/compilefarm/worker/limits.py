@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Never
 
+import torch
+
 from compilefarm.core.errors import InvalidRequest
 
 
@@ -37,6 +39,12 @@ def time_limit(seconds: float, *, doing: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether host or device had no memory left."""
+    # What torch raises on the host is a plain RuntimeError (c10/core/impl/alloc_cpu.cpp).
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def limit_memory(further_bytes: int) -> None:

@@ -197,6 +197,7 @@ class Supervisor:
                             guards=result.guards,
                             timings=result.timings,
                             worker=self._settings.name,
+                            sources=result.sources if result.HasField("sources") else None,
                         )
                         return _complete(manifest, blobs, job=assignment.job)
                     case "failed":

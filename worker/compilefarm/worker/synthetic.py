@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from compilefarm.graph.decode import DecodedJob
+from compilefarm.worker.limits import is_out_of_memory
 
 
-def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob) -> bool:
-    """Whether synthetic inputs are to blame for a program that failed with them.
+def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob, *, error: Exception) -> bool:
+    """Whether synthetic inputs are to blame for an error of the program that had them.
 
     A graph that asserts something of elements, or indexes by what it computes of them, may refuse zeros and ones. Then
     eager refuses them, too.
@@ -18,7 +19,10 @@ def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob) -> bo
     Args:
         inputs: made as those were that the program had.
         decoded: the graph.
+        error: what the program raised.
     """
+    if is_out_of_memory(error):
+        return False
     if any(isinstance(given, torch.Tensor) and given.is_cuda for given in inputs):
         # An assertion on a GPU leaves a process that can compute nothing any more, in which eager fails always.
         return decoded.depends_on_elements

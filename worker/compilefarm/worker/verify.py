@@ -72,7 +72,7 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
             outputs = _call(program, inputs())
             result.first_call_seconds = time.perf_counter() - started
         except RuntimeError as error:
-            if not are_refused(inputs(), decoded):
+            if not are_refused(inputs(), decoded, error=error):
                 raise
             result.not_compared = f"the graph does not run on synthetic inputs: {error}"[:_LONGEST_REASON]
         result.compiled_kernels, result.benchmarks = kernel_work.compiled, kernel_work.benchmarks

@@ -12,11 +12,11 @@ import ast
 import copy
 import hashlib
 import importlib
-import os
 import pickle
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -35,16 +35,18 @@ class FinishedKernel:
         digest: sha256 (hex) of the content; the wrapper asks for it.
         name: Inductor's name for it.
         content: the pickled kernel.
+        sources: the steps between source and machine code, for people: text by kind ("ttir", "ptx").
     """
 
     digest: str
     name: str
     content: bytes
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 # For the whole process, as Inductor's own: equal content is the same kernel, whichever artifact brought it.
 _offered: dict[str, bytes] = {}
-_loaded: dict[str, Any] = {}
+_loaded: dict[tuple[str, int], Any] = {}
 
 
 def offer_kernels(kernels: Mapping[str, bytes]) -> None:
@@ -52,15 +54,15 @@ def offer_kernels(kernels: Mapping[str, bytes]) -> None:
     _offered.update(kernels)
 
 
-def finished_kernel(digest: str) -> Any:
-    """The kernel that a wrapper asks for, on the GPU. Unpickles, so the bytes must be trusted by now.
+def finished_kernel(digest: str, *, device: int = 0) -> Any:
+    """The kernel that a wrapper asks for, on a GPU. Unpickles, so the bytes must be trusted by now.
 
     Raises:
         KeyError: it was not offered.
     """
-    if digest not in _loaded:
-        _loaded[digest] = _load(_offered[digest])
-    return _loaded[digest]
+    if (digest, device) not in _loaded:
+        _loaded[digest, device] = _load(_offered[digest], device=device)
+    return _loaded[digest, device]
 
 
 def take_kernels(source: str, modules: Sequence[ModuleType]) -> tuple[str, list[FinishedKernel]]:
@@ -147,7 +149,7 @@ def _finish(name: str, autotuner: Any) -> FinishedKernel:
     unpicklable = autotuner.prepare_for_pickle()
     try:
         finished = copy.copy(autotuner)
-        finished.compile_results = [_with_machine_code(winner)]
+        finished.compile_results = [_with_machine_code(winner, function=autotuner.fn)]
         finished.configs = finished.save_cache_hook = finished.coordesc_tuner = finished.autotune_cache_info = None
         # It named a file in a folder of this process.
         finished.filename = None
@@ -156,11 +158,17 @@ def _finish(name: str, autotuner: Any) -> FinishedKernel:
         content = pickle.dumps(finished)
     finally:
         autotuner.restore_after_unpickle(unpicklable)
-    return FinishedKernel(digest=hashlib.sha256(content).hexdigest(), name=name, content=content)
+    digest = hashlib.sha256(content).hexdigest()
+    return FinishedKernel(digest=digest, name=name, content=content, sources=_steps(winner))
 
 
-def _with_machine_code(result: Any) -> Any:
-    """A CompileResult that needs no file, and holds machine code and no intermediate representation."""
+def _with_machine_code(result: Any, *, function: Any) -> Any:
+    """A CompileResult that needs no file, and holds machine code and no intermediate representation.
+
+    Args:
+        result: of one variant.
+        function: the kernel's JITFunction, ready to be pickled. That of the result may be an earlier copy.
+    """
     finished = copy.copy(result)
     if isinstance(result, importlib.import_module(_HEURISTICS).StaticTritonCompileResult):
         finished.kernel = copy.copy(result.kernel)
@@ -171,24 +179,36 @@ def _with_machine_code(result: Any) -> Any:
         return finished
     # A CompiledKernel of Triton (triton/compiler/compiler.py), which Triton's own launcher launches.
     finished.kernel = object.__new__(type(result.kernel))
+    source = copy.copy(result.kernel.src)
+    source.fn = function
     finished.kernel.__dict__.update(
-        result.kernel.__dict__, asm={"cubin": result.kernel.asm["cubin"]}, metadata_group={}, _run=None
+        result.kernel.__dict__, asm={"cubin": result.kernel.asm["cubin"]}, metadata_group={}, src=source, _run=None
     )
     return finished
 
 
 def _machine_code(result: Any) -> bytes:
+    return (_compiled_folder(result) / f"{result.kernel.name}.cubin").read_bytes()
+
+
+def _steps(result: Any) -> dict[str, str]:
+    files = (_compiled_folder(result) / f"{result.kernel.name}.{kind}" for kind in ("ttir", "ttgir", "ptx"))
+    return {file.suffix.removeprefix("."): file.read_text() for file in files if file.exists()}
+
+
+def _compiled_folder(result: Any) -> Path:
+    """Where Triton keeps what it made of a variant, in this process's folder."""
     utils = importlib.import_module("torch._inductor.runtime.runtime_utils")
     key = importlib.import_module(_HEURISTICS).triton_hash_to_path_key(result.kernel.hash)
-    folder = os.path.join(utils.triton_cache_dir(result.compile_meta.get("device") or 0), key)
-    with open(os.path.join(folder, f"{result.kernel.name}.cubin"), "rb") as file:
-        return file.read()
+    return Path(utils.triton_cache_dir(result.compile_meta.get("device") or 0), key)
 
 
-def _load(content: bytes) -> Any:
+def _load(content: bytes, *, device: int) -> Any:
     kernel = pickle.loads(content)  # noqa: S301 - part of an artifact
     kernel.restore_after_unpickle(None)
     (winner,) = kernel.compile_results
+    kernel.device_props = kernel.device_props._replace(index=device)
+    kernel.triton_meta["device"] = winner.compile_meta["device"] = device
     code = getattr(winner.kernel, "cubin_raw", None)
     if code is None:
         kernel._make_launchers()

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode  # torch/_subclasses/fake_tensor.py
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from compilefarm.artifact.inductor.kernels import FinishedKernel, has_kernels, take_kernels
-from compilefarm.artifact.inductor.wrappers import finished_wrapper
+from compilefarm.artifact.inductor.wrappers import finished_wrapper, moved_wrapper
 from compilefarm.graph.targets import cacheable_names
 
 _LOADING = (
@@ -103,10 +103,12 @@ class FinishedProgram:
     Attributes:
         content: for `deserialize_program`.
         kernels: of Triton; they have to be offered before the content is loaded.
+        sources: what Inductor made of the graph on the way, for people: text by path.
     """
 
     content: bytes
     kernels: list[FinishedKernel]
+    sources: Mapping[str, str]
 
 
 def finish_program(program: Any) -> FinishedProgram:
@@ -114,13 +116,27 @@ def finish_program(program: Any) -> FinishedProgram:
     # With torch's table of launched kernels (torch/_dynamo/aot_compile_types.py), which a load would write over that of
     # the pod. It is for kernels that Inductor leaves to Python; here it compiles all.
     entry, *_ = pickle.loads(program.serialize())  # noqa: S301 - pickled by this very process
+    sources = {f"{_file_of(name)}.txt": getattr(entry, name) for name in _LOGGED_BY_ENTRY}
     for name in _LOGGED_BY_ENTRY:
         setattr(entry, name, None)
     kernels: list[FinishedKernel] = []
-    for part in (entry.compiled_fw, entry.compiled_bw):
+    for folder, part in (("forward", entry.compiled_fw), ("backward", entry.compiled_bw)):
         if part is not None:
-            kernels += _finish(part.result)
-    return FinishedProgram(content=pickle.dumps((entry, {}, {})), kernels=kernels)
+            graph = part.result
+            sources[f"{folder}/wrapper.py"] = graph.source_code
+            sources |= {f"{folder}/{_file_of(name)}.txt": getattr(graph, name) for name in _LOGGED_BY_GRAPH}
+            kernels += _finish(graph)
+    for kernel in kernels:
+        sources |= {f"kernels/{kernel.name}.{kind}": text for kind, text in kernel.sources.items()}
+    return FinishedProgram(
+        content=pickle.dumps((entry, {}, {})),
+        kernels=kernels,
+        sources={path: text for path, text in sources.items() if text},
+    )
+
+
+def _file_of(name: str) -> str:
+    return name.removesuffix("_str")
 
 
 def _finish(graph: Any) -> list[FinishedKernel]:
@@ -143,8 +159,12 @@ def _finish(graph: Any) -> list[FinishedKernel]:
     return kernels
 
 
-def deserialize_program(content: bytes) -> Callable[..., Any]:
+def deserialize_program(content: bytes, *, cuda_device: int = 0) -> Callable[..., Any]:
     """Loads a program. Unpickles, so the bytes must be trusted by now.
+
+    Args:
+        content: the content of a FinishedProgram.
+        cuda_device: the GPU that it is to run on, where it runs on one.
 
     CompiledArtifact.load would also hash torch's whole source tree to compare it with the worker's
     (torch/_inductor/codecache.py: torch_key); the manifest's environment has said that already.
@@ -156,8 +176,29 @@ def deserialize_program(content: bytes) -> Callable[..., Any]:
     # compile (torch/_inductor/async_compile.py).
     settings = {"triton.cudagraphs": False, "compile_threads": 1}
     with compile_lock(), _without_the_compiler(), tracing(context), torch._inductor.config.patch(settings):
-        program: Callable[..., Any] = artifact_type.deserialize(content)
+        program: Callable[..., Any] = artifact_type.deserialize(
+            _moved(content, cuda_device) if cuda_device else content
+        )
         return program
+
+
+def _moved(content: bytes, cuda_device: int) -> bytes:
+    """A program for another GPU than number 0, which workers compile for."""
+    entry, *tables = pickle.loads(content)  # noqa: S301 - part of an artifact
+    code_hash = importlib.import_module("torch._inductor.codecache").code_hash
+    for part in (entry.compiled_fw, entry.compiled_bw):
+        if part is not None:
+            graph = part.result
+            graph.source_code = moved_wrapper(graph.source_code, device=cuda_device)
+            graph.cache_key = code_hash(graph.source_code)
+            graph.device_idxs = {cuda_device if number == 0 else number for number in graph.device_idxs}
+            graph.constants = {
+                name: held.to(torch.device("cuda", cuda_device))
+                if isinstance(held, torch.Tensor) and held.is_cuda
+                else held
+                for name, held in (graph.constants or {}).items()
+            }
+    return pickle.dumps((entry, *tables))
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import io
+import re
 import tokenize
 from collections.abc import Sequence
 
@@ -44,6 +45,26 @@ def finished_wrapper(source: str) -> str:
             elif names == {_EXTERN_KERNELS} and _are_functions_of_torch(_attributes(kept, _EXTERN_KERNELS)):
                 lines[statement.lineno - 1] = f"import torch as {_EXTERN_KERNELS}"
     return "\n".join(lines)
+
+
+def moved_wrapper(source: str, *, device: int) -> str:
+    """A finished wrapper for another GPU than number 0, which workers compile for."""
+    for pattern, replacement in _DEVICE_ZERO:
+        source = pattern.sub(replacement.format(device=device), source)
+    return source
+
+
+# How Inductor writes a device into wrappers (torch/_inductor/codegen/wrapper.py, cuda/device_op_overrides.py), and this
+# package.
+_DEVICE_ZERO = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\b(_DeviceGuard|set_device|get_raw_stream)\(0\)", r"\1({device})"),
+        (r"\bdevice\(type='cuda', index=0\)", "device(type='cuda', index={device})"),
+        (r"(['\"])cuda:0\1", r"\1cuda:{device}\1"),
+        (r"\bfinished_kernel\((\"[0-9a-f]+\")\)", r"finished_kernel(\1, device={device})"),
+    )
+)
 
 
 def blank(lines: list[str], statement: ast.stmt, *, replacement: str = "") -> None:

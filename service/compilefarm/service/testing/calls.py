@@ -12,7 +12,7 @@ import grpc.aio
 from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import REASON_KEY
-from compilefarm.core.metadata import TENANT_KEY
+from compilefarm.core.metadata import REQUEST_KEY, TENANT_KEY
 from compilefarm.v1.admin_service_pb2 import (
     CancelJobRequest,
     DrainRequest,
@@ -31,9 +31,11 @@ from compilefarm.v1.compile_service_pb2 import (
     CompileRequest,
     CompileResponse,
     Finished,
+    GraphReport,
     LookupRequest,
     Priority,
     Progress,
+    ReportRequest,
 )
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import Job, Phase
@@ -108,10 +110,15 @@ class Calls:
         self.admin = cast("AdminServiceAsyncStub", AdminServiceStub(channel))
 
     async def watch(
-        self, job: Job, *, priority: Priority.ValueType = Priority.PRIORITY_UNSPECIFIED, tenant: str = ""
+        self,
+        job: Job,
+        *,
+        priority: Priority.ValueType = Priority.PRIORITY_UNSPECIFIED,
+        tenant: str = "",
+        request_id: str = "",
     ) -> Watch:
         """Asks for a compile. It is on its way when this returns."""
-        watch = Watch(self._ask(job, priority=priority, tenant=tenant))
+        watch = Watch(self._ask(job, priority=priority, tenant=tenant, request_id=request_id))
         assert (await watch.next()).HasField("accepted")
         return watch
 
@@ -185,15 +192,26 @@ class Calls:
         with refusals():
             return [response async for response in self.admin.Drain(DrainRequest())]
 
+    async def report(self, *graphs: GraphReport) -> None:
+        """Tells what became of graphs."""
+        with refusals():
+            await self.compiles.Report(ReportRequest(graphs=graphs))
+
     async def inspect(self, key: str) -> Manifest:
         """What is stored under a key, or under the only key that begins like that."""
         with refusals():
             return (await self.admin.Inspect(InspectRequest(key=key))).manifest
 
     def _ask(
-        self, job: Job, *, priority: Priority.ValueType = Priority.PRIORITY_UNSPECIFIED, tenant: str
+        self,
+        job: Job,
+        *,
+        priority: Priority.ValueType = Priority.PRIORITY_UNSPECIFIED,
+        tenant: str,
+        request_id: str = "",
     ) -> grpc.aio.UnaryStreamCall[CompileRequest, CompileResponse]:
-        metadata = ((TENANT_KEY, tenant),) if tenant else ()
+        told = {TENANT_KEY: tenant, REQUEST_KEY: request_id}
+        metadata = tuple((name, value) for name, value in told.items() if value)
         return self.compiles.Compile(CompileRequest(job=job, priority=priority), metadata=metadata)
 
 

@@ -1,0 +1,53 @@
+"""`compilefarm gc`: takes out of a store what nobody needs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+from dataclasses import asdict
+
+from rich.table import Table
+
+from compilefarm.cli.sizes import size
+from compilefarm.cli.words import console, size_words
+from compilefarm.store.collector import Collected
+from compilefarm.store.opening import collect_garbage
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    option = parser.add_argument
+    option("--store", required=True, metavar="STORE", help="what `serve --store` names; farms may be using it")
+    option(
+        "--size-limit",
+        type=size,
+        metavar="SIZE",
+        help="evict what was used least recently until it is no larger, for example 50GB; default: evict nothing",
+    )
+    option("--dry-run", action="store_true", help="only say what would go")
+    option("--json", action="store_true", help="print the numbers as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Collects, and prints what went."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    collected = asyncio.run(
+        collect_garbage(arguments.store, size_limit_bytes=arguments.size_limit, dry_run=arguments.dry_run)
+    )
+    if arguments.json:
+        print(json.dumps(asdict(collected)))
+    else:
+        _show(collected, is_dry_run=arguments.dry_run)
+    return 0
+
+
+def _show(collected: Collected, *, is_dry_run: bool) -> None:
+    facts = Table(show_header=False, box=None)
+    facts.add_row("would go" if is_dry_run else "removed", f"{collected.artifacts} artifacts")
+    facts.add_row("", f"{collected.blobs} blobs")
+    facts.add_row("", f"{collected.damaged} damaged objects")
+    facts.add_row("would free" if is_dry_run else "freed", size_words(collected.freed_bytes))
+    facts.add_row("left", size_words(collected.size_bytes))
+    console().print(facts)

@@ -1,0 +1,82 @@
+"""Tells the farm what became of graphs, for its operator's figures. Nobody waits for it, and nothing depends on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from dataclasses import dataclass, field
+
+import grpc
+
+from compilefarm.client.connection import Connection
+from compilefarm.client.records import GraphRecord, Outcome, Phase
+from compilefarm.v1 import compile_service_pb2 as wire
+
+_OUTCOMES: dict[Outcome, wire.GraphOutcome.ValueType] = {
+    "hit": wire.GRAPH_OUTCOME_HIT,
+    "compiled": wire.GRAPH_OUTCOME_COMPILED,
+    "joined": wire.GRAPH_OUTCOME_JOINED,
+    "bypass": wire.GRAPH_OUTCOME_BYPASS,
+    "fallback": wire.GRAPH_OUTCOME_FALLBACK,
+    "local": wire.GRAPH_OUTCOME_LOCAL,
+}
+_SPENT: tuple[Phase, ...] = ("encode", "wait", "fetch", "load")
+# What a farm takes in one report.
+_MOST_KEPT = 1000
+_SECONDS_TO_SEND = 5.0
+
+
+@dataclass(slots=True)
+class _ProcessState:
+    kept: deque[wire.GraphReport] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
+    # A call that nobody refers to is cancelled.
+    under_way: list[grpc.Future[wire.ReportResponse]] = field(default_factory=list)
+
+
+class Reporter:
+    """Reports graphs over the line to the farm while there is one, and keeps them for later while there is none. What
+    is on its way when the line breaks or the process ends is lost; nothing is told twice.
+
+    Args:
+        connection: to the farm.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        # By process id, as in Connection: a forked process does not tell what its parent has to tell.
+        self._states: dict[int, _ProcessState] = {}
+
+    def report(self, record: GraphRecord) -> None:
+        """Tells what became of a graph. Never waits and never raises."""
+        if record.outcome is None:
+            return
+        state = self._states.setdefault(os.getpid(), _ProcessState())
+        state.kept.append(_report_of(record, outcome=record.outcome))
+        line = self._connection.find_line()
+        if line is None:
+            return
+        request = wire.ReportRequest(graphs=_take_all(state.kept))
+        # Another thread may be closing the line.
+        with contextlib.suppress(grpc.RpcError, ValueError):
+            call = line.compiles.Report.future(request, timeout=_SECONDS_TO_SEND)
+            state.under_way = [call, *(other for other in state.under_way if not other.done())]
+
+
+def _take_all(kept: deque[wire.GraphReport]) -> list[wire.GraphReport]:
+    taken = []
+    # Other threads take from it as well.
+    with contextlib.suppress(IndexError):
+        while True:
+            taken.append(kept.popleft())
+    return taken
+
+
+def _report_of(record: GraphRecord, *, outcome: Outcome) -> wire.GraphReport:
+    return wire.GraphReport(
+        outcome=_OUTCOMES[outcome],
+        reason=record.reason,
+        spent_seconds=sum(record.seconds.get(phase, 0.0) for phase in _SPENT),
+        avoided_seconds=record.compile_seconds,
+        local_seconds=record.seconds.get("local", 0.0),
+    )

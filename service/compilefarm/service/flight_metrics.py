@@ -1,0 +1,74 @@
+"""How long jobs take, by what was done and how they ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from prometheus_client import CollectorRegistry, Histogram
+
+from compilefarm.core.errors import FarmError
+from compilefarm.service.clock import Clock
+from compilefarm.service.flights import Flight
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
+
+_BUCKETS_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600)
+
+
+class FlightMetrics:
+    """Measures jobs when they are over.
+
+    Args:
+        registry: where the figures are kept.
+        clock: that of the flights.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, clock: Clock) -> None:
+        self._clock = clock
+        self._queue_wait = Histogram(
+            "compilefarm_queue_wait_seconds",
+            "How long jobs waited for a worker, all attempts together",
+            ["priority"],
+            buckets=_BUCKETS_SECONDS,
+            registry=registry,
+        )
+        self._phase = Histogram(
+            "compilefarm_phase_seconds",
+            "How long workers took for each phase of a job, all attempts together, by how the job ended",
+            ["phase", "outcome"],
+            buckets=_BUCKETS_SECONDS,
+            registry=registry,
+        )
+
+    def note(self, flight: Flight) -> None:
+        """Measures a flight that has landed; not those that found what they wanted in the store."""
+        if not flight.stages:
+            return
+        seconds = self._seconds_by_phase(flight)
+        priority = flight.claims.demand.priority.name.lower()
+        self._queue_wait.labels(priority=priority).observe(seconds.pop(Phase.PHASE_QUEUED))
+        outcome = _outcome(flight)
+        for phase, spent in seconds.items():
+            self._phase.labels(phase=_word(phase), outcome=outcome).observe(spent)
+
+    def _seconds_by_phase(self, flight: Flight) -> Counter[Phase.ValueType]:
+        seconds: Counter[Phase.ValueType] = Counter()
+        ends = [stage.since_seconds for stage in flight.stages[1:]]
+        for stage, end in zip(flight.stages, [*ends, self._clock.monotonic()], strict=True):
+            seconds[stage.phase] += end - stage.since_seconds  # type: ignore[assignment]  # Counter adds floats as well
+        return seconds
+
+
+def _outcome(flight: Flight) -> str:
+    """How a job ended, in a word: "compiled", or why there is no artifact."""
+    try:
+        result = flight.landing().result
+    except FarmError as error:
+        return error.reason
+    if isinstance(result, CompileFailure):
+        return FailureKind.Name(result.kind).removeprefix("FAILURE_KIND_").lower()
+    return "compiled"
+
+
+def _word(phase: Phase.ValueType) -> str:
+    # A worker of a later release may know more of them.
+    return Phase.Name(phase).removeprefix("PHASE_").lower() if phase in Phase.values() else "other"

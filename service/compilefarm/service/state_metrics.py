@@ -1,0 +1,127 @@
+"""What the gateway is doing and has counted, as Prometheus reads it: looked up when it asks, never kept twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from compilefarm.core.pool import WorkerPool
+from compilefarm.service.counters import Counters
+from compilefarm.service.quarantine import Quarantine
+from compilefarm.service.queue import Queue
+from compilefarm.service.readiness import Readiness
+from compilefarm.service.reports import Reports
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.v1.admin_service_pb2 import FarmState, StoreUsage, WorkerState
+
+_COUNTERS = {
+    "hits": "Requests answered from the store",
+    "misses": "Requests for which nothing was stored, and that were not refused",
+    "joins": "Misses that joined a running job",
+    "compiled": "Compiles that gave an artifact",
+    "failed": "Compiles that gave none",
+    "refused": "Requests refused",
+    "quarantined": "Requests answered with the reason for which their key is quarantined",
+    "bytes_sent": "Bytes of blobs sent to clients",
+    "bytes_received": "Bytes of blobs received from clients",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where figures come from."""
+
+    pool: WorkerPool
+    queue: Queue
+    store: ArtifactStore
+    quarantine: Quarantine
+    readiness: Readiness
+    counters: Counters
+    reports: Reports
+    farm_version: str
+
+
+class StateCollector(Collector):
+    """Reads the figures of a gateway.
+
+    Args:
+        sources: where from.
+        loop: the event loop of the gateway; Prometheus asks from threads of its own.
+    """
+
+    def __init__(self, sources: Sources, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._sources = sources
+        self._loop = loop
+
+    def collect(self) -> Iterable[Metric]:
+        """All figures as they are at one moment."""
+        return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result()
+
+    async def _read(self) -> list[Metric]:
+        usage = await self._sources.store.usage()
+        return [*_of_service(self._sources), *_of_store(usage), *_of_clients(self._sources.reports)]
+
+
+def _of_service(sources: Sources) -> Iterator[Metric]:
+    counts = asdict(sources.counters)
+    for name, text in _COUNTERS.items():
+        yield CounterMetricFamily(f"compilefarm_{name}", text, value=counts[name])
+    yield GaugeMetricFamily("compilefarm_queued_jobs", "Jobs that wait for a worker", value=sources.queue.waiting)
+    yield GaugeMetricFamily("compilefarm_running_jobs", "Jobs that have a worker", value=sources.queue.running)
+    quarantined = len(sources.quarantine.all())
+    yield GaugeMetricFamily("compilefarm_quarantined_keys", "Keys that are not compiled for a while", value=quarantined)
+    workers = GaugeMetricFamily("compilefarm_workers", "Workers by state", labels=["state"])
+    states: Counter[int] = Counter(worker.state for worker in sources.pool.workers())
+    for name, number in _named(WorkerState.items(), prefix="WORKER_STATE_"):
+        workers.add_metric([name], states[number])
+    yield workers
+    state = GaugeMetricFamily("compilefarm_state", "1 for what the farm is ready for", labels=["state"])
+    for name, number in _named(FarmState.items(), prefix="FARM_STATE_"):
+        state.add_metric([name], float(number == sources.readiness.state()))
+    yield state
+    build = GaugeMetricFamily("compilefarm_build_info", "1; the label tells the version", labels=["version"])
+    build.add_metric([sources.farm_version], 1)
+    yield build
+
+
+def _of_store(usage: StoreUsage) -> Iterator[Metric]:
+    yield GaugeMetricFamily("compilefarm_store_artifacts", "Artifacts in the store", value=usage.artifacts)
+    yield GaugeMetricFamily("compilefarm_store_blobs", "Blobs in the store", value=usage.blobs)
+    yield GaugeMetricFamily("compilefarm_store_bytes", "Bytes of all blobs in the store", value=usage.size_bytes)
+    damaged = CounterMetricFamily("compilefarm_corrupt_objects", "Found damaged and taken out", labels=["kind"])
+    damaged.add_metric(["blob"], usage.corrupt_blobs)
+    damaged.add_metric(["manifest"], usage.corrupt_manifests)
+    yield damaged
+    yield CounterMetricFamily("compilefarm_evictions", "Artifacts evicted", value=usage.evicted_artifacts)
+
+
+def _of_clients(reports: Reports) -> Iterator[Metric]:
+    graphs = CounterMetricFamily(
+        "compilefarm_client_graphs",
+        "What became of graphs, as clients tell it, and why if it was not the farm",
+        labels=["outcome", "reason"],
+    )
+    for labels, count in sorted(reports.graphs.items()):
+        graphs.add_metric(labels, count)
+    yield graphs
+    for name, text, seconds in (
+        ("spent", "Seconds that clients spent on having artifacts, or on asking in vain", reports.spent_seconds),
+        (
+            "avoided",
+            "Seconds that workers took for the compiles of artifacts that clients loaded; less those that were spent, "
+            "these are saved",
+            reports.avoided_seconds,
+        ),
+        ("local", "Seconds that clients compiled themselves", reports.local_seconds),
+    ):
+        yield CounterMetricFamily(f"compilefarm_client_{name}_seconds", text, value=seconds)
+
+
+def _named(items: Iterable[tuple[str, int]], *, prefix: str) -> Iterator[tuple[str, int]]:
+    """The values of an enum that are sent, by their word."""
+    return ((name.removeprefix(prefix).lower(), number) for name, number in items if number)

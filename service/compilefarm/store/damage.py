@@ -1,0 +1,70 @@
+"""What is found damaged is set aside, with the reason, for whoever wants to look."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from compilefarm.core.errors import StoreUnavailable
+from compilefarm.store.backend import Backend
+from compilefarm.store.layout import MANIFESTS, quarantine_path, reason_path
+from compilefarm.store.uses import Now
+
+_logger = logging.getLogger(__name__)
+
+# Says what is wrong with the content of an object; empty if nothing is.
+Examine = Callable[[bytes], Awaitable[str]]
+
+
+class Damage:
+    """Moves damaged objects into the quarantine, and counts them.
+
+    Attributes:
+        blobs: how many blobs were set aside since the store was opened.
+        manifests: how many manifests were.
+
+    Args:
+        backend: where the objects lie.
+        now: seconds since 1970.
+    """
+
+    def __init__(self, backend: Backend, *, now: Now) -> None:
+        self._backend = backend
+        self._now = now
+        self._lock = asyncio.Lock()
+        self.blobs = 0
+        self.manifests = 0
+
+    async def set_aside(self, path: str, *, examine: Examine) -> None:
+        """Takes an object out of use if it is damaged.
+
+        Args:
+            path: where it lies.
+            examine: looks at it. What the caller has seen may be gone by now, and sound bytes in its place.
+
+        Raises:
+            StoreUnavailable: it can be neither moved nor deleted.
+        """
+        async with self._lock:
+            content = await self._backend.find(path)
+            if content is None or not (reason := await examine(content)):
+                return
+            try:
+                await self._move(path, reason=reason)
+            except StoreUnavailable as error:
+                _logger.error("%s is damaged (%s) and could not be moved, so it is deleted: %s", path, reason, error)
+                await self._backend.delete(path)
+            else:
+                _logger.error("%s is damaged (%s) and was moved to %s", path, reason, quarantine_path(path))
+            if path.startswith(MANIFESTS):
+                self.manifests += 1
+            else:
+                self.blobs += 1
+
+    async def _move(self, path: str, *, reason: str) -> None:
+        when = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds")
+        await self._backend.delete(reason_path(path))
+        await self._backend.create(reason_path(path), content=f"{when} {path}: {reason}\n".encode())
+        await self._backend.move(path, target=quarantine_path(path))

@@ -1,0 +1,108 @@
+"""A store of limited size."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from compilefarm.core.errors import StoreUnavailable
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.collector import Collector
+from compilefarm.store.counting import CountingBackend
+from compilefarm.store.uses import Now
+from compilefarm.v1.admin_service_pb2 import StoreUsage
+from compilefarm.v1.manifest_pb2 import Manifest
+
+# So much is left when there was too much, so that not every write has to make room.
+KEPT_SHARE = 0.9
+# When everything is in use, it is tried again after this time.
+RETRY_SECONDS = 60.0
+_logger = logging.getLogger(__name__)
+
+
+class LimitedStore(ArtifactStore):
+    """Makes room in a store, after a write that went beyond the limit. Nobody waits for that.
+
+    Args:
+        store: the store.
+        backend: where it keeps everything.
+        collector: makes the room.
+        size_limit_bytes: the limit.
+        now: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        *,
+        backend: CountingBackend,
+        collector: Collector,
+        size_limit_bytes: int,
+        now: Now,
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._collector = collector
+        self._size_limit_bytes = size_limit_bytes
+        self._now = now
+        self._not_before_seconds = 0.0
+        self._evicted_artifacts = 0
+        self._making_room: asyncio.Task[None] | None = None
+
+    async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
+        return await self._store.find_manifest(key, hints=hints)
+
+    async def find_by_prefix(self, prefix: str) -> list[str]:
+        return await self._store.find_by_prefix(prefix)
+
+    async def get_blob(self, digest: str) -> bytes:
+        return await self._store.get_blob(digest)
+
+    async def put_blob(self, content: bytes, *, digest: str) -> None:
+        await self._store.put_blob(content, digest=digest)
+        self._check_size()
+
+    async def find_missing(self, digests: Sequence[str]) -> list[str]:
+        return await self._store.find_missing(digests)
+
+    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
+        stored = await self._store.put_artifact(manifest, blobs=blobs)
+        self._check_size()
+        return stored
+
+    async def usage(self) -> StoreUsage:
+        usage = await self._store.usage()
+        usage.size_limit_bytes = self._size_limit_bytes
+        usage.evicted_artifacts = self._evicted_artifacts
+        return usage
+
+    async def has_room(self) -> None:
+        """Waits while room is being made."""
+        if self._making_room is not None:
+            await self._making_room
+
+    def _check_size(self) -> None:
+        is_busy = self._making_room is not None and not self._making_room.done()
+        is_above = self._backend.size_bytes > self._size_limit_bytes
+        if is_above and not is_busy and self._now() >= self._not_before_seconds:
+            self._making_room = asyncio.create_task(self._make_room(), name="store eviction")
+
+    async def _make_room(self) -> None:
+        try:
+            collected = await self._collector.collect(limit_bytes=int(KEPT_SHARE * self._size_limit_bytes))
+        except StoreUnavailable as error:
+            _logger.error("no room could be made in the store: %s", error)
+            self._not_before_seconds = self._now() + RETRY_SECONDS
+            return
+        self._evicted_artifacts += collected.artifacts
+        _logger.info(
+            "made room in the store: %d artifacts and %d blobs went, %d bytes of them and others; %d bytes are left",
+            *(collected.artifacts, collected.blobs, collected.freed_bytes, collected.size_bytes),
+        )
+        if collected.size_bytes > self._size_limit_bytes:
+            self._not_before_seconds = self._now() + RETRY_SECONDS
+            _logger.warning(
+                "the store holds %d bytes, more than its limit of %d, and all of it is in use: raise the limit",
+                *(collected.size_bytes, self._size_limit_bytes),
+            )

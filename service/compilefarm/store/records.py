@@ -1,0 +1,63 @@
+"""How a manifest is written into an object, so that a single changed bit is noticed.
+
+A record is a line of text that names the digest of all that follows, a line with the version of the record, and the
+serialized manifest. Later versions may have more in the second line.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
+from compilefarm.core.digests import DIGEST_LENGTH, check_digest, digest_of
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.expressions import MAX_SYMBOLS, check_expression
+from compilefarm.v1.manifest_pb2 import Manifest
+
+_TITLE = b"compilefarm manifest sha256:"
+_VERSION = b"1\n"
+
+
+class DamagedRecord(Exception):
+    """What was read is not what was written. The message says how that shows."""
+
+
+class NewerRecord(Exception):
+    """A newer release wrote it, in a way that this one cannot read. Nothing is wrong with it."""
+
+
+def write_record(manifest: Manifest) -> bytes:
+    """A manifest as it is stored."""
+    covered = _VERSION + manifest.SerializeToString(deterministic=True)
+    return _TITLE + digest_of(covered).encode() + b"\n" + covered
+
+
+def read_record(content: bytes, *, key: str) -> Manifest:
+    """The manifest that was stored under a key.
+
+    Raises:
+        NewerRecord: this release cannot read it.
+        DamagedRecord: the bytes were changed, or belong to another key.
+    """
+    covered = content[len(_TITLE) + DIGEST_LENGTH + 1 :]
+    if content != _TITLE + digest_of(covered).encode() + b"\n" + covered:
+        raise DamagedRecord("its bytes do not match its digest")
+    if not covered.startswith(_VERSION):
+        raise NewerRecord
+    try:
+        manifest = Manifest.FromString(covered.removeprefix(_VERSION))
+        if manifest.key != key:
+            raise DamagedRecord(f"it is the manifest of {manifest.key[:100]!r}")
+        if manifest.format != ARTIFACT_FORMAT:
+            raise NewerRecord
+        _check(manifest)
+    except (DecodeError, InvalidRequest) as error:
+        raise DamagedRecord(f"it was written wrongly: {error}") from error
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    for blob in blobs_of(manifest):
+        check_digest(blob.digest)
+    for guard in manifest.guards:
+        check_expression(guard, symbols=MAX_SYMBOLS, condition=True, what="a guard")

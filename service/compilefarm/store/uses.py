@@ -1,0 +1,124 @@
+"""Who relies on which objects: what eviction may not take, and what it takes first.
+
+Within this process every use is known. Others that share the storage see the time of an object below `used/`, which is
+renewed at most every RENEWAL_SECONDS, so they know of a use too, only not precisely when it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from compilefarm.core.errors import StoreUnavailable
+from compilefarm.store.backend import Backend
+from compilefarm.store.layout import use_path
+
+# Seconds since 1970.
+Now = Callable[[], float]
+
+# What was used within this time is not evicted: whoever has been given a manifest has that long to fetch its blobs.
+LEASE_SECONDS = 3600.0
+RENEWAL_SECONDS = LEASE_SECONDS / 4
+# Uses whose lease is over are forgotten when there are more than these, and more than twice those that are not.
+_MOST_REMEMBERED = 10_000
+_logger = logging.getLogger(__name__)
+
+
+class Uses:
+    """Uses of the objects of a backend.
+
+    Attributes:
+        now: seconds since 1970.
+
+    Args:
+        backend: where they lie.
+        now: seconds since 1970.
+    """
+
+    def __init__(self, backend: Backend, *, now: Now) -> None:
+        self._backend = backend
+        self.now = now
+        self._held: Counter[str] = Counter()
+        self._used: dict[str, float] = {}
+        self._told: dict[str, float] = {}
+        self._ending: dict[str, asyncio.Event] = {}
+        self._most_remembered = _MOST_REMEMBERED
+
+    @asynccontextmanager
+    async def holding(self, path: str) -> AsyncIterator[None]:
+        """Keeps an object, whether it is there or not, from being deleted inside. Waits if that is under way."""
+        self._held[path] += 1
+        try:
+            if path in self._ending:
+                await self._ending[path].wait()
+            yield
+        finally:
+            self._held[path] -= 1
+            if not self._held[path]:
+                del self._held[path]
+
+    async def note(self, path: str, *, written_seconds: float = 0.0) -> None:
+        """Begins the lease of an object that is held, and lets the others know.
+
+        Args:
+            path: where it lies.
+            written_seconds: when it was written, if that is known: the others see that by themselves.
+        """
+        now = self._used[path] = self.now()
+        if len(self._used) > self._most_remembered:
+            self._forget_old()
+        told = max(self._told.get(path, 0.0), written_seconds)
+        is_known = now - told < RENEWAL_SECONDS
+        self._told[path] = told if is_known else now
+        if is_known:
+            return
+        try:
+            await self._backend.touch(use_path(path))
+        except StoreUnavailable as error:
+            # What is there is served from a full disk, too.
+            _logger.warning("cannot note that %s is in use, so another service may evict it: %s", path, error)
+
+    def used_seconds(self, path: str) -> float:
+        """When this process used an object last; zero if that is not known."""
+        return self._used.get(path, 0.0)
+
+    def has_lease(self, path: str, *, told_seconds: float = 0.0) -> bool:
+        """Whether an object has to stay.
+
+        Args:
+            path: where it lies.
+            told_seconds: when others used it, as far as they say.
+        """
+        used_seconds = max(self.used_seconds(path), told_seconds)
+        return path in self._held or self.now() - used_seconds < LEASE_SECONDS
+
+    async def end(self, path: str) -> bool:
+        """Deletes an object unless it has to stay. Whether it was deleted."""
+        if self.has_lease(path):
+            return False
+        # From here on those who come wait, and then find that it is gone.
+        self._ending[path] = gone = asyncio.Event()
+        try:
+            # Another service may have used it since it was listed, or may have written it anew.
+            entry, use = await self._backend.find_entry(path), await self._backend.find_entry(use_path(path))
+            told_seconds = max((found.modified_seconds for found in (entry, use) if found is not None), default=0.0)
+            if self.has_lease(path, told_seconds=told_seconds):
+                return False
+            await self._backend.delete(path)
+            if use is not None:
+                await self._backend.delete(use.path)
+            self._told.pop(path, None)
+            return True
+        finally:
+            del self._ending[path]
+            gone.set()
+
+    def _forget_old(self) -> None:
+        # The others were told of these, so it stays known, within RENEWAL_SECONDS, when they were used.
+        for uses in (self._used, self._told):
+            for path in [path for path, seconds in uses.items() if self.now() - seconds >= LEASE_SECONDS]:
+                del uses[path]
+        self._most_remembered = max(_MOST_REMEMBERED, 2 * len(self._used))

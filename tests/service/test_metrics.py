@@ -1,0 +1,173 @@
+"""What Prometheus is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from compilefarm.service.config import CannotStart, GatewayConfig
+from compilefarm.service.testing import (
+    ENVIRONMENT,
+    FREE_PORT,
+    HeldCompiles,
+    ManualClock,
+    Refused,
+    ScriptedPool,
+    calling,
+    sample_job,
+    serving,
+)
+from compilefarm.v1.compile_service_pb2 import GraphOutcome, GraphReport, Priority
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
+
+MEASURED = GatewayConfig(listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
+Figures = dict[tuple[str, ...], float]
+
+
+async def scrape(address: str) -> Figures:
+    """All figures by name and values of labels, these in the order of the labels' names."""
+
+    def fetch() -> str:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as response:
+            content: bytes = response.read()
+        return content.decode()
+
+    families = text_string_to_metric_families(await asyncio.to_thread(fetch))
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+async def test_requests_and_bytes_are_counted() -> None:
+    async with serving(config=MEASURED) as gateway, calling(gateway.address) as calls:
+        made = (await calls.finish(sample_job())).manifest
+        await calls.finish(sample_job())
+        with pytest.raises(Refused):
+            await calls.lookup(sample_job("torch.sin"))
+        sent = len(await calls.read(made.program.digest, offset_bytes=3))
+        await calls.write(b"a tensor")
+        figures = await scrape(gateway.metrics_address)
+        counters = (await calls.status()).counters
+    assert figures["compilefarm_hits_total",] == 1
+    assert figures["compilefarm_misses_total",] == 2
+    assert figures["compilefarm_compiled_total",] == 1
+    assert sent == made.program.size_bytes - 3
+    assert figures["compilefarm_bytes_sent_total",] == sent == counters.bytes_sent
+    assert figures["compilefarm_bytes_received_total",] == len(b"a tensor") == counters.bytes_received
+    assert figures["compilefarm_store_artifacts",] == 1
+    assert figures["compilefarm_evictions_total",] == 0
+
+
+async def test_every_counter_of_the_status_is_a_figure() -> None:
+    async with serving(config=MEASURED) as gateway, calling(gateway.address) as calls:
+        figures = await scrape(gateway.metrics_address)
+        names = [field.name for field in (await calls.status()).counters.DESCRIPTOR.fields]
+    assert [name for name in names if (f"compilefarm_{name}_total",) not in figures] == []
+
+
+async def test_jobs_and_workers_are_told_as_they_stand() -> None:
+    pool = ScriptedPool(HeldCompiles(), environments=[ENVIRONMENT, ENVIRONMENT])
+    pool.fail("worker-1", problem="no space left")
+    async with serving(pool=pool, config=MEASURED) as gateway, calling(gateway.address) as calls:
+        for target in ("torch.relu", "torch.sin", "torch.cos"):
+            await calls.watch(sample_job(target))
+        await calls.wait_until_queued(2)
+        figures = await scrape(gateway.metrics_address)
+        assert (figures["compilefarm_queued_jobs",], figures["compilefarm_running_jobs",]) == (2, 1)
+        workers = {name[1]: count for name, count in figures.items() if name[0] == "compilefarm_workers"}
+        assert workers == {"starting": 0, "idle": 0, "busy": 1, "failed": 1}
+        assert figures["compilefarm_state", "serving"] == 1
+        pool.fail("worker-0", problem="gone")
+        figures = await scrape(gateway.metrics_address)
+    assert (figures["compilefarm_state", "serving"], figures["compilefarm_state", "no_workers"]) == (0, 1)
+
+
+async def test_waits_and_phases_are_measured_by_how_jobs_end() -> None:
+    held, clock = HeldCompiles(), ManualClock()
+    async with serving(pool=ScriptedPool(held), clock=clock, config=MEASURED) as gateway:
+        async with calling(gateway.address) as calls:
+            first = await calls.watch(sample_job("torch.relu"))
+            compile_ = await held.next()
+            second = await calls.watch(sample_job("torch.sin"), priority=Priority.PRIORITY_BACKGROUND)
+            await calls.wait_until_queued(1)
+            compile_.enter(Phase.PHASE_COMPILING)
+            clock.advance(20.0)
+            compile_.enter(Phase.PHASE_TUNING)
+            clock.advance(5.0)
+            compile_.finish()
+            await first.finish()
+            other = await held.next()
+            other.enter(Phase.PHASE_COMPILING)
+            clock.advance(2.0)
+            other.finish(CompileFailure(kind=FailureKind.FAILURE_KIND_OUT_OF_MEMORY, message="no memory"))
+            await second.finish()
+            third = await calls.watch(sample_job("torch.cos"))
+            (await held.next()).enter(Phase.PHASE_COMPILING)
+            clock.advance(1.0)
+            await calls.cancel((await calls.list_jobs()).jobs[0].key)
+            with pytest.raises(Refused):
+                await third.finish()
+            await calls.finish(sample_job("torch.relu"))
+        figures = await scrape(gateway.metrics_address)
+    waits = {name[1]: value for name, value in figures.items() if name[0] == "compilefarm_queue_wait_seconds_sum"}
+    assert waits == {"interactive": 0, "background": 25}
+    assert figures["compilefarm_queue_wait_seconds_count", "interactive"] == 2, "a hit waits for nobody"
+    phases = {name[1:]: value for name, value in figures.items() if name[0] == "compilefarm_phase_seconds_sum"}
+    assert phases == {
+        ("compiled", "compiling"): 20,
+        ("compiled", "tuning"): 5,
+        ("out_of_memory", "compiling"): 2,
+        ("job_cancelled", "compiling"): 1,
+    }
+
+
+async def test_what_clients_tell_is_added_up() -> None:
+    async with serving(config=MEASURED) as gateway, calling(gateway.address) as calls:
+        await calls.report(
+            GraphReport(outcome=GraphOutcome.GRAPH_OUTCOME_HIT, spent_seconds=1.5, avoided_seconds=40.0),
+            GraphReport(outcome=GraphOutcome.GRAPH_OUTCOME_FALLBACK, reason="timeout", local_seconds=8.0),
+        )
+        await calls.report(GraphReport(outcome=GraphOutcome.GRAPH_OUTCOME_FALLBACK, reason="timeout"))
+        figures = await scrape(gateway.metrics_address)
+        reports = (await calls.status()).reports
+    assert figures["compilefarm_client_graphs_total", "hit", ""] == 1
+    assert figures["compilefarm_client_graphs_total", "fallback", "timeout"] == 2
+    assert figures["compilefarm_client_spent_seconds_total",] == 1.5
+    assert figures["compilefarm_client_avoided_seconds_total",] == 40.0
+    assert figures["compilefarm_client_local_seconds_total",] == 8.0
+    assert (reports.graphs, reports.fallbacks, reports.bypasses) == (3, 2, 0)
+    assert (reports.spent_seconds, reports.avoided_seconds, reports.local_seconds) == (1.5, 40.0, 8.0)
+
+
+async def test_figures_are_served_only_where_that_is_asked_for() -> None:
+    async with serving(config=FREE_PORT) as gateway:
+        assert gateway.metrics_address == ""
+    async with serving(config=MEASURED) as gateway:
+        address = gateway.metrics_address
+    with pytest.raises(OSError, match="refused"):
+        await scrape(address)
+
+
+async def test_a_port_for_figures_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(CannotStart, match=f"cannot serve metrics on {listen} .*--metrics-listen"):
+            async with serving(config=GatewayConfig(listen="127.0.0.1:0", metrics_listen=listen)):
+                pass
+
+
+async def test_a_farm_that_cannot_take_its_port_serves_no_figures() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        metrics_listen = f"127.0.0.1:{free.getsockname()[1]}"
+    async with serving() as gateway:
+        with pytest.raises(CannotStart, match="cannot listen on"):
+            async with serving(config=GatewayConfig(listen=gateway.address, metrics_listen=metrics_listen)):
+                pass
+    with pytest.raises(OSError, match="refused"):
+        await scrape(metrics_listen)
