@@ -1,6 +1,6 @@
 """From a job back to a graph that can be compiled, or a refusal.
 
-Nothing that a request names is imported or evaluated.
+Nothing that a request names is imported or evaluated here; kernels in source come rebuilt, or not at all.
 """
 
 from __future__ import annotations

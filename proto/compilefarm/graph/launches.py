@@ -136,8 +136,9 @@ def _check_arguments(
         raise InvalidRequest("an argument is given twice")
     if not {entry.name for entry in launch.descriptors} <= arguments.keys():
         raise InvalidRequest("a descriptor is made of something that is no argument")
-    if not set(launch.named_arguments) <= constants.keys() | arguments.keys():
-        raise InvalidRequest("an argument that was passed by name is not there")
+    named = list(launch.named_arguments)
+    if named != sorted(set(named)) or not set(named) <= constants.keys() | arguments.keys():
+        raise InvalidRequest("arguments that were passed by name are not there, or not sorted")
 
 
 def read_constants(entries: Sequence[NamedTritonConstant]) -> dict[str, Any]:

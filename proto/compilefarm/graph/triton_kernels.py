@@ -82,7 +82,7 @@ class _Closure:
     def __init__(self) -> None:
         self.functions: dict[str, TritonFunction] = {}
         self.globals: dict[str, TritonGlobal] = {}
-        self._seen: dict[str, object] = {}
+        self._seen: dict[str, Any] = {}
 
     def add(self, function: Any) -> None:
         name = function.__name__

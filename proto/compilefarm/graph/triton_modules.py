@@ -134,6 +134,9 @@ def _compiled(function: TritonFunction, defined: Any, *, triton: Any) -> Any:
 def _tuned(tuning: TritonTuning, kernel: Any, *, triton: Any) -> Any:
     if not tuning.configurations:
         raise InvalidRequest("its tuning has no configurations")
+    named = {*tuning.key, *tuning.reset_to_zero, *tuning.restore_value}
+    if not named <= set(kernel.arg_names):
+        raise InvalidRequest("its tuning names what is no parameter")
     return triton.autotune(
         [_configuration(given, triton=triton) for given in tuning.configurations],
         key=list(tuning.key),

@@ -3,7 +3,7 @@
 isort:skip_file
 A captured FX graph as data. Nothing here names a Python object that the reader would have to import: every target is
 looked up in an allow-list of the torch at hand. Node names, stack traces and module paths are deliberately absent:
-they do not decide the compiled result, so they must not reach the key.
+they do not decide the compiled result, so they must not reach the key. The one exception to it all is TritonKernel.
 """
 
 import builtins
