@@ -46,7 +46,10 @@ def main() -> int:
 
 
 def _whole(chosen: Sequence[Program], console: Console) -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder, serve(Path(folder), modules=LIBRARIES, module_folder=ROOT) as farm:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve(Path(folder), ("--allow-triton-kernels",), modules=LIBRARIES, module_folder=ROOT) as farm,
+    ):
         client = Farm(farm.address)
         return _rows(chosen, lambda program: check_farm(program, client), console)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -79,7 +81,7 @@ def _there_and_back(encoded: EncodedJob) -> tuple[GraphModule, EncodedJob]:
     # As it arrives: through bytes.
     job = Job.FromString(encoded.job.SerializeToString(deterministic=True))
     with apply_ambient(job.ambient):
-        decoded = decode_job(job, blobs=encoded.blobs, operators=_operators(job))
+        decoded = decode_job(job, blobs=encoded.blobs, operators=_operators(job), kernels=_kernels(job))
         return decoded.graph_module, _encoded(decoded.graph_module, decoded.inputs)
 
 
@@ -87,6 +89,16 @@ def _operators(job: Job) -> set[str]:
     """What a worker that fits may call, with and without overloads."""
     overloads = {operator.name for operator in job.environment.operators}
     return overloads | {name.partition(".")[0] for name in overloads}
+
+
+def _kernels(job: Job) -> list[Any]:
+    """The Triton kernels of a graph, rebuilt."""
+    if not job.graph.kernels:
+        return []
+    from compilefarm.graph.triton_modules import build_kernels
+
+    with tempfile.TemporaryDirectory() as folder:
+        return build_kernels(job.graph.kernels, folder=Path(folder))
 
 
 def _content(encoded: EncodedJob) -> bytes:

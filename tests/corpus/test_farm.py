@@ -19,7 +19,8 @@ pytestmark = pytest.mark.corpus
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    with serve(tmp_path_factory.mktemp("corpus"), modules=LIBRARIES, module_folder=ROOT) as farm:
+    options = ("--allow-triton-kernels",)
+    with serve(tmp_path_factory.mktemp("corpus"), options, modules=LIBRARIES, module_folder=ROOT) as farm:
         yield Farm(farm.address)
 
 

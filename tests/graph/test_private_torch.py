@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 import torch
 import torch._functorch.config
 import torch._inductor.config
@@ -85,6 +86,36 @@ def test_versions_count_writes_through_views_of_fake_tensors() -> None:
         before = tensor._version
         tensor[0].add_(1)
     assert (before, tensor._version) == (0, 1)
+
+
+def test_launches_of_triton_kernels() -> None:
+    # torch/_higher_order_ops/triton_kernel_wrap.py: a higher-order operator and a table for the process.
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_mutation
+
+    assert triton_kernel_wrapper_mutation.name() == "triton_kernel_wrapper_mutation"
+    constants = {"count": 3}
+    assert kernel_side_table.get_constant_args(kernel_side_table.add_constant_args(constants)) == constants
+
+
+def test_what_triton_keeps_of_a_kernel() -> None:
+    # triton/runtime/jit.py and triton/runtime/autotuner.py: what graph/triton_kernels.py reads.
+    from compilefarm.graph.triton_kernels import _CONFIGURED
+
+    triton = pytest.importorskip("triton")
+    kernel = triton.jit(_no_kernel, do_not_specialize=["x"], noinline=True)
+    assert kernel.src.startswith("def _no_kernel(x: int")
+    assert (kernel.pre_run_hooks, kernel.noinline, kernel.fn) == ([], True, _no_kernel)
+    assert [given.do_not_specialize for given in kernel.params] == [True, False]
+    assert [given.do_not_specialize_on_alignment for given in kernel.params] == [False, False]
+    tuner = triton.autotune([triton.Config({"x": 1})], key=["y"])(kernel)
+    assert (tuner.fn, tuner.base_fn, tuner.keys, tuner.restore_value) == (kernel, _no_kernel, ["y"], [])
+    assert (tuner.user_defined_pre_hook, tuner.user_defined_post_hook) == (False, False)
+    assert (tuner.perf_model, tuner.early_config_prune) == (None, None)
+    assert {"kwargs", *_CONFIGURED} <= vars(tuner.configs[0]).keys()
+
+
+def _no_kernel(x: int, y: int) -> None:
+    """Triton reads its source."""
 
 
 def test_storages_keep_their_python_object() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from compilefarm.cli.messages import MessageWriter, cut
-from compilefarm.v1.graph_pb2 import Graph, Node
+from compilefarm.cli.messages import MessageWriter, cut, plain
+from compilefarm.v1.graph_pb2 import Graph, Node, TritonKernel
 from compilefarm.v1.job_pb2 import Job
 
 MAX_LINES = 20_000
@@ -27,14 +27,25 @@ def body_of(graph: Graph) -> Iterator[str]:
     writer = MessageWriter(inputs=inputs)
     for position, constant in enumerate(graph.constants):
         yield cut(f"# constant_{position}: {writer.say(constant)}")
+    for position, kernel in enumerate(graph.kernels):
+        yield f"# kernel_{position}, in Triton:"
+        yield from (cut(f"#     {line}") for line in _kernel(kernel, writer))
     for position, subgraph in enumerate(graph.subgraphs):
         names = ", ".join(f"input_{number}" for number in range(_count_inputs(subgraph)))
         yield cut(f"def subgraph_{position}({names}):")
         yield from (_INDENT + line for line in body_of(subgraph))
     for number, node in enumerate(islice(graph.nodes, inputs, None), start=inputs):
         yield cut(_node(node, number=number, writer=writer))
-    rest = writer.rest(graph, known=("nodes", "constants", "subgraphs"))
+    rest = writer.rest(graph, known=("nodes", "constants", "subgraphs", "kernels"))
     yield from (cut(f"# {line}") for line in rest)
+
+
+def _kernel(kernel: TritonKernel, writer: MessageWriter) -> Iterator[str]:
+    for function in kernel.functions:
+        yield from (plain(line) for line in function.source.split("\n") if line)
+        # What its lines do not say.
+        yield from writer.rest(function, known=("name", "source"))
+    yield from writer.rest(kernel, known=("functions",))
 
 
 def _lines(job: Job) -> Iterator[str]:
@@ -64,7 +75,7 @@ def _node(node: Node, *, number: int, writer: MessageWriter) -> str:
     kind = node.WhichOneof("operation")
     if kind == "output":
         return f"return {writer.say(node.output)}"
-    is_known = kind in ("call", "get_constant", "get_subgraph")
+    is_known = kind in ("call", "get_constant", "get_subgraph", "launch")
     return f"node_{number} = {writer.say(getattr(node, kind) if kind and is_known else node)}"
 
 

@@ -17,7 +17,19 @@ from google.protobuf.message import Message
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import check_expression, say
 from compilefarm.v1 import graph_pb2
-from compilefarm.v1.graph_pb2 import Call, Device, Dimension, Expression, Input, Output, TargetKind, TensorSpec, Value
+from compilefarm.v1.graph_pb2 import (
+    Call,
+    Device,
+    Dimension,
+    Expression,
+    Input,
+    Launch,
+    Output,
+    TargetKind,
+    TensorSpec,
+    TritonConstant,
+    Value,
+)
 from compilefarm.v1.job_pb2 import Autocast, Symbol
 
 _MAX_LINE_CHARACTERS = 2000
@@ -86,8 +98,13 @@ class MessageWriter:
             graph_pb2.GetConstant: (("constant",), lambda node: f"constant_{node.constant}"),
             graph_pb2.GetSubgraph: (("subgraph",), lambda node: f"subgraph_{node.subgraph}"),
             Input: (("tensor", "integer", "is_parameter"), self._input),
+            Launch: (("kernel", "constants", "arguments", "grids"), self._launch),
+            graph_pb2.NamedTritonConstant: (("name", "constant"), self._named_constant),
+            graph_pb2.NamedValue: (("name", "value"), lambda given: f"{_bare(given.name)}={self.say(given.value)}"),
             Output: (("values", "result"), self._output),
             Symbol: (("lower", "upper"), _symbol),
+            TritonConstant: (("value", "dtype", "constexpr"), self._triton_constant),
+            graph_pb2.TritonGrid: (("x", "y", "z"), lambda grid: self._tuple((grid.x, grid.y, grid.z))),
             TensorSpec: (("dtype", "device", "shape", "stride", "storage_offset", "requires_grad"), self._spec),
         }
         self._values: Mapping[str, Callable[[Any], str]] = {
@@ -147,6 +164,20 @@ class MessageWriter:
             name = name_of_target(call)
         keywords = self._named(call.kwargs, form="{}={}", name=_bare)
         return f"{name}({', '.join(filter(None, (self._items(args), keywords)))})"
+
+    def _launch(self, launch: Launch) -> str:
+        given = filter(None, (self._items(launch.arguments), self._items(launch.constants)))
+        return f"kernel_{launch.kernel}[{self._items(launch.grids)}]({', '.join(given)})"
+
+    def _named_constant(self, given: graph_pb2.NamedTritonConstant) -> str:
+        return f"{_bare(given.name)}={self.say(given.constant)}"
+
+    def _triton_constant(self, constant: TritonConstant) -> str:
+        kind = constant.WhichOneof("kind")
+        if kind is None:
+            return ""
+        said = self.say(constant.value) if kind == "value" else f"dtype({_quoted(constant.dtype)})"
+        return f"constexpr({said})" if constant.constexpr else said
 
     def _output(self, output: Output) -> str:
         if output.HasField("result"):

@@ -100,6 +100,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python module that registers operators which graphs may call; repeat it for several",
     )
     option(
+        "--allow-triton-kernels",
+        action="store_true",
+        help="take graphs with Triton kernels of users; these are source code, which workers run",
+    )
+    option(
         "--metrics-listen",
         default=_DEFAULTS.metrics_listen,
         metavar="HOST:PORT",
@@ -156,6 +161,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
                 verify=arguments.verify == "before",
                 memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
                 modules=tuple(arguments.modules),
+                triton_kernels=arguments.allow_triton_kernels,
             )
         ),
     )

@@ -22,7 +22,8 @@ def save_request(
     """Writes to a file what `Farm.backend` or `Farm.compile` would send for a graph, with the tensors that it holds.
 
     Called from a backend of torch.compile it saves what Dynamo captured. `compilefarm explain` shows such a file. It
-    holds operators, shapes, settings and facts of this machine; no weights, no names and no source of the model.
+    holds operators, shapes, settings and facts of this machine; no weights, no names and no source of the model,
+    but that of Triton kernels of the user's own.
 
     Args:
         graph_module: as Dynamo captured it, or as torch.fx.symbolic_trace makes it.

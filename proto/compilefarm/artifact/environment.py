@@ -31,9 +31,11 @@ def describe_environment(needs: EnvironmentNeeds) -> Environment:
     """The environment of this process, with the parts that a graph needs.
 
     Args:
-        needs: whether the graph computes on the CPU, on which GPU, and with which operators of other libraries.
+        needs: whether the graph computes on the CPU, on which GPU, with which operators of other libraries, and with
+            Triton kernels of the user's own.
     """
     environment = _installation()
+    environment.triton_kernels = needs.triton_kernels
     if needs.operators:
         environment.operators.extend(describe_operators(needs.operators))
     if needs.cpu:

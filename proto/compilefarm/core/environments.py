@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from compilefarm.v1.environment_pb2 import Cpu, Cuda, Environment
 
+# What a farm says of requests that hold source.
+KERNELS_REFUSED = "they are source code, which a farm runs only when it is started with serve --allow-triton-kernels"
+
 
 def differences(*, wanted: Environment, offered: Environment) -> list[str]:
     """What keeps artifacts made in `offered` from running in `wanted`; empty if nothing does.
@@ -27,16 +30,19 @@ def differences(*, wanted: Environment, offered: Environment) -> list[str]:
         if wanted.triton != offered.triton:
             found.append(f"triton {offered.triton or 'absent'} is offered, {wanted.triton or 'absent'} is wanted")
         found += _cuda_differences(wanted=wanted.cuda, offered=offered.cuda)
+    if wanted.triton_kernels and not offered.triton_kernels:
+        found.append(f"Triton kernels of the user's own are wanted: {KERNELS_REFUSED}")
     return found + _operator_differences(wanted=wanted, offered=offered)
 
 
 def narrowed(offered: Environment, *, wanted: Environment) -> Environment:
-    """An environment without the operators that a job does not call: what its artifact depends on."""
+    """An environment without the operators and kernels that a job does not call: what its artifact depends on."""
     narrow = Environment()
     narrow.CopyFrom(offered)
     names = {operator.name for operator in wanted.operators}
     del narrow.operators[:]
     narrow.operators.extend(operator for operator in offered.operators if operator.name in names)
+    narrow.triton_kernels = offered.triton_kernels and wanted.triton_kernels
     return narrow
 
 

@@ -1,6 +1,6 @@
 """From a job back to a graph that can be compiled, or a refusal.
 
-Nothing that a request names is imported or evaluated.
+Nothing that a request names is imported or evaluated here; kernels in source come rebuilt, or not at all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
 
+from compilefarm.core.environments import KERNELS_REFUSED
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import MAX_MAGNITUDE
 from compilefarm.graph.ambient import keeping_attention_backends
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
+from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.literals import ValueDecoder
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
 from compilefarm.graph.targets import (
@@ -88,7 +90,9 @@ class DecodedJob:
         return any("unbacked_bindings" in node.meta for node in self.graph_module.graph.nodes)
 
 
-def decode_job(job: Job, *, blobs: Mapping[str, bytes], operators: Set[str] = frozenset()) -> DecodedJob:
+def decode_job(
+    job: Job, *, blobs: Mapping[str, bytes], operators: Set[str] = frozenset(), kernels: Sequence[object] = ()
+) -> DecodedJob:
     """Rebuilds graph and inputs of a job, and runs the graph on fake tensors.
 
     It runs in the ambient state of this thread: call it under apply_ambient(job.ambient).
@@ -97,6 +101,8 @@ def decode_job(job: Job, *, blobs: Mapping[str, bytes], operators: Set[str] = fr
         job: the request.
         blobs: bytes of the tensors that the graph holds, by digest.
         operators: names of the operators of other libraries than torch that it may call.
+        kernels: the Triton kernels of the graph, in their order, as `triton_modules.build_kernels` makes them; none
+            where source in a request must not be run, and such a request is refused.
 
     Raises:
         InvalidRequest: the request contradicts itself or names what is not allowed; the message names the node.
@@ -107,9 +113,12 @@ def decode_job(job: Job, *, blobs: Mapping[str, bytes], operators: Set[str] = fr
         (decode_constant(constant, blobs=blobs), decode_device(constant.spec.device))
         for constant in job.graph.constants
     ]
+    if len(kernels) != len(job.graph.kernels):
+        raise InvalidRequest(f"the graph holds Triton kernels: {KERNELS_REFUSED}")
     symbolic = make_symbols(job)
+    reader = _GraphReader(constants=constants, operators=operators, kernels=kernels)
     decoded = DecodedJob(
-        graph_module=_GraphReader(constants=constants, operators=operators).read(job.graph, inputs=len(job.inputs)),
+        graph_module=reader.read(job.graph, inputs=len(job.inputs)),
         inputs=[],
         fake_mode=FakeTensorMode(shape_env=symbolic.shape_env),
         symbolic=symbolic,
@@ -152,11 +161,13 @@ class _GraphReader:
     Attributes:
         constants: the tensors that the graph holds, and where each lives; subgraphs hold none.
         operators: names of the operators of other libraries than torch that may be called.
+        kernels: the Triton kernels that may be launched.
         nodes_left: how many nodes may still come.
     """
 
     constants: Sequence[tuple[torch.Tensor, torch.device]]
     operators: Set[str]
+    kernels: Sequence[object]
     nodes_left: int = MAX_NODES
 
     def read(self, graph: graph_pb2.Graph, *, inputs: int) -> GraphModule:
@@ -211,6 +222,8 @@ class _GraphReader:
                 return rebuilt.create_node("get_attr", _subgraph_name(node.get_subgraph.subgraph))
             case "call":
                 return _decode_call(node.call, rebuilt, values, operators=self.operators)
+            case "launch":
+                return decode_launch(node.launch, rebuilt, values, kernels=self.kernels)
             case "output":
                 if node.output.HasField("result") != (depth > 0):
                     raise InvalidRequest("a subgraph returns one structured value, the graph itself a list of values")
@@ -346,6 +359,10 @@ def _run(node: Node, owner: GraphModule, *, number: int) -> object:
         raise InvalidRequest(f"node {number} ({_name(node)}): {hazard}")
     # Where gradients are wanted, torch 2.11 traces subgraphs in a fake mode of its own and finds ours in its way.
     untracked = torch.no_grad() if isinstance(node.target, HigherOrderOperator) else nullcontext()
+    for tensor in find_written(node, args=args, kwargs=kwargs):
+        # Counted as any other write to a tensor is.
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
     try:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)

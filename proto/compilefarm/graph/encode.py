@@ -20,6 +20,7 @@ from compilefarm.graph.decode import (
     decode_job,
 )
 from compilefarm.graph.devices import DeviceNumbers
+from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.operators import is_of_torch
 from compilefarm.graph.options import capture_options
@@ -48,11 +49,13 @@ class EnvironmentNeeds:
         cpu: the graph computes on the CPU.
         cuda_device: physical index of the GPU that it computes on; None if on none.
         operators: names of the operators of other libraries than torch that it calls.
+        triton_kernels: whether it launches Triton kernels of the user's own.
     """
 
     cpu: bool
     cuda_device: int | None
     operators: Set[str] = frozenset()
+    triton_kernels: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +116,8 @@ def _encode(
 ) -> EncodedJob:
     writer = _GraphWriter(graph_module, lift_all=lift_all)
     inputs = writer.write(example_inputs)
-    needs = _environment_needs(
-        graph_module.graph, (*example_inputs, *writer.held), devices=writer.devices, operators=writer.operators
-    )
+    writer.encoded.kernels.extend(writer.kernels.described)
+    needs = _environment_needs(graph_module.graph, (*example_inputs, *writer.held), writer=writer)
     device_types = [name for name, used in (("cpu", needs.cpu), ("cuda", needs.cuda_device is not None)) if used]
     job = Job(
         graph=writer.encoded,
@@ -127,7 +129,7 @@ def _encode(
         hints=writer.symbols.hints(),
     )
     if writer.blobs or writer.aliased:
-        _check_unchanged(job, writer.blobs, aliased=writer.aliased, operators=writer.operators)
+        _check_unchanged(job, writer)
     return EncodedJob(
         job=job,
         blobs=writer.blobs,
@@ -154,6 +156,7 @@ class _GraphWriter:
     subgraphs: dict[str, int] = field(default_factory=dict)
     aliased: set[int] = field(default_factory=set)
     operators: set[str] = field(default_factory=set)
+    kernels: KernelTable = field(default_factory=KernelTable)
     depth: int = 0
 
     def write(self, example_inputs: Sequence[object]) -> list[Input]:
@@ -201,6 +204,8 @@ class _GraphWriter:
             if node.args:
                 raise Bypass("default_value", f"the placeholder {node.target} has a default value")
             into.placeholder.SetInParent()
+        elif is_launch(node):
+            encode_launch(node, into=into.launch, values=values, kernels=self.kernels)
         elif node.op in ("call_function", "call_method"):
             _encode_call(node, into.call, values)
             if into.call.kind in OF_LIBRARIES and not is_of_torch(into.call.target):
@@ -262,6 +267,7 @@ class _GraphWriter:
             blobs=self.blobs,
             devices=self.devices,
             operators=self.operators,
+            kernels=self.kernels,
             depth=self.depth + 1,
         )
         writer.write_nodes()
@@ -276,7 +282,7 @@ class _GraphWriter:
         self.blobs[constant.digest] = content
 
 
-def _check_unchanged(job: Job, blobs: Mapping[str, bytes], *, aliased: set[int], operators: Set[str]) -> None:
+def _check_unchanged(job: Job, writer: _GraphWriter) -> None:
     """Checks that the graph writes neither to tensors that it holds nor to inputs that share memory with others.
 
     Inputs that are only read may share memory without that deciding anything (AOTAutograd looks at it where one is
@@ -286,13 +292,13 @@ def _check_unchanged(job: Job, blobs: Mapping[str, bytes], *, aliased: set[int],
     try:
         # Inference tensors count no writes.
         with torch.inference_mode(False), torch.no_grad():
-            decoded = decode_job(job, blobs=blobs, operators=operators)
+            decoded = decode_job(job, blobs=writer.blobs, operators=writer.operators, kernels=writer.kernels.kernels)
     except (GraphRejected, InvalidRequest) as error:
-        what = "holds tensors" if blobs else "has inputs that share memory"
+        what = "holds tensors" if writer.blobs else "has inputs that share memory"
         raise Bypass("graph_state", f"the graph {what} and does not run on fake ones: {error}") from error
     if changes_constants(decoded):
         raise _ConstantsChange
-    changed = sorted(decoded.changed_inputs & aliased)
+    changed = sorted(decoded.changed_inputs & writer.aliased)
     if changed:
         raise Bypass("aliased_inputs", f"the graph changes input {changed[0]}, which shares memory with another input")
 
@@ -388,15 +394,18 @@ def _input_tensor(node: Node, given: object, *, what: str) -> torch.Tensor:
     return traced
 
 
-def _environment_needs(
-    graph: FxGraph, example_inputs: Sequence[object], *, devices: DeviceNumbers, operators: Set[str]
-) -> EnvironmentNeeds:
-    if not devices.cuda_devices:
-        return EnvironmentNeeds(cpu=True, cuda_device=None, operators=operators)
-    seen = (*example_inputs, *(node.meta.get("example_value") for node in graph.nodes))
-    # Tensors without dimensions are scalars, which kernels of a GPU take as they are.
-    on_cpu = any(tensor.device.type == "cpu" and tensor.dim() > 0 for tensor in _tensors(seen))
-    return EnvironmentNeeds(cpu=on_cpu, cuda_device=devices.cuda_devices[0], operators=operators)
+def _environment_needs(graph: FxGraph, example_inputs: Sequence[object], *, writer: _GraphWriter) -> EnvironmentNeeds:
+    cuda_devices, on_cpu = writer.devices.cuda_devices, True
+    if cuda_devices:
+        seen = (*example_inputs, *(node.meta.get("example_value") for node in graph.nodes))
+        # Tensors without dimensions are scalars, which kernels of a GPU take as they are.
+        on_cpu = any(tensor.device.type == "cpu" and tensor.dim() > 0 for tensor in _tensors(seen))
+    return EnvironmentNeeds(
+        cpu=on_cpu,
+        cuda_device=cuda_devices[0] if cuda_devices else None,
+        operators=writer.operators,
+        triton_kernels=bool(writer.kernels.kernels),
+    )
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,24 @@ def capture(model: Callable[..., Any], *args: Any, **options: Any) -> CapturedGr
     graphs = capture_all(model, *args, **options)
     assert len(graphs) == 1, f"{len(graphs)} graphs were captured"
     return graphs[0]
+
+
+class _Traced(BaseException):
+    """Ends a trace. Dynamo hands on what is no Exception."""
+
+
+def trace(model: Callable[..., Any], *args: Any, **options: Any) -> CapturedGraph:
+    """As `capture`, for a graph that cannot be run here: the call ends when Dynamo has made the first."""
+    captured: list[CapturedGraph] = []
+
+    def backend(graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        captured.append(CapturedGraph(graph_module=graph_module, example_inputs=example_inputs))
+        raise _Traced
+
+    torch._dynamo.reset()
+    with contextlib.suppress(_Traced):
+        torch.compile(model, backend=backend, **options)(*args)
+    return captured[0]
 
 
 def capture_all(model: Callable[..., Any], *args: Any, **options: Any) -> list[CapturedGraph]:

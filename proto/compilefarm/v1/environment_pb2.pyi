@@ -25,6 +25,7 @@ class Environment(google.protobuf.message.Message):
     CPU_FIELD_NUMBER: builtins.int
     CUDA_FIELD_NUMBER: builtins.int
     OPERATORS_FIELD_NUMBER: builtins.int
+    TRITON_KERNELS_FIELD_NUMBER: builtins.int
     torch: builtins.str
     """torch.__version__ ("2.11.0+cu130"): artifacts hold pickled classes of this very release."""
     torch_build: builtins.str
@@ -33,6 +34,10 @@ class Environment(google.protobuf.message.Message):
     """Version of triton; empty where it is not installed."""
     python_abi: builtins.str
     """Binary interface of Python ("cpython-311-x86_64-linux-gnu"): artifacts hold extension modules."""
+    triton_kernels: builtins.bool
+    """Kernels that users wrote in Triton: in a request, the graph launches some; of a worker, it takes such graphs,
+    although they hold source code.
+    """
     @property
     def cpu(self) -> global___Cpu:
         """The processor. In a request: set when the graph computes on the CPU."""
@@ -57,9 +62,10 @@ class Environment(google.protobuf.message.Message):
         cpu: global___Cpu | None = ...,
         cuda: global___Cuda | None = ...,
         operators: collections.abc.Iterable[global___CustomOperator] | None = ...,
+        triton_kernels: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda", "operators", b"operators", "python_abi", b"python_abi", "torch", b"torch", "torch_build", b"torch_build", "triton", b"triton"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda", "operators", b"operators", "python_abi", b"python_abi", "torch", b"torch", "torch_build", b"torch_build", "triton", b"triton", "triton_kernels", b"triton_kernels"]) -> None: ...
 
 global___Environment = Environment
 

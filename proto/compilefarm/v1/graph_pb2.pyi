@@ -3,7 +3,7 @@
 isort:skip_file
 A captured FX graph as data. Nothing here names a Python object that the reader would have to import: every target is
 looked up in an allow-list of the torch at hand. Node names, stack traces and module paths are deliberately absent:
-they do not decide the compiled result, so they must not reach the key.
+they do not decide the compiled result, so they must not reach the key. The one exception to it all is TritonKernel.
 """
 
 import builtins
@@ -143,6 +143,7 @@ class Graph(google.protobuf.message.Message):
     NODES_FIELD_NUMBER: builtins.int
     CONSTANTS_FIELD_NUMBER: builtins.int
     SUBGRAPHS_FIELD_NUMBER: builtins.int
+    KERNELS_FIELD_NUMBER: builtins.int
     @property
     def nodes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Node]:
         """In execution order; a node may refer only to nodes before it. Placeholders come first, one for each Job.inputs entry."""
@@ -155,14 +156,21 @@ class Graph(google.protobuf.message.Message):
     def subgraphs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Graph]:
         """Graphs that higher-order operators call, referred to by position. Their placeholders are what the operator passes."""
 
+    @property
+    def kernels(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TritonKernel]:
+        """Kernels of the user's own that the graph and its subgraphs launch, referred to by position. Only in the graph that
+        is compiled.
+        """
+
     def __init__(
         self,
         *,
         nodes: collections.abc.Iterable[global___Node] | None = ...,
         constants: collections.abc.Iterable[global___Constant] | None = ...,
         subgraphs: collections.abc.Iterable[global___Graph] | None = ...,
+        kernels: collections.abc.Iterable[global___TritonKernel] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["constants", b"constants", "nodes", b"nodes", "subgraphs", b"subgraphs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["constants", b"constants", "kernels", b"kernels", "nodes", b"nodes", "subgraphs", b"subgraphs"]) -> None: ...
 
 global___Graph = Graph
 
@@ -177,6 +185,7 @@ class Node(google.protobuf.message.Message):
     CALL_FIELD_NUMBER: builtins.int
     OUTPUT_FIELD_NUMBER: builtins.int
     GET_SUBGRAPH_FIELD_NUMBER: builtins.int
+    LAUNCH_FIELD_NUMBER: builtins.int
     @property
     def placeholder(self) -> global___Placeholder:
         """An input of the graph."""
@@ -197,6 +206,10 @@ class Node(google.protobuf.message.Message):
     def get_subgraph(self) -> global___GetSubgraph:
         """A graph to hand to a higher-order operator."""
 
+    @property
+    def launch(self) -> global___Launch:
+        """Launches a kernel of the user's own."""
+
     def __init__(
         self,
         *,
@@ -205,10 +218,11 @@ class Node(google.protobuf.message.Message):
         call: global___Call | None = ...,
         output: global___Output | None = ...,
         get_subgraph: global___GetSubgraph | None = ...,
+        launch: global___Launch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["call", b"call", "get_constant", b"get_constant", "get_subgraph", b"get_subgraph", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["call", b"call", "get_constant", b"get_constant", "get_subgraph", b"get_subgraph", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["operation", b"operation"]) -> typing.Literal["placeholder", "get_constant", "call", "output", "get_subgraph"] | None: ...
+    def HasField(self, field_name: typing.Literal["call", b"call", "get_constant", b"get_constant", "get_subgraph", b"get_subgraph", "launch", b"launch", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["call", b"call", "get_constant", b"get_constant", "get_subgraph", b"get_subgraph", "launch", b"launch", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["operation", b"operation"]) -> typing.Literal["placeholder", "get_constant", "call", "output", "get_subgraph", "launch"] | None: ...
 
 global___Node = Node
 
@@ -295,6 +309,331 @@ class Call(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["args", b"args", "kind", b"kind", "kwargs", b"kwargs", "target", b"target"]) -> None: ...
 
 global___Call = Call
+
+@typing.final
+class Launch(google.protobuf.message.Message):
+    """Launches a kernel of the user's own, which writes to tensors that it is given. It has no result."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: builtins.int
+    CONSTANTS_FIELD_NUMBER: builtins.int
+    ARGUMENTS_FIELD_NUMBER: builtins.int
+    GRIDS_FIELD_NUMBER: builtins.int
+    DESCRIPTORS_FIELD_NUMBER: builtins.int
+    NAMED_ARGUMENTS_FIELD_NUMBER: builtins.int
+    kernel: builtins.int
+    """Position in the kernels of the graph that is compiled."""
+    @property
+    def constants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NamedTritonConstant]:
+        """Arguments that are the same at every call, sorted by name; beside the kernel's parameters, options of Triton."""
+
+    @property
+    def arguments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NamedValue]:
+        """The other arguments, sorted by name: tensors, and integers that differ from call to call."""
+
+    @property
+    def grids(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TritonGrid]:
+        """How many instances are launched: once, or for each of the kernel's configurations."""
+
+    @property
+    def descriptors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NamedValue]:
+        """Of the arguments that are tensors, which reach the kernel as descriptors for the tensor memory accelerator, and how
+        these are made; sorted by name.
+        """
+
+    @property
+    def named_arguments(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of arguments that were passed by name, sorted: Triton takes such for options, too. Empty in torch releases
+        that do not tell.
+        """
+
+    def __init__(
+        self,
+        *,
+        kernel: builtins.int = ...,
+        constants: collections.abc.Iterable[global___NamedTritonConstant] | None = ...,
+        arguments: collections.abc.Iterable[global___NamedValue] | None = ...,
+        grids: collections.abc.Iterable[global___TritonGrid] | None = ...,
+        descriptors: collections.abc.Iterable[global___NamedValue] | None = ...,
+        named_arguments: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "constants", b"constants", "descriptors", b"descriptors", "grids", b"grids", "kernel", b"kernel", "named_arguments", b"named_arguments"]) -> None: ...
+
+global___Launch = Launch
+
+@typing.final
+class TritonGrid(google.protobuf.message.Message):
+    """How many instances of a kernel are launched."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    X_FIELD_NUMBER: builtins.int
+    Y_FIELD_NUMBER: builtins.int
+    Z_FIELD_NUMBER: builtins.int
+    @property
+    def x(self) -> global___Value:
+        """Along the first axis."""
+
+    @property
+    def y(self) -> global___Value:
+        """Along the second."""
+
+    @property
+    def z(self) -> global___Value:
+        """Along the third."""
+
+    def __init__(
+        self,
+        *,
+        x: global___Value | None = ...,
+        y: global___Value | None = ...,
+        z: global___Value | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["x", b"x", "y", b"y", "z", b"z"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["x", b"x", "y", b"y", "z", b"z"]) -> None: ...
+
+global___TritonGrid = TritonGrid
+
+@typing.final
+class TritonKernel(google.protobuf.message.Message):
+    """A kernel that a user wrote in Triton. It is source code, which a worker runs only where its operator allows it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FUNCTIONS_FIELD_NUMBER: builtins.int
+    GLOBALS_FIELD_NUMBER: builtins.int
+    TUNING_FIELD_NUMBER: builtins.int
+    @property
+    def functions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TritonFunction]:
+        """The kernel, then the functions that it calls, directly or not, sorted by name."""
+
+    @property
+    def globals(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TritonGlobal]:
+        """What else these refer to by name, sorted by name."""
+
+    @property
+    def tuning(self) -> global___TritonTuning:
+        """Between what the tuning chooses. Absent: there is nothing to choose."""
+
+    def __init__(
+        self,
+        *,
+        functions: collections.abc.Iterable[global___TritonFunction] | None = ...,
+        globals: collections.abc.Iterable[global___TritonGlobal] | None = ...,
+        tuning: global___TritonTuning | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["tuning", b"tuning"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["functions", b"functions", "globals", b"globals", "tuning", b"tuning"]) -> None: ...
+
+global___TritonKernel = TritonKernel
+
+@typing.final
+class TritonFunction(google.protobuf.message.Message):
+    """A function within a kernel. Its file, its line and its comments are not part of it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    RUNS_IN_PYTHON_FIELD_NUMBER: builtins.int
+    UNSPECIALIZED_FIELD_NUMBER: builtins.int
+    UNALIGNED_FIELD_NUMBER: builtins.int
+    NOINLINE_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Its name, unique within the kernel."""
+    source: builtins.str
+    """Its definition, without decorators."""
+    runs_in_python: builtins.bool
+    """It runs in Python while the kernel is compiled (triton.constexpr_function) rather than being compiled (triton.jit)."""
+    noinline: builtins.bool
+    """It is never inlined."""
+    @property
+    def unspecialized(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Parameters whose values Triton does not compile for, in their order."""
+
+    @property
+    def unaligned(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Parameters whose alignment Triton does not compile for, in their order."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        source: builtins.str = ...,
+        runs_in_python: builtins.bool = ...,
+        unspecialized: collections.abc.Iterable[builtins.str] | None = ...,
+        unaligned: collections.abc.Iterable[builtins.str] | None = ...,
+        noinline: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "noinline", b"noinline", "runs_in_python", b"runs_in_python", "source", b"source", "unaligned", b"unaligned", "unspecialized", b"unspecialized"]) -> None: ...
+
+global___TritonFunction = TritonFunction
+
+@typing.final
+class TritonGlobal(google.protobuf.message.Message):
+    """What a name means to the functions of a kernel."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    CONSTANT_FIELD_NUMBER: builtins.int
+    MODULE_FIELD_NUMBER: builtins.int
+    MEMBER_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The name."""
+    module: builtins.str
+    """A module of Triton, or Python's math ("triton.language")."""
+    member: builtins.str
+    """Something that such a module defines ("triton.language.core:load")."""
+    @property
+    def constant(self) -> global___TritonConstant:
+        """A constant."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        constant: global___TritonConstant | None = ...,
+        module: builtins.str = ...,
+        member: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["constant", b"constant", "kind", b"kind", "member", b"member", "module", b"module"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["constant", b"constant", "kind", b"kind", "member", b"member", "module", b"module", "name", b"name"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["constant", "module", "member"] | None: ...
+
+global___TritonGlobal = TritonGlobal
+
+@typing.final
+class TritonConstant(google.protobuf.message.Message):
+    """A value that is known while a kernel is compiled."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: builtins.int
+    DTYPE_FIELD_NUMBER: builtins.int
+    CONSTEXPR_FIELD_NUMBER: builtins.int
+    dtype: builtins.str
+    """A type of Triton's by its name there ("fp32")."""
+    constexpr: builtins.bool
+    """It is wrapped in triton.language.constexpr."""
+    @property
+    def value(self) -> global___Value:
+        """A literal; no reference to a node."""
+
+    def __init__(
+        self,
+        *,
+        value: global___Value | None = ...,
+        dtype: builtins.str = ...,
+        constexpr: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["dtype", b"dtype", "kind", b"kind", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["constexpr", b"constexpr", "dtype", b"dtype", "kind", b"kind", "value", b"value"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["value", "dtype"] | None: ...
+
+global___TritonConstant = TritonConstant
+
+@typing.final
+class NamedTritonConstant(google.protobuf.message.Message):
+    """A constant by name."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    CONSTANT_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The name; unique within its list."""
+    @property
+    def constant(self) -> global___TritonConstant:
+        """The constant."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        constant: global___TritonConstant | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["constant", b"constant"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["constant", b"constant", "name", b"name"]) -> None: ...
+
+global___NamedTritonConstant = NamedTritonConstant
+
+@typing.final
+class TritonTuning(google.protobuf.message.Message):
+    """Between what the tuning of a kernel chooses."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONFIGURATIONS_FIELD_NUMBER: builtins.int
+    KEY_FIELD_NUMBER: builtins.int
+    RESET_TO_ZERO_FIELD_NUMBER: builtins.int
+    RESTORE_VALUE_FIELD_NUMBER: builtins.int
+    @property
+    def configurations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TritonConfiguration]:
+        """The configurations; at least one."""
+
+    @property
+    def key(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the parameters at whose values Triton tunes anew."""
+
+    @property
+    def reset_to_zero(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the parameters whose tensors are set to zero before a configuration is measured."""
+
+    @property
+    def restore_value(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the parameters whose tensors are restored after a configuration was measured."""
+
+    def __init__(
+        self,
+        *,
+        configurations: collections.abc.Iterable[global___TritonConfiguration] | None = ...,
+        key: collections.abc.Iterable[builtins.str] | None = ...,
+        reset_to_zero: collections.abc.Iterable[builtins.str] | None = ...,
+        restore_value: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["configurations", b"configurations", "key", b"key", "reset_to_zero", b"reset_to_zero", "restore_value", b"restore_value"]) -> None: ...
+
+global___TritonTuning = TritonTuning
+
+@typing.final
+class TritonConfiguration(google.protobuf.message.Message):
+    """One way to compile a kernel."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ARGUMENTS_FIELD_NUMBER: builtins.int
+    WARPS_FIELD_NUMBER: builtins.int
+    STAGES_FIELD_NUMBER: builtins.int
+    BLOCKS_FIELD_NUMBER: builtins.int
+    REGISTERS_FIELD_NUMBER: builtins.int
+    warps: builtins.int
+    """Warps that run an instance."""
+    stages: builtins.int
+    """Stages of loops that are pipelined."""
+    blocks: builtins.int
+    """Blocks in a cluster."""
+    registers: builtins.int
+    """Most registers of a thread. Absent: Triton decides."""
+    @property
+    def arguments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NamedTritonConstant]:
+        """Arguments of the kernel, sorted by name."""
+
+    def __init__(
+        self,
+        *,
+        arguments: collections.abc.Iterable[global___NamedTritonConstant] | None = ...,
+        warps: builtins.int = ...,
+        stages: builtins.int = ...,
+        blocks: builtins.int = ...,
+        registers: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_registers", b"_registers", "registers", b"registers"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_registers", b"_registers", "arguments", b"arguments", "blocks", b"blocks", "registers", b"registers", "stages", b"stages", "warps", b"warps"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_registers", b"_registers"]) -> typing.Literal["registers"] | None: ...
+
+global___TritonConfiguration = TritonConfiguration
 
 @typing.final
 class Output(google.protobuf.message.Message):

@@ -11,7 +11,18 @@ from collections.abc import Iterable, Sequence
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import check_expression, check_symbols
-from compilefarm.v1.graph_pb2 import Call, Constant, Dimension, Graph, Input, NamedValue, Node, TensorSpec, Value
+from compilefarm.v1.graph_pb2 import (
+    Call,
+    Constant,
+    Dimension,
+    Graph,
+    Input,
+    Launch,
+    NamedValue,
+    Node,
+    TensorSpec,
+    Value,
+)
 from compilefarm.v1.job_pb2 import Job
 
 
@@ -31,7 +42,9 @@ def validate(job: Job, *, max_nodes: int) -> None:
         raise InvalidRequest(
             f"the graph has {placeholders} placeholders but the job describes {len(job.inputs)} inputs"
         )
-    _check_nodes(graph)
+    _check_nodes(graph, kernels=len(graph.kernels))
+    if graph.kernels and not job.environment.triton_kernels:
+        raise InvalidRequest("the graph holds Triton kernels, but its environment does not say so")
     for position, constant in enumerate(graph.constants):
         _check_constant(constant, where=f"constant {position}")
     check_symbols(job)
@@ -49,14 +62,16 @@ def _count_nodes(graph: Graph) -> int:
     return len(graph.nodes) + sum(map(_count_nodes, graph.subgraphs))
 
 
-def _check_nodes(graph: Graph) -> None:
+def _check_nodes(graph: Graph, *, kernels: int) -> None:
     for number, node in enumerate(graph.nodes):
         _check_node(node, number=number, graph=graph)
+        if node.HasField("launch"):
+            _check_launch(node.launch, number=number, kernels=kernels)
     for subgraph in graph.subgraphs:
-        if subgraph.constants:
-            raise InvalidRequest("a subgraph holds tensors, which only the graph itself may")
+        if subgraph.constants or subgraph.kernels:
+            raise InvalidRequest("a subgraph holds tensors or kernels, which only the graph itself may")
         _check_outline(subgraph)
-        _check_nodes(subgraph)
+        _check_nodes(subgraph, kernels=kernels)
 
 
 def _check_outline(graph: Graph) -> None:
@@ -97,6 +112,16 @@ def _check_call(call: Call, *, number: int, where: str) -> None:
         raise InvalidRequest(f"{where} calls nothing: kind and target of a call have to be set")
     _check_values(call.args, number=number, where=where)
     _check_named(call.kwargs, number=number, where=where)
+
+
+def _check_launch(launch: Launch, *, number: int, kernels: int) -> None:
+    where = f"node {number}"
+    if launch.kernel >= kernels:
+        raise InvalidRequest(f"{where} launches kernel {launch.kernel}, but the graph holds {kernels}")
+    _check_named(launch.arguments, number=number, where=where)
+    _check_named(launch.descriptors, number=number, where=where)
+    for grid in launch.grids:
+        _check_values((grid.x, grid.y, grid.z), number=number, where=where)
 
 
 def _check_values(values: Iterable[Value], *, number: int, where: str) -> None:

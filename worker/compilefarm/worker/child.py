@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Set
 from typing import BinaryIO
 
 from compilefarm.artifact.environment import describe_environment
@@ -45,6 +44,7 @@ from compilefarm.v1.job_pb2 import (
     Phase,
 )
 from compilefarm.worker.compile import compile_task
+from compilefarm.worker.decoding import Admitted
 from compilefarm.worker.frames import read_frame, write_frame
 from compilefarm.worker.limits import is_out_of_memory, limit_memory
 from compilefarm.worker.verify import VerificationFailed, verify_task
@@ -58,19 +58,25 @@ def main() -> int:
     parser.add_argument("--cuda-device", type=int, default=None, help="number of the GPU to compile for")
     parser.add_argument("--verifier", action="store_true", help="import what a pod imports, and no compiler")
     parser.add_argument("--import", action="append", default=[], dest="modules", help="registers operators")
+    parser.add_argument("--allow-triton-kernels", action="store_true", help="run the source of kernels in a request")
     parser.add_argument("--memory-limit", type=int, default=None, metavar="BYTES", help="what a task may take")
     arguments = parser.parse_args()
     _die_with_parent()
     answers = _take_standard_output()
     preload_loader() if arguments.verifier else preload_compiler()
-    operators = import_operators(arguments.modules)
-    needs = EnvironmentNeeds(cpu=True, cuda_device=arguments.cuda_device, operators=operators)
+    admitted = Admitted(operators=import_operators(arguments.modules), triton_kernels=arguments.allow_triton_kernels)
+    needs = EnvironmentNeeds(
+        cpu=True,
+        cuda_device=arguments.cuda_device,
+        operators=admitted.operators,
+        triton_kernels=admitted.triton_kernels,
+    )
     _say(answers, ChildMessage(ready=ChildReady(environment=describe_environment(needs))))
     if arguments.memory_limit is not None:
         limit_memory(arguments.memory_limit)
     task = read_frame(sys.stdin.buffer, ChildTask)
     if task is not None:
-        _do(task, answers, operators=operators)
+        _do(task, answers, admitted=admitted)
     return 0
 
 
@@ -91,13 +97,13 @@ def _say(answers: BinaryIO, message: ChildMessage) -> None:
     write_frame(answers, message)
 
 
-def _do(task: ChildTask, answers: BinaryIO, *, operators: Set[str]) -> None:
+def _do(task: ChildTask, answers: BinaryIO, *, admitted: Admitted) -> None:
     try:
         match task.WhichOneof("task"):
             case "compile":
-                _compile(task.compile, answers, operators=operators)
+                _compile(task.compile, answers, admitted=admitted)
             case "verify":
-                _say(answers, ChildMessage(verified=verify_task(task.verify, operators=operators)))
+                _say(answers, ChildMessage(verified=verify_task(task.verify, admitted=admitted)))
             case "probe":
                 trials = run_build_trials()
                 found = [BuildTrial(program_digest=digest, works=works) for digest, works in sorted(trials.items())]
@@ -109,11 +115,11 @@ def _do(task: ChildTask, answers: BinaryIO, *, operators: Set[str]) -> None:
         _say(answers, ChildMessage(failed=failure_of(error)))
 
 
-def _compile(task: CompileTask, answers: BinaryIO, *, operators: Set[str]) -> None:
+def _compile(task: CompileTask, answers: BinaryIO, *, admitted: Admitted) -> None:
     def on_phase(phase: Phase.ValueType) -> None:
         _say(answers, ChildMessage(progress=ChildProgress(phase=phase)))
 
-    compiled = compile_task(task, operators=operators, on_phase=on_phase)
+    compiled = compile_task(task, admitted=admitted, on_phase=on_phase)
     for digest, content in compiled.blobs.items():
         _say(answers, ChildMessage(blob=ChildBlob(digest=digest, content=content)))
     _say(answers, ChildMessage(compiled=compiled.result))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from compilefarm.artifact.inductor.libraries import BuiltLibrary, recording_libr
 from compilefarm.artifact.inductor.programs import FinishedProgram, compile_to_program, finish_program
 from compilefarm.artifact.triton_builds import built_libraries, listen_to_builds
 from compilefarm.graph.ambient import apply_ambient
-from compilefarm.graph.decode import decode_job
 from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.options import config_patches
 from compilefarm.v1.child_pb2 import CompileResult, CompileTask
@@ -31,6 +30,7 @@ from compilefarm.v1.manifest_pb2 import (
     Sources,
     Timing,
 )
+from compilefarm.worker.decoding import Admitted, decode
 from compilefarm.worker.limits import time_limit
 from compilefarm.worker.synthetic import are_refused
 
@@ -77,12 +77,12 @@ class Stopwatch:
         self.timings.append(Timing(phase=phase, seconds=time.perf_counter() - started))
 
 
-def compile_task(task: CompileTask, *, operators: Set[str], on_phase: Callable[[Phase.ValueType], None]) -> Compiled:
+def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[Phase.ValueType], None]) -> Compiled:
     """Compiles a job.
 
     Args:
         task: the job, the tensors that its graph holds, and what is known of the C++ compiler.
-        operators: names of the operators of other libraries than torch that the graph may call.
+        admitted: what the request may hold.
         on_phase: called at every change of phase.
 
     Raises:
@@ -100,7 +100,7 @@ def compile_task(task: CompileTask, *, operators: Set[str], on_phase: Callable[[
     with apply_ambient(task.job.ambient), recording_libraries() as libraries:
         with stopwatch.phase(PHASE_COMPILING):
             with time_limit(DECODE_SECONDS, doing="running the graph on tensors without elements"):
-                decoded = decode_job(task.job, blobs=blobs, operators=operators)
+                decoded = decode(task.job, blobs=blobs, admitted=admitted)
             program = compile_to_program(
                 decoded.graph_module,
                 decoded.inputs,

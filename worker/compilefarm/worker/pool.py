@@ -35,6 +35,7 @@ class PoolSettings:
         memory_bytes: how much memory a task may take, and as much each process that it starts; None is an equal share
             of this machine's for each slot.
         modules: Python modules that children import because they register operators.
+        triton_kernels: whether children run the source of Triton kernels that requests hold.
         command: the program that children run.
     """
 
@@ -45,6 +46,7 @@ class PoolSettings:
     verify: bool = True
     memory_bytes: int | None = None
     modules: tuple[str, ...] = ()
+    triton_kernels: bool = False
     command: tuple[str, ...] = (sys.executable, "-m", "compilefarm.worker.child")
 
 
@@ -127,8 +129,9 @@ def _child(
     # Each child sees one GPU, which is number 0 to it.
     gpu = () if device is None else ("--cuda-device", "0")
     imports = [f"--import={module}" for module in settings.modules]
+    kernels = ("--allow-triton-kernels",) if settings.triton_kernels else ()
     return ChildSettings(
-        command=(*settings.command, f"--memory-limit={memory_bytes}", *gpu, *imports, *options),
+        command=(*settings.command, f"--memory-limit={memory_bytes}", *gpu, *imports, *kernels, *options),
         environment={
             "CUDA_VISIBLE_DEVICES": "" if device is None else device,
             "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),

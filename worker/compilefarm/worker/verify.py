@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,16 +16,17 @@ from compilefarm.artifact.inductor.kernels import KernelWork, count_kernel_work
 from compilefarm.artifact.load import load_artifact
 from compilefarm.core.expressions import holds
 from compilefarm.graph.ambient import apply_ambient
-from compilefarm.graph.decode import decode_job
 from compilefarm.graph.inputs import random_inputs
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
+from compilefarm.worker.decoding import Admitted, decode
 from compilefarm.worker.synthetic import are_refused
 
 INPUT_SEED = 1
 TIMED_CALLS = 5
 TIMED_SECONDS = 2.0
+_WITHOUT_COMPILERS = {"PATH": "", "CC": "/bin/false", "CXX": "/bin/false"}
 _LONGEST_COMMAND = 300
 _LONGEST_REASON = 300
 # Largest difference allowed, as a share of the largest magnitude in the output. A wrong kernel is off by about all of
@@ -38,17 +39,18 @@ class VerificationFailed(Exception):
     """The artifact does not do what the graph does, or is not finished work."""
 
 
-def verify_task(task: VerifyTask, *, operators: Set[str]) -> Verification:
+def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
     """Checks an artifact.
 
     Args:
         task: the artifact and its job.
-        operators: names of the operators of other libraries than torch that the graph may call.
+        admitted: what the request may hold.
 
     Raises:
         VerificationFailed: it gives other results than eager, or it started a program.
         FarmError: it cannot be loaded.
     """
+    surroundings = dict(os.environ)
     _hide_compilers()
     started_programs = _count_programs()
     # Triton takes a second to import, and a CPU job never does.
@@ -56,7 +58,7 @@ def verify_task(task: VerifyTask, *, operators: Set[str]) -> Verification:
     blobs = {blob.digest: blob.content for blob in task.blobs}
     result = Verification()
     with apply_ambient(task.job.ambient):
-        decoded = decode_job(task.job, blobs=blobs, operators=operators)
+        decoded = decode(task.job, blobs=blobs, admitted=admitted)
         started = time.perf_counter()
         program = load_artifact(task.manifest, blobs=blobs)
         result.load_seconds = time.perf_counter() - started
@@ -80,6 +82,8 @@ def verify_task(task: VerifyTask, *, operators: Set[str]) -> Verification:
 
         # Dynamo flattens outputs; the decoded graph returns them as they were captured.
         eager = decoded.graph_module
+        if task.job.graph.kernels:
+            _tune_eager(eager, inputs(), surroundings)
         expected = _call(eager, inputs())
         if _is_random(expected, _call(eager, inputs())):
             result.not_compared = "eager gives other results each time"
@@ -107,7 +111,18 @@ def _check_finished(started_programs: Sequence[str], result: Verification) -> No
 
 
 def _hide_compilers() -> None:
-    os.environ.update(PATH="", CC="/bin/false", CXX="/bin/false")
+    os.environ.update(_WITHOUT_COMPILERS)
+
+
+def _tune_eager(eager: Callable[..., Any], inputs: Sequence[Any], surroundings: Mapping[str, str]) -> None:
+    """Runs kernels of the user's own once by themselves, which compiles them.
+
+    Those that are tuned measure their configurations at their first call, and write to the same tensors each time.
+    """
+    for name in _WITHOUT_COMPILERS:
+        del os.environ[name]
+    os.environ.update(surroundings)
+    _call(eager, inputs)
 
 
 def _count_programs() -> list[str]:

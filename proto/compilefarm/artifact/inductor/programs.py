@@ -113,7 +113,9 @@ class FinishedProgram:
 
 def finish_program(program: Any) -> FinishedProgram:
     """What of a compiled program goes into an artifact. It has run, so that its kernels are chosen."""
-    entry, others, constants = pickle.loads(program.serialize())  # noqa: S301 - pickled by this very process
+    # With torch's table of launched kernels (torch/_dynamo/aot_compile_types.py), which a load would write over that of
+    # the pod. It is for kernels that Inductor leaves to Python; here it compiles all.
+    entry, *_ = pickle.loads(program.serialize())  # noqa: S301 - pickled by this very process
     sources = {f"{_file_of(name)}.txt": getattr(entry, name) for name in _LOGGED_BY_ENTRY}
     for name in _LOGGED_BY_ENTRY:
         setattr(entry, name, None)
@@ -127,7 +129,7 @@ def finish_program(program: Any) -> FinishedProgram:
     for kernel in kernels:
         sources |= {f"kernels/{kernel.name}.{kind}": text for kind, text in kernel.sources.items()}
     return FinishedProgram(
-        content=pickle.dumps((entry, others, constants)),
+        content=pickle.dumps((entry, {}, {})),
         kernels=kernels,
         sources={path: text for path, text in sources.items() if text},
     )
@@ -182,7 +184,7 @@ def deserialize_program(content: bytes, *, cuda_device: int = 0) -> Callable[...
 
 def _moved(content: bytes, cuda_device: int) -> bytes:
     """A program for another GPU than number 0, which workers compile for."""
-    entry, others, constants = pickle.loads(content)  # noqa: S301 - part of an artifact
+    entry, *tables = pickle.loads(content)  # noqa: S301 - part of an artifact
     code_hash = importlib.import_module("torch._inductor.codecache").code_hash
     for part in (entry.compiled_fw, entry.compiled_bw):
         if part is not None:
@@ -196,7 +198,7 @@ def _moved(content: bytes, cuda_device: int) -> bytes:
                 else held
                 for name, held in (graph.constants or {}).items()
             }
-    return pickle.dumps((entry, others, constants))
+    return pickle.dumps((entry, *tables))
 
 
 @contextlib.contextmanager
