@@ -75,6 +75,8 @@ def name_of_target(call: Call) -> str:
         return f"torch.ops.{operator[1]}.{operator[2]}"
     if call.kind == TargetKind.TARGET_KIND_HIGHER_ORDER_OPERATOR:
         return f"torch.ops.higher_order.{_bare(call.target)}"
+    if call.kind == TargetKind.TARGET_KIND_LIBRARY_FUNCTION and operator and not operator[3]:
+        return f"{operator[1]}.{operator[2]}"
     return f"Call(kind={call.kind}, target={_quoted(call.target)})"
 
 
