@@ -42,8 +42,8 @@ def capture(model: Callable[..., Any], *args: Any, **options: Any) -> CapturedGr
     return graphs[0]
 
 
-class _Traced(BaseException):
-    """Ends a trace. Dynamo hands on what is no Exception."""
+class _Traced(Exception):
+    """Ends a call once its graph is there."""
 
 
 def trace(model: Callable[..., Any], *args: Any, **options: Any) -> CapturedGraph:
@@ -52,6 +52,10 @@ def trace(model: Callable[..., Any], *args: Any, **options: Any) -> CapturedGrap
 
     def backend(graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         captured.append(CapturedGraph(graph_module=graph_module, example_inputs=example_inputs))
+        return end
+
+    def end(*_: Any) -> Any:
+        # Not within the backend: Dynamo takes a graph apart that no backend has compiled.
         raise _Traced
 
     torch._dynamo.reset()
