@@ -26,12 +26,16 @@ from compilefarm.v1.graph_pb2 import (
     Ellipsis,
     Expression,
     Input,
+    Launch,
     NamedValue,
     Node,
     Operation,
     Sequence,
     Slice,
     TargetKind,
+    TritonConstant,
+    TritonFunction,
+    TritonGlobal,
     Value,
 )
 from compilefarm.v1.job_pb2 import Job, Symbol
@@ -349,3 +353,27 @@ def test_every_kind_of_target_has_a_form(kind: TargetKind.ValueType) -> None:
         kind, "relu"
     )
     assert "Call(" not in "\n".join(code_of(job))
+
+
+def test_a_kernel_and_its_launch() -> None:
+    job = small_job()
+    function = TritonFunction(name="kernel", source="def kernel(x, \x1b[31m):\n    pass", noinline=True)
+    job.graph.kernels.add(functions=[function], globals=[TritonGlobal(name="tl", module="triton.language")])
+    launch = Launch(
+        arguments=[NamedValue(name="x", value=Value(node=3))],
+        constants=[
+            {"name": "N", "constant": TritonConstant(value=Value(integer=2), constexpr=True)},
+            {"name": "T", "constant": TritonConstant(dtype="fp32")},
+        ],
+        grids=[{"x": Value(node=0), "y": Value(integer=1), "z": Value(integer=1)}],
+    )
+    job.graph.nodes.insert(4, Node(launch=launch))
+    lines = [line.strip() for line in code_of(job)]
+    start = lines.index("# kernel_0, in Triton:")
+    assert [line.removeprefix("#").strip() for line in lines[start + 1 : start + 5]] == [
+        r"'def kernel(x, \x1b[31m):'",
+        "pass",
+        "noinline=True",
+        "globals=[TritonGlobal(name='tl', module='triton.language')]",
+    ]
+    assert "node_4 = kernel_0[(input_0, 1, 1)](x=node_3, N=constexpr(2), T=dtype('fp32'))" in lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,11 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], int, dict[str, Any]]] = {
 
 
 @pytest.fixture(autouse=True)
-def has_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+def has_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Dynamo looks for a GPU before it takes anything for a kernel, and for nothing else of it.
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda *_, **__: True)
+    yield
+    torch._dynamo.reset()
 
 
 def encoded(name: str) -> EncodedJob:
@@ -411,3 +413,17 @@ def test_graphs_without_kernels_ask_for_nothing() -> None:
         environment=lambda needs: (asked.append(needs), fixed_environment(needs))[1],
     )
     assert not asked[0].triton_kernels
+
+
+def test_descriptors_come_back_as_they_were(tmp_path: Path) -> None:
+    job = encoded("plain").job
+    block = Value(list={"items": [Value(integer=16)]})
+    made = Value(tuple={"items": [Value(text="stable"), Value(tuple={"items": [block]})]})
+    launch_of(job).descriptors.add(name="x_ptr", value=made)
+    rebuilt = decoded(job, tmp_path)
+    launch = next(node for node in rebuilt.graph_module.graph.nodes if is_launch(node))
+    assert launch.kwargs["tma_descriptor_metadata"] == {"x_ptr": ("stable", ([16],))}
+    # Where whoever compiles it looks for their types.
+    assert triton.tools.tensor_descriptor.TensorDescriptor
+    again = CapturedGraph(graph_module=rebuilt.graph_module, example_inputs=rebuilt.inputs).encode().job
+    assert again.graph == job.graph

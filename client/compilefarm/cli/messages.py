@@ -100,7 +100,6 @@ class MessageWriter:
             Input: (("tensor", "integer", "is_parameter"), self._input),
             Launch: (("kernel", "constants", "arguments", "grids"), self._launch),
             graph_pb2.NamedTritonConstant: (("name", "constant"), self._named_constant),
-            graph_pb2.NamedValue: (("name", "value"), lambda given: f"{_bare(given.name)}={self.say(given.value)}"),
             Output: (("values", "result"), self._output),
             Symbol: (("lower", "upper"), _symbol),
             TritonConstant: (("value", "dtype", "constexpr"), self._triton_constant),
@@ -166,8 +165,9 @@ class MessageWriter:
         return f"{name}({', '.join(filter(None, (self._items(args), keywords)))})"
 
     def _launch(self, launch: Launch) -> str:
-        given = filter(None, (self._items(launch.arguments), self._items(launch.constants)))
-        return f"kernel_{launch.kernel}[{self._items(launch.grids)}]({', '.join(given)})"
+        arguments = self._named(launch.arguments, form="{}={}", name=_bare)
+        given = ", ".join(filter(None, (arguments, self._items(launch.constants))))
+        return f"kernel_{launch.kernel}[{self._items(launch.grids)}]({given})"
 
     def _named_constant(self, given: graph_pb2.NamedTritonConstant) -> str:
         return f"{_bare(given.name)}={self.say(given.constant)}"

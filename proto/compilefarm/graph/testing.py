@@ -43,7 +43,7 @@ def capture(model: Callable[..., Any], *args: Any, **options: Any) -> CapturedGr
 
 
 class _Traced(BaseException):
-    """Ends a trace. Dynamo hands on what is no Exception."""
+    """Ends a trace. Where a backend raises an Exception, Dynamo takes the graph apart."""
 
 
 def trace(model: Callable[..., Any], *args: Any, **options: Any) -> CapturedGraph:
