@@ -30,11 +30,6 @@ _FUNCTIONS = {
 }
 
 
-def cacheable_functions() -> list[str]:
-    """Functions of other libraries that a graph may call, as torch names them in its setting for what may be saved."""
-    return [f"{home}.{base_of(name)}" for name, home in _FUNCTIONS.items()]
-
-
 def is_of_torch(name: str) -> bool:
     """Whether an operator is one of torch's that compute on tensors, by its name ("aten::add.Tensor")."""
     return name.partition("::")[0] in _NAMESPACES_OF_TORCH

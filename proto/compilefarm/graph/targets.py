@@ -26,7 +26,6 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.operators import (
     base_of,
-    cacheable_functions,
     find_function,
     find_operator,
     is_of_torch,
@@ -308,14 +307,21 @@ def _leaving() -> Mapping[object, str]:
     return {_torch_functions()[leave]: enter for enter, leave in _EXITS.items() if enter in _torch_functions()}
 
 
-def cacheable_names() -> list[str]:
-    """What graphs may call beyond what torch saves by itself, as torch names it in the setting that adds to that."""
+def cacheable_names(graph_module: torch.fx.GraphModule) -> list[str]:
+    """What a graph calls, as torch names it in the setting for what may be saved beyond what it saves by itself."""
     # torch/_ops.py: HigherOrderOperator.cacheable; torch/_functorch/_aot_autograd/autograd_cache.py: check_node_safe.
-    return [
-        *cacheable_functions(),
-        *_MODES,
-        *(f"{operator.__module__}.{operator.__name__}" for operator in higher_order_operators().values()),
+    # Lowering may put other higher-order operators into the place of those of the graph.
+    called = [
+        *higher_order_operators().values(),
+        *(
+            node.target
+            for module in graph_module.modules()
+            if isinstance(module, torch.fx.GraphModule)
+            for node in module.graph.nodes
+            if isinstance(node.target, FunctionType)
+        ),
     ]
+    return sorted({f"{target.__module__}.{target.__name__}" for target in called})
 
 
 @functools.cache

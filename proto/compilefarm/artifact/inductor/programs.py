@@ -74,7 +74,7 @@ def compile_to_program(
         functorch_options: for torch._functorch.config.
     """
     # Torch saves graphs that it can tell apart by its own keys. The farm has its own; what they hold may be saved.
-    saved = {"unsafe_marked_cacheable_functions": dict.fromkeys(cacheable_names(), "compilefarm")}
+    saved = {"unsafe_marked_cacheable_functions": dict.fromkeys(cacheable_names(graph_module), "compilefarm")}
     standalone_compile = importlib.import_module("torch._inductor.standalone_compile").standalone_compile
     settings = {
         **functorch_options,
