@@ -140,6 +140,23 @@ def test_floats_of_a_dynamic_model(farm: ServedFarm) -> None:
     torch.testing.assert_close(ours, locally(work))
 
 
+def test_a_graph_that_indexes_by_the_calls_that_it_counted(farm: ServedFarm) -> None:
+    """As a decoder with a cache of fixed size does. The farm calls it more often than the cache has room for."""
+
+    def write(x: torch.Tensor, cache: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(0, count + torch.arange(4), x)
+        count.add_(4)
+        return cache.sin()
+
+    def fill(function: Callable[..., Any]) -> list[torch.Tensor]:
+        cache, count = torch.zeros(8, 32), torch.tensor(0)
+        return [function(torch.full((4, 32), value), cache, count).clone() for value in (1.0, 2.0)] + [cache, count]
+
+    ours, became = outcomes(farm, lambda backend: fill(torch.compile(write, backend=backend)))
+    assert became == ["compiled"]
+    torch.testing.assert_close(ours, fill(write))
+
+
 def test_indices_that_synthetic_inputs_do_not_have(farm: ServedFarm) -> None:
     def last_of_each(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         # A mask of nothing but ones points behind the end.

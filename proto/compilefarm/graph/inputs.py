@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from compilefarm.core.expressions import check_symbols
@@ -31,13 +33,28 @@ def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor | int]:
     check_symbols(job)
     symbols = Symbols(hints=tuple(job.hints), values=tuple(job.hints))
     inputs = [decode_input(given, number=number, symbols=symbols) for number, given in enumerate(job.inputs)]
-    with torch.inference_mode(False), torch.no_grad():
-        for given in inputs:
-            if isinstance(given, torch.Tensor):
-                # What expand() repeats is written once.
-                once = given[tuple(slice(0, 1) if step == 0 else slice(None) for step in given.stride())]
-                once.copy_(_elements(once, generator=generator))
+    for given in inputs:
+        if isinstance(given, torch.Tensor):
+            _fill(given, generator=generator)
     return inputs
+
+
+def restore_integers(inputs: Sequence[torch.Tensor | int]) -> None:
+    """Gives integers and booleans the elements again that random_inputs gave them.
+
+    A graph that counts its calls in an input would leave the bounds of what it indexes by that. Floats that were
+    written to are as good as new ones.
+    """
+    for given in inputs:
+        if isinstance(given, torch.Tensor) and not (given.is_floating_point() or given.is_complex()):
+            _fill(given, generator=torch.Generator())
+
+
+def _fill(tensor: torch.Tensor, *, generator: torch.Generator) -> None:
+    with torch.inference_mode(False), torch.no_grad():
+        # What expand() repeats is written once.
+        once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+        once.copy_(_elements(once, generator=generator))
 
 
 def _elements(tensor: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:

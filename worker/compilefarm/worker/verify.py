@@ -16,7 +16,7 @@ from compilefarm.artifact.inductor.kernels import KernelWork, count_kernel_work
 from compilefarm.artifact.load import load_artifact
 from compilefarm.core.expressions import holds
 from compilefarm.graph.ambient import apply_ambient
-from compilefarm.graph.inputs import random_inputs
+from compilefarm.graph.inputs import random_inputs, restore_integers
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
@@ -29,6 +29,8 @@ TIMED_SECONDS = 2.0
 _WITHOUT_COMPILERS = {"PATH": "", "CC": "/bin/false", "CXX": "/bin/false"}
 _LONGEST_COMMAND = 300
 _LONGEST_REASON = 300
+# Inputs up to this size are compared with what eager leaves of them.
+_KEPT_BYTES = 1 << 28
 # Largest difference allowed, as a share of the largest magnitude in the output. A wrong kernel is off by about all of
 # it; another order of additions, or TF32 for float32, by much less.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -68,9 +70,13 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
             return random_inputs(job, seed=INPUT_SEED)
 
         try:
+            given = inputs()
             started = time.perf_counter()
-            outputs = _call(program, inputs())
+            outputs = _call(program, given)
             result.first_call_seconds = time.perf_counter() - started
+            ours = _all_that_is_left(outputs, given)
+            # Weights may fill a GPU as they are.
+            del given, outputs
         except RuntimeError as error:
             if not are_refused(inputs(), decoded, error=error):
                 raise
@@ -84,18 +90,18 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
         eager = decoded.graph_module
         if task.job.graph.kernels:
             _tune_eager(eager, inputs(), surroundings)
-        expected = _call(eager, inputs())
-        if _is_random(expected, _call(eager, inputs())):
+        theirs = _run(eager, inputs())
+        if _is_random(theirs, _run(eager, inputs())):
             result.not_compared = "eager gives other results each time"
         else:
-            _compare(outputs, expected, result)
+            _compare(ours, theirs, result)
             other = _with_other_sizes(task)
             if other is not None:
                 _compare_beyond(lambda: inputs(other), program, eager, result)
         with torch.no_grad():
             given = inputs()
-            result.call_seconds = _median_seconds(lambda: _call(program, given))
-            result.eager_call_seconds = _median_seconds(lambda: _call(eager, given))
+            result.call_seconds = _median_seconds(program, given)
+            result.eager_call_seconds = _median_seconds(eager, given)
     return result
 
 
@@ -160,10 +166,33 @@ def _compare_beyond(
 ) -> None:
     """Compares at sizes that the artifact was not tuned for."""
     try:
-        expected = _call(eager, inputs())
+        expected = _run(eager, inputs())
     except Exception:  # noqa: BLE001 - whatever eager raises, the model does not take these sizes
         return
-    _compare(_call(program, inputs()), expected, result)
+    _compare(_run(program, inputs()), expected, result)
+
+
+def _run(program: Callable[..., Any], inputs: Sequence[Any]) -> dict[str, Any]:
+    return _all_that_is_left(_call(program, inputs), inputs)
+
+
+def _all_that_is_left(outputs: Sequence[Any], inputs: Sequence[Any]) -> dict[str, Any]:
+    """Outputs, gradients, and inputs that may have been written to, by what they are.
+
+    Parameters are written to by optimizers alone, and large inputs are not worth a second copy on a GPU.
+    """
+    left = {f"output {number}": output for number, output in enumerate(outputs)}
+    for number, given in enumerate(inputs):
+        if isinstance(given, torch.Tensor) and not given.requires_grad and given.nbytes <= _KEPT_BYTES:
+            left[f"input {number} afterwards"] = given
+    # What is handed through requires gradients, too, but nothing was computed.
+    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and out.grad_fn is not None]
+    if tracked:
+        torch.autograd.backward(tracked, [torch.ones_like(out) for out in tracked])
+        for number, given in enumerate(inputs):
+            if isinstance(given, torch.Tensor) and given.grad is not None:
+                left[f"gradient of input {number}"] = given.grad
+    return left
 
 
 def _call(program: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
@@ -173,20 +202,22 @@ def _call(program: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
     return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
 
 
-def _is_random(first: Sequence[Any], second: Sequence[Any]) -> bool:
+def _is_random(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two runs of eager on equal inputs differ: a graph with dropout has nothing to be compared with."""
     return any(
-        isinstance(a, torch.Tensor) and not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
-        for a, b in zip(first, second, strict=True)
+        isinstance(a, torch.Tensor) and not torch.equal(torch.nan_to_num(a), torch.nan_to_num(second[name]))
+        for name, a in first.items()
     )
 
 
-def _compare(outputs: Sequence[Any], expected: Sequence[Any], result: Verification) -> None:
-    if len(outputs) != len(expected):
-        raise VerificationFailed(f"{len(outputs)} outputs instead of {len(expected)}")
-    for number, (ours, theirs) in enumerate(zip(outputs, expected, strict=True)):
-        if isinstance(theirs, torch.Tensor):
-            _compare_tensor(f"output {number}", ours, theirs, result)
+def _compare(ours: Mapping[str, Any], theirs: Mapping[str, Any], result: Verification) -> None:
+    if ours.keys() != theirs.keys():
+        # Only a list of them that is too short or too long, or gradients that nobody expects, can lead here.
+        differing = ", ".join(sorted(ours.keys() ^ theirs.keys()))
+        raise VerificationFailed(f"the artifact or eager alone has {differing}")
+    for name, expected in theirs.items():
+        if isinstance(expected, torch.Tensor):
+            _compare_tensor(name, ours[name], expected, result)
 
 
 def _compare_tensor(name: str, ours: Any, theirs: torch.Tensor, result: Verification) -> None:
@@ -218,10 +249,11 @@ def _kind(value: Any) -> str:
     return f"{value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _median_seconds(call: Callable[[], object]) -> float:
+def _median_seconds(program: Callable[..., Any], inputs: Sequence[Any]) -> float:
     seconds: list[float] = []
     while len(seconds) < TIMED_CALLS and sum(seconds) < TIMED_SECONDS:
+        restore_integers(inputs)
         started = time.perf_counter()
-        call()
+        _call(program, inputs)
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds)
