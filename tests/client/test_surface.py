@@ -27,6 +27,8 @@ def test_public_names() -> None:
         "on_miss",
         "priority",
         "tenant",
+        "token",
+        "token_file",
         "timeout_seconds",
         "connect_timeout_seconds",
         "on_progress",

@@ -111,6 +111,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve figures for Prometheus there, at /metrics; default: nowhere",
     )
     option("--log-format", choices=tuple(FORMATTERS), default="text", help="of log lines; default: %(default)s")
+    option(
+        "--auth",
+        default=_DEFAULTS.auth_file,
+        metavar="FILE",
+        help="let in only the callers that this file lists, to do what their roles allow; it is read again when it "
+        "changes; `compilefarm keys token` makes tokens; default: everybody may do anything",
+    )
     option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
 
 
@@ -136,6 +143,7 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
         listen=arguments.listen,
         metrics_listen=arguments.metrics_listen,
         insecure=arguments.insecure,
+        auth_file=arguments.auth,
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
         orphan_seconds=arguments.orphan_grace,

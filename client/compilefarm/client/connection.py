@@ -13,6 +13,7 @@ import grpc
 from compilefarm.client.clock import Clock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.refusals import error_of
+from compilefarm.client.tokens import TokenInterceptor
 from compilefarm.core.errors import Draining, FarmError, NotAFarm, OutOfTime, Unreachable
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
@@ -27,7 +28,7 @@ _FORK_SUPPORT = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "1").lower() in ("1",
 
 def open_channel(config: ClientConfig) -> grpc.Channel:
     """A channel as this client wants it. It connects at the first call."""
-    return grpc.insecure_channel(
+    channel = grpc.insecure_channel(
         config.address,
         options=[
             # http_proxy is meant for the way out of a cluster; a farm is inside.
@@ -44,6 +45,7 @@ def open_channel(config: ClientConfig) -> grpc.Channel:
             ("grpc.http2.max_pings_without_data", 0),
         ],
     )
+    return grpc.intercept_channel(channel, TokenInterceptor(config.trust)) if config.trust.has_token else channel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

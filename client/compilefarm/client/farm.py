@@ -19,6 +19,7 @@ from compilefarm.client.config import (
     OnMiss,
     Priority,
     read_address,
+    read_trust,
 )
 from compilefarm.client.connection import Connection, OpenChannel, open_channel
 from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
@@ -61,7 +62,11 @@ class Farm:
             or raise an "error". With "error" nothing is ever compiled here: what the farm cannot give raises.
         priority: how urgent compiles are to the farm: "interactive", "background" after those, or "prewarm", which make
             room for interactive ones and are done although this process goes away.
-        tenant: for whom graphs are compiled, such as a team: the farm shares its workers evenly among tenants.
+        tenant: for whom graphs are compiled, such as a team: the farm shares its workers evenly among tenants. A farm
+            that asks who calls knows better.
+        token: shows the farm who calls; None takes it, or the file that holds it, from COMPILEFARM_TOKEN or
+            COMPILEFARM_TOKEN_FILE, as with the next ones.
+        token_file: a file that holds the token, read at every call.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
         on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
@@ -79,6 +84,8 @@ class Farm:
         on_miss: OnMiss = DEFAULT_ON_MISS,
         priority: Priority = DEFAULT_PRIORITY,
         tenant: str = DEFAULT_TENANT,
+        token: str | None = None,
+        token_file: str | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
         on_progress: OnProgress = _ignore_progress,
@@ -89,6 +96,7 @@ class Farm:
             on_miss=on_miss,
             priority=priority,
             tenant=tenant,
+            trust=read_trust(os.environ, token=token, token_file=token_file),
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
         )
@@ -116,7 +124,7 @@ class Farm:
             name: as in torch.compile; it shows in the log line and decides nothing.
 
         Raises:
-            NotAllowed: the farm refuses this caller.
+            NotAllowed: the farm refuses this caller, or does not know it.
             FarmError, Bypass, CompileFailed: with on_miss="error", the farm has no artifact.
         """
         merged = merge_options(mode=mode, options=options)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+from functools import partial
 from importlib.metadata import version
 
 import grpc
@@ -20,13 +22,15 @@ from compilefarm.service.blob_service import BlobService
 from compilefarm.service.broker import Broker
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
-from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, split_address
+from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, is_local, split_address
 from compilefarm.service.counters import Counters
+from compilefarm.service.directory import read_directory
+from compilefarm.service.door import Door, GuardedDoor, OpenDoor
 from compilefarm.service.durations import Durations
 from compilefarm.service.flight_metrics import FlightMetrics
 from compilefarm.service.flights import Flights
 from compilefarm.service.health_service import SERVICES, HealthService
-from compilefarm.service.interceptor import ErrorInterceptor, RequestIdInterceptor
+from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
 from compilefarm.service.jobs import Jobs
 from compilefarm.service.limits import Limits
 from compilefarm.service.metrics_endpoint import MetricsEndpoint
@@ -35,10 +39,13 @@ from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.reports import Reports
 from compilefarm.service.state_metrics import Sources, StateCollector
+from compilefarm.service.watched import Watched
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
 from compilefarm.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from compilefarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
+
+log = logging.getLogger(__name__)
 
 # Calls that have been answered get this long to send their last bytes.
 _FLUSH_SECONDS = 2.0
@@ -53,10 +60,11 @@ class Gateway:
         """Puts the parts together.
 
         Raises:
-            CannotStart: the configuration would let strangers in.
+            CannotStart: the configuration would let strangers in, or a file that it names cannot be used.
         """
         check_exposure(config)
         self._config = config
+        self._door = _door(config)
         self._store = store
         self._pool = pool
         self._clock = clock or SystemClock()
@@ -176,7 +184,7 @@ class Gateway:
             farm_version=self._farm_version,
         )
         blobs = BlobService(self._store, counters=self._counters, max_blob_bytes=self._config.max_blob_bytes)
-        interceptors = [RequestIdInterceptor(), ErrorInterceptor()]
+        interceptors = [RequestIdInterceptor(), GuardInterceptor(self._door)]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
         add_CompileServiceServicer_to_server(CompileService(broker, reports=self._reports), server)
         add_BlobServiceServicer_to_server(blobs, server)
@@ -198,6 +206,14 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
     ]
+
+
+def _door(config: GatewayConfig) -> Door:
+    if not config.auth_file:
+        return OpenDoor()
+    if not is_local(config):
+        log.warning("tokens travel in clear between callers and %s: whoever listens can use them", config.listen)
+    return GuardedDoor(Watched([config.auth_file], read=partial(read_directory, config.auth_file)))
 
 
 def _bind(server: grpc.aio.Server, listen: str) -> str:
