@@ -118,6 +118,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let in only the callers that this file lists, to do what their roles allow; it is read again when it "
         "changes; `compilefarm keys token` makes tokens; default: everybody may do anything",
     )
+    option(
+        "--tls-certificate",
+        default=_DEFAULTS.tls_certificate,
+        metavar="FILE",
+        help="speak TLS with this certificate, in PEM, followed by those that certify it; it is read again when it "
+        "changes, as are the next two",
+    )
+    option("--tls-key", default=_DEFAULTS.tls_key, metavar="FILE", help="the private key of the certificate, in PEM")
+    option(
+        "--tls-client-ca",
+        default=_DEFAULTS.tls_client_ca,
+        metavar="FILE",
+        help="ask callers for certificates of this authority, and take them for whom --auth lists under a name in the "
+        "certificate",
+    )
     option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
 
 
@@ -144,6 +159,9 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
         metrics_listen=arguments.metrics_listen,
         insecure=arguments.insecure,
         auth_file=arguments.auth,
+        tls_certificate=arguments.tls_certificate,
+        tls_key=arguments.tls_key,
+        tls_client_ca=arguments.tls_client_ca,
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
         orphan_seconds=arguments.orphan_grace,

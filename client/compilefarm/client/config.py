@@ -21,13 +21,19 @@ PRIORITY = "COMPILEFARM_PRIORITY"
 TENANT = "COMPILEFARM_TENANT"
 TOKEN = "COMPILEFARM_TOKEN"  # noqa: S105 - a name
 TOKEN_FILE = "COMPILEFARM_TOKEN_FILE"  # noqa: S105 - likewise
+TLS_CA = "COMPILEFARM_TLS_CA"
+TLS_CERTIFICATE = "COMPILEFARM_TLS_CERTIFICATE"
+TLS_KEY = "COMPILEFARM_TLS_KEY"
 DEFAULT_ON_MISS: OnMiss = "wait"
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_PRIORITY: Priority = "interactive"
 DEFAULT_TENANT = ""
 DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
 
-_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT, TOKEN, TOKEN_FILE)
+_NAMES = (
+    *(ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT),
+    *(TOKEN, TOKEN_FILE, TLS_CA, TLS_CERTIFICATE, TLS_KEY),
+)
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
 # (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
 _FROM_KUBERNETES = re.compile(
@@ -116,7 +122,15 @@ def read_config(environ: Mapping[str, str]) -> ClientConfig:
     )
 
 
-def read_trust(environ: Mapping[str, str], *, token: str | None = None, token_file: str | None = None) -> Trust:
+def read_trust(
+    environ: Mapping[str, str],
+    *,
+    token: str | None = None,
+    token_file: str | None = None,
+    tls_ca: str | None = None,
+    tls_certificate: str | None = None,
+    tls_key: str | None = None,
+) -> Trust:
     """How a client shows who it is, and whom it believes: what is given, and the environment for what is None.
 
     Raises:
@@ -124,7 +138,15 @@ def read_trust(environ: Mapping[str, str], *, token: str | None = None, token_fi
     """
     if token is None and token_file is None:
         token, token_file = environ.get(TOKEN), environ.get(TOKEN_FILE)
-    return Trust(token=token or "", token_file=token_file or "")
+    if tls_certificate is None and tls_key is None:
+        tls_certificate, tls_key = environ.get(TLS_CERTIFICATE), environ.get(TLS_KEY)
+    return Trust(
+        token=token or "",
+        token_file=token_file or "",
+        tls_ca=environ.get(TLS_CA, "") if tls_ca is None else tls_ca,
+        tls_certificate=tls_certificate or "",
+        tls_key=tls_key or "",
+    )
 
 
 def _seconds(environ: Mapping[str, str]) -> float:

@@ -67,6 +67,10 @@ class Farm:
         token: shows the farm who calls; None takes it, or the file that holds it, from COMPILEFARM_TOKEN or
             COMPILEFARM_TOKEN_FILE, as with the next ones.
         token_file: a file that holds the token, read at every call.
+        tls_ca: a file with the authority, in PEM, that certifies the farm (COMPILEFARM_TLS_CA); "" speaks in clear.
+        tls_certificate: a file with the certificate of this client, if the farm asks for one
+            (COMPILEFARM_TLS_CERTIFICATE).
+        tls_key: a file with its private key (COMPILEFARM_TLS_KEY).
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
         on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
@@ -86,6 +90,9 @@ class Farm:
         tenant: str = DEFAULT_TENANT,
         token: str | None = None,
         token_file: str | None = None,
+        tls_ca: str | None = None,
+        tls_certificate: str | None = None,
+        tls_key: str | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
         on_progress: OnProgress = _ignore_progress,
@@ -96,7 +103,14 @@ class Farm:
             on_miss=on_miss,
             priority=priority,
             tenant=tenant,
-            trust=read_trust(os.environ, token=token, token_file=token_file),
+            trust=read_trust(
+                os.environ,
+                token=token,
+                token_file=token_file,
+                tls_ca=tls_ca,
+                tls_certificate=tls_certificate,
+                tls_key=tls_key,
+            ),
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
         )

@@ -19,16 +19,27 @@ class Trust:
     Attributes:
         token: shown to the farm with every call; empty: none. It never shows in a log.
         token_file: a file that holds the token instead, read at every call.
+        tls_ca: a file with the authority, in PEM, that certifies the farm; empty: nothing is encrypted.
+        tls_certificate: a file with the certificate of this client, in PEM, if the farm asks for one. All files for TLS
+            are read whenever a connection is made.
+        tls_key: a file with its private key.
     """
 
     token: str = field(default="", repr=False)
     token_file: str = ""
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
 
     def __post_init__(self) -> None:
         if not _TOKEN.fullmatch(self.token):
             raise ConfigurationError("the token has characters that no token has: use it as `compilefarm keys` says it")
         if self.token and self.token_file:
             raise ConfigurationError("a token and a file with a token are given: give one of them")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigurationError("a certificate and its key belong together: give both")
+        if self.tls_certificate and not self.tls_ca:
+            raise ConfigurationError("a certificate is for TLS: give the authority of the farm, too (tls_ca)")
 
     @property
     def has_token(self) -> bool:

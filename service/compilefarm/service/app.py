@@ -39,6 +39,7 @@ from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.reports import Reports
 from compilefarm.service.state_metrics import Sources, StateCollector
+from compilefarm.service.tls import Tls, find_tls
 from compilefarm.service.watched import Watched
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
@@ -65,6 +66,7 @@ class Gateway:
         check_exposure(config)
         self._config = config
         self._door = _door(config)
+        self._tls = find_tls(config)
         self._store = store
         self._pool = pool
         self._clock = clock or SystemClock()
@@ -109,7 +111,7 @@ class Gateway:
         server = self._build_server()
         self._open_metrics()
         try:
-            self._address = _bind(server, self._config.listen)
+            self._address = _bind(server, self._config.listen, tls=self._tls)
         except CannotStart:
             await self._metrics.close()
             raise
@@ -211,15 +213,18 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
 def _door(config: GatewayConfig) -> Door:
     if not config.auth_file:
         return OpenDoor()
-    if not is_local(config):
-        log.warning("tokens travel in clear between callers and %s: whoever listens can use them", config.listen)
+    if not is_local(config) and not config.tls_certificate:
+        log.warning(
+            "tokens travel in clear between callers and %s, and whoever listens can use them: use --tls-certificate",
+            config.listen,
+        )
     return GuardedDoor(Watched([config.auth_file], read=partial(read_directory, config.auth_file)))
 
 
-def _bind(server: grpc.aio.Server, listen: str) -> str:
+def _bind(server: grpc.aio.Server, listen: str, *, tls: Tls | None) -> str:
     host, port = split_address(listen)
     try:
-        bound = server.add_insecure_port(listen)
+        bound = server.add_secure_port(listen, tls.credentials()) if tls else server.add_insecure_port(listen)
     except RuntimeError as error:
         raise _cannot_listen(host, port) from error
     if bound == 0:
