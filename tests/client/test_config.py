@@ -55,6 +55,10 @@ def test_defaults() -> None:
             "a token and a file with a token are given",
         ),
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TOKEN": "a\n"}, "the token has characters"),
+        (
+            {"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TRUSTED_KEYS": "ed25519:ab"},
+            "'ed25519:ab' is no public key",
+        ),
         ({"COMPILEFARM_ADDRESS": "farm:70777"}, "use host:port"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`compilefarm keys`: tokens for callers."""
+"""`compilefarm keys`: tokens for callers, and keys that sign artifacts."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--write", metavar="FILE", type=Path, help="write the token to this new file, and do not print it"
     )
     token.set_defaults(run_keys=_make_token)
+    text = "make a key that signs artifacts, for `serve --signing-key`, and print its public half for pods"
+    new = commands.add_parser("new", help=text, description=text)
+    new.add_argument("file", metavar="FILE", type=Path, help="a new file for the private half")
+    new.set_defaults(run_keys=_make_key)
+    text = "print the public half of a key"
+    public = commands.add_parser("public", help=text, description=text)
+    public.add_argument("file", metavar="FILE", type=Path, help="as `keys new` wrote it")
+    public.set_defaults(run_keys=_show_public)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,6 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.run_keys(arguments)
     except OSError as error:
         print(f"compilefarm keys: {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"compilefarm keys: {arguments.file}: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -54,6 +65,20 @@ def _make_token(arguments: argparse.Namespace) -> None:
         print("# For the file that `serve --auth` names:")
     print(f'[[callers]]\nname = "{arguments.name}"\nrole = "{arguments.role}"')
     print(f'tokens = ["sha256:{digest_of(token.encode())}"]')
+
+
+def _make_key(arguments: argparse.Namespace) -> None:
+    from compilefarm.core.signatures import new_signing_key
+
+    key = new_signing_key()
+    write_secret(arguments.file, content=key.pem())
+    print(key.public.text)
+
+
+def _show_public(arguments: argparse.Namespace) -> None:
+    from compilefarm.core.signatures import read_signing_key
+
+    print(read_signing_key(arguments.file.read_bytes()).public.text)
 
 
 def write_secret(path: Path, *, content: bytes) -> None:

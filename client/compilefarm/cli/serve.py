@@ -16,6 +16,7 @@ from compilefarm.core.errors import FarmError
 from compilefarm.service.app import Gateway
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.logs import FORMATTERS
+from compilefarm.service.signing import open_seal
 from compilefarm.store.opening import open_store
 from compilefarm.worker.pool import LocalPool, PoolSettings
 
@@ -133,6 +134,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ask callers for certificates of this authority, and take them for whom --auth lists under a name in the "
         "certificate",
     )
+    option(
+        "--signing-key",
+        metavar="FILE",
+        help="sign artifacts with this key (`compilefarm keys new`), and serve only those with a signature of it",
+    )
+    option(
+        "--trusted-key",
+        action="append",
+        default=[],
+        dest="trusted_keys",
+        metavar="ed25519:...",
+        help="serve what this public key has signed, too, such as the key before; repeat it for several",
+    )
     option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
 
 
@@ -173,7 +187,8 @@ async def _serve(arguments: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    store = await open_store(arguments.store, size_limit_bytes=arguments.store_size_limit)
+    seal = open_seal(key_file=arguments.signing_key, trusted_keys=arguments.trusted_keys)
+    store = await open_store(arguments.store, size_limit_bytes=arguments.store_size_limit, seal=seal)
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
     gateway = Gateway(
         gateway_config(arguments),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from compilefarm.client.trust import ConfigurationError as ConfigurationError
-from compilefarm.client.trust import Trust
+from compilefarm.client.trust import Trust, read_trusted_keys
 from compilefarm.core.metadata import LONGEST_TENANT
 
 OnMiss = Literal["wait", "local", "error"]
@@ -24,6 +24,7 @@ TOKEN_FILE = "COMPILEFARM_TOKEN_FILE"  # noqa: S105 - likewise
 TLS_CA = "COMPILEFARM_TLS_CA"
 TLS_CERTIFICATE = "COMPILEFARM_TLS_CERTIFICATE"
 TLS_KEY = "COMPILEFARM_TLS_KEY"
+TRUSTED_KEYS = "COMPILEFARM_TRUSTED_KEYS"
 DEFAULT_ON_MISS: OnMiss = "wait"
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_PRIORITY: Priority = "interactive"
@@ -32,7 +33,7 @@ DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
 
 _NAMES = (
     *(ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT),
-    *(TOKEN, TOKEN_FILE, TLS_CA, TLS_CERTIFICATE, TLS_KEY),
+    *(TOKEN, TOKEN_FILE, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TRUSTED_KEYS),
 )
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
 # (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
@@ -130,6 +131,7 @@ def read_trust(
     tls_ca: str | None = None,
     tls_certificate: str | None = None,
     tls_key: str | None = None,
+    trusted_keys: Sequence[str] | None = None,
 ) -> Trust:
     """How a client shows who it is, and whom it believes: what is given, and the environment for what is None.
 
@@ -140,12 +142,15 @@ def read_trust(
         token, token_file = environ.get(TOKEN), environ.get(TOKEN_FILE)
     if tls_certificate is None and tls_key is None:
         tls_certificate, tls_key = environ.get(TLS_CERTIFICATE), environ.get(TLS_KEY)
+    if trusted_keys is None:
+        trusted_keys = environ.get(TRUSTED_KEYS, "").replace(",", " ").split()
     return Trust(
         token=token or "",
         token_file=token_file or "",
         tls_ca=environ.get(TLS_CA, "") if tls_ca is None else tls_ca,
         tls_certificate=tls_certificate or "",
         tls_key=tls_key or "",
+        trusted_keys=read_trusted_keys(trusted_keys),
     )
 
 

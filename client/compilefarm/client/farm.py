@@ -71,6 +71,8 @@ class Farm:
         tls_certificate: a file with the certificate of this client, if the farm asks for one
             (COMPILEFARM_TLS_CERTIFICATE).
         tls_key: a file with its private key (COMPILEFARM_TLS_KEY).
+        trusted_keys: public keys ("ed25519:..."), one of which has to have signed an artifact, else it is not fetched
+            (COMPILEFARM_TRUSTED_KEYS, separated by commas); () believes the farm at the address.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
         on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
@@ -93,6 +95,7 @@ class Farm:
         tls_ca: str | None = None,
         tls_certificate: str | None = None,
         tls_key: str | None = None,
+        trusted_keys: Sequence[str] | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
         on_progress: OnProgress = _ignore_progress,
@@ -110,6 +113,7 @@ class Farm:
                 tls_ca=tls_ca,
                 tls_certificate=tls_certificate,
                 tls_key=tls_key,
+                trusted_keys=trusted_keys,
             ),
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
@@ -206,6 +210,7 @@ class Farm:
             budget=Budget(self._config.timeout_seconds, clock=around.clock),
             priority=self._config.priority,
             tenant=self._config.tenant,
+            trusted=self._config.trust.trusted_keys,
             entry=entry,
         )
         if self._config.on_miss == "wait":

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from compilefarm.core.public_keys import PublicKey, read_public_key
 
 _TOKEN = re.compile(r"[!-~]*")
 
@@ -23,6 +27,8 @@ class Trust:
         tls_certificate: a file with the certificate of this client, in PEM, if the farm asks for one. All files for TLS
             are read whenever a connection is made.
         tls_key: a file with its private key.
+        trusted_keys: one of them has to have signed an artifact; several while one replaces another. Without any, what
+            the farm at the address says is believed.
     """
 
     token: str = field(default="", repr=False)
@@ -30,6 +36,7 @@ class Trust:
     tls_ca: str = ""
     tls_certificate: str = ""
     tls_key: str = ""
+    trusted_keys: tuple[PublicKey, ...] = ()
 
     def __post_init__(self) -> None:
         if not _TOKEN.fullmatch(self.token):
@@ -45,3 +52,21 @@ class Trust:
     def has_token(self) -> bool:
         """Whether there is a token to show."""
         return bool(self.token or self.token_file)
+
+
+def read_trusted_keys(texts: Iterable[str]) -> tuple[PublicKey, ...]:
+    """The keys that are written so.
+
+    Raises:
+        ConfigurationError: one is none, or what is needed to use them is not installed.
+    """
+    try:
+        keys = tuple(map(read_public_key, texts))
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    if keys and find_spec("cryptography") is None:
+        raise ConfigurationError(
+            "trusted keys are given, and the package cryptography, which checks signatures, is not installed: "
+            "pip install 'compilefarm[signing]'"
+        )
+    return keys

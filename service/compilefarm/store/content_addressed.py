@@ -13,6 +13,7 @@ from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
 from compilefarm.store.layout import BLOBS, MANIFESTS
 from compilefarm.store.manifests import ManifestStore
+from compilefarm.store.seals import Seal
 from compilefarm.store.uses import Uses
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -29,13 +30,14 @@ class ContentAddressedStore(ArtifactStore):
         backend: where everything lies.
         uses: who relies on what.
         damage: where damaged objects go.
+        seal: vouches for the manifests that are served.
     """
 
-    def __init__(self, backend: CountingBackend, *, uses: Uses, damage: Damage) -> None:
+    def __init__(self, backend: CountingBackend, *, uses: Uses, damage: Damage, seal: Seal) -> None:
         self._backend = backend
         self._damage = damage
         self.blobs = BlobStore(backend, uses=uses, damage=damage)
-        self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage)
+        self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage, seal=seal)
 
     async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
         return await self.manifests.find(key, hints=hints)

@@ -1,7 +1,8 @@
 """Manifests: what is stored under a key.
 
-A manifest is written once and never changed. One that cannot be served (of a newer release, or with blobs that were
-lost) is passed over, and the next artifact of its key takes another number. One that is damaged is set aside.
+A manifest is written once and never changed. One that cannot be served (of a newer release, with blobs that were lost,
+without a seal that holds) is passed over, and the next artifact of its key takes another number. One that is damaged is
+set aside.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from compilefarm.store.blobs import BlobStore
 from compilefarm.store.damage import Damage
 from compilefarm.store.layout import GRAPH_DIGITS, MANIFESTS, key_folder, key_of_manifest, manifest_path
 from compilefarm.store.records import DamagedRecord, NewerRecord, read_record, write_record
+from compilefarm.store.seals import Seal
 from compilefarm.store.uses import Uses
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -35,13 +37,15 @@ class ManifestStore:
         blobs: where the blobs lie that they name.
         uses: who relies on them.
         damage: where damaged ones go.
+        seal: vouches for those that are served.
     """
 
-    def __init__(self, backend: Backend, *, blobs: BlobStore, uses: Uses, damage: Damage) -> None:
+    def __init__(self, backend: Backend, *, blobs: BlobStore, uses: Uses, damage: Damage, seal: Seal) -> None:
         self._backend = backend
         self._blobs = blobs
         self._uses = uses
         self._damage = damage
+        self._seal = seal
 
     async def find(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
         """The first manifest of a key that can be served and whose guards hold for `hints`; None takes any.
@@ -70,6 +74,7 @@ class ManifestStore:
             InvalidRequest: its key is not written as a key.
             StoreUnavailable: the store cannot be read or written.
         """
+        manifest = self._seal.put(manifest)
         record = write_record(manifest)
         for _ in range(_MOST_TRIALS):
             paths = await self._list(manifest.key)
@@ -143,7 +148,9 @@ class ManifestStore:
             except NewerRecord:
                 # It belongs to a newer farm that shares the storage.
                 return None
-            if manifest is None or not wanted(manifest) or not await self._blobs.are_complete(blobs_of(manifest)):
+            if manifest is None or not wanted(manifest) or not self._seal.holds(manifest):
+                return None
+            if not await self._blobs.are_complete(blobs_of(manifest)):
                 return None
             await self._uses.note(path)
             return manifest
