@@ -87,3 +87,21 @@ async def test_a_manifest_that_is_changed_in_the_storage_with_a_fitting_digest_i
     await storage.backend.create(path, content=write_record(forged))
     assert await farm.find_manifest(KEY) is None
     assert (await put(farm, worker="anew")).worker == "anew"
+
+
+async def test_a_manifest_does_not_count_in_another_namespace_than_it_was_signed_for() -> None:
+    storage = Storage()
+    farm = await storage.farm(SignatureSeal(new_signing_key()))
+    manifest = Manifest()
+    manifest.CopyFrom(ARTIFACT.manifest)
+    manifest.namespace = "dev"
+    await farm.put_artifact(manifest, blobs=ARTIFACT.blobs)
+    content = await storage.backend.find(manifest_path(KEY, variant=0, namespace="dev"))
+    assert content is not None
+    # As it is, where it does not belong; and as if it did.
+    await storage.backend.create(manifest_path(KEY, variant=0, namespace="prod"), content=content)
+    forged = read_record(content, key=KEY, namespace="dev")
+    forged.namespace = "prod"
+    await storage.backend.create(manifest_path(KEY, variant=1, namespace="prod"), content=write_record(forged))
+    assert await farm.find_manifest(KEY, namespaces=["prod"]) is None
+    assert await farm.find_manifest(KEY, namespaces=["prod", "dev"]) is not None

@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the caller may do, each role all that those before it may; default: %(default)s",
     )
     token.add_argument(
+        "--namespace", metavar="NAME", help="where what it has made is kept, if the list names namespaces"
+    )
+    token.add_argument(
         "--write", metavar="FILE", type=Path, help="write the token to this new file, and do not print it"
     )
     token.set_defaults(run_keys=_make_token)
@@ -64,6 +67,8 @@ def _make_token(arguments: argparse.Namespace) -> None:
         print(f"# {token}")
         print("# For the file that `serve --auth` names:")
     print(f'[[callers]]\nname = "{arguments.name}"\nrole = "{arguments.role}"')
+    if arguments.namespace:
+        print(f'namespace = "{arguments.namespace}"')
     print(f'tokens = ["sha256:{digest_of(token.encode())}"]')
 
 

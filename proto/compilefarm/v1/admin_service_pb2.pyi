@@ -491,6 +491,7 @@ class JobStatus(google.protobuf.message.Message):
     ELAPSED_SECONDS_FIELD_NUMBER: builtins.int
     JOBS_AHEAD_FIELD_NUMBER: builtins.int
     ESTIMATED_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
     key: builtins.str
     """Its key."""
     phase: compilefarm.v1.job_pb2.Phase.ValueType
@@ -509,6 +510,8 @@ class JobStatus(google.protobuf.message.Message):
     """Jobs that will start before it; zero once it has started."""
     estimated_wait_seconds: builtins.float
     """Seconds until it will probably start; zero once it has started."""
+    namespace: builtins.str
+    """The namespace in which its result will lie; empty where there are none."""
     def __init__(
         self,
         *,
@@ -521,8 +524,9 @@ class JobStatus(google.protobuf.message.Message):
         elapsed_seconds: builtins.float = ...,
         jobs_ahead: builtins.int = ...,
         estimated_wait_seconds: builtins.float = ...,
+        namespace: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "estimated_wait_seconds", b"estimated_wait_seconds", "jobs_ahead", b"jobs_ahead", "key", b"key", "phase", b"phase", "priority", b"priority", "tenant", b"tenant", "waiting_requests", b"waiting_requests", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "estimated_wait_seconds", b"estimated_wait_seconds", "jobs_ahead", b"jobs_ahead", "key", b"key", "namespace", b"namespace", "phase", b"phase", "priority", b"priority", "tenant", b"tenant", "waiting_requests", b"waiting_requests", "worker", b"worker"]) -> None: ...
 
 global___JobStatus = JobStatus
 

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 
 from compilefarm.core.pool import WorkerPool, WorkerView
+from compilefarm.service.callers import current_caller
 from compilefarm.service.clock import Clock
 from compilefarm.service.counters import Counters
 from compilefarm.service.flights import Flights
@@ -69,7 +70,9 @@ class AdminService(AdminServiceServicer):
         return response
 
     async def Inspect(self, request: wire.InspectRequest, _context: Context) -> wire.InspectResponse:
-        return wire.InspectResponse(manifest=await inspect(request.key, store=self._store))
+        return wire.InspectResponse(
+            manifest=await inspect(request.key, store=self._store, namespaces=current_caller().seen)
+        )
 
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
         jobs, quarantined = self._jobs.all(), self._jobs.quarantined()
@@ -108,6 +111,7 @@ def _job(view: JobView) -> wire.JobStatus:
         worker=view.stage.worker,
         priority=PRIORITIES[view.priority],
         tenant=view.tenant,
+        namespace=view.namespace,
         waiting_requests=view.waiting_requests,
         elapsed_seconds=view.elapsed_seconds,
         jobs_ahead=view.outlook.jobs_ahead,

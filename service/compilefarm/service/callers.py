@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from compilefarm.core.errors import NotAllowed
 from compilefarm.service.roles import Role
+from compilefarm.store.artifact_store import EVERYBODYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +19,20 @@ class Caller:
         name: as the list of callers has it; empty where nobody is asked who they are.
         tenant: for whom the call is made; empty if that was not said.
         role: what the caller may do.
+        namespaces: whose artifacts the caller may be served: its own namespace, then those that are trusted more.
+        seen: the namespaces into which the caller may look.
     """
 
     name: str = ""
     tenant: str = ""
     role: Role = Role.ADMIN
+    namespaces: Sequence[str] = EVERYBODYS
+    seen: Sequence[str] = EVERYBODYS
+
+    @property
+    def namespace(self) -> str:
+        """Where artifacts are kept that are made for the caller."""
+        return self.namespaces[0]
 
     def require(self, role: Role, *, what: str) -> None:
         """Passes if the caller has a role, or more.

@@ -26,7 +26,7 @@ class CompileService(CompileServiceServicer):
         self._reports = reports
 
     async def Lookup(self, request: wire.LookupRequest, _context: Context) -> wire.LookupResponse:
-        return wire.LookupResponse(manifest=await self._broker.lookup(request.job))
+        return wire.LookupResponse(manifest=await self._broker.lookup(request.job, caller=current_caller()))
 
     async def Compile(self, request: wire.CompileRequest, _context: Context) -> AsyncIterator[wire.CompileResponse]:
         priority, caller = read_priority(request.priority), current_caller()

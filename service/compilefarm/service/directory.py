@@ -1,10 +1,13 @@
 """The callers that a farm knows, as a file in TOML lists them.
 
+    namespaces = ["prod", "dev"]          # the most trusted first; absent: all callers share what is stored
+
     [[callers]]
     name = "search"                       # in the log and in messages
     role = "compile"                      # read, compile, prewarm or admin
     tenant = "search"                     # whose share of the workers it uses; the name if absent
     tokens = ["sha256:9f86d081884c..."]   # as `compilefarm keys token` prints them; several while one replaces another
+    namespace = "dev"                     # where what it has made is kept; it is served this and what is trusted more
     certificates = ["search.example.com"] # names (DNS, URI, or CN where there are none) in certificates
 
 The file holds digests of tokens. Tokens have 256 random bits, so that their digests tell nothing.
@@ -25,10 +28,12 @@ from compilefarm.service.callers import Caller
 from compilefarm.service.config import CannotStart
 from compilefarm.service.roles import Role
 from compilefarm.service.watched import read_file
+from compilefarm.store.artifact_store import EVERYBODYS
+from compilefarm.store.layout import DEFAULT_NAMESPACE, is_namespace
 
 _NAME = re.compile(rf"[!-~]{{1,{LONGEST_TENANT}}}")
 _TOKEN = re.compile(r"sha256:[0-9a-f]{64}")
-_FIELDS = ("name", "role", "tenant", "tokens", "certificates")
+_FIELDS = ("name", "role", "tenant", "namespace", "tokens", "certificates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +91,23 @@ class _Unusable(ValueError):
 
 
 def _parse(content: Mapping[str, Any]) -> Directory:
-    _check_names(content, known=("callers",), where="at the top")
+    _check_names(content, known=("namespaces", "callers"), where="at the top")
     callers = content.get("callers", [])
     if not isinstance(callers, list) or not callers or not all(isinstance(entry, dict) for entry in callers):
         raise _Unusable("it lists nobody: write a table [[callers]] for each")
-    listed = [_listed(entry, where=f"callers[{index}]") for index, entry in enumerate(callers)]
+    namespaces = _words(content, "namespaces", where="at the top")
+    for namespace in namespaces:
+        if not is_namespace(namespace):
+            raise _Unusable(f"namespace {namespace!r}: use at most 40 of a-z, 0-9 and dashes, a letter first")
+    _check_unique(namespaces, what="the namespace")
+    listed = [_listed(entry, namespaces=namespaces, where=f"callers[{index}]") for index, entry in enumerate(callers)]
     _check_unique([entry.caller.name for entry in listed], what="the name")
     _check_unique([digest for entry in listed for digest in entry.token_digests], what="the token sha256:")
     _check_unique([name for entry in listed for name in entry.certificates], what="the certificate")
     return Directory(listed=listed)
 
 
-def _listed(entry: Mapping[str, Any], *, where: str) -> Listed:
+def _listed(entry: Mapping[str, Any], *, namespaces: Sequence[str], where: str) -> Listed:
     _check_names(entry, known=_FIELDS, where=where)
     name = _word(entry, "name", where=where)
     where = f"{where} ({name})"
@@ -109,11 +119,15 @@ def _listed(entry: Mapping[str, Any], *, where: str) -> Listed:
     certificates = _words(entry, "certificates", where=where)
     if not tokens and not certificates:
         raise _Unusable(f"{where}: it has neither tokens nor certificates, so nobody can be it")
+    role, readable = _role(entry, where=where), _readable(entry, namespaces=namespaces, where=where)
     return Listed(
         caller=Caller(
             name=name,
             tenant=_word(entry, "tenant", where=where) if "tenant" in entry else name,
-            role=_role(entry, where=where),
+            role=role,
+            namespaces=readable,
+            # What was stored before there were namespaces is served to nobody, and still there to look at.
+            seen=(*namespaces, DEFAULT_NAMESPACE) if role is Role.ADMIN else readable,
         ),
         token_digests=[token.removeprefix("sha256:") for token in tokens],
         certificates=certificates,
@@ -126,6 +140,20 @@ def _role(entry: Mapping[str, Any], *, where: str) -> Role:
     if word not in roles:
         raise _Unusable(f"{where}: role is {word!r}: use one of {', '.join(roles)}")
     return roles[word]
+
+
+def _readable(entry: Mapping[str, Any], *, namespaces: Sequence[str], where: str) -> Sequence[str]:
+    """A caller's own namespace, then those that are trusted more, from the nearest on."""
+    if not namespaces:
+        if "namespace" in entry:
+            raise _Unusable(
+                f"{where}: it has a namespace, and the list does not say which there are: namespaces = [...]"
+            )
+        return EVERYBODYS
+    namespace = entry.get("namespace")
+    if namespace not in namespaces:
+        raise _Unusable(f"{where}: namespace is {namespace!r}: use one of {', '.join(namespaces)}")
+    return tuple(reversed(namespaces[: namespaces.index(namespace) + 1]))
 
 
 def _word(entry: Mapping[str, Any], field: str, *, where: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.blobs import BlobStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
@@ -39,8 +39,10 @@ class ContentAddressedStore(ArtifactStore):
         self.blobs = BlobStore(backend, uses=uses, damage=damage)
         self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage, seal=seal)
 
-    async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
-        return await self.manifests.find(key, hints=hints)
+    async def find_manifest(
+        self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
+    ) -> Manifest | None:
+        return await self.manifests.find(key, namespaces=namespaces, hints=hints)
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
         return await self.manifests.find_by_prefix(prefix)

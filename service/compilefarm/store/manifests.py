@@ -16,7 +16,14 @@ from compilefarm.core.expressions import holds
 from compilefarm.store.backend import Backend
 from compilefarm.store.blobs import BlobStore
 from compilefarm.store.damage import Damage
-from compilefarm.store.layout import GRAPH_DIGITS, MANIFESTS, key_folder, key_of_manifest, manifest_path
+from compilefarm.store.layout import (
+    GRAPH_DIGITS,
+    MANIFESTS,
+    key_folder,
+    key_of_manifest,
+    manifest_path,
+    namespace_of_manifest,
+)
 from compilefarm.store.records import DamagedRecord, NewerRecord, read_record, write_record
 from compilefarm.store.seals import Seal
 from compilefarm.store.uses import Uses
@@ -47,8 +54,9 @@ class ManifestStore:
         self._damage = damage
         self._seal = seal
 
-    async def find(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
-        """The first manifest of a key that can be served and whose guards hold for `hints`; None takes any.
+    async def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int] | None = None) -> Manifest | None:
+        """The first manifest of a key, in one of some namespaces, that can be served and whose guards hold for `hints`;
+        None takes any.
 
         Raises:
             InvalidRequest: `key` is not written as a key.
@@ -59,16 +67,18 @@ class ManifestStore:
             return hints is None or holds(manifest.guards, hints)
 
         # Most keys have one manifest, and a listing costs more than a look.
-        first = manifest_path(key, variant=0)
-        if (manifest := await self._take(first, wanted=fits)) is not None:
-            return manifest
-        for path in await self._list(key):
-            if path != first and (manifest := await self._take(path, wanted=fits)) is not None:
+        firsts = [manifest_path(key, variant=0, namespace=namespace) for namespace in namespaces]
+        for path in firsts:
+            if (manifest := await self._take(path, wanted=fits)) is not None:
+                return manifest
+        for path in await self._list(key, namespaces=namespaces):
+            if path not in firsts and (manifest := await self._take(path, wanted=fits)) is not None:
                 return manifest
         return None
 
     async def add(self, manifest: Manifest) -> Manifest:
-        """Stores a manifest unless its key has one with the same guards that can be served; returns what is stored now.
+        """Stores a manifest, unless its key has one in its namespace with the same guards that can be served; returns
+        what is stored now.
 
         Raises:
             InvalidRequest: its key is not written as a key.
@@ -77,14 +87,15 @@ class ManifestStore:
         manifest = self._seal.put(manifest)
         record = write_record(manifest)
         for _ in range(_MOST_TRIALS):
-            paths = await self._list(manifest.key)
+            paths = await self._list(manifest.key, namespaces=[manifest.namespace])
             for path in paths:
                 stored = await self._take(path, wanted=lambda stored: stored.guards == manifest.guards)
                 if stored is not None:
                     # Whoever wrote it may have been killed before it was safe.
                     await self._backend.settle(path)
                     return stored
-            path = manifest_path(manifest.key, variant=_number(paths[-1]) + 1 if paths else 0)
+            number = _number(paths[-1]) + 1 if paths else 0
+            path = manifest_path(manifest.key, variant=number, namespace=manifest.namespace)
             async with self._uses.holding(path):
                 if await self._backend.create(path, content=record):
                     await self._uses.note(path, written_seconds=self._uses.now())
@@ -104,11 +115,10 @@ class ManifestStore:
         content = await self._backend.find(path)
         if content is None:
             return None
-        key = key_of_manifest(path)
         try:
-            return read_record(content, key=key)
+            return _read(content, path=path)
         except DamagedRecord:
-            await self._damage.set_aside(path, examine=lambda content: _examine(content, key=key))
+            await self._damage.set_aside(path, examine=lambda content: _examine(content, path=path))
             return None
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
@@ -135,10 +145,13 @@ class ManifestStore:
             return [prefix[:GRAPH_DIGITS]]
         return [graph for graph in await self._backend.folders(MANIFESTS) if graph.startswith(prefix)]
 
-    async def _list(self, key: str) -> list[str]:
-        """The manifests of a key, in the order of their numbers, which have gaps where some are gone."""
+    async def _list(self, key: str, *, namespaces: Sequence[str]) -> list[str]:
+        """The manifests of a key in some namespaces, in their order, in each in the order of the numbers, which have gaps
+        where some are gone.
+        """
         paths = [entry.path async for entry in self._backend.entries(key_folder(key))]
-        return sorted((path for path in paths if _is_numbered(path)), key=_number)
+        numbered = [path for path in paths if _is_numbered(path) and namespace_of_manifest(path) in namespaces]
+        return sorted(numbered, key=lambda path: (namespaces.index(namespace_of_manifest(path)), _number(path)))
 
     async def _take(self, path: str, *, wanted: Callable[[Manifest], bool]) -> Manifest | None:
         """The manifest at a place if it is wanted and can be served. Its lease begins."""
@@ -164,9 +177,13 @@ def _is_numbered(path: str) -> bool:
     return path.rpartition("/")[2].isdecimal()
 
 
-async def _examine(content: bytes, *, key: str) -> str:
+def _read(content: bytes, *, path: str) -> Manifest:
+    return read_record(content, key=key_of_manifest(path), namespace=namespace_of_manifest(path))
+
+
+async def _examine(content: bytes, *, path: str) -> str:
     try:
-        read_record(content, key=key)
+        _read(content, path=path)
     except DamagedRecord as error:
         return str(error)
     except NewerRecord:

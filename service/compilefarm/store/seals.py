@@ -1,5 +1,5 @@
-"""Which manifests are served: those that somebody vouches for. Others are passed over as if they were not there, and are
-left alone: they may be those of another farm that shares the storage.
+"""Which manifests are served: those that somebody vouches for. Others are passed over as if they were not there. They are
+left alone, since another farm may share the storage.
 """
 
 from __future__ import annotations
