@@ -193,6 +193,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     gateway = Gateway(
         gateway_config(arguments),
         store=store,
+        public_key=seal.public_key,
         pool=LocalPool(
             PoolSettings(
                 cuda_devices=await asyncio.to_thread(_cuda_devices, arguments.device),

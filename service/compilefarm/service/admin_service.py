@@ -18,6 +18,7 @@ from compilefarm.service.quarantine import Quarantined
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.reports import Reports
+from compilefarm.service.standing import Standing
 from compilefarm.service.wire_priorities import PRIORITIES
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import admin_service_pb2 as wire
@@ -38,6 +39,7 @@ class AdminService(AdminServiceServicer):
         readiness: Readiness,
         counters: Counters,
         reports: Reports,
+        standing: Standing,
         clock: Clock,
         farm_version: str,
     ) -> None:
@@ -49,6 +51,7 @@ class AdminService(AdminServiceServicer):
         self._readiness = readiness
         self._counters = counters
         self._reports = reports
+        self._standing = standing
         self._clock = clock
         self._started = clock.now()
         self._farm_version = farm_version
@@ -64,6 +67,7 @@ class AdminService(AdminServiceServicer):
             state=self._readiness.state(),
             quarantined_keys=len(self._jobs.quarantined()),
             reports=_reports(self._reports),
+            trust=self._standing.towards(current_caller()),
         )
         response.started.FromDatetime(self._started)
         response.now.FromDatetime(self._clock.now())

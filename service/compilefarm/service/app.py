@@ -38,6 +38,7 @@ from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.reports import Reports
+from compilefarm.service.standing import Standing
 from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.service.tls import Tls, find_tls
 from compilefarm.service.watched import Watched
@@ -56,9 +57,22 @@ class Gateway:
     """The service that clients talk to. It owns the pool from `start` on, and closes it."""
 
     def __init__(
-        self, config: GatewayConfig, *, store: ArtifactStore, pool: WorkerPool, clock: Clock | None = None
+        self,
+        config: GatewayConfig,
+        *,
+        store: ArtifactStore,
+        pool: WorkerPool,
+        public_key: str = "",
+        clock: Clock | None = None,
     ) -> None:
         """Puts the parts together.
+
+        Args:
+            config: what can be set.
+            store: where artifacts lie.
+            pool: makes them.
+            public_key: with which clients check what the store gives; empty if they cannot.
+            clock: time.
 
         Raises:
             CannotStart: the configuration would let strangers in, or a file that it names cannot be used.
@@ -67,6 +81,7 @@ class Gateway:
         self._config = config
         self._door = _door(config)
         self._tls = find_tls(config)
+        self._standing = Standing(asks_callers=bool(config.auth_file), tls=self._tls, public_key=public_key)
         self._store = store
         self._pool = pool
         self._clock = clock or SystemClock()
@@ -182,6 +197,7 @@ class Gateway:
             readiness=self._readiness,
             counters=self._counters,
             reports=self._reports,
+            standing=self._standing,
             clock=self._clock,
             farm_version=self._farm_version,
         )

@@ -58,8 +58,8 @@ class ArtifactStore(Protocol):
         """Those of `digests` that are not stored, in their order, each once."""
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
-        """Stores an artifact in the namespace of its manifest, blobs first and the manifest last, so that nobody ever finds
-        half of one.
+        """Stores an artifact in the namespace of its manifest, blobs first and the manifest last, so that nobody ever
+        finds half of one.
 
         Args:
             manifest: its description.

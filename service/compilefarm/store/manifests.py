@@ -146,8 +146,8 @@ class ManifestStore:
         return [graph for graph in await self._backend.folders(MANIFESTS) if graph.startswith(prefix)]
 
     async def _list(self, key: str, *, namespaces: Sequence[str]) -> list[str]:
-        """The manifests of a key in some namespaces, in their order, in each in the order of the numbers, which have gaps
-        where some are gone.
+        """The manifests of a key in some namespaces, in their order, and in that of the numbers, which have gaps where
+        some are gone.
         """
         paths = [entry.path async for entry in self._backend.entries(key_folder(key))]
         numbered = [path for path in paths if _is_numbered(path) and namespace_of_manifest(path) in namespaces]

@@ -1,5 +1,5 @@
-"""Which manifests are served: those that somebody vouches for. Others are passed over as if they were not there. They are
-left alone, since another farm may share the storage.
+"""Which manifests are served: those that somebody vouches for. Others are passed over as if they were not there, and
+stay where they are, since another farm may share the storage.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from compilefarm.v1.manifest_pb2 import Manifest
 class Seal(Protocol):
     """Vouches for manifests."""
 
+    @property
+    def public_key(self) -> str:
+        """With which clients see that it does; empty if they cannot."""
+
     def put(self, manifest: Manifest) -> Manifest:
         """A manifest as it is to be stored."""
 
@@ -25,6 +29,10 @@ class Seal(Protocol):
 
 class NoSeal:
     """Whatever is stored is served."""
+
+    @property
+    def public_key(self) -> str:
+        return ""
 
     def put(self, manifest: Manifest) -> Manifest:
         return manifest
@@ -45,6 +53,10 @@ class SignatureSeal:
     def __init__(self, key: SigningKey, *, trusted: Sequence[PublicKey] = ()) -> None:
         self._key = key
         self._trusted = (key.public, *trusted)
+
+    @property
+    def public_key(self) -> str:
+        return self._key.public.text
 
     def put(self, manifest: Manifest) -> Manifest:
         return self._key.sign(manifest)
