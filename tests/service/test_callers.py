@@ -157,12 +157,13 @@ async def test_the_tenant_is_the_callers_whatever_the_request_says(auth_file: Pa
         calling(gateway.address, token="other") as calls,
         calling(gateway.address, token=token_of("admin")) as admin,
     ):
-        await calls.watch(sample_job("torch.sin"), tenant="somebody-else")
+        watches = [await calls.watch(sample_job("torch.sin"), tenant="somebody-else")]
         await held.next()
         assert [job.tenant for job in (await admin.list_jobs()).jobs] == ["team"]
-        await admin.watch(sample_job("torch.cos"), tenant="somebody-else")
+        watches.append(await admin.watch(sample_job("torch.cos"), tenant="somebody-else"))
         await admin.wait_until_queued(1)
         assert [job.tenant for job in (await admin.list_jobs()).jobs] == ["team", "admin"]
+        assert len(watches) == 2
 
 
 async def test_the_list_is_read_again_when_it_changes(
