@@ -24,12 +24,17 @@ def test_every_option_reaches_the_gateway() -> None:
     given = config(
         *("--listen", "[::]:1", "--insecure"),
         *("--metrics-listen", "127.0.0.1:9100"),
+        *("--auth", "a", "--tls-certificate", "b", "--tls-key", "c", "--tls-client-ca", "d"),
         *("--queue-limit", "7", "--tenant-limit", "3", "--orphan-grace", "0"),
     )
     assert given == GatewayConfig(
         listen="[::]:1",
         metrics_listen="127.0.0.1:9100",
         insecure=True,
+        auth_file="a",
+        tls_certificate="b",
+        tls_key="c",
+        tls_client_ca="d",
         max_queued_jobs=7,
         max_queued_jobs_of_tenant=3,
         orphan_seconds=0.0,

@@ -6,6 +6,7 @@ import pytest
 
 from compilefarm.client.config import ClientConfig, ConfigurationError, read_config
 from compilefarm.client.farm import Farm
+from compilefarm.client.trust import Trust
 
 
 def test_the_environment_is_read() -> None:
@@ -16,10 +17,16 @@ def test_the_environment_is_read() -> None:
             "COMPILEFARM_PRIORITY": "background",
             "COMPILEFARM_TENANT": "search",
             "COMPILEFARM_TIMEOUT_SECONDS": "12.5",
+            "COMPILEFARM_TOKEN": "abc",
         }
     )
     assert config == ClientConfig(
-        address="farm:7077", on_miss="local", priority="background", tenant="search", timeout_seconds=12.5
+        address="farm:7077",
+        on_miss="local",
+        priority="background",
+        tenant="search",
+        timeout_seconds=12.5,
+        trust=Trust(token="abc"),
     )
 
 
@@ -43,6 +50,15 @@ def test_defaults() -> None:
         ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TIMEOUT_SECONDS": "nan"}, "above zero"),
         ({"COMPILEFARM_ADDRESS": "http://farm:7077"}, "without http://"),
         ({"COMPILEFARM_ADDRESS": "farm"}, "use host:port"),
+        (
+            {"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TOKEN": "a", "COMPILEFARM_TOKEN_FILE": "b"},
+            "a token and a file with a token are given",
+        ),
+        ({"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TOKEN": "a\n"}, "the token has characters"),
+        (
+            {"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_TRUSTED_KEYS": "ed25519:ab"},
+            "'ed25519:ab' is no public key",
+        ),
         ({"COMPILEFARM_ADDRESS": "farm:70777"}, "use host:port"),
     ],
 )

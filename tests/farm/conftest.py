@@ -7,13 +7,16 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from .serving import ServedFarm, serve
+from .serving import ServedFarm, run, serve
 
 
 @pytest.fixture(scope="session")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
-    options = ("--log-format", "json", "--metrics-listen", "127.0.0.1:0")
-    with serve(tmp_path_factory.mktemp("farm"), options) as served:
+    folder = tmp_path_factory.mktemp("farm")
+    key = str(folder / "signing-key.pem")
+    assert run("keys", "new", key).returncode == 0
+    options = ("--log-format", "json", "--metrics-listen", "127.0.0.1:0", "--signing-key", key)
+    with serve(folder, options) as served:
         yield served
 
 

@@ -59,7 +59,8 @@ def test_a_pod_without_a_compiler_starts_nothing(farm: ServedFarm, tmp_path: Pat
             compiled(*inputs)
     pod = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("bare_pod.py"))],
-        env=bare_environment(tmp_path, farm.address),
+        env=bare_environment(tmp_path, farm.address)
+        | {"COMPILEFARM_TRUSTED_KEYS": farm.status()["trust"]["public_key"]},
         capture_output=True,
         text=True,
         check=False,

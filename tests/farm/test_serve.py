@@ -174,6 +174,18 @@ def test_a_farm_for_strangers_must_be_asked_for(tmp_path: Path) -> None:
     assert "--insecure" in result.stderr
 
 
+def test_a_list_of_callers_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    auth_file = tmp_path / "callers.toml"
+    auth_file.write_text('[[callers]]\nname = "search"\nrole = "reader"\ncertificates = ["search.example"]\n')
+    options = ("--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), "--device", "cpu")
+    result = run("serve", *options, "--auth", str(auth_file))
+    assert result.returncode == 1
+    (said,) = [line for line in result.stderr.splitlines() if line.startswith("compilefarm serve:")]
+    assert said.endswith(
+        f"{auth_file} cannot be used: callers[0] (search): role is 'reader': use one of read, compile, prewarm, admin"
+    )
+
+
 def test_an_unknown_address_is_said(tmp_path: Path) -> None:
     result = run("status", "--address", "127.0.0.1:1")
     assert result.returncode == 1

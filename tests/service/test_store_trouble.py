@@ -12,7 +12,7 @@ from compilefarm.core.errors import StoreUnavailable
 from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.service.testing import Refused, ScriptedPool, artifact_of, calling, sample_job, serving
 from compilefarm.service.testing.pool import OnPhase
-from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.layout import blob_path
 from compilefarm.store.opening import open_store
 from compilefarm.v1.compile_service_pb2 import Outcome
@@ -28,10 +28,12 @@ class FlakyStore:
         self.readable = self.writable = True
         self._store = store
 
-    async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
+    async def find_manifest(
+        self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
+    ) -> Manifest | None:
         if not self.readable:
             raise StoreUnavailable("the bucket does not answer")
-        return await self._store.find_manifest(key, hints=hints)
+        return await self._store.find_manifest(key, namespaces=namespaces, hints=hints)
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
         if not self.writable:

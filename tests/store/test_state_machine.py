@@ -19,6 +19,7 @@ from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored
 from compilefarm.store.backend import Backend
 from compilefarm.store.layout import BLOBS, MANIFESTS, blob_path, key_of_manifest, manifest_path
+from compilefarm.store.layout import namespace_of_manifest as namespace_of
 from compilefarm.store.limited import RETRY_SECONDS, LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.object_backend import ObjectBackend
@@ -32,6 +33,7 @@ from tests.store.s3_server import S3Server
 
 SAMPLES = [b"", b"a", b"b" * 700, b"c" * 700, b"d" * 900]
 CONTENTS = st.sampled_from(SAMPLES)
+NAMESPACES = ["", "dev"]
 KEYS = st.sampled_from([sample_key("one"), sample_key("two"), sample_key("one", graph="another graph")])
 # Of about two artifacts.
 LIMIT = 2000
@@ -79,8 +81,12 @@ class StoreMachine(RuleBasedStateMachine):
             len(self.blobs.get(blob_path(blob.digest), b"#" * 9999)) == blob.size_bytes for blob in blobs_of(manifest)
         )
 
-    def places_of(self, key: str) -> list[str]:
-        return sorted((path for path in self.manifests if key_of_manifest(path) == key), key=number_of)
+    def places_of(self, key: str, namespaces: list[str]) -> list[str]:
+        return sorted(
+            (path for path in self.manifests if key_of_manifest(path) == key and namespace_of(path) in namespaces),
+            # The first of each namespace is looked at before any listing.
+            key=lambda path: (number_of(path) > 0, namespaces.index(namespace_of(path)), number_of(path)),
+        )
 
     def use(self, path: str) -> None:
         self.used[path] = self.clock()
@@ -92,9 +98,9 @@ class StoreMachine(RuleBasedStateMachine):
         # Times in the storage are those of the machine's clock.
         return self.must_stay(path) or self.ahead_seconds < LEASE_SECONDS
 
-    def expect_look(self, key: str) -> Manifest | None:
+    def expect_look(self, key: str, namespaces: list[str]) -> Manifest | None:
         """What is found under a key, and what is set aside on the way to it."""
-        for path in self.places_of(key):
+        for path in self.places_of(key, namespaces):
             manifest = self.manifests[path]
             if manifest is None:
                 del self.manifests[path]
@@ -144,25 +150,29 @@ class StoreMachine(RuleBasedStateMachine):
         for digest in set(digests) - set(missing):
             self.use(blob_path(digest))
 
-    @rule(key=KEYS, program=CONTENTS, libraries=st.lists(CONTENTS, max_size=2))
-    def put_artifact(self, key: str, program: bytes, libraries: list[bytes]) -> None:
+    @rule(key=KEYS, namespace=st.sampled_from(NAMESPACES), program=CONTENTS, libraries=st.lists(CONTENTS, max_size=2))
+    def put_artifact(self, key: str, namespace: str, program: bytes, libraries: list[bytes]) -> None:
         artifact = sample_artifact(key, program=program, libraries=libraries)
+        artifact.manifest.namespace = namespace
         answer = self.run(self.store.put_artifact(artifact.manifest, blobs=artifact.blobs))
         for content in artifact.blobs.values():
             self.expect_put(content)
-        listed = self.places_of(key)
-        expected = self.expect_look(key)
+        listed = self.places_of(key, [namespace])
+        expected = self.expect_look(key, [namespace])
         if expected is None:
             expected = artifact.manifest
-            path = manifest_path(key, variant=number_of(listed[-1]) + 1 if listed else 0)
+            path = manifest_path(key, variant=number_of(listed[-1]) + 1 if listed else 0, namespace=namespace)
             self.manifests[path] = expected
             self.use(path)
         assert answer == expected
         self.expect_room()
 
-    @rule(key=KEYS)
-    def find_manifest(self, key: str) -> None:
-        assert self.run(self.store.find_manifest(key)) == self.expect_look(key)
+    @rule(key=KEYS, namespaces=st.permutations(NAMESPACES), readable=st.integers(1, 2))
+    def find_manifest(self, key: str, namespaces: list[str], readable: int) -> None:
+        asked = namespaces[:readable]
+        found = self.run(self.store.find_manifest(key, namespaces=asked))
+        assert found == self.expect_look(key, asked)
+        assert found is None or found.namespace in asked
 
     @rule(key=KEYS)
     def find_by_prefix(self, key: str) -> None:
@@ -179,9 +189,9 @@ class StoreMachine(RuleBasedStateMachine):
             if damaged is not None:
                 self.blobs[path] = damaged
 
-    @rule(key=KEYS, bit=st.integers(0, 8 * 300))
-    def damage_manifest(self, key: str, bit: int) -> None:
-        for path in self.places_of(key)[:1]:
+    @rule(key=KEYS, namespace=st.sampled_from(NAMESPACES), bit=st.integers(0, 8 * 300))
+    def damage_manifest(self, key: str, namespace: str, bit: int) -> None:
+        for path in self.places_of(key, [namespace])[:1]:
             if self.manifests[path] is not None:
                 damaged = bytearray(write_record(self.manifests[path]))
                 damaged[bit // 8 % len(damaged)] ^= 1 << bit % 8

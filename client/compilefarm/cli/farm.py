@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from compilefarm.client.clock import SystemClock
-from compilefarm.client.config import ADDRESS, ClientConfig, ConfigurationError, read_address
+from compilefarm.client.config import ADDRESS, ClientConfig, ConfigurationError, read_address, read_trust
 from compilefarm.client.connection import Connection
 from compilefarm.core.errors import Unreachable
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
@@ -69,7 +69,7 @@ def admin_at(address: str) -> Iterator[AdminServiceStub]:
 def connection_to(address: str) -> Iterator[Connection]:
     """A connection to the farm at an address; calls within it fail as `admin_at` says."""
     try:
-        config = ClientConfig(address=address, timeout_seconds=TIMEOUT_SECONDS)
+        config = ClientConfig(address=address, trust=read_trust(os.environ), timeout_seconds=TIMEOUT_SECONDS)
     except ConfigurationError as error:
         raise Unreachable(str(error)) from None
     connection = Connection(config, clock=SystemClock())

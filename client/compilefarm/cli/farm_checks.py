@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import time
 from collections.abc import Iterator
 
 from compilefarm.cli.checks import Check, failed, ok, warning
 from compilefarm.cli.farm import admin_at
+from compilefarm.cli.trust_checks import check_trust
 from compilefarm.cli.words import enum_words
+from compilefarm.client.config import read_trust
 from compilefarm.core.environments import describe, differences
-from compilefarm.core.errors import FarmError
+from compilefarm.core.errors import FarmError, NotAllowed
 from compilefarm.v1.admin_service_pb2 import (
     FARM_STATE_SERVING,
     FARM_STATE_STARTING,
@@ -37,9 +40,16 @@ def check_farm(address: str) -> list[Check]:
     try:
         with admin_at(address) as service:
             status = service.Status(StatusRequest())
+    except NotAllowed as error:
+        remedy = "use the token (COMPILEFARM_TOKEN_FILE) or certificate of a caller that the farm lists"
+        return [failed("farm", str(error), remedy=remedy)]
     except FarmError as error:
         return [failed("farm", str(error), remedy="check the address, the network and that `compilefarm serve` runs")]
-    return list(findings(status, asked_seconds=started, answered_seconds=time.time()))
+    checks = list(findings(status, asked_seconds=started, answered_seconds=time.time()))
+    # Farms of an older release do not say.
+    if status.HasField("trust"):
+        checks += check_trust(status.trust, address=address, trusted=read_trust(os.environ).trusted_keys)
+    return checks
 
 
 def findings(status: StatusResponse, *, asked_seconds: float, answered_seconds: float) -> Iterator[Check]:

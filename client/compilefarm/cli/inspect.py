@@ -79,6 +79,10 @@ def show(manifest: Manifest, to: Console) -> None:
         facts.add_row(f"  {part.name}", part.digest)
     made = manifest.created.ToDatetime().isoformat(sep=" ", timespec="seconds")
     facts.add_row("made", f"{made} UTC by {manifest.worker}, compilefarm {manifest.farm_version}")
+    if manifest.namespace:
+        facts.add_row("namespace", manifest.namespace)
+    if manifest.HasField("signature"):
+        facts.add_row("signed", f"by key {manifest.signature.key_id}")
     facts.add_row("environment", describe(manifest.environment))
     facts.add_row("program", _blob_words(manifest.program))
     for library in manifest.libraries:

@@ -16,6 +16,7 @@ from compilefarm.core.errors import FarmError
 from compilefarm.service.app import Gateway
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.logs import FORMATTERS
+from compilefarm.service.signing import open_seal
 from compilefarm.store.opening import open_store
 from compilefarm.worker.pool import LocalPool, PoolSettings
 
@@ -111,6 +112,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve figures for Prometheus there, at /metrics; default: nowhere",
     )
     option("--log-format", choices=tuple(FORMATTERS), default="text", help="of log lines; default: %(default)s")
+    option(
+        "--auth",
+        default=_DEFAULTS.auth_file,
+        metavar="FILE",
+        help="let in only the callers that this file lists, to do what their roles allow; it is read again when it "
+        "changes; `compilefarm keys token` makes tokens; default: everybody may do anything",
+    )
+    option(
+        "--tls-certificate",
+        default=_DEFAULTS.tls_certificate,
+        metavar="FILE",
+        help="speak TLS with this certificate, in PEM, followed by those that certify it; it is read again when it "
+        "changes, as are the next two",
+    )
+    option("--tls-key", default=_DEFAULTS.tls_key, metavar="FILE", help="the private key of the certificate, in PEM")
+    option(
+        "--tls-client-ca",
+        default=_DEFAULTS.tls_client_ca,
+        metavar="FILE",
+        help="ask callers for certificates of this authority, and take them for whom --auth lists under a name in the "
+        "certificate",
+    )
+    option(
+        "--signing-key",
+        metavar="FILE",
+        help="sign artifacts with this key (`compilefarm keys new`), and serve only those with a signature of it",
+    )
+    option(
+        "--trusted-key",
+        action="append",
+        default=[],
+        dest="trusted_keys",
+        metavar="ed25519:...",
+        help="serve what this public key has signed, too, such as the key before; repeat it for several",
+    )
     option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
 
 
@@ -136,6 +172,10 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
         listen=arguments.listen,
         metrics_listen=arguments.metrics_listen,
         insecure=arguments.insecure,
+        auth_file=arguments.auth,
+        tls_certificate=arguments.tls_certificate,
+        tls_key=arguments.tls_key,
+        tls_client_ca=arguments.tls_client_ca,
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
         orphan_seconds=arguments.orphan_grace,
@@ -147,11 +187,13 @@ async def _serve(arguments: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    store = await open_store(arguments.store, size_limit_bytes=arguments.store_size_limit)
+    seal = open_seal(key_file=arguments.signing_key, trusted_keys=arguments.trusted_keys)
+    store = await open_store(arguments.store, size_limit_bytes=arguments.store_size_limit, seal=seal)
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
     gateway = Gateway(
         gateway_config(arguments),
         store=store,
+        public_key=seal.public_key,
         pool=LocalPool(
             PoolSettings(
                 cuda_devices=await asyncio.to_thread(_cuda_devices, arguments.device),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from compilefarm.client.trust import ConfigurationError as ConfigurationError
+from compilefarm.client.trust import Trust, read_trusted_keys
 from compilefarm.core.metadata import LONGEST_TENANT
 
 OnMiss = Literal["wait", "local", "error"]
@@ -17,13 +19,22 @@ ON_MISS = "COMPILEFARM_ON_MISS"
 TIMEOUT_SECONDS = "COMPILEFARM_TIMEOUT_SECONDS"
 PRIORITY = "COMPILEFARM_PRIORITY"
 TENANT = "COMPILEFARM_TENANT"
+TOKEN = "COMPILEFARM_TOKEN"  # noqa: S105 - a name
+TOKEN_FILE = "COMPILEFARM_TOKEN_FILE"  # noqa: S105 - likewise
+TLS_CA = "COMPILEFARM_TLS_CA"
+TLS_CERTIFICATE = "COMPILEFARM_TLS_CERTIFICATE"
+TLS_KEY = "COMPILEFARM_TLS_KEY"
+TRUSTED_KEYS = "COMPILEFARM_TRUSTED_KEYS"
 DEFAULT_ON_MISS: OnMiss = "wait"
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_PRIORITY: Priority = "interactive"
 DEFAULT_TENANT = ""
 DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
 
-_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT)
+_NAMES = (
+    *(ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT),
+    *(TOKEN, TOKEN_FILE, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TRUSTED_KEYS),
+)
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
 # (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
 _FROM_KUBERNETES = re.compile(
@@ -31,10 +42,6 @@ _FROM_KUBERNETES = re.compile(
 )
 _TENANT = re.compile(rf"[!-~]{{0,{LONGEST_TENANT}}}")
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
-
-
-class ConfigurationError(ValueError):
-    """The client was told something that it cannot act on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +55,9 @@ class ClientConfig:
         priority: how urgent compiles are to the farm. "interactive": somebody waits; "background": they come after
             those; "prewarm": they may be wanted later, make room for interactive ones, and are done although this
             client goes away.
-        tenant: for whom graphs are compiled, such as a team; the farm shares its workers evenly among tenants.
+        tenant: for whom graphs are compiled, such as a team; the farm shares its workers evenly among tenants. A farm
+            that asks who calls knows better.
+        trust: how the client shows who it is, and whom it believes.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take.
         retry_connect_seconds: how long an address at which nobody answered is left alone.
@@ -58,6 +67,7 @@ class ClientConfig:
     on_miss: OnMiss = DEFAULT_ON_MISS
     priority: Priority = DEFAULT_PRIORITY
     tenant: str = DEFAULT_TENANT
+    trust: Trust = field(default_factory=Trust)
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS
     retry_connect_seconds: float = 30.0
@@ -108,7 +118,39 @@ def read_config(environ: Mapping[str, str]) -> ClientConfig:
         on_miss=environ.get(ON_MISS, DEFAULT_ON_MISS),  # type: ignore[arg-type]  # checked when it is made
         priority=environ.get(PRIORITY, DEFAULT_PRIORITY),  # type: ignore[arg-type]  # likewise
         tenant=environ.get(TENANT, DEFAULT_TENANT),
+        trust=read_trust(environ),
         timeout_seconds=_seconds(environ),
+    )
+
+
+def read_trust(
+    environ: Mapping[str, str],
+    *,
+    token: str | None = None,
+    token_file: str | None = None,
+    tls_ca: str | None = None,
+    tls_certificate: str | None = None,
+    tls_key: str | None = None,
+    trusted_keys: Sequence[str] | None = None,
+) -> Trust:
+    """How a client shows who it is, and whom it believes: what is given, and the environment for what is None.
+
+    Raises:
+        ConfigurationError: it contradicts itself, or cannot be used.
+    """
+    if token is None and token_file is None:
+        token, token_file = environ.get(TOKEN), environ.get(TOKEN_FILE)
+    if tls_certificate is None and tls_key is None:
+        tls_certificate, tls_key = environ.get(TLS_CERTIFICATE), environ.get(TLS_KEY)
+    if trusted_keys is None:
+        trusted_keys = environ.get(TRUSTED_KEYS, "").replace(",", " ").split()
+    return Trust(
+        token=token or "",
+        token_file=token_file or "",
+        tls_ca=environ.get(TLS_CA, "") if tls_ca is None else tls_ca,
+        tls_certificate=tls_certificate or "",
+        tls_key=tls_key or "",
+        trusted_keys=read_trusted_keys(trusted_keys),
     )
 
 

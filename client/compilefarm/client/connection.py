@@ -13,6 +13,7 @@ import grpc
 from compilefarm.client.clock import Clock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.refusals import error_of
+from compilefarm.client.tokens import TokenInterceptor
 from compilefarm.core.errors import Draining, FarmError, NotAFarm, OutOfTime, Unreachable
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
@@ -26,24 +27,35 @@ _FORK_SUPPORT = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "1").lower() in ("1",
 
 
 def open_channel(config: ClientConfig) -> grpc.Channel:
-    """A channel as this client wants it. It connects at the first call."""
-    return grpc.insecure_channel(
-        config.address,
-        options=[
-            # http_proxy is meant for the way out of a cluster; a farm is inside.
-            ("grpc.enable_http_proxy", 0),
-            # Channels to one address share connections and their backoff otherwise, over a restart of the farm too.
-            ("grpc.use_local_subchannel_pool", 1),
-            # The least time of an attempt, in spite of its name: the default is 20 s. The first call ends before it.
-            ("grpc.min_reconnect_backoff_ms", int((config.connect_timeout_seconds + 1) * 1000)),
-            ("grpc.initial_reconnect_backoff_ms", 200),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-            # A machine that vanishes says nothing; a stream that waits for a compile would never end.
-            ("grpc.keepalive_time_ms", 20_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
-            ("grpc.http2.max_pings_without_data", 0),
-        ],
-    )
+    """A channel as this client wants it. It connects at the first call.
+
+    Raises:
+        Unreachable: files that TLS needs cannot be used.
+    """
+    if config.trust.tls_ca:
+        from compilefarm.client.tls import read_credentials
+
+        channel = grpc.secure_channel(config.address, read_credentials(config.trust), options=_options(config))
+    else:
+        channel = grpc.insecure_channel(config.address, options=_options(config))
+    return grpc.intercept_channel(channel, TokenInterceptor(config.trust)) if config.trust.has_token else channel
+
+
+def _options(config: ClientConfig) -> list[tuple[str, int]]:
+    return [
+        # http_proxy is meant for the way out of a cluster; a farm is inside.
+        ("grpc.enable_http_proxy", 0),
+        # Channels to one address share connections and their backoff otherwise, over a restart of the farm too.
+        ("grpc.use_local_subchannel_pool", 1),
+        # The least time of an attempt, in spite of its name: the default is 20 s. The first call ends before it.
+        ("grpc.min_reconnect_backoff_ms", int((config.connect_timeout_seconds + 1) * 1000)),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        # A machine that vanishes says nothing; a stream that waits for a compile would never end.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compilefarm.client.blobs import fetch, send_missing
@@ -11,6 +11,7 @@ from compilefarm.client.config import Priority
 from compilefarm.client.connection import Connection
 from compilefarm.client.records import Entry, Outcome
 from compilefarm.client.runtime import Encoded, Runtime
+from compilefarm.client.verification import check_origin
 from compilefarm.core.artifacts import blobs_to_run, check_guards
 from compilefarm.core.errors import (
     Busy,
@@ -24,6 +25,7 @@ from compilefarm.core.errors import (
 )
 from compilefarm.core.keys import key_of
 from compilefarm.core.metadata import REQUEST_KEY, TENANT_KEY
+from compilefarm.core.public_keys import PublicKey
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -89,6 +91,7 @@ class Exchange:
         budget: what the talk may take.
         priority: how urgent a compile is.
         tenant: for whom it is; empty if that is not said.
+        trusted: who may say that an artifact is for the graph; if there are none, anybody.
         entry: where it is noted.
     """
 
@@ -101,6 +104,7 @@ class Exchange:
         budget: Budget,
         priority: Priority,
         tenant: str,
+        trusted: Sequence[PublicKey] = (),
         entry: Entry,
     ) -> None:
         self._encoded = encoded
@@ -111,6 +115,7 @@ class Exchange:
         self._entry = entry
         told = {REQUEST_KEY: entry.record.request_id, TENANT_KEY: tenant}
         self._metadata = tuple((key, value) for key, value in told.items() if value)
+        self._trusted = trusted
         self._is_accepted = False
 
     def look_up(self) -> Delivery:
@@ -208,6 +213,7 @@ class Exchange:
 
     def _fetch(self, manifest: Manifest, *, outcome: Outcome) -> Delivery:
         self._entry.name_key(manifest.key)
+        check_origin(manifest, self._encoded.job, trusted=self._trusted)
         self._runtime.check_fits(manifest, self._encoded.job.environment)
         check_guards(manifest, self._encoded.job)
         with self._entry.phase("fetch"):

@@ -19,6 +19,7 @@ from compilefarm.client.config import (
     OnMiss,
     Priority,
     read_address,
+    read_trust,
 )
 from compilefarm.client.connection import Connection, OpenChannel, open_channel
 from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
@@ -61,7 +62,17 @@ class Farm:
             or raise an "error". With "error" nothing is ever compiled here: what the farm cannot give raises.
         priority: how urgent compiles are to the farm: "interactive", "background" after those, or "prewarm", which make
             room for interactive ones and are done although this process goes away.
-        tenant: for whom graphs are compiled, such as a team: the farm shares its workers evenly among tenants.
+        tenant: for whom graphs are compiled, such as a team: the farm shares its workers evenly among tenants. A farm
+            that asks who calls knows better.
+        token: shows the farm who calls; None takes it, or the file that holds it, from COMPILEFARM_TOKEN or
+            COMPILEFARM_TOKEN_FILE, as with the next ones.
+        token_file: a file that holds the token, read at every call.
+        tls_ca: a file with the authority, in PEM, that certifies the farm (COMPILEFARM_TLS_CA); "" speaks in clear.
+        tls_certificate: a file with the certificate of this client, if the farm asks for one
+            (COMPILEFARM_TLS_CERTIFICATE).
+        tls_key: a file with its private key (COMPILEFARM_TLS_KEY).
+        trusted_keys: public keys ("ed25519:..."), one of which has to have signed an artifact, else it is not fetched
+            (COMPILEFARM_TRUSTED_KEYS, separated by commas); () believes the farm at the address.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
         on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
@@ -79,6 +90,12 @@ class Farm:
         on_miss: OnMiss = DEFAULT_ON_MISS,
         priority: Priority = DEFAULT_PRIORITY,
         tenant: str = DEFAULT_TENANT,
+        token: str | None = None,
+        token_file: str | None = None,
+        tls_ca: str | None = None,
+        tls_certificate: str | None = None,
+        tls_key: str | None = None,
+        trusted_keys: Sequence[str] | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
         on_progress: OnProgress = _ignore_progress,
@@ -89,6 +106,15 @@ class Farm:
             on_miss=on_miss,
             priority=priority,
             tenant=tenant,
+            trust=read_trust(
+                os.environ,
+                token=token,
+                token_file=token_file,
+                tls_ca=tls_ca,
+                tls_certificate=tls_certificate,
+                tls_key=tls_key,
+                trusted_keys=trusted_keys,
+            ),
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
         )
@@ -116,7 +142,7 @@ class Farm:
             name: as in torch.compile; it shows in the log line and decides nothing.
 
         Raises:
-            NotAllowed: the farm refuses this caller.
+            NotAllowed: the farm refuses this caller, or does not know it.
             FarmError, Bypass, CompileFailed: with on_miss="error", the farm has no artifact.
         """
         merged = merge_options(mode=mode, options=options)
@@ -184,6 +210,7 @@ class Farm:
             budget=Budget(self._config.timeout_seconds, clock=around.clock),
             priority=self._config.priority,
             tenant=self._config.tenant,
+            trusted=self._config.trust.trusted_keys,
             entry=entry,
         )
         if self._config.on_miss == "wait":

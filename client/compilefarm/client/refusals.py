@@ -44,6 +44,17 @@ BY_STATUS: dict[str, type[FarmError]] = {
 }
 # gRPC core's words for bytes that are not HTTP/2 (an HTTP/1 server, a banner), the same in 1.62 and 1.85.
 _NOT_HTTP2 = "Failed parsing HTTP/2"
+# gRPC core's words for what goes wrong when a connection begins, in 1.62 and 1.85, and what to do about it.
+_WHEN_CONNECTING = "failed to connect to all addresses"
+_OTHER_NAMES = "its certificate is for other names than this address"
+_REMEDIES = {
+    "WRONG_VERSION_NUMBER": "it does not speak TLS: unset COMPILEFARM_TLS_CA, or serve with --tls-certificate",
+    "CERTIFICATE_VERIFY_FAILED": "COMPILEFARM_TLS_CA did not issue its certificate, or that has expired",
+    "Hostname Verification Check failed": _OTHER_NAMES,
+    "is not in peer certificate": _OTHER_NAMES,
+    "Socket closed": "it hung up, as a farm with TLS does on whom has no COMPILEFARM_TLS_CA, or not the "
+    "COMPILEFARM_TLS_CERTIFICATE that it asks for",
+}
 # Of a server whose queue is full and that does not say when to come back.
 _RETRY_AFTER_SECONDS = 5.0
 
@@ -75,10 +86,18 @@ def _foreign(status: str, details: str, *, address: str) -> FarmError:
     if error is NotAFarm:
         return NotAFarm(f"something else than a compile farm answers at {address}: check the address ({details})")
     if error is Unreachable:
-        return Unreachable(f"the farm at {address} cannot be reached: check that it runs ({details})")
+        return Unreachable(f"the farm at {address} cannot be reached: {_remedy(details)} ({details})")
     if error is OutOfTime:
         return OutOfTime(f"the farm at {address} did not answer in time: prewarm this graph, or raise timeout_seconds")
     return error(f"{address} refuses: {details or status}")
+
+
+def _remedy(details: str) -> str:
+    if _WHEN_CONNECTING in details:
+        for words, remedy in _REMEDIES.items():
+            if words in details:
+                return remedy
+    return "check that it runs"
 
 
 def _seconds(text: str | None, *, otherwise: float) -> float:

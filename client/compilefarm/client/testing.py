@@ -152,6 +152,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         timings: of every artifact.
         contents: of every artifact: the program, then its libraries.
         blobs: what is stored.
+        sign: makes what is sent of what is stored.
         keys: what is stored an artifact for.
         metadata: of the last Compile.
         reports: graphs that were reported; `reported` is set when some are.
@@ -165,6 +166,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         self.timings: Sequence[Timing] = ()
         self.contents: Sequence[bytes] = (b"program",)
         self.blobs: dict[str, bytes] = {}
+        self.sign: Callable[[Manifest], Manifest] = lambda manifest: manifest
         self.keys: set[str] = set()
         self.metadata: dict[str, str] = {}
         self.reports: list[compile_service_pb2.GraphReport] = []
@@ -235,7 +237,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
             self.blobs.setdefault(digest_of(content), content)
         manifest = manifest_of(*self.contents, key=key)
         manifest.timings.extend(self.timings)
-        return manifest
+        return self.sign(manifest)
 
 
 @contextmanager

@@ -18,6 +18,7 @@
     │   └── NotAuthenticated    UNAUTHENTICATED      the caller did not say who it is
     ├── InternalError           INTERNAL             a defect; strangers see an incident number only
     ├── CorruptArtifact         (client only)        what was fetched is not what the manifest says
+    ├── UntrustedArtifact       (client only)        nobody whom the client trusts says that the farm made it
     ├── IncompatibleArtifact    (client only)        the artifact does not fit this machine
     ├── Unreachable             (client only)        nobody answers at the address
     ├── NotAFarm                (client only)        somebody else answers at the address
@@ -173,6 +174,12 @@ class CorruptArtifact(FarmError):
     """What was fetched is not what the manifest says."""
 
     reason = "corrupt_artifact"
+
+
+class UntrustedArtifact(FarmError):
+    """Nobody whom this client trusts says that the farm made the artifact for this graph."""
+
+    reason = "untrusted_artifact"
 
 
 class IncompatibleArtifact(FarmError):

@@ -7,6 +7,9 @@ import re
 # For whom the request is made: a word for a team or a deployment. The farm shares its workers evenly among tenants.
 TENANT_KEY = "compilefarm-tenant"
 LONGEST_TENANT = 100
+# Who calls: BEARER and the token (RFC 6750, 2.1), for a farm that asks for one. The tenant is that of the caller then.
+TOKEN_KEY = "authorization"  # noqa: S105 - a name
+BEARER = "Bearer "
 # What the client calls the request: the farm's log lines about it carry the same word. The farm makes one up if it is
 # absent or cannot stand in a log line.
 REQUEST_KEY = "compilefarm-request-id"

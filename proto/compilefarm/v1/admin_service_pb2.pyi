@@ -117,6 +117,7 @@ class StatusResponse(google.protobuf.message.Message):
     QUARANTINED_KEYS_FIELD_NUMBER: builtins.int
     REPORTS_FIELD_NUMBER: builtins.int
     NOW_FIELD_NUMBER: builtins.int
+    TRUST_FIELD_NUMBER: builtins.int
     farm_version: builtins.str
     """Version of Compilefarm."""
     queued_jobs: builtins.int
@@ -151,6 +152,10 @@ class StatusResponse(google.protobuf.message.Message):
     def now(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """The time by the clock of the service, when it answered."""
 
+    @property
+    def trust(self) -> global___Trust:
+        """Whom it believes, and how it is believed."""
+
     def __init__(
         self,
         *,
@@ -165,11 +170,55 @@ class StatusResponse(google.protobuf.message.Message):
         quarantined_keys: builtins.int = ...,
         reports: global___ClientReports | None = ...,
         now: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        trust: global___Trust | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["counters", b"counters", "now", b"now", "reports", b"reports", "started", b"started", "store", b"store"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["counters", b"counters", "farm_version", b"farm_version", "now", b"now", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "reports", b"reports", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["counters", b"counters", "now", b"now", "reports", b"reports", "started", b"started", "store", b"store", "trust", b"trust"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["counters", b"counters", "farm_version", b"farm_version", "now", b"now", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "reports", b"reports", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "trust", b"trust", "workers", b"workers"]) -> None: ...
 
 global___StatusResponse = StatusResponse
+
+@typing.final
+class Trust(google.protobuf.message.Message):
+    """Whom a farm believes, and how it is believed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ASKS_CALLERS_FIELD_NUMBER: builtins.int
+    CERTIFICATE_EXPIRES_FIELD_NUMBER: builtins.int
+    PUBLIC_KEY_FIELD_NUMBER: builtins.int
+    CALLER_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    NAMESPACES_FIELD_NUMBER: builtins.int
+    asks_callers: builtins.bool
+    """Whether callers are asked who they are."""
+    public_key: builtins.str
+    """The public key with which clients check artifacts ("ed25519:..."); empty where they are not signed."""
+    caller: builtins.str
+    """The caller, as the list of callers has it; empty if nobody is asked."""
+    role: builtins.str
+    """What the caller may do, in a word; empty if nobody is asked."""
+    @property
+    def certificate_expires(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the certificate of the service expires. Absent without TLS."""
+
+    @property
+    def namespaces(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The namespaces that the caller reads, its own first, then those that are trusted more; empty where there are none."""
+
+    def __init__(
+        self,
+        *,
+        asks_callers: builtins.bool = ...,
+        certificate_expires: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        public_key: builtins.str = ...,
+        caller: builtins.str = ...,
+        role: builtins.str = ...,
+        namespaces: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["certificate_expires", b"certificate_expires"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["asks_callers", b"asks_callers", "caller", b"caller", "certificate_expires", b"certificate_expires", "namespaces", b"namespaces", "public_key", b"public_key", "role", b"role"]) -> None: ...
+
+global___Trust = Trust
 
 @typing.final
 class ClientReports(google.protobuf.message.Message):
@@ -442,6 +491,7 @@ class JobStatus(google.protobuf.message.Message):
     ELAPSED_SECONDS_FIELD_NUMBER: builtins.int
     JOBS_AHEAD_FIELD_NUMBER: builtins.int
     ESTIMATED_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
     key: builtins.str
     """Its key."""
     phase: compilefarm.v1.job_pb2.Phase.ValueType
@@ -460,6 +510,8 @@ class JobStatus(google.protobuf.message.Message):
     """Jobs that will start before it; zero once it has started."""
     estimated_wait_seconds: builtins.float
     """Seconds until it will probably start; zero once it has started."""
+    namespace: builtins.str
+    """The namespace in which its result will lie; empty where there are none."""
     def __init__(
         self,
         *,
@@ -472,8 +524,9 @@ class JobStatus(google.protobuf.message.Message):
         elapsed_seconds: builtins.float = ...,
         jobs_ahead: builtins.int = ...,
         estimated_wait_seconds: builtins.float = ...,
+        namespace: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "estimated_wait_seconds", b"estimated_wait_seconds", "jobs_ahead", b"jobs_ahead", "key", b"key", "phase", b"phase", "priority", b"priority", "tenant", b"tenant", "waiting_requests", b"waiting_requests", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "estimated_wait_seconds", b"estimated_wait_seconds", "jobs_ahead", b"jobs_ahead", "key", b"key", "namespace", b"namespace", "phase", b"phase", "priority", b"priority", "tenant", b"tenant", "waiting_requests", b"waiting_requests", "worker", b"worker"]) -> None: ...
 
 global___JobStatus = JobStatus
 

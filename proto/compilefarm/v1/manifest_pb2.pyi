@@ -98,6 +98,8 @@ class Manifest(google.protobuf.message.Message):
     CREATED_FIELD_NUMBER: builtins.int
     FARM_VERSION_FIELD_NUMBER: builtins.int
     SOURCES_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key it answers."""
     format: builtins.int
@@ -106,6 +108,10 @@ class Manifest(google.protobuf.message.Message):
     """Name of the worker."""
     farm_version: builtins.str
     """Version of Compilefarm that made it."""
+    namespace: builtins.str
+    """Where it may be served: to the callers of this namespace and of those that are trusted less. Empty where there are
+    no namespaces.
+    """
     @property
     def key_parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KeyPart]:
         """The parts of the key, in order."""
@@ -142,6 +148,12 @@ class Manifest(google.protobuf.message.Message):
     def sources(self) -> global___Blob:
         """What the artifact was made of, for people: a packed Sources. No client fetches it to run the artifact."""
 
+    @property
+    def signature(self) -> global___Signature:
+        """Says that the farm made it. Absent where farms do not sign. It covers all the rest, as core/signatures.py says; for
+        its sake a new field here, or in a message below, gets a higher number than all that the message has had.
+        """
+
     def __init__(
         self,
         *,
@@ -158,11 +170,35 @@ class Manifest(google.protobuf.message.Message):
         created: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         farm_version: builtins.str = ...,
         sources: global___Blob | None = ...,
+        signature: global___Signature | None = ...,
+        namespace: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "program", b"program", "sources", b"sources", "verification", b"verification"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "farm_version", b"farm_version", "format", b"format", "guards", b"guards", "key", b"key", "key_parts", b"key_parts", "libraries", b"libraries", "program", b"program", "sources", b"sources", "timings", b"timings", "verification", b"verification", "worker", b"worker"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "program", b"program", "signature", b"signature", "sources", b"sources", "verification", b"verification"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "farm_version", b"farm_version", "format", b"format", "guards", b"guards", "key", b"key", "key_parts", b"key_parts", "libraries", b"libraries", "namespace", b"namespace", "program", b"program", "signature", b"signature", "sources", b"sources", "timings", b"timings", "verification", b"verification", "worker", b"worker"]) -> None: ...
 
 global___Manifest = Manifest
+
+@typing.final
+class Signature(google.protobuf.message.Message):
+    """A signature by ed25519 (RFC 8032)."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    key_id: builtins.str
+    """Which key made it: the first 16 hexadecimal digits of the sha256 of the public key."""
+    value: builtins.bytes
+    """The signature, 64 bytes."""
+    def __init__(
+        self,
+        *,
+        key_id: builtins.str = ...,
+        value: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["key_id", b"key_id", "value", b"value"]) -> None: ...
+
+global___Signature = Signature
 
 @typing.final
 class Sources(google.protobuf.message.Message):

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 
 from compilefarm.core.pool import WorkerPool, WorkerView
+from compilefarm.service.callers import current_caller
 from compilefarm.service.clock import Clock
 from compilefarm.service.counters import Counters
 from compilefarm.service.flights import Flights
@@ -17,6 +18,7 @@ from compilefarm.service.quarantine import Quarantined
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.reports import Reports
+from compilefarm.service.standing import Standing
 from compilefarm.service.wire_priorities import PRIORITIES
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import admin_service_pb2 as wire
@@ -37,6 +39,7 @@ class AdminService(AdminServiceServicer):
         readiness: Readiness,
         counters: Counters,
         reports: Reports,
+        standing: Standing,
         clock: Clock,
         farm_version: str,
     ) -> None:
@@ -48,6 +51,7 @@ class AdminService(AdminServiceServicer):
         self._readiness = readiness
         self._counters = counters
         self._reports = reports
+        self._standing = standing
         self._clock = clock
         self._started = clock.now()
         self._farm_version = farm_version
@@ -63,13 +67,16 @@ class AdminService(AdminServiceServicer):
             state=self._readiness.state(),
             quarantined_keys=len(self._jobs.quarantined()),
             reports=_reports(self._reports),
+            trust=self._standing.towards(current_caller()),
         )
         response.started.FromDatetime(self._started)
         response.now.FromDatetime(self._clock.now())
         return response
 
     async def Inspect(self, request: wire.InspectRequest, _context: Context) -> wire.InspectResponse:
-        return wire.InspectResponse(manifest=await inspect(request.key, store=self._store))
+        return wire.InspectResponse(
+            manifest=await inspect(request.key, store=self._store, namespaces=current_caller().seen)
+        )
 
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
         jobs, quarantined = self._jobs.all(), self._jobs.quarantined()
@@ -108,6 +115,7 @@ def _job(view: JobView) -> wire.JobStatus:
         worker=view.stage.worker,
         priority=PRIORITIES[view.priority],
         tenant=view.tenant,
+        namespace=view.namespace,
         waiting_requests=view.waiting_requests,
         elapsed_seconds=view.elapsed_seconds,
         jobs_ahead=view.outlook.jobs_ahead,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+from functools import partial
 from importlib.metadata import version
 
 import grpc
@@ -20,13 +22,15 @@ from compilefarm.service.blob_service import BlobService
 from compilefarm.service.broker import Broker
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
-from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, split_address
+from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, is_local, split_address
 from compilefarm.service.counters import Counters
+from compilefarm.service.directory import read_directory
+from compilefarm.service.door import Door, GuardedDoor, OpenDoor
 from compilefarm.service.durations import Durations
 from compilefarm.service.flight_metrics import FlightMetrics
 from compilefarm.service.flights import Flights
 from compilefarm.service.health_service import SERVICES, HealthService
-from compilefarm.service.interceptor import ErrorInterceptor, RequestIdInterceptor
+from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
 from compilefarm.service.jobs import Jobs
 from compilefarm.service.limits import Limits
 from compilefarm.service.metrics_endpoint import MetricsEndpoint
@@ -34,11 +38,16 @@ from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.reports import Reports
+from compilefarm.service.standing import Standing
 from compilefarm.service.state_metrics import Sources, StateCollector
+from compilefarm.service.tls import Tls, find_tls
+from compilefarm.service.watched import Watched
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
 from compilefarm.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from compilefarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
+
+log = logging.getLogger(__name__)
 
 # Calls that have been answered get this long to send their last bytes.
 _FLUSH_SECONDS = 2.0
@@ -48,15 +57,31 @@ class Gateway:
     """The service that clients talk to. It owns the pool from `start` on, and closes it."""
 
     def __init__(
-        self, config: GatewayConfig, *, store: ArtifactStore, pool: WorkerPool, clock: Clock | None = None
+        self,
+        config: GatewayConfig,
+        *,
+        store: ArtifactStore,
+        pool: WorkerPool,
+        public_key: str = "",
+        clock: Clock | None = None,
     ) -> None:
         """Puts the parts together.
 
+        Args:
+            config: what can be set.
+            store: where artifacts lie.
+            pool: makes them.
+            public_key: with which clients check what the store gives; empty if they cannot.
+            clock: time.
+
         Raises:
-            CannotStart: the configuration would let strangers in.
+            CannotStart: the configuration would let strangers in, or a file that it names cannot be used.
         """
         check_exposure(config)
         self._config = config
+        self._door = _door(config)
+        self._tls = find_tls(config)
+        self._standing = Standing(asks_callers=bool(config.auth_file), tls=self._tls, public_key=public_key)
         self._store = store
         self._pool = pool
         self._clock = clock or SystemClock()
@@ -101,7 +126,7 @@ class Gateway:
         server = self._build_server()
         self._open_metrics()
         try:
-            self._address = _bind(server, self._config.listen)
+            self._address = _bind(server, self._config.listen, tls=self._tls)
         except CannotStart:
             await self._metrics.close()
             raise
@@ -172,11 +197,12 @@ class Gateway:
             readiness=self._readiness,
             counters=self._counters,
             reports=self._reports,
+            standing=self._standing,
             clock=self._clock,
             farm_version=self._farm_version,
         )
         blobs = BlobService(self._store, counters=self._counters, max_blob_bytes=self._config.max_blob_bytes)
-        interceptors = [RequestIdInterceptor(), ErrorInterceptor()]
+        interceptors = [RequestIdInterceptor(), GuardInterceptor(self._door)]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
         add_CompileServiceServicer_to_server(CompileService(broker, reports=self._reports), server)
         add_BlobServiceServicer_to_server(blobs, server)
@@ -200,10 +226,21 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
     ]
 
 
-def _bind(server: grpc.aio.Server, listen: str) -> str:
+def _door(config: GatewayConfig) -> Door:
+    if not config.auth_file:
+        return OpenDoor()
+    if not is_local(config) and not config.tls_certificate:
+        log.warning(
+            "tokens travel in clear between callers and %s, and whoever listens can use them: use --tls-certificate",
+            config.listen,
+        )
+    return GuardedDoor(Watched([config.auth_file], read=partial(read_directory, config.auth_file)))
+
+
+def _bind(server: grpc.aio.Server, listen: str, *, tls: Tls | None) -> str:
     host, port = split_address(listen)
     try:
-        bound = server.add_insecure_port(listen)
+        bound = server.add_secure_port(listen, tls.credentials()) if tls else server.add_insecure_port(listen)
     except RuntimeError as error:
         raise _cannot_listen(host, port) from error
     if bound == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -95,8 +95,8 @@ class Broker:
         self._max_nodes = max_nodes
         self._farm_version = farm_version
 
-    async def lookup(self, job: Job) -> Manifest:
-        """The artifact for a job, if it is stored.
+    async def lookup(self, job: Job, *, caller: Caller) -> Manifest:
+        """The artifact for a job, if it is stored where the caller may read.
 
         Raises:
             InvalidRequest: the job is malformed.
@@ -106,7 +106,7 @@ class Broker:
         """
         with self._counters.counting_refusals():
             key = await self._admit(job)
-        manifest = await self._store.find_manifest(key.text, hints=job.hints)
+        manifest = await self._store.find_manifest(key.text, namespaces=caller.namespaces, hints=job.hints)
         if manifest is None:
             self._counters.misses += 1
             raise NotStored(f"nothing that fits is stored under {key.text}; ask for a compile")
@@ -138,8 +138,11 @@ class Broker:
             kind = kind_of(job, key=key)
             accepted = missed = False
             while True:
-                work = partial(self._make, job=job, key=key, kind=kind)
-                with self._flights.board(key.text, work=work, tenant=caller.tenant, priority=priority) as boarding:
+                work = partial(self._make, job=job, key=key, kind=kind, namespaces=caller.namespaces)
+                boarded = self._flights.board(
+                    key.text, namespaces=caller.namespaces, work=work, tenant=caller.tenant, priority=priority
+                )
+                with boarded as boarding:
                     if not accepted:
                         accepted = True
                         yield Accepted(key=key)
@@ -173,8 +176,8 @@ class Broker:
         validate(job, max_nodes=self._max_nodes)
         return key_of(job)
 
-    async def _make(self, flight: Flight, *, job: Job, key: Key, kind: Kind) -> Landing:
-        stored = await self._store.find_manifest(key.text, hints=job.hints)
+    async def _make(self, flight: Flight, *, job: Job, key: Key, kind: Kind, namespaces: Sequence[str]) -> Landing:
+        stored = await self._store.find_manifest(key.text, namespaces=namespaces, hints=job.hints)
         if stored is not None:
             if stored.timings:
                 self._durations.note_earlier(kind, seconds=sum(timing.seconds for timing in stored.timings))
@@ -195,19 +198,20 @@ class Broker:
             if made.log_tail:
                 log.warning("job %s: the end of what its process printed:\n%s", key.text, made.log_tail)
             return Landing(result=made, source=Source.COMPILE)
-        manifest = await self._keep(made, key=key)
+        manifest = await self._keep(made, key=key, namespace=flight.namespace)
         size_bytes = sum(blob.size_bytes for blob in blobs_of(manifest))
         log.info("job %s: %s made %d bytes in %.1f s", key.text, manifest.worker, size_bytes, seconds)
         return Landing(result=manifest, source=Source.COMPILE)
 
-    async def _keep(self, artifact: Artifact, *, key: Key) -> Manifest:
+    async def _keep(self, artifact: Artifact, *, key: Key, namespace: str) -> Manifest:
         """Stores a finished artifact.
 
         When that fails the artifact is given up, loudly: clients read its blobs from the store, so a manifest without
         them would only send them looking for what is not there. Remote stores retry by themselves before they fail.
         """
         try:
-            manifest = await self._store.put_artifact(self._describe(artifact, key=key), blobs=artifact.blobs)
+            described = self._describe(artifact, key=key, namespace=namespace)
+            manifest = await self._store.put_artifact(described, blobs=artifact.blobs)
         except StoreUnavailable as error:
             self._counters.failed += 1
             raise StoreUnavailable(
@@ -217,9 +221,12 @@ class Broker:
         self._counters.compiled += 1
         return manifest
 
-    def _describe(self, artifact: Artifact, *, key: Key) -> Manifest:
+    def _describe(self, artifact: Artifact, *, key: Key, namespace: str) -> Manifest:
         manifest = Manifest()
         manifest.CopyFrom(artifact.manifest)
+        # A worker has no say in whose it is and who vouches for it.
+        manifest.ClearField("signature")
+        manifest.namespace = namespace
         del manifest.key_parts[:]
         manifest.key = key.text
         manifest.key_parts.extend(KeyPart(name=part.name, digest=part.digest) for part in key.parts)

@@ -1,12 +1,14 @@
-"""Who calls, as far as the metadata of the call says so. Nobody proves it: it decides shares, not rights."""
+"""Who calls."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
-from compilefarm.core.errors import InvalidRequest
-from compilefarm.core.metadata import LONGEST_TENANT, TENANT_KEY
-from compilefarm.service.grpc_types import Context
+from compilefarm.core.errors import NotAllowed
+from compilefarm.service.roles import Role
+from compilefarm.store.artifact_store import EVERYBODYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,20 +16,49 @@ class Caller:
     """Who calls.
 
     Attributes:
-        tenant: for whom the request is made; empty if that was not said.
+        name: as the list of callers has it; empty where nobody is asked who they are.
+        tenant: for whom the call is made; empty if that was not said.
+        role: what the caller may do.
+        namespaces: whose artifacts the caller may be served: its own namespace, then those that are trusted more.
+        seen: the namespaces into which the caller may look.
     """
 
+    name: str = ""
     tenant: str = ""
+    role: Role = Role.ADMIN
+    namespaces: Sequence[str] = EVERYBODYS
+    seen: Sequence[str] = EVERYBODYS
+
+    @property
+    def namespace(self) -> str:
+        """Where artifacts are kept that are made for the caller."""
+        return self.namespaces[0]
+
+    def require(self, role: Role, *, what: str) -> None:
+        """Passes if the caller has a role, or more.
+
+        Args:
+            role: that is needed.
+            what: for it, for the message.
+
+        Raises:
+            NotAllowed: the caller has less.
+        """
+        if self.role < role:
+            raise NotAllowed(
+                f"caller {self.name!r} has role {self.role.word!r}, and {what} needs {role.word!r}: ask whoever runs "
+                "the farm for it, or use the token or certificate of another caller"
+            )
 
 
-def caller_of(context: Context) -> Caller:
-    """Who makes a call.
+_current: ContextVar[Caller] = ContextVar("caller")
 
-    Raises:
-        InvalidRequest: the tenant is longer than such a word can be.
-    """
-    metadata = context.invocation_metadata() or ()
-    tenant = next((str(value) for name, value in metadata if name == TENANT_KEY), "")
-    if len(tenant) > LONGEST_TENANT:
-        raise InvalidRequest(f"{TENANT_KEY} has {len(tenant)} characters: at most {LONGEST_TENANT} are allowed")
-    return Caller(tenant=tenant)
+
+def enter(caller: Caller) -> None:
+    """Notes who makes the call that this task serves."""
+    _current.set(caller)
+
+
+def current_caller() -> Caller:
+    """Who makes the call that this task serves."""
+    return _current.get()

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from compilefarm.service.broker import Accepted, Broker, Event, Finished, Progress
-from compilefarm.service.callers import caller_of
+from compilefarm.service.callers import current_caller
 from compilefarm.service.grpc_types import Context
+from compilefarm.service.priorities import Priority
 from compilefarm.service.reports import Reports
+from compilefarm.service.roles import Role
 from compilefarm.service.wire_priorities import read_priority
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceServicer
@@ -24,11 +26,13 @@ class CompileService(CompileServiceServicer):
         self._reports = reports
 
     async def Lookup(self, request: wire.LookupRequest, _context: Context) -> wire.LookupResponse:
-        return wire.LookupResponse(manifest=await self._broker.lookup(request.job))
+        return wire.LookupResponse(manifest=await self._broker.lookup(request.job, caller=current_caller()))
 
-    async def Compile(self, request: wire.CompileRequest, context: Context) -> AsyncIterator[wire.CompileResponse]:
-        priority = read_priority(request.priority)
-        async with aclosing(self._broker.compile(request.job, caller=caller_of(context), priority=priority)) as events:
+    async def Compile(self, request: wire.CompileRequest, _context: Context) -> AsyncIterator[wire.CompileResponse]:
+        priority, caller = read_priority(request.priority), current_caller()
+        if priority is Priority.PREWARM:
+            caller.require(Role.PREWARM, what="priority prewarm")
+        async with aclosing(self._broker.compile(request.job, caller=caller, priority=priority)) as events:
             async for event in events:
                 yield _response(event)
 

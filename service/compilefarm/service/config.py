@@ -18,6 +18,10 @@ class GatewayConfig:
         listen: "host:port" to listen on; port 0 takes a free one.
         metrics_listen: "host:port" where Prometheus fetches figures; empty: nowhere.
         insecure: allows listening beyond loopback although nobody is asked who they are.
+        auth_file: lists those who may call (see compilefarm.service.directory); empty: nobody is asked.
+        tls_certificate: file with the certificate of the service and those that certify it; empty: it speaks in clear.
+        tls_key: file with its private key.
+        tls_client_ca: file with the authority that issues certificates to callers; empty: they need none.
         max_queued_jobs: jobs that may wait for a worker; more are refused.
         max_queued_jobs_of_tenant: the same for those of one tenant, so that none takes all of the queue.
         orphan_seconds: how long a job goes on after the last one who waited for it went away; prewarm jobs do so to
@@ -33,6 +37,10 @@ class GatewayConfig:
     listen: str = "127.0.0.1:7077"
     metrics_listen: str = ""
     insecure: bool = False
+    auth_file: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
     max_queued_jobs: int = 1000
     max_queued_jobs_of_tenant: int = 500
     orphan_seconds: float = 60.0
@@ -61,14 +69,23 @@ def check_exposure(config: GatewayConfig) -> None:
     """Refuses to serve strangers unasked.
 
     Raises:
-        CannotStart: the address is not of this machine alone and `insecure` is not set.
+        CannotStart: the address is not of this machine alone, nobody is asked who they are, and `insecure` is not set.
     """
-    host, _ = split_address(config.listen)
-    if not config.insecure and not _is_loopback(host):
+    if not config.insecure and not config.auth_file and not is_local(config):
         raise CannotStart(
             f"refusing to listen on {config.listen}: whoever reaches that address could have programs compiled and "
-            "read every artifact. Listen on 127.0.0.1, or pass --insecure if the network is trusted"
+            "read every artifact. List those who may with --auth FILE, listen on 127.0.0.1, or pass --insecure if the "
+            "network is trusted"
         )
+
+
+def is_local(config: GatewayConfig) -> bool:
+    """Whether only this machine reaches the address.
+
+    Raises:
+        CannotStart: the address is not written as one.
+    """
+    return _is_loopback(split_address(config.listen)[0])
 
 
 def _is_loopback(host: str) -> bool:

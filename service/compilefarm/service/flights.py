@@ -1,4 +1,5 @@
-"""Single flight: one running job per key, however many ask for it.
+"""Single flight: one running job per key, however many ask for it; where callers are trusted differently, one for each
+namespace at most.
 
 A flight is a task of its own, so it outlives the request that started it. Everything between the first look into the
 store and the last write to it happens inside the flight. Whoever asks therefore either boards a flight whose result is
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -67,14 +68,16 @@ class Flight:
 
     Attributes:
         key: key of the job.
+        namespace: in which its result will lie.
         claims: who waits for it.
         started_seconds: when it left, by the clock.
         stages: where the job has been, in order; none while the store is being looked into.
         task: does the job.
     """
 
-    def __init__(self, key: str, *, work: Work, claims: Claims, clock: Clock) -> None:
+    def __init__(self, key: str, *, namespace: str, work: Work, claims: Claims, clock: Clock) -> None:
         self.key = key
+        self.namespace = namespace
         self.claims = claims
         self._clock = clock
         self.started_seconds = clock.monotonic()
@@ -191,18 +194,21 @@ class Flights:
         self._orphan_seconds = orphan_seconds
         self._on_change = on_change
         self._on_landed = on_landed
-        # By key. One that was given up takes nobody on board any more; it has landed when its worker is free.
-        self._boarding: dict[str, Flight] = {}
+        # By namespace and key. One that was given up takes nobody on board; it has landed when its worker is free.
+        self._boarding: dict[tuple[str, str], Flight] = {}
         self._flying: set[Flight] = set()
         self.closed = False
 
     @contextmanager
-    def board(self, key: str, *, work: Work, tenant: str, priority: Priority) -> Iterator[Boarding]:
+    def board(
+        self, key: str, *, namespaces: Sequence[str], work: Work, tenant: str, priority: Priority
+    ) -> Iterator[Boarding]:
         """Waits for the job of a key for as long as the context lasts. A job for which nobody waits any more is given
         up after a while, unless it is a prewarm.
 
         Args:
             key: of the job.
+            namespaces: in one of these its result has to lie; in the first one, if the job begins with this request.
             work: does the job; left alone if it is being done already.
             tenant: for whom the job is done, if it begins with this request.
             priority: how urgent it is to the one who waits.
@@ -211,10 +217,11 @@ class Flights:
             Draining: no flights leave any more.
         """
         self.check_open()
-        flight = self._boarding.get(key)
-        leads = flight is None or flight.landed
-        if flight is None or flight.landed:
-            flight = self._depart(key, work=work, demand=Demand(tenant=tenant, priority=priority))
+        flight = self._find(key, namespaces=namespaces)
+        leads = flight is None
+        if flight is None:
+            demand = Demand(tenant=tenant, priority=priority)
+            flight = self._depart(key, namespace=namespaces[0], work=work, demand=demand)
         with flight.claims.hold(priority):
             yield Boarding(flight=flight, leads=leads, first_stage=max(len(flight.stages) - 1, 0))
 
@@ -245,8 +252,11 @@ class Flights:
         return [flight for flight in self._boarding.values() if flight.stages and not flight.landed]
 
     def end(self, key: str, *, why: FarmError) -> None:
-        """Ends the flight of a key. Those who watch get `why`; who comes from now on gets a flight of his own."""
-        self._boarding.pop(key).give_up(why)
+        """Ends the flights of a key. Those who watch get `why`; who comes from now on gets a flight of his own."""
+        for place, flight in list(self._boarding.items()):
+            if flight.key == key:
+                del self._boarding[place]
+                flight.give_up(why)
 
     async def drain(self) -> AsyncGenerator[int, None]:
         """Lets no more flights leave. Yields how many have not landed, at once and whenever one has, until none is
@@ -272,26 +282,32 @@ class Flights:
             flight.give_up(Draining("the service is going down and gave up this job; ask again when it is back"))
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _depart(self, key: str, *, work: Work, demand: Demand) -> Flight:
+    def _find(self, key: str, *, namespaces: Sequence[str]) -> Flight | None:
+        flights = (self._boarding.get((namespace, key)) for namespace in namespaces)
+        return next((flight for flight in flights if flight is not None and not flight.landed), None)
+
+    def _depart(self, key: str, *, namespace: str, work: Work, demand: Demand) -> Flight:
         claims = Claims(
             demand,
             clock=self._clock,
             grace_seconds=self._orphan_seconds,
             on_change=self._on_change,
-            on_abandoned=partial(self._abandon, key),
+            on_abandoned=lambda: self._abandon(flight),
         )
-        flight = Flight(key, work=work, claims=claims, clock=self._clock)
-        self._boarding[key] = flight
+        flight = Flight(key, namespace=namespace, work=work, claims=claims, clock=self._clock)
+        self._boarding[namespace, key] = flight
         self._flying.add(flight)
         flight.task.add_done_callback(lambda _: self._forget(flight))
         return flight
 
-    def _abandon(self, key: str) -> None:
-        log.info("job %s: given up, since nobody waits for it any more", key)
-        self.end(key, why=JobCancelled("nobody waited for this job any more"))
+    def _abandon(self, flight: Flight) -> None:
+        log.info("job %s: given up, since nobody waits for it any more", flight.key)
+        del self._boarding[flight.namespace, flight.key]
+        flight.give_up(JobCancelled("nobody waited for this job any more"))
 
     def _forget(self, flight: Flight) -> None:
         self._flying.discard(flight)
-        if self._boarding.get(flight.key) is flight:
-            del self._boarding[flight.key]
+        place = flight.namespace, flight.key
+        if self._boarding.get(place) is flight:
+            del self._boarding[place]
         self._on_landed(flight)

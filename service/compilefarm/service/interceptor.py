@@ -1,9 +1,12 @@
-"""Stands between the wire and the services: names requests, and turns what is raised into what strangers may see."""
+"""Stands between the wire and the services: names requests, lets in who may, and turns what is raised into what may be
+seen by strangers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -12,6 +15,8 @@ from google.protobuf.message import DecodeError
 
 from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_KEY, Busy, FarmError, InvalidRequest
 from compilefarm.core.metadata import REQUEST_KEY
+from compilefarm.service.callers import enter
+from compilefarm.service.door import Door
 from compilefarm.service.grpc_types import Context, Handler
 from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import name_request
@@ -20,11 +25,17 @@ from compilefarm.service.log_context import name_request
 _MAX_DETAIL_BYTES = 2000
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Ends a call with the status of the FarmError that its handler raised, the message as details and the reason in
-    the trailing metadata; with INTERNAL and an incident number for any other error; with INVALID_ARGUMENT if the
-    request cannot be parsed.
+class GuardInterceptor(grpc.aio.ServerInterceptor):
+    """Has the door admit whoever calls, before the request is so much as parsed. Ends a call with the status of the
+    FarmError that door or handler raised, the message as details and the reason in the trailing metadata; with INTERNAL
+    and an incident number for any other error; with INVALID_ARGUMENT if the request cannot be parsed.
+
+    Args:
+        door: who may come in.
     """
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
 
     async def intercept_service(
         self,
@@ -32,10 +43,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
         handler = await continuation(handler_call_details)
-        # None for a method that does not exist. The health and reflection services answer in their own way.
-        if handler is None or not handler_call_details.method.startswith("/compilefarm."):
+        # None for a method that does not exist. Health is for those who watch over processes and have no token.
+        if handler is None or handler_call_details.method.startswith("/grpc.health."):
             return handler
-        return _guard(handler, method=handler_call_details.method)
+        return _guard(handler, door=self._door, method=handler_call_details.method)
 
 
 class RequestIdInterceptor(grpc.aio.ServerInterceptor):
@@ -53,11 +64,7 @@ class RequestIdInterceptor(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
 
-class _Unreadable:
-    """Stands for a request that cannot be parsed: raising inside a deserializer would end the call as UNKNOWN."""
-
-
-def _guard(handler: Handler, *, method: str) -> Handler:
+def _guard(handler: Handler, *, door: Door, method: str) -> Handler:
     # Only this table knows the four kinds of calls; `behaviour` is what a servicer has written.
     make, behaviour = {
         (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
@@ -65,29 +72,37 @@ def _guard(handler: Handler, *, method: str) -> Handler:
         (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
         (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
     }[handler.request_streaming, handler.response_streaming]
+    assert handler.request_deserializer is not None, "generated code always has one"
     read = _read_stream if handler.request_streaming else _read_one
     answer = _answer_stream if handler.response_streaming else _answer_one
+    # Without a deserializer gRPC hands over the bytes.
     guarded: Handler = make(
-        answer(behaviour, read=read, method=method),
-        request_deserializer=_forgiving(handler.request_deserializer),
+        answer(behaviour, read=partial(read, parse=handler.request_deserializer), door=door, method=method),
         response_serializer=handler.response_serializer,
     )
     return guarded
 
 
-def _answer_one(behaviour: Any, *, read: Callable[[Any], Any], method: str) -> Callable[[Any, Context], Any]:
+def _answer_one(
+    behaviour: Any, *, read: Callable[[Any], Any], door: Door, method: str
+) -> Callable[[Any, Context], Any]:
     async def answer(request: Any, context: Context) -> Any:
         async with _refusing(context, method=method):
+            enter(door.admit(context, method=method))
             return await behaviour(read(request), context)
 
     return answer
 
 
-def _answer_stream(behaviour: Any, *, read: Callable[[Any], Any], method: str) -> Callable[[Any, Context], Any]:
+def _answer_stream(
+    behaviour: Any, *, read: Callable[[Any], Any], door: Door, method: str
+) -> Callable[[Any, Context], Any]:
     async def answer(request: Any, context: Context) -> AsyncIterator[Any]:
-        async with _refusing(context, method=method), aclosing(behaviour(read(request), context)) as responses:
-            async for response in responses:
-                yield response
+        async with _refusing(context, method=method):
+            enter(door.admit(context, method=method))
+            async with aclosing(behaviour(read(request), context)) as responses:
+                async for response in responses:
+                    yield response
 
     return answer
 
@@ -117,22 +132,13 @@ def _shorten(text: str) -> str:
     return content[:_MAX_DETAIL_BYTES].decode(errors="ignore") + " ..."
 
 
-def _forgiving(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
-    def read(content: bytes) -> Any:
-        try:
-            return deserialize(content) if deserialize is not None else content
-        except DecodeError:
-            return _Unreadable()
-
-    return read
+def _read_one(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
+    try:
+        return parse(content)
+    except DecodeError:
+        raise InvalidRequest("the request cannot be parsed: it is no message of this kind, or cut off") from None
 
 
-def _read_one(request: Any) -> Any:
-    if isinstance(request, _Unreadable):
-        raise InvalidRequest("the request cannot be parsed: it is no message of this kind, or cut off")
-    return request
-
-
-async def _read_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for request in requests:
-        yield _read_one(request)
+async def _read_stream(contents: AsyncIterator[bytes], *, parse: Callable[[bytes], Any]) -> AsyncIterator[Any]:
+    async for content in contents:
+        yield _read_one(content, parse=parse)

@@ -29,6 +29,7 @@ class JobView:
         stage: what is being done, and by whom.
         priority: how urgent it is.
         tenant: whose job it is.
+        namespace: in which its result will lie.
         waiting_requests: how many wait for it.
         elapsed_seconds: since it came.
         outlook: what it can expect.
@@ -38,6 +39,7 @@ class JobView:
     stage: Stage
     priority: Priority
     tenant: str
+    namespace: str
     waiting_requests: int
     elapsed_seconds: float
     outlook: Outlook
@@ -61,7 +63,7 @@ class Jobs:
         return self._quarantine.all()
 
     def cancel(self, text: str) -> str:
-        """Ends a job and returns its key; those who wait for it are told.
+        """Ends a job, in every namespace, and returns its key; those who wait for it are told.
 
         Args:
             text: its key, or a beginning of it that fits only one.
@@ -100,6 +102,7 @@ class Jobs:
             stage=flight.stages[-1],
             priority=demand.priority,
             tenant=demand.tenant,
+            namespace=flight.namespace,
             waiting_requests=flight.claims.waiting,
             elapsed_seconds=self._clock.monotonic() - flight.started_seconds,
             outlook=self._queue.outlook(flight.key),
@@ -109,7 +112,8 @@ class Jobs:
 def _the_key(text: str, *, among: Iterable[str], what: str) -> str:
     if len(text) < _SHORTEST_BEGINNING:
         raise InvalidRequest(f"{text!r} is too short: give at least {_SHORTEST_BEGINNING} characters of the key")
-    keys = sorted(key for key in among if key.startswith(text))
+    # A key may have a job in several namespaces.
+    keys = sorted({key for key in among if key.startswith(text)})
     if not keys:
         raise NoSuchJob(f"no job whose key begins with {text[:100]} {what}; `compilefarm jobs` lists them")
     if len(keys) > 1:

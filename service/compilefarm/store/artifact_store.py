@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from compilefarm.store.layout import DEFAULT_NAMESPACE
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Manifest
+
+# Where artifacts are looked for when callers are not told apart.
+EVERYBODYS = (DEFAULT_NAMESPACE,)
 
 
 class ArtifactStore(Protocol):
@@ -16,16 +20,19 @@ class ArtifactStore(Protocol):
     digest that is not written as one.
     """
 
-    async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
+    async def find_manifest(
+        self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
+    ) -> Manifest | None:
         """What is stored under a key, if all of its blobs are there; None is a miss.
 
         Args:
             key: the key.
+            namespaces: where to look, in this order.
             hints: values of the job's symbols, for which the guards of the artifact have to hold; None takes any.
         """
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
-        """Stored keys that begin with `prefix` (at least 6 characters), sorted, at most 20.
+        """Stored keys that begin with `prefix` (at least 6 characters), of any namespace, sorted, at most 20.
 
         They are not looked into: `find_manifest` may still find nothing that can be served.
 
@@ -51,14 +58,16 @@ class ArtifactStore(Protocol):
         """Those of `digests` that are not stored, in their order, each once."""
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
-        """Stores an artifact, blobs first and the manifest last, so that nobody ever finds half of one.
+        """Stores an artifact in the namespace of its manifest, blobs first and the manifest last, so that nobody ever
+        finds half of one.
 
         Args:
             manifest: its description.
             blobs: content by digest of what the manifest names; what is stored already may be left out.
 
         Returns:
-            The manifest that is stored now: the first writer of a key wins, among those with the same guards.
+            The manifest that is stored now: in each namespace the first writer of a key wins, among those with the same
+            guards.
 
         Raises:
             DigestMismatch: a blob has another digest.

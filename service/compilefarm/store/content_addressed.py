@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.blobs import BlobStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
 from compilefarm.store.layout import BLOBS, MANIFESTS
 from compilefarm.store.manifests import ManifestStore
+from compilefarm.store.seals import Seal
 from compilefarm.store.uses import Uses
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -29,16 +30,19 @@ class ContentAddressedStore(ArtifactStore):
         backend: where everything lies.
         uses: who relies on what.
         damage: where damaged objects go.
+        seal: vouches for the manifests that are served.
     """
 
-    def __init__(self, backend: CountingBackend, *, uses: Uses, damage: Damage) -> None:
+    def __init__(self, backend: CountingBackend, *, uses: Uses, damage: Damage, seal: Seal) -> None:
         self._backend = backend
         self._damage = damage
         self.blobs = BlobStore(backend, uses=uses, damage=damage)
-        self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage)
+        self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage, seal=seal)
 
-    async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
-        return await self.manifests.find(key, hints=hints)
+    async def find_manifest(
+        self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
+    ) -> Manifest | None:
+        return await self.manifests.find(key, namespaces=namespaces, hints=hints)
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
         return await self.manifests.find_by_prefix(prefix)

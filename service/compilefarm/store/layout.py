@@ -2,14 +2,17 @@
 
 cas/<first two digits>/<sha256>               blobs, immutable
 ac/<graph digest>/<rest of the key>/<n>       manifests; n = 0, 1, ... are the variants of the key
+ac/<graph digest>/<rest>/<namespace>/<n>      the same, where farms tell callers apart by how they are trusted
 quarantine/<sha256>                           blobs whose bytes no longer match their digest
-quarantine/<key>-<n>                          manifests that are damaged
+quarantine/<key>-<n>                          manifests that are damaged; <key>-<namespace>-<n>
 quarantine/<name>.reason                      when and why, in words
 used/<path of a blob or a manifest>           empty; its time is when the object was relied upon, roughly
 probe/<random>                                written and deleted when a store is opened
 """
 
 from __future__ import annotations
+
+import re
 
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest
@@ -20,6 +23,10 @@ MANIFESTS = "ac"
 QUARANTINE = "quarantine"
 USES = "used"
 PROBES = "probe"
+# Where manifests lie that belong to no namespace in particular.
+DEFAULT_NAMESPACE = ""
+# It begins with a letter, unlike the number of a variant.
+_NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,39}")
 # A key begins with this many digits of its graph's digest, then a dash.
 GRAPH_DIGITS = 16
 
@@ -33,13 +40,20 @@ def blob_path(digest: str) -> str:
     return f"{BLOBS}/{check_digest(digest)[:2]}/{digest}"
 
 
-def manifest_path(key: str, *, variant: int) -> str:
+def is_namespace(text: str) -> bool:
+    """Whether a text can name a namespace: at most 40 lower-case letters, digits and dashes, a letter first."""
+    return _NAMESPACE.fullmatch(text) is not None
+
+
+def manifest_path(key: str, *, variant: int, namespace: str = DEFAULT_NAMESPACE) -> str:
     """The place of a manifest.
 
     Raises:
-        InvalidRequest: `key` is not written as a key.
+        InvalidRequest: `key` is not written as a key, or `namespace` not as a namespace.
     """
-    return f"{key_folder(key)}/{variant}"
+    if namespace and not is_namespace(namespace):
+        raise InvalidRequest(f"{namespace[:100]!r} is not the name of a namespace")
+    return f"{key_folder(key)}/{namespace}/{variant}" if namespace else f"{key_folder(key)}/{variant}"
 
 
 def quarantine_path(path: str) -> str:
@@ -67,6 +81,11 @@ def key_folder(key: str) -> str:
     if not is_key(key):
         raise InvalidRequest(f"{key[:100]!r} is not a key: `compilefarm inspect` and the client's log show whole keys")
     return f"{MANIFESTS}/{key[:GRAPH_DIGITS]}/{key[GRAPH_DIGITS + 1 :]}"
+
+
+def namespace_of_manifest(path: str) -> str:
+    """The namespace in which a manifest lies."""
+    return "/".join(path.split("/")[3:-1])
 
 
 def key_of_manifest(path: str) -> str:

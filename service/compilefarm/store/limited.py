@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from compilefarm.core.errors import StoreUnavailable
-from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.collector import Collector
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.uses import Now
@@ -50,8 +50,10 @@ class LimitedStore(ArtifactStore):
         self._evicted_artifacts = 0
         self._making_room: asyncio.Task[None] | None = None
 
-    async def find_manifest(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
-        return await self._store.find_manifest(key, hints=hints)
+    async def find_manifest(
+        self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
+    ) -> Manifest | None:
+        return await self._store.find_manifest(key, namespaces=namespaces, hints=hints)
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
         return await self._store.find_by_prefix(prefix)

@@ -1,7 +1,8 @@
 """Manifests: what is stored under a key.
 
-A manifest is written once and never changed. One that cannot be served (of a newer release, or with blobs that were
-lost) is passed over, and the next artifact of its key takes another number. One that is damaged is set aside.
+A manifest is written once and never changed. One that cannot be served (of a newer release, with blobs that were lost,
+without a seal that holds) is passed over, and the next artifact of its key takes another number. One that is damaged is
+set aside.
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ from compilefarm.core.expressions import holds
 from compilefarm.store.backend import Backend
 from compilefarm.store.blobs import BlobStore
 from compilefarm.store.damage import Damage
-from compilefarm.store.layout import GRAPH_DIGITS, MANIFESTS, key_folder, key_of_manifest, manifest_path
+from compilefarm.store.layout import (
+    GRAPH_DIGITS,
+    MANIFESTS,
+    key_folder,
+    key_of_manifest,
+    manifest_path,
+    namespace_of_manifest,
+)
 from compilefarm.store.records import DamagedRecord, NewerRecord, read_record, write_record
+from compilefarm.store.seals import Seal
 from compilefarm.store.uses import Uses
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -35,16 +44,19 @@ class ManifestStore:
         blobs: where the blobs lie that they name.
         uses: who relies on them.
         damage: where damaged ones go.
+        seal: vouches for those that are served.
     """
 
-    def __init__(self, backend: Backend, *, blobs: BlobStore, uses: Uses, damage: Damage) -> None:
+    def __init__(self, backend: Backend, *, blobs: BlobStore, uses: Uses, damage: Damage, seal: Seal) -> None:
         self._backend = backend
         self._blobs = blobs
         self._uses = uses
         self._damage = damage
+        self._seal = seal
 
-    async def find(self, key: str, *, hints: Sequence[int] | None = None) -> Manifest | None:
-        """The first manifest of a key that can be served and whose guards hold for `hints`; None takes any.
+    async def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int] | None = None) -> Manifest | None:
+        """The first manifest of a key, in one of some namespaces, that can be served and whose guards hold for `hints`;
+        None takes any.
 
         Raises:
             InvalidRequest: `key` is not written as a key.
@@ -55,31 +67,35 @@ class ManifestStore:
             return hints is None or holds(manifest.guards, hints)
 
         # Most keys have one manifest, and a listing costs more than a look.
-        first = manifest_path(key, variant=0)
-        if (manifest := await self._take(first, wanted=fits)) is not None:
-            return manifest
-        for path in await self._list(key):
-            if path != first and (manifest := await self._take(path, wanted=fits)) is not None:
+        firsts = [manifest_path(key, variant=0, namespace=namespace) for namespace in namespaces]
+        for path in firsts:
+            if (manifest := await self._take(path, wanted=fits)) is not None:
+                return manifest
+        for path in await self._list(key, namespaces=namespaces):
+            if path not in firsts and (manifest := await self._take(path, wanted=fits)) is not None:
                 return manifest
         return None
 
     async def add(self, manifest: Manifest) -> Manifest:
-        """Stores a manifest unless its key has one with the same guards that can be served; returns what is stored now.
+        """Stores a manifest, unless its key has one in its namespace with the same guards that can be served; returns
+        what is stored now.
 
         Raises:
             InvalidRequest: its key is not written as a key.
             StoreUnavailable: the store cannot be read or written.
         """
+        manifest = self._seal.put(manifest)
         record = write_record(manifest)
         for _ in range(_MOST_TRIALS):
-            paths = await self._list(manifest.key)
+            paths = await self._list(manifest.key, namespaces=[manifest.namespace])
             for path in paths:
                 stored = await self._take(path, wanted=lambda stored: stored.guards == manifest.guards)
                 if stored is not None:
                     # Whoever wrote it may have been killed before it was safe.
                     await self._backend.settle(path)
                     return stored
-            path = manifest_path(manifest.key, variant=_number(paths[-1]) + 1 if paths else 0)
+            number = _number(paths[-1]) + 1 if paths else 0
+            path = manifest_path(manifest.key, variant=number, namespace=manifest.namespace)
             async with self._uses.holding(path):
                 if await self._backend.create(path, content=record):
                     await self._uses.note(path, written_seconds=self._uses.now())
@@ -99,11 +115,10 @@ class ManifestStore:
         content = await self._backend.find(path)
         if content is None:
             return None
-        key = key_of_manifest(path)
         try:
-            return read_record(content, key=key)
+            return _read(content, path=path)
         except DamagedRecord:
-            await self._damage.set_aside(path, examine=lambda content: _examine(content, key=key))
+            await self._damage.set_aside(path, examine=lambda content: _examine(content, path=path))
             return None
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
@@ -130,10 +145,13 @@ class ManifestStore:
             return [prefix[:GRAPH_DIGITS]]
         return [graph for graph in await self._backend.folders(MANIFESTS) if graph.startswith(prefix)]
 
-    async def _list(self, key: str) -> list[str]:
-        """The manifests of a key, in the order of their numbers, which have gaps where some are gone."""
+    async def _list(self, key: str, *, namespaces: Sequence[str]) -> list[str]:
+        """The manifests of a key in some namespaces, in their order, and in that of the numbers, which have gaps where
+        some are gone.
+        """
         paths = [entry.path async for entry in self._backend.entries(key_folder(key))]
-        return sorted((path for path in paths if _is_numbered(path)), key=_number)
+        numbered = [path for path in paths if _is_numbered(path) and namespace_of_manifest(path) in namespaces]
+        return sorted(numbered, key=lambda path: (namespaces.index(namespace_of_manifest(path)), _number(path)))
 
     async def _take(self, path: str, *, wanted: Callable[[Manifest], bool]) -> Manifest | None:
         """The manifest at a place if it is wanted and can be served. Its lease begins."""
@@ -143,7 +161,9 @@ class ManifestStore:
             except NewerRecord:
                 # It belongs to a newer farm that shares the storage.
                 return None
-            if manifest is None or not wanted(manifest) or not await self._blobs.are_complete(blobs_of(manifest)):
+            if manifest is None or not wanted(manifest) or not self._seal.holds(manifest):
+                return None
+            if not await self._blobs.are_complete(blobs_of(manifest)):
                 return None
             await self._uses.note(path)
             return manifest
@@ -157,9 +177,13 @@ def _is_numbered(path: str) -> bool:
     return path.rpartition("/")[2].isdecimal()
 
 
-async def _examine(content: bytes, *, key: str) -> str:
+def _read(content: bytes, *, path: str) -> Manifest:
+    return read_record(content, key=key_of_manifest(path), namespace=namespace_of_manifest(path))
+
+
+async def _examine(content: bytes, *, path: str) -> str:
     try:
-        read_record(content, key=key)
+        _read(content, path=path)
     except DamagedRecord as error:
         return str(error)
     except NewerRecord:

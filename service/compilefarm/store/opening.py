@@ -21,6 +21,7 @@ from compilefarm.store.limited import LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.s3 import SCHEME, open_bucket
+from compilefarm.store.seals import NoSeal, Seal
 from compilefarm.store.uses import Now, Uses
 
 MEMORY = "memory:"
@@ -28,27 +29,36 @@ MEMORY = "memory:"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
-async def open_store(location: str, *, size_limit_bytes: int | None = None, now: Now = time.time) -> ArtifactStore:
+# What is served where nobody vouches for manifests.
+_NO_SEAL = NoSeal()
+
+
+async def open_store(
+    location: str, *, size_limit_bytes: int | None = None, seal: Seal = _NO_SEAL, now: Now = time.time
+) -> ArtifactStore:
     """Opens a store and makes sure that it can be written.
 
     Args:
         location: a directory, which is created if it is missing; "s3://bucket/prefix" (see `open_bucket`); or
             "memory:", which ends with the process.
         size_limit_bytes: beyond this size, artifacts are evicted; None keeps all.
+        seal: vouches for the manifests that are served.
         now: seconds since 1970.
 
     Raises:
         StoreUnavailable: it cannot be used; the message says why and what to do.
     """
-    return await build_store(await open_backend(location), size_limit_bytes=size_limit_bytes, now=now)
+    return await build_store(await open_backend(location), size_limit_bytes=size_limit_bytes, seal=seal, now=now)
 
 
-async def build_store(backend: Backend, *, size_limit_bytes: int | None = None, now: Now = time.time) -> ArtifactStore:
+async def build_store(
+    backend: Backend, *, size_limit_bytes: int | None = None, seal: Seal = _NO_SEAL, now: Now = time.time
+) -> ArtifactStore:
     """As `open_store`, on a backend."""
     await _probe(backend)
     counting = await _counting(backend)
     uses = Uses(counting, now=now)
-    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now))
+    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now), seal=seal)
     if size_limit_bytes is None:
         return store
     return LimitedStore(
@@ -76,7 +86,7 @@ async def collect_garbage(
     """
     counting = await _counting(await open_backend(location, create=False))
     uses = Uses(counting, now=now)
-    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now))
+    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now), seal=_NO_SEAL)
     collector = Collector(counting, manifests=store.manifests, uses=uses)
     return await collector.collect(limit_bytes=size_limit_bytes, dry_run=dry_run)
 

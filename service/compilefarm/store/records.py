@@ -12,6 +12,7 @@ from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.digests import DIGEST_LENGTH, check_digest, digest_of
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import MAX_SYMBOLS, check_expression
+from compilefarm.store.layout import DEFAULT_NAMESPACE
 from compilefarm.v1.manifest_pb2 import Manifest
 
 _TITLE = b"compilefarm manifest sha256:"
@@ -32,12 +33,12 @@ def write_record(manifest: Manifest) -> bytes:
     return _TITLE + digest_of(covered).encode() + b"\n" + covered
 
 
-def read_record(content: bytes, *, key: str) -> Manifest:
-    """The manifest that was stored under a key.
+def read_record(content: bytes, *, key: str, namespace: str = DEFAULT_NAMESPACE) -> Manifest:
+    """The manifest that was stored under a key in a namespace.
 
     Raises:
         NewerRecord: this release cannot read it.
-        DamagedRecord: the bytes were changed, or belong to another key.
+        DamagedRecord: the bytes were changed, or belong to another key or namespace.
     """
     covered = content[len(_TITLE) + DIGEST_LENGTH + 1 :]
     if content != _TITLE + digest_of(covered).encode() + b"\n" + covered:
@@ -48,6 +49,8 @@ def read_record(content: bytes, *, key: str) -> Manifest:
         manifest = Manifest.FromString(covered.removeprefix(_VERSION))
         if manifest.key != key:
             raise DamagedRecord(f"it is the manifest of {manifest.key[:100]!r}")
+        if manifest.namespace != namespace:
+            raise DamagedRecord(f"it is a manifest of namespace {manifest.namespace[:100]!r}")
         if manifest.format != ARTIFACT_FORMAT:
             raise NewerRecord
         _check(manifest)

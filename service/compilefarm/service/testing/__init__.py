@@ -3,6 +3,7 @@ still, real servers on free ports.
 """
 
 from compilefarm.service.testing.calls import Calls, Refused, Watch, calling, refusals
+from compilefarm.service.testing.certificates import Authority, Issued
 from compilefarm.service.testing.clock import ManualClock
 from compilefarm.service.testing.jobs import ENVIRONMENT, sample_job
 from compilefarm.service.testing.pool import (
@@ -17,9 +18,11 @@ from compilefarm.service.testing.servers import FREE_PORT, serving, serving_in_t
 __all__ = [
     "ENVIRONMENT",
     "FREE_PORT",
+    "Authority",
     "Calls",
     "HeldCompile",
     "HeldCompiles",
+    "Issued",
     "ManualClock",
     "Refused",
     "ScriptedPool",

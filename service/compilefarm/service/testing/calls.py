@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -12,7 +12,7 @@ import grpc.aio
 from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import REASON_KEY
-from compilefarm.core.metadata import REQUEST_KEY, TENANT_KEY
+from compilefarm.core.metadata import BEARER, REQUEST_KEY, TENANT_KEY, TOKEN_KEY
 from compilefarm.v1.admin_service_pb2 import (
     CancelJobRequest,
     DrainRequest,
@@ -225,7 +225,51 @@ def refusals() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def calling(address: str) -> AsyncIterator[Calls]:
-    """Connects to a gateway."""
-    async with grpc.aio.insecure_channel(address) as channel:
+async def calling(
+    address: str, *, token: str = "", credentials: grpc.ChannelCredentials | None = None
+) -> AsyncIterator[Calls]:
+    """Connects to a gateway.
+
+    Args:
+        address: of it.
+        token: shown with every call, if there is one.
+        credentials: for TLS; None speaks in clear.
+    """
+    shown = [kind(token) for kind in (_OneToOne, _OneToMany, _ManyToOne, _ManyToMany)] if token else None
+    if credentials is None:
+        channel = grpc.aio.insecure_channel(address, interceptors=shown)
+    else:
+        channel = grpc.aio.secure_channel(address, credentials, interceptors=shown)
+    async with channel:
         yield Calls(channel)
+
+
+class _Shown:
+    """Shows a token with every call. gRPC takes an interceptor for one kind of calls only."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def _with_token(self, details: Any) -> Any:
+        metadata = [*(details.metadata or ()), (TOKEN_KEY, f"{BEARER}{self._token}")]
+        return details._replace(metadata=grpc.aio.Metadata(*metadata))
+
+
+class _OneToOne(_Shown, grpc.aio.UnaryUnaryClientInterceptor):
+    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return await continuation(self._with_token(client_call_details), request)
+
+
+class _OneToMany(_Shown, grpc.aio.UnaryStreamClientInterceptor):
+    async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return await continuation(self._with_token(client_call_details), request)
+
+
+class _ManyToOne(_Shown, grpc.aio.StreamUnaryClientInterceptor):
+    async def intercept_stream_unary(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        return await continuation(self._with_token(client_call_details), request_iterator)
+
+
+class _ManyToMany(_Shown, grpc.aio.StreamStreamClientInterceptor):
+    async def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        return await continuation(self._with_token(client_call_details), request_iterator)

@@ -25,6 +25,7 @@ async def serving(
     pool: WorkerPool | None = None,
     store: ArtifactStore | None = None,
     config: GatewayConfig | None = None,
+    public_key: str = "",
     clock: Clock | None = None,
 ) -> AsyncIterator[Gateway]:
     """Runs a gateway on a free loopback port, on this event loop; by default with one worker that compiles at once and
@@ -34,6 +35,7 @@ async def serving(
         config or FREE_PORT,
         store=store or await open_store("memory:"),
         pool=pool or ScriptedPool(),
+        public_key=public_key,
         clock=clock,
     )
     await gateway.start()
@@ -49,13 +51,14 @@ def serving_in_thread(
     pool: WorkerPool | None = None,
     store: ArtifactStore | None = None,
     config: GatewayConfig | None = None,
+    public_key: str = "",
 ) -> Iterator[str]:
     """As `serving`, on an event loop in a thread of its own, for clients that block. Yields the address."""
     address: Future[str] = Future()
     stop: Future[None] = Future()
 
     async def serve() -> None:
-        async with serving(pool=pool, store=store, config=config) as gateway:
+        async with serving(pool=pool, store=store, config=config, public_key=public_key) as gateway:
             address.set_result(gateway.address)
             await asyncio.wrap_future(stop)
 

@@ -1,0 +1,96 @@
+"""`compilefarm keys`: tokens for callers, and keys that sign artifacts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+from pathlib import Path
+
+from compilefarm.core.digests import digest_of
+
+ROLES = ("read", "compile", "prewarm", "admin")
+# Says what a text is to whoever, or whatever, finds it where it does not belong.
+_TOKEN_PREFIX = "cft_"  # noqa: S105 - of tokens, not one
+_TOKEN_BYTES = 32
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    commands = parser.add_subparsers(dest="keys_command", metavar="COMMAND", required=True)
+    text = "make a token, and the entry for `serve --auth` that lets its holder in"
+    token = commands.add_parser("token", help=text, description=text)
+    token.add_argument("name", metavar="NAME", help="of the caller, for the log and for messages")
+    token.add_argument(
+        "--role",
+        choices=ROLES,
+        default="compile",
+        help="what the caller may do, each role all that those before it may; default: %(default)s",
+    )
+    token.add_argument(
+        "--namespace", metavar="NAME", help="where what it has made is kept, if the list names namespaces"
+    )
+    token.add_argument(
+        "--write", metavar="FILE", type=Path, help="write the token to this new file, and do not print it"
+    )
+    token.set_defaults(run_keys=_make_token)
+    text = "make a key that signs artifacts, for `serve --signing-key`, and print its public half for pods"
+    new = commands.add_parser("new", help=text, description=text)
+    new.add_argument("file", metavar="FILE", type=Path, help="a new file for the private half")
+    new.set_defaults(run_keys=_make_key)
+    text = "print the public half of a key"
+    public = commands.add_parser("public", help=text, description=text)
+    public.add_argument("file", metavar="FILE", type=Path, help="as `keys new` wrote it")
+    public.set_defaults(run_keys=_show_public)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does what was asked."""
+    try:
+        arguments.run_keys(arguments)
+    except OSError as error:
+        print(f"compilefarm keys: {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"compilefarm keys: {arguments.file}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _make_token(arguments: argparse.Namespace) -> None:
+    token = f"{_TOKEN_PREFIX}{secrets.token_urlsafe(_TOKEN_BYTES)}"
+    if arguments.write:
+        write_secret(arguments.write, content=f"{token}\n".encode())
+    else:
+        print("# The token, for COMPILEFARM_TOKEN or a file that COMPILEFARM_TOKEN_FILE names. It is not shown again.")
+        print(f"# {token}")
+        print("# For the file that `serve --auth` names:")
+    print(f'[[callers]]\nname = "{arguments.name}"\nrole = "{arguments.role}"')
+    if arguments.namespace:
+        print(f'namespace = "{arguments.namespace}"')
+    print(f'tokens = ["sha256:{digest_of(token.encode())}"]')
+
+
+def _make_key(arguments: argparse.Namespace) -> None:
+    from compilefarm.core.signatures import new_signing_key
+
+    key = new_signing_key()
+    write_secret(arguments.file, content=key.pem())
+    print(key.public.text)
+
+
+def _show_public(arguments: argparse.Namespace) -> None:
+    from compilefarm.core.signatures import read_signing_key
+
+    print(read_signing_key(arguments.file.read_bytes()).public.text)
+
+
+def write_secret(path: Path, *, content: bytes) -> None:
+    """Writes a new file that only this user may read.
+
+    Raises:
+        OSError: it cannot be written, or is there already.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)

@@ -1,0 +1,103 @@
+"""Signatures of artifacts: who has the private key says that the farm made the artifact, for that key of a job.
+
+What is signed is a line of text and the manifest, serialized without its signature. The fields of a message are
+serialized in the order of their numbers, those that a release does not know after those that it knows: as long as new
+fields get higher numbers than the old ones, all releases of protobuf and of Compilefarm see the same bytes. All that a
+manifest says is signed: the key and its parts, digests and sizes of the blobs, guards, environment, format, namespace.
+
+Needs the package `cryptography`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from compilefarm.core.errors import UntrustedArtifact
+from compilefarm.core.public_keys import PublicKey
+from compilefarm.v1.manifest_pb2 import Manifest, Signature
+
+# A signature of this key for anything else is none of a manifest.
+_TITLE = b"compilefarm manifest v1\n"
+
+
+class SigningKey:
+    """The private half of a key. It does not show.
+
+    Attributes:
+        public: the public half.
+    """
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self._private = private
+        self.public = PublicKey(private.public_key().public_bytes_raw())
+
+    def sign(self, manifest: Manifest) -> Manifest:
+        """A copy of a manifest, signed."""
+        signed = Manifest()
+        signed.CopyFrom(manifest)
+        value = self._private.sign(signed_content(manifest))
+        signed.signature.CopyFrom(Signature(key_id=self.public.key_id, value=value))
+        return signed
+
+    def pem(self) -> bytes:
+        """What is kept in a file: PKCS #8 in PEM."""
+        return self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def new_signing_key() -> SigningKey:
+    """A new key."""
+    return SigningKey(Ed25519PrivateKey.generate())
+
+
+def read_signing_key(pem: bytes) -> SigningKey:
+    """The key that a file holds.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    try:
+        private = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"it is no private key in PEM without a password ({error})") from None
+    if not isinstance(private, Ed25519PrivateKey):
+        raise ValueError("it is a key of another kind than ed25519")
+    return SigningKey(private)
+
+
+def check_signature(manifest: Manifest, *, trusted: Sequence[PublicKey]) -> None:
+    """Passes if somebody who is trusted has signed a manifest.
+
+    Raises:
+        UntrustedArtifact: nobody has.
+    """
+    if not manifest.HasField("signature"):
+        raise UntrustedArtifact("the artifact is not signed: the farm has to `serve --signing-key`")
+    key_id = manifest.signature.key_id
+    key = next((key for key in trusted if key.key_id == key_id), None)
+    if key is None:
+        raise UntrustedArtifact(
+            f"the artifact is signed by key {key_id[:16]!r}, and trusted are {', '.join(key.key_id for key in trusted)}"
+        )
+    try:
+        Ed25519PublicKey.from_public_bytes(key.content).verify(manifest.signature.value, signed_content(manifest))
+    except InvalidSignature:
+        raise UntrustedArtifact(
+            f"the signature of the artifact does not fit: it was changed after {key_id} had signed it"
+        ) from None
+
+
+def signed_content(manifest: Manifest) -> bytes:
+    """What a signature of a manifest covers."""
+    unsigned = Manifest()
+    unsigned.CopyFrom(manifest)
+    unsigned.ClearField("signature")
+    return _TITLE + unsigned.SerializeToString(deterministic=True)

@@ -1,0 +1,105 @@
+"""Asks who calls, and lets in who may."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from compilefarm.core.errors import InvalidRequest, NotAllowed, NotAuthenticated
+from compilefarm.core.metadata import BEARER, LONGEST_TENANT, TENANT_KEY, TOKEN_KEY
+from compilefarm.service.callers import Caller
+from compilefarm.service.directory import Directory
+from compilefarm.service.grpc_types import Context
+from compilefarm.service.roles import find_needed_role
+from compilefarm.service.watched import Watched
+
+log = logging.getLogger(__name__)
+
+
+class Door(Protocol):
+    """Who may come in."""
+
+    def admit(self, context: Context, *, method: str) -> Caller:
+        """Who makes a call, if they may.
+
+        Args:
+            context: of the call.
+            method: that is called, as "/package.Service/Method".
+
+        Raises:
+            NotAuthenticated: they have to say who they are.
+            NotAllowed: they may not.
+            InvalidRequest: what they say of themselves cannot be.
+        """
+
+
+class OpenDoor:
+    """Lets everybody in, to do anything. Whom a call is for is believed as told: it decides shares, not rights."""
+
+    def admit(self, context: Context, *, method: str) -> Caller:
+        del method
+        tenant = _metadata(context).get(TENANT_KEY, "")
+        if len(tenant) > LONGEST_TENANT:
+            raise InvalidRequest(f"{TENANT_KEY} has {len(tenant)} characters: at most {LONGEST_TENANT} are allowed")
+        return Caller(tenant=tenant)
+
+
+class GuardedDoor:
+    """Lets in those that are listed, to do what their roles allow. Whom a call is for is what the list says.
+
+    Args:
+        directory: the list.
+    """
+
+    def __init__(self, directory: Watched[Directory]) -> None:
+        self._directory = directory
+
+    def admit(self, context: Context, *, method: str) -> Caller:
+        try:
+            caller = self._identify(context)
+            role = find_needed_role(method)
+            if role is None:
+                raise NotAllowed(f"{method} is open to nobody")
+            caller.require(role, what=method.rpartition("/")[2])
+        except NotAllowed as error:
+            log.info("%s is refused to %s: %s", method, context.peer(), error)
+            raise
+        return caller
+
+    def _identify(self, context: Context) -> Caller:
+        directory = self._directory.current()
+        shown = _metadata(context).get(TOKEN_KEY)
+        if shown is not None:
+            caller = directory.find_by_token(shown.removeprefix(BEARER))
+            if caller is None:
+                raise NotAuthenticated(
+                    "this farm does not know the token: it was replaced, or is that of another farm; ask whoever runs "
+                    "the farm for a new one"
+                )
+            return caller
+        names = _certified_names(context)
+        if not names:
+            raise NotAuthenticated(
+                "this farm asks who calls: set COMPILEFARM_TOKEN_FILE or COMPILEFARM_TOKEN to a token that whoever "
+                "runs the farm gave you"
+            )
+        caller = directory.find_by_certificate(names)
+        if caller is None:
+            raise NotAuthenticated(
+                f"this farm lists no caller whose certificate is for {', '.join(names)}: ask whoever runs the farm"
+            )
+        return caller
+
+
+def _metadata(context: Context) -> Mapping[str, str]:
+    return {name: str(value) for name, value in context.invocation_metadata() or ()}
+
+
+def _certified_names(context: Context) -> Sequence[str]:
+    """Names in the certificate of the caller, which gRPC has verified; the common name only where there are no others
+    (RFC 6125, 6.4.4).
+    """
+    shown = context.auth_context()
+    names = shown.get("x509_subject_alternative_name") or shown.get("x509_common_name") or []
+    return [name.decode(errors="replace") for name in names]

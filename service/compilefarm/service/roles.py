@@ -1,0 +1,50 @@
+"""What callers may do."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Role(IntEnum):
+    """What a caller may do. Each may do what those before it may."""
+
+    READ = 1
+    """Look artifacts up, fetch them, ask for the state of the farm, and report what became of graphs."""
+    COMPILE = 2
+    """Have graphs compiled, and send the tensors that they hold."""
+    PREWARM = 3
+    """Have graphs compiled that nobody waits for."""
+    ADMIN = 4
+    """See everybody's jobs, cancel them, and drain the farm."""
+
+    @property
+    def word(self) -> str:
+        """How it is written in files and messages."""
+        return self.name.lower()
+
+
+_NEEDED = {
+    "/compilefarm.v1.CompileService/Lookup": Role.READ,
+    "/compilefarm.v1.CompileService/Compile": Role.COMPILE,
+    "/compilefarm.v1.CompileService/Report": Role.READ,
+    "/compilefarm.v1.BlobService/FindMissing": Role.READ,
+    "/compilefarm.v1.BlobService/Read": Role.READ,
+    "/compilefarm.v1.BlobService/Write": Role.COMPILE,
+    "/compilefarm.v1.AdminService/Status": Role.READ,
+    "/compilefarm.v1.AdminService/Inspect": Role.READ,
+    "/compilefarm.v1.AdminService/ListWorkers": Role.READ,
+    "/compilefarm.v1.AdminService/ListJobs": Role.ADMIN,
+    "/compilefarm.v1.AdminService/CancelJob": Role.ADMIN,
+    "/compilefarm.v1.AdminService/RetryJob": Role.ADMIN,
+    "/compilefarm.v1.AdminService/Drain": Role.ADMIN,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Role.READ,
+}
+
+
+def find_needed_role(method: str) -> Role | None:
+    """The least role that may call a method; None if that was never decided: then nobody may.
+
+    Args:
+        method: its path, as "/package.Service/Method".
+    """
+    return _NEEDED.get(method)

@@ -1,0 +1,80 @@
+"""Files that are read again when they change, so that nothing has to be started anew for a new token or certificate."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from compilefarm.service.config import CannotStart
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Watched(Generic[T]):
+    """What some files say. Threads may share it.
+
+    Args:
+        paths: the files.
+        read: makes sense of them; raises CannotStart, with the file and what is wrong in it, if there is none.
+
+    Raises:
+        CannotStart: there is none.
+    """
+
+    def __init__(self, paths: Sequence[str], *, read: Callable[[], T]) -> None:
+        self._paths = paths
+        self._read = read
+        self._lock = threading.Lock()
+        self._seen = self._marks()
+        self._value = read()
+
+    def current(self) -> T:
+        """What they say now. If that makes no sense, what they said before, and a line in the log."""
+        with self._lock:
+            marks = self._marks()
+            if marks != self._seen:
+                self._seen = marks
+                self._read_again()
+            return self._value
+
+    def _read_again(self) -> None:
+        try:
+            self._value = self._read()
+        except CannotStart as error:
+            log.error("%s; the change is ignored, and what was read before holds", error)
+        else:
+            log.info("%s changed, and was read again", ", ".join(self._paths))
+
+    def _marks(self) -> list[tuple[int, int, int] | None]:
+        return [_mark(path) for path in self._paths]
+
+
+def read_file(path: str, *, what: str) -> bytes:
+    """The content of a file.
+
+    Args:
+        path: where it is.
+        what: it is, for the message.
+
+    Raises:
+        CannotStart: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise CannotStart(f"{what} {path} cannot be read: {error.strerror or error}") from error
+
+
+def _mark(path: str) -> tuple[int, int, int] | None:
+    """Another one for every change of a file; None if it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size

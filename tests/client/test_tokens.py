@@ -1,0 +1,137 @@
+"""A client that has to say who it is, against a real gateway that asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from compilefarm.client.config import ClientConfig
+from compilefarm.client.connection import Connection
+from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime
+from compilefarm.client.trust import Trust
+from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import NotAllowed, NotAuthenticated
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.testing import serving_in_thread
+from compilefarm.v1.blob_service_pb2 import FindMissingRequest, WriteRequest
+
+DIGEST = "ab" * 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskingFarm:
+    """A farm that asks who calls, and the token that it knows."""
+
+    address: str
+    auth_file: Path
+    token_file: Path
+
+    def use(self, token: str, *, role: str = "read") -> None:
+        """Has the farm know this token and no other, and the clients show it."""
+        self.auth_file.write_text(
+            f'[[callers]]\nname = "a"\nrole = "{role}"\ntokens = ["sha256:{digest_of(token.encode())}"]\n'
+        )
+        self.token_file.write_text(f"{token}\n")
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Iterator[AskingFarm]:
+    auth_file, token_file = tmp_path / "callers.toml", tmp_path / "token"
+    AskingFarm(address="", auth_file=auth_file, token_file=token_file).use("first")
+    with serving_in_thread(config=GatewayConfig(listen="127.0.0.1:0", auth_file=str(auth_file))) as address:
+        yield AskingFarm(address=address, auth_file=auth_file, token_file=token_file)
+
+
+def connect(address: str, trust: Trust) -> Connection:
+    return Connection(ClientConfig(address=address, trust=trust), clock=FakeClock())
+
+
+def missing(connection: Connection) -> list[str]:
+    with connection.calls():
+        return list(connection.line().blobs.FindMissing(FindMissingRequest(digests=[DIGEST])).digests)
+
+
+def test_a_token_lets_in(asking: AskingFarm) -> None:
+    connection = connect(asking.address, Trust(token="first"))
+    assert missing(connection) == [DIGEST]
+    connection.close()
+
+
+def test_a_token_in_a_file_may_be_replaced_while_a_line_is_open(asking: AskingFarm) -> None:
+    connection = connect(asking.address, Trust(token_file=str(asking.token_file)))
+    assert missing(connection) == [DIGEST]
+    line = connection.line()
+    asking.use("second-token")
+    assert missing(connection) == [DIGEST]
+    assert connection.line() is line
+    connection.close()
+
+
+def test_a_role_that_is_too_small_is_said_at_the_call(asking: AskingFarm) -> None:
+    connection = connect(asking.address, Trust(token="first"))
+    with pytest.raises(NotAllowed, match="caller 'a' has role 'read', and Write needs 'compile'"), connection.calls():
+        connection.line().blobs.Write(iter([WriteRequest(digest=DIGEST, chunk=b"x")]))
+    connection.close()
+
+
+@pytest.mark.parametrize("on_miss", ["wait", "local", "error"])
+@pytest.mark.parametrize(("token", "remedy"), [("", "set COMPILEFARM_TOKEN"), ("wrong", "does not know the token")])
+def test_a_refused_caller_is_told_by_an_exception(
+    token: str, remedy: str, on_miss: str, asking: AskingFarm, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = FakeRuntime()
+    farm = Farm(
+        asking.address,
+        token=token,
+        on_miss=on_miss,  # type: ignore[arg-type]
+        surroundings=Surroundings(runtime=runtime),
+    )
+    with pytest.raises(NotAuthenticated, match=remedy):
+        farm.backend(FakeGraphModule(), [])
+    assert runtime.local_compiles == 0
+    assert "wrong" not in caplog.text
+    farm.close()
+
+
+@pytest.mark.parametrize("content", [None, "", "two words", b"\xff"])
+def test_a_token_file_that_holds_no_token_is_named(
+    content: str | bytes | None, asking: AskingFarm, tmp_path: Path
+) -> None:
+    asking.token_file.unlink()
+    if content is not None:
+        asking.token_file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    farm = Farm(asking.address, token_file=str(asking.token_file), surroundings=Surroundings(runtime=FakeRuntime()))
+    with pytest.raises(NotAuthenticated, match=str(asking.token_file)):
+        farm.backend(FakeGraphModule(), [])
+    farm.close()
+
+
+def test_a_token_file_that_vanishes_while_a_line_is_open_is_named(asking: AskingFarm) -> None:
+    farm = Farm(asking.address, token_file=str(asking.token_file), surroundings=Surroundings(runtime=FakeRuntime()))
+    farm._connection.line()
+    asking.token_file.unlink()
+    # Encoding, waiting and reporting meet a line that is there.
+    with pytest.raises(NotAuthenticated, match="cannot be read"):
+        farm.backend(FakeGraphModule(), [])
+    farm.close()
+
+
+def test_the_token_of_the_environment_is_used_unless_one_is_given(
+    asking: AskingFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPILEFARM_TOKEN_FILE", str(asking.token_file))
+    farm = Farm(asking.address)
+    assert farm._connection.line()
+    farm.close()
+    with pytest.raises(NotAuthenticated):
+        Farm(asking.address, token="other")._connection.line()
+
+
+def test_a_token_does_not_show() -> None:
+    config = ClientConfig(address="farm:7077", trust=Trust(token="s3cret"))
+    assert "s3cret" not in repr(config)
+    assert "s3cret" not in repr(vars(Farm("farm:7077", token="s3cret")))

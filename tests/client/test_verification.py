@@ -1,0 +1,121 @@
+"""Pods that believe nobody but their farm."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from compilefarm.client.config import ConfigurationError
+from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.core.signatures import SigningKey, new_signing_key
+from compilefarm.v1.manifest_pb2 import Manifest
+
+KEY = new_signing_key()
+
+
+class Pod:
+    """A pod that trusts KEY, and a farm whose reads are counted."""
+
+    def __init__(self, address: str, servicer: FarmServicer, trusted: list[SigningKey]) -> None:
+        self.runtime = FakeRuntime()
+        self.servicer = servicer
+        self.reads = 0
+        servicer.on_read = self._count
+        self.farm = Farm(
+            address,
+            trusted_keys=[key.public.text for key in trusted],
+            surroundings=Surroundings(runtime=self.runtime),
+        )
+
+    def _count(self, content: bytes, offset_bytes: int) -> Iterator[bytes]:
+        self.reads += 1
+        yield content[offset_bytes:]
+
+    def run(self) -> str:
+        """Where the program comes from."""
+        return str(self.farm.backend(FakeGraphModule(), [])(1)[0])
+
+
+@pytest.fixture
+def pod() -> Iterator[Callable[..., Pod]]:
+    servicer, pods = FarmServicer(), []
+    with serving(servicer) as address:
+
+        def start(*trusted: SigningKey) -> Pod:
+            pods.append(Pod(address, servicer, list(trusted)))
+            return pods[-1]
+
+        yield start
+        for each in pods:
+            each.farm.close()
+
+
+def test_what_the_farm_has_signed_is_loaded(pod: Callable[..., Pod]) -> None:
+    new = new_signing_key()
+    trusting = pod(KEY, new)
+    for key in (KEY, new):
+        trusting.servicer.sign = key.sign
+        assert trusting.run() == "farm"
+
+
+def changed(manifest: Manifest) -> Manifest:
+    signed = KEY.sign(manifest)
+    signed.program.size_bytes += 1
+    return signed
+
+
+def of_another_graph(manifest: Manifest) -> Manifest:
+    manifest.key = manifest.key[:-1] + ("0" if manifest.key[-1] != "0" else "1")
+    return KEY.sign(manifest)
+
+
+@pytest.mark.parametrize(
+    ("sign", "words"),
+    [
+        (lambda manifest: manifest, "the artifact is not signed"),
+        (new_signing_key().sign, f"and trusted are {KEY.public.key_id}"),
+        (changed, "it was changed after"),
+        (of_another_graph, "the farm answered with the artifact of another graph"),
+    ],
+    ids=["unsigned", "foreign", "changed", "another graph"],
+)
+def test_nothing_else_is_so_much_as_fetched(
+    sign: Callable[[Manifest], Manifest],
+    words: str,
+    pod: Callable[..., Pod],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trusting = pod(KEY)
+    trusting.servicer.sign = sign
+    assert trusting.run() == "local"
+    assert trusting.reads == 0
+    (line,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "[untrusted_artifact]" in line
+    assert words in line
+
+
+def test_a_pod_without_keys_believes_its_farm(pod: Callable[..., Pod]) -> None:
+    trusting = pod()
+    assert trusting.run() == "farm"
+    trusting.servicer.sign = new_signing_key().sign
+    assert trusting.run() == "farm"
+
+
+def test_the_keys_of_the_environment_hold_for_every_farm(
+    pod: Callable[..., Pod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPILEFARM_TRUSTED_KEYS", f"{new_signing_key().public.text}, {KEY.public.text}")
+    farm = Farm("farm:7077")
+    assert farm._config.trust.trusted_keys[1] == KEY.public
+
+
+def test_keys_without_what_checks_them_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "compilefarm.client.trust.find_spec", lambda name: None if name == "cryptography" else find_spec(name)
+    )
+    with pytest.raises(ConfigurationError, match=r"pip install 'compilefarm\[signing\]'"):
+        Farm("farm:7077", trusted_keys=[KEY.public.text])
