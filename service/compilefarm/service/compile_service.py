@@ -26,6 +26,15 @@ class CompileService(CompileServiceServicer):
     async def Lookup(self, request: wire.LookupRequest, _context: Context) -> wire.LookupResponse:
         return wire.LookupResponse(manifest=await self._broker.lookup(request.job))
 
+    async def Plan(self, request: wire.PlanRequest, _context: Context) -> wire.PlanResponse:
+        plan = await self._broker.plan(request.job)
+        return wire.PlanResponse(
+            key=plan.key.text,
+            prospect=plan.prospect,
+            problem=plan.problem,
+            compile_seconds=plan.compile_seconds,
+        )
+
     async def Compile(self, request: wire.CompileRequest, context: Context) -> AsyncIterator[wire.CompileResponse]:
         priority = read_priority(request.priority)
         async with aclosing(self._broker.compile(request.job, caller=caller_of(context), priority=priority)) as events:

@@ -240,6 +240,11 @@ class Flights:
         if self.closed:
             raise Draining("the service is going down and takes no more requests; ask again when it is back")
 
+    def is_working(self, key: str) -> bool:
+        """Whether the job of a key waits or is being done."""
+        flight = self._boarding.get(key)
+        return flight is not None and bool(flight.stages) and not flight.landed
+
     def working(self) -> list[Flight]:
         """Those whose job waits or is being done, in the order in which they left."""
         return [flight for flight in self._boarding.values() if flight.stages and not flight.landed]
