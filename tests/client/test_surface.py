@@ -27,6 +27,8 @@ def test_public_names() -> None:
         "on_miss",
         "priority",
         "tenant",
+        "record",
+        "record_tensors",
         "timeout_seconds",
         "connect_timeout_seconds",
         "on_progress",

@@ -17,13 +17,15 @@ ON_MISS = "COMPILEFARM_ON_MISS"
 TIMEOUT_SECONDS = "COMPILEFARM_TIMEOUT_SECONDS"
 PRIORITY = "COMPILEFARM_PRIORITY"
 TENANT = "COMPILEFARM_TENANT"
+RECORD = "COMPILEFARM_RECORD"
+RECORD_TENSORS = "COMPILEFARM_RECORD_TENSORS"
 DEFAULT_ON_MISS: OnMiss = "wait"
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_PRIORITY: Priority = "interactive"
 DEFAULT_TENANT = ""
 DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
 
-_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT)
+_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT, RECORD, RECORD_TENSORS)
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
 # (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
 _FROM_KUBERNETES = re.compile(
@@ -49,6 +51,8 @@ class ClientConfig:
             those; "prewarm": they may be wanted later, make room for interactive ones, and are done although this
             client goes away.
         tenant: for whom graphs are compiled, such as a team; the farm shares its workers evenly among tenants.
+        record: folder in which every request is recorded; empty: nowhere.
+        record_tensors: whether a recording holds the tensors that graphs hold.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take.
         retry_connect_seconds: how long an address at which nobody answered is left alone.
@@ -58,6 +62,8 @@ class ClientConfig:
     on_miss: OnMiss = DEFAULT_ON_MISS
     priority: Priority = DEFAULT_PRIORITY
     tenant: str = DEFAULT_TENANT
+    record: str = ""
+    record_tensors: bool = True
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS
     retry_connect_seconds: float = 30.0
@@ -108,8 +114,17 @@ def read_config(environ: Mapping[str, str]) -> ClientConfig:
         on_miss=environ.get(ON_MISS, DEFAULT_ON_MISS),  # type: ignore[arg-type]  # checked when it is made
         priority=environ.get(PRIORITY, DEFAULT_PRIORITY),  # type: ignore[arg-type]  # likewise
         tenant=environ.get(TENANT, DEFAULT_TENANT),
+        record=environ.get(RECORD, ""),
+        record_tensors=_yes_or_no(environ, RECORD_TENSORS, otherwise=True),
         timeout_seconds=_seconds(environ),
     )
+
+
+def _yes_or_no(environ: Mapping[str, str], name: str, *, otherwise: bool) -> bool:
+    text = environ.get(name)
+    if text not in (None, "yes", "no"):
+        raise ConfigurationError(f"{name} is {text!r}: use yes or no")
+    return otherwise if text is None else text == "yes"
 
 
 def _seconds(environ: Mapping[str, str]) -> float:

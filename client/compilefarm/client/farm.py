@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from compilefarm.client.announcements import announce, announce_defect
@@ -25,7 +26,8 @@ from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
 from compilefarm.client.outputs import first_of, passing_held, returning_tuple, returns_one_value
 from compilefarm.client.records import PROCESS_LEDGER, Entry, Ledger, Outcome
 from compilefarm.client.reports import Reporter
-from compilefarm.client.runtime import Options, Program, Runtime, TorchRuntime, merge_options
+from compilefarm.client.runtime import Asked, Encoded, Options, Program, Runtime, TorchRuntime, merge_options
+from compilefarm.client.tape import open_tape
 from compilefarm.core.artifacts import compile_seconds_of
 from compilefarm.core.errors import FarmError, NotAllowed, NotStored
 from compilefarm.graph.bypass import Bypass
@@ -62,6 +64,9 @@ class Farm:
         priority: how urgent compiles are to the farm: "interactive", "background" after those, or "prewarm", which make
             room for interactive ones and are done although this process goes away.
         tenant: for whom graphs are compiled, such as a team: the farm shares its workers evenly among tenants.
+        record: a folder in which every request is recorded, for `compilefarm prewarm`; other processes may record there
+            too.
+        record_tensors: whether the recording holds the small tensors that graphs hold.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
         on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
@@ -70,6 +75,7 @@ class Farm:
 
     Raises:
         ConfigurationError: an argument cannot be used, or there is no address.
+        UnusableRecording: nothing can be recorded in that folder.
     """
 
     def __init__(
@@ -79,6 +85,8 @@ class Farm:
         on_miss: OnMiss = DEFAULT_ON_MISS,
         priority: Priority = DEFAULT_PRIORITY,
         tenant: str = DEFAULT_TENANT,
+        record: str | Path | None = None,
+        record_tensors: bool = True,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
         on_progress: OnProgress = _ignore_progress,
@@ -89,6 +97,8 @@ class Farm:
             on_miss=on_miss,
             priority=priority,
             tenant=tenant,
+            record=str(record or ""),
+            record_tensors=record_tensors,
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
         )
@@ -96,6 +106,7 @@ class Farm:
         self._around = surroundings or Surroundings()
         self._connection = Connection(self._config, clock=self._around.clock, open_channel=self._around.open_channel)
         self._reporter = Reporter(self._connection)
+        self._tape = open_tape(self._config)
 
     def backend(
         self,
@@ -119,9 +130,9 @@ class Farm:
             NotAllowed: the farm refuses this caller.
             FarmError, Bypass, CompileFailed: with on_miss="error", the farm has no artifact.
         """
-        merged = merge_options(mode=mode, options=options)
+        asked = Asked(mode=mode, options=options or {})
         self._around.runtime.fix_floats(graph_module)
-        return self._obtain(graph_module, example_inputs, options=merged, name=name)
+        return self._obtain(graph_module, example_inputs, asked=asked, name=name)
 
     def compile(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options | None = None) -> Program:
         """Compiles a graph that was captured by other means, such as torch.fx.symbolic_trace.
@@ -133,27 +144,29 @@ class Farm:
         Raises:
             As `backend`.
         """
-        merged = merge_options(mode=None, options=options)
+        asked = Asked(options=options or {})
         if returns_one_value(graph_module):
-            return first_of(self._obtain(returning_tuple(graph_module), example_inputs, options=merged, name=""))
-        return self._obtain(graph_module, example_inputs, options=merged, name="")
+            return first_of(self._obtain(returning_tuple(graph_module), example_inputs, asked=asked, name=""))
+        return self._obtain(graph_module, example_inputs, asked=asked, name="")
 
     def close(self) -> None:
         """Ends the connection. What was compiled stays usable; a later graph connects again."""
         self._connection.close()
 
-    def _obtain(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, name: str) -> Program:
+    def _obtain(self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, name: str) -> Program:
         entry = self._around.ledger.open(name=name, nodes=len(graph_module.graph.nodes), clock=self._around.clock)
         try:
-            return self._from_farm_or_here(graph_module, example_inputs, options=options, entry=entry)
+            return self._from_farm_or_here(graph_module, example_inputs, asked=asked, entry=entry)
         finally:
             self._reporter.report(entry.record)
 
     def _from_farm_or_here(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, entry: Entry
+        self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, entry: Entry
     ) -> Program:
+        options = merge_options(mode=asked.mode, options=asked.options)
         try:
-            return self._from_farm(graph_module, example_inputs, options=options, entry=entry)
+            encoded = self._encode(graph_module, example_inputs, asked=asked, options=options, entry=entry)
+            return self._from_farm(encoded, entry=entry)
         except NotAllowed as error:
             entry.close(None, reason=error.reason, message=str(error))
             raise
@@ -171,12 +184,22 @@ class Farm:
         with entry.phase("local"):
             return self._around.runtime.compile_locally(graph_module, example_inputs, options=options)
 
-    def _from_farm(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, entry: Entry
-    ) -> Program:
-        around = self._around
+    def _encode(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, options: Options, entry: Entry
+    ) -> Encoded:
+        runtime = self._around.runtime
         with entry.phase("encode"):
-            encoded = around.runtime.encode(graph_module, example_inputs, options=options)
+            try:
+                encoded = runtime.encode(graph_module, example_inputs, options=options)
+            except Bypass as bypass:
+                self._tape.note_bypass(bypass, record=entry.record)
+                raise
+            arguments = runtime.describe_call(mode=asked.mode, options=asked.options)
+            self._tape.note_request(encoded, arguments=arguments, record=entry.record)
+        return encoded
+
+    def _from_farm(self, encoded: Encoded, *, entry: Entry) -> Program:
+        around = self._around
         exchange = Exchange(
             encoded,
             connection=self._connection,

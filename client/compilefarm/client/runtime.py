@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from compilefarm.core.errors import IncompatibleArtifact
@@ -10,9 +11,23 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.request_file_pb2 import CompileArguments
 
 Program = Callable[..., Any]
 Options = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What torch.compile was called with.
+
+    Attributes:
+        mode: mode=.
+        options: options=.
+    """
+
+    mode: str | None = None
+    options: Options = field(default_factory=dict)
 
 
 class Encoded(Protocol):
@@ -51,6 +66,9 @@ class Runtime(Protocol):
         Raises:
             Bypass: it cannot be said faithfully.
         """
+
+    def describe_call(self, *, mode: str | None, options: Options) -> CompileArguments:
+        """How torch.compile was called, for a graph that was encoded; `options` are without those of the mode."""
 
     def preload(self) -> None:
         """Imports what loading needs."""
@@ -95,6 +113,11 @@ class TorchRuntime:
         if encoded.symbols and not are_watched(encoded.symbols):
             raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
         return encoded
+
+    def describe_call(self, *, mode: str | None, options: Options) -> CompileArguments:
+        from compilefarm.graph.options import capture_arguments
+
+        return capture_arguments(mode=mode, user_options=options)
 
     def preload(self) -> None:
         from compilefarm.artifact.load import preload

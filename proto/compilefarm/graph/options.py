@@ -125,7 +125,9 @@ def describe_modes() -> list[Mode]:
 
 
 def _said(options: Mapping[str, object]) -> list[NamedValue]:
-    return [_encode(name, options[name]) for name in sorted(options) if not name.startswith(_WITHOUT_EFFECT)]
+    # What a request refuses, or cannot say, is at its default in one that could be made.
+    names = (name for name in sorted(options) if not name.startswith((*_WITHOUT_EFFECT, *_REFUSED)))
+    return [_encode(name, options[name]) for name in names if _is_literal(options[name])]
 
 
 def _defaults_of(config: ModuleType) -> list[NamedValue]:
