@@ -23,6 +23,7 @@ _COMMANDS = {
     "drain": ("compilefarm.cli.drain", "have a farm finish its jobs and take no more"),
     "inspect": ("compilefarm.cli.inspect", "describe what a farm has stored under a key"),
     "doctor": ("compilefarm.cli.doctor", "check this machine, a store and a farm, and say what to do"),
+    "prewarm": ("compilefarm.cli.prewarm", "have a farm compile what a workload asked for, before its pods start"),
     "gc": ("compilefarm.cli.gc", "take out of a store what nobody needs"),
     "explain": ("compilefarm.cli.explain", "show a saved request, or what tells two of them apart"),
 }

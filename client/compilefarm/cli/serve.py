@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from compilefarm.cli.numbers import not_negative as _not_negative
+from compilefarm.cli.numbers import positive as _positive
 from compilefarm.cli.sizes import size
 from compilefarm.core.errors import FarmError
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, WorkerPool
@@ -267,17 +269,3 @@ def _worker(text: str) -> tuple[str, str]:
         raise argparse.ArgumentTypeError(f"{python!r}, the interpreter of {name}, is no program")
     # A relative path would mean something else in the folder of a child.
     return name, os.path.abspath(python) if os.path.dirname(python) else python
-
-
-def _positive(text: str) -> int:
-    return _at_least(1, text)
-
-
-def _not_negative(text: str) -> int:
-    return _at_least(0, text)
-
-
-def _at_least(least: int, text: str) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-    return int(text)

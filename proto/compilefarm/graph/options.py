@@ -103,8 +103,10 @@ def capture_arguments(*, mode: str | None, user_options: Mapping[str, object]) -
         user_options: its options, without those that the mode stands for.
     """
     named = {name.replace("-", "_"): value for name, value in user_options.items()}
+    mode = "" if mode in (None, "default") else mode
     return CompileArguments(
-        mode="" if mode in (None, "default") else mode,
+        mode=mode,
+        mode_settings=sorted(torch._inductor.list_mode_options(mode)) if mode else (),
         options=_said(named),
         settings_from_variables=any(map(settings.heeds_environment, (_INDUCTOR, _FUNCTORCH))),
     )

@@ -62,6 +62,7 @@ class CompileArguments(google.protobuf.message.Message):
     MODE_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
     SETTINGS_FROM_VARIABLES_FIELD_NUMBER: builtins.int
+    MODE_SETTINGS_FIELD_NUMBER: builtins.int
     mode: builtins.str
     """mode=; empty if it was not given."""
     settings_from_variables: builtins.bool
@@ -72,14 +73,19 @@ class CompileArguments(google.protobuf.message.Message):
     def options(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[compilefarm.v1.graph_pb2.NamedValue]:
         """The Inductor options of options=, sorted by name, as far as they can change a result."""
 
+    @property
+    def mode_settings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the settings of torch._inductor.config that the mode stood for in the release that made the request."""
+
     def __init__(
         self,
         *,
         mode: builtins.str = ...,
         options: collections.abc.Iterable[compilefarm.v1.graph_pb2.NamedValue] | None = ...,
         settings_from_variables: builtins.bool = ...,
+        mode_settings: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["mode", b"mode", "options", b"options", "settings_from_variables", b"settings_from_variables"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["mode", b"mode", "mode_settings", b"mode_settings", "options", b"options", "settings_from_variables", b"settings_from_variables"]) -> None: ...
 
 global___CompileArguments = CompileArguments
 
