@@ -13,6 +13,7 @@ from compilefarm.cli.farm import add_address, connection
 from compilefarm.cli.numbers import percentage, positive
 from compilefarm.cli.plans import check_data, plan_data, report_data, show_check, show_plan, show_report
 from compilefarm.cli.progress import showing_progress
+from compilefarm.cli.traced_models import CannotTrace, add_model_arguments, trace_model
 from compilefarm.cli.words import console
 from compilefarm.client.config import TENANT
 from compilefarm.client.plans import Planner, coverage_of
@@ -31,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     def step(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
         sub = steps.add_parser(name, help=text, description=text)
-        sub.add_argument("recording", metavar="RECORDING", type=Path, help="the folder that COMPILEFARM_RECORD named")
         sub.add_argument(
             "--environment", metavar="NAME", help="say the requests for this environment (see compilefarm workers)"
         )
@@ -41,18 +41,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub.set_defaults(run_step=run)
         return sub
 
-    step("plan", _plan, "show what a farm has of a recording, would compile, and cannot serve; compiles nothing")
-    run_parser = step(
+    def of_recording(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
+        sub = step(name, run, text)
+        sub.add_argument("recording", metavar="RECORDING", type=Path, help="the folder that COMPILEFARM_RECORD named")
+        return sub
+
+    of_recording(
+        "plan", _plan, "show what a farm has of a recording, would compile, and cannot serve; compiles nothing"
+    )
+    run_parser = of_recording(
         "run", _run, "have a farm compile what it lacks; 0: all is served, 1: some is not; run it again to resume"
     )
-    run_parser.add_argument(
-        "--parallel",
-        type=positive,
-        default=DEFAULT_PARALLEL,
-        metavar="N",
-        help="requests at a time; default: %(default)s",
+    model = step(
+        "model", _model, "trace a model, without its weights and without a GPU, and do the same for its graphs"
     )
-    check = step("check", _check, "show how much of a recording a farm has stored; 0: enough, 1: too little")
+    add_model_arguments(model)
+    for parser_of_requests in (run_parser, model):
+        parser_of_requests.add_argument(
+            "--parallel",
+            type=positive,
+            default=DEFAULT_PARALLEL,
+            metavar="N",
+            help="requests at a time; default: %(default)s",
+        )
+    check = of_recording("check", _check, "show how much of a recording a farm has stored; 0: enough, 1: too little")
     check.add_argument(
         "--threshold",
         type=percentage,
@@ -67,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     step: _Run = arguments.run_step
     try:
         return step(arguments)
-    except (UnusableRecording, UnusableRequestFile) as error:
+    except (CannotTrace, UnusableRecording, UnusableRequestFile) as error:
         print(f"compilefarm prewarm: {error}", file=sys.stderr)
         return _ASKED_WRONGLY
 
@@ -84,10 +96,14 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    return prewarm(read_recording(arguments.recording), arguments)
+    return _prewarm(read_recording(arguments.recording), arguments)
 
 
-def prewarm(recording: Recording, arguments: argparse.Namespace) -> int:
+def _model(arguments: argparse.Namespace) -> int:
+    return _prewarm(trace_model(arguments), arguments)
+
+
+def _prewarm(recording: Recording, arguments: argparse.Namespace) -> int:
     """Has what is missing of a recording compiled, and shows how that goes. Returns the exit status."""
     with connection(arguments) as connected:
         plan = Planner(connected, environment=arguments.environment, mode=arguments.mode).plan(recording)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from compilefarm.client.announcements import announce, announce_defect
+from compilefarm.client.captures import Capture, recording_of
 from compilefarm.client.clock import Budget, Clock, SystemClock
 from compilefarm.client.config import (
     DEFAULT_CONNECT_TIMEOUT_SECONDS,
@@ -24,13 +25,20 @@ from compilefarm.client.config import (
 from compilefarm.client.connection import Connection, OpenChannel, open_channel
 from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
 from compilefarm.client.outputs import first_of, passing_held, returning_tuple, returns_one_value
+from compilefarm.client.plans import Planner
+from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming, Report
 from compilefarm.client.records import PROCESS_LEDGER, Entry, Ledger, Outcome
 from compilefarm.client.reports import Reporter
 from compilefarm.client.runtime import Asked, Encoded, Options, Program, Runtime, TorchRuntime, merge_options
 from compilefarm.client.tape import open_tape
 from compilefarm.core.artifacts import compile_seconds_of
 from compilefarm.core.errors import FarmError, NotAllowed, NotStored
+from compilefarm.core.recordings import read_recording
+from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass
+
+# As Farm.backend is called.
+Backend = Callable[..., Program]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +156,43 @@ class Farm:
         if returns_one_value(graph_module):
             return first_of(self._obtain(returning_tuple(graph_module), example_inputs, asked=asked, name=""))
         return self._obtain(graph_module, example_inputs, asked=asked, name="")
+
+    def prewarm(
+        self,
+        what: Callable[[Backend], object] | Iterable[Request] | str | Path,
+        *,
+        environment: str | None = None,
+        mode: str | None = None,
+        parallel: int = DEFAULT_PARALLEL,
+    ) -> Report:
+        """Has the farm compile graphs before anybody needs them, all at once and behind whoever waits for one.
+
+        Args:
+            what: a function that compiles and calls models with the backend that it is handed, such as
+                `lambda backend: torch.compile(model, backend=backend)(x)`; its graphs are noted, and run without being
+                compiled. Or requests, or the folder of a recording.
+            environment: name of the environment of the farm that they are said for; None: as they are.
+            mode: mode= of torch.compile that they are said for; None: as they are.
+            parallel: requests at a time.
+
+        Returns:
+            What became of each graph.
+
+        Raises:
+            UnusableRecording, UnusableRequestFile: the recording cannot be used.
+            FarmError: the farm cannot be asked.
+        """
+        if callable(what):
+            capture = Capture(self._around.runtime)
+            what(capture.backend)
+            recording = capture.recording()
+        else:
+            recording = read_recording(Path(what)) if isinstance(what, str | Path) else recording_of(what)
+        plan = Planner(self._connection, environment=environment, mode=mode).plan(recording)
+        prewarming = Prewarming(
+            self._connection, tenant=self._config.tenant, parallel=parallel, clock=self._around.clock
+        )
+        return prewarming.run(plan)
 
     def close(self) -> None:
         """Ends the connection. What was compiled stays usable; a later graph connects again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from compilefarm.core.errors import IncompatibleArtifact
 from compilefarm.graph.bypass import Bypass
@@ -12,6 +12,9 @@ from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.v1.request_file_pb2 import CompileArguments
+
+if TYPE_CHECKING:
+    from compilefarm.graph.encode import EnvironmentNeeds
 
 Program = Callable[..., Any]
 Options = Mapping[str, object]
@@ -103,16 +106,21 @@ class TorchRuntime:
         fix_floats(graph_module)
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
-        from compilefarm.artifact.environment import describe_environment
         from compilefarm.artifact.inductor.programs import compile_lock
         from compilefarm.graph.encode import encode_job
         from compilefarm.graph.tracing import are_watched
 
         with compile_lock():
-            encoded = encode_job(graph_module, example_inputs, options=options, environment=describe_environment)
+            encoded = encode_job(graph_module, example_inputs, options=options, environment=self.describe)
         if encoded.symbols and not are_watched(encoded.symbols):
             raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
         return encoded
+
+    def describe(self, needs: EnvironmentNeeds) -> Environment:
+        """This machine, as far as a graph needs it."""
+        from compilefarm.artifact.environment import describe_environment
+
+        return describe_environment(needs)
 
     def describe_call(self, *, mode: str | None, options: Options) -> CompileArguments:
         from compilefarm.graph.options import capture_arguments

@@ -65,7 +65,7 @@ def retarget(request: Request, *, target: Target, mode: str | None = None) -> Jo
     """
     job = Job()
     job.CopyFrom(request.job)
-    fits = not differences(wanted=job.environment, offered=target.environment)
+    fits = _fits(job.environment, target=target)
     if fits and mode is None:
         return job
     if not fits:
@@ -74,6 +74,12 @@ def retarget(request: Request, *, target: Target, mode: str | None = None) -> Jo
     options = _options(request, target=target, mode=mode)
     job.options.CopyFrom(options)
     return job
+
+
+def _fits(wanted: Environment, *, target: Target) -> bool:
+    # A request that was traced without a GPU has no facts of one, which would equal those of none.
+    has_device = target.environment.HasField("cuda") or not wanted.HasField("cuda")
+    return has_device and not differences(wanted=wanted, offered=target.environment)
 
 
 def _environment(recorded: Environment, *, target: Target) -> Environment:
@@ -168,7 +174,7 @@ def find_target(environment: Environment, targets: Iterable[Target]) -> Target:
     """
     targets = list(targets)
     for target in targets:
-        if not differences(wanted=environment, offered=target.environment):
+        if _fits(environment, target=target):
             return target
     names = ", ".join(target.name for target in targets) or "none"
     raise CannotBeSaid("no_worker", f"no worker compiles for {describe(environment)}; environments are {names}")
