@@ -24,13 +24,14 @@ def test_without_options_the_defaults_hold() -> None:
 def test_every_option_reaches_the_gateway() -> None:
     given = config(
         *("--listen", "[::]:1", "--insecure"),
-        *("--metrics-listen", "127.0.0.1:9100"),
+        *("--metrics-listen", "127.0.0.1:9100", "--record", "recording"),
         *("--queue-limit", "7", "--tenant-limit", "3", "--orphan-grace", "0"),
     )
     assert given == GatewayConfig(
         listen="[::]:1",
         metrics_listen="127.0.0.1:9100",
         insecure=True,
+        record="recording",
         max_queued_jobs=7,
         max_queued_jobs_of_tenant=3,
         orphan_seconds=0.0,

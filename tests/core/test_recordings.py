@@ -79,6 +79,21 @@ def test_tensors_are_kept_once_and_can_be_left_out(tmp_path: Path) -> None:
     assert content not in b"".join(files(tmp_path / "without").values())
 
 
+def test_tensors_of_some_graphs_may_be_left_out(tmp_path: Path) -> None:
+    (digest, _), (other, _) = TENSORS.items()
+    Recorder(tmp_path, tensors=False).note_request(request("torch.cos", digest), name="", position=0)
+    Recorder(tmp_path).note_request(request("torch.sin", other), name="", position=1)
+    first, second = read_recording(tmp_path).requests
+    assert (first.request.missing_digests(), second.request.missing_digests()) == ([digest], [])
+
+
+def test_what_a_request_calls_a_digest_is_not_followed(tmp_path: Path) -> None:
+    job = sample_job(constants=["../../secret"])
+    Recorder(tmp_path).note_request(Request(job=job), name="", position=0)
+    with pytest.raises(DamagedRecording, match="which is no digest"):
+        read_recording(tmp_path)
+
+
 def test_bypasses_are_noted_with_their_reason(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     for first in (3, 1, 2):

@@ -132,6 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="serve figures for Prometheus there, at /metrics; default: nowhere",
     )
+    option("--record", default="", metavar="DIR", help="record every request there, for `compilefarm prewarm`")
     option("--log-format", choices=tuple(FORMATTERS), default="text", help="of log lines; default: %(default)s")
     option("--insecure", action="store_true", help="listen beyond this host although callers are not authenticated")
 
@@ -158,6 +159,7 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
         listen=arguments.listen,
         metrics_listen=arguments.metrics_listen,
         insecure=arguments.insecure,
+        record=arguments.record,
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
         orphan_seconds=arguments.orphan_grace,

@@ -66,6 +66,8 @@ class Recorder:
             if self._tensors:
                 self._write_tensors(request)
             outline = self._read()
+            if request.missing_digests():
+                outline = replace(outline, holds_tensors=False)
             requests = {**outline.requests, file: _added(outline.requests.get(file), entry)}
             self._write(MANIFEST, outline_text(replace(outline, requests=requests)).encode())
 

@@ -89,7 +89,7 @@ class Outline:
     """What recording.json says.
 
     Attributes:
-        holds_tensors: whether the tensors that graphs hold are part of the recording.
+        holds_tensors: whether all tensors that graphs hold are part of the recording.
         requests: by file: "first", "count" and "name" beside the words of `words_of`.
         bypasses: graphs that were not sent.
     """
@@ -252,7 +252,12 @@ def _read_entry(
     if file_of(bare) != file:
         raise DamagedRecording(f"{path} holds another request than its name says: {_AGAIN}")
     _check_words(bare, entry, path=path)
-    digests = bare.missing_digests() if outline.holds_tensors else ()
+    digests = bare.missing_digests()
+    if not outline.holds_tensors and not all(
+        (folder / TENSORS / _checked_digest(digest)).exists() for digest in digests
+    ):
+        # Left out on purpose: whoever serves it has them, or says that it lacks them.
+        digests = []
     blobs = {digest: _read_tensor(folder, digest, known=tensors) for digest in digests}
     return RecordedRequest(
         request=Request(job=bare.job, blobs=blobs, arguments=bare.arguments),
@@ -277,10 +282,7 @@ def _check_words(request: Request, entry: Mapping[str, Any], *, path: Path) -> N
 def _read_tensor(folder: Path, digest: str, *, known: dict[str, bytes]) -> bytes:
     if digest in known:
         return known[digest]
-    # The request may come from a stranger, and what it calls a digest be a path.
-    if len(digest) != hashlib.sha256().digest_size * 2 or not digest.isalnum():
-        raise DamagedRecording(f"a request refers to the tensor {digest[:80]!a}, which is no digest: {_AGAIN}")
-    path = folder / TENSORS / digest
+    path = folder / TENSORS / _checked_digest(digest)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -291,6 +293,13 @@ def _read_tensor(folder: Path, digest: str, *, known: dict[str, bytes]) -> bytes
         raise DamagedRecording(f"{path} holds other bytes than its name says: {_AGAIN}")
     known[digest] = content
     return content
+
+
+def _checked_digest(digest: str) -> str:
+    # The request may come from a stranger, and what it calls a digest be a path.
+    if len(digest) != hashlib.sha256().digest_size * 2 or not digest.isalnum():
+        raise DamagedRecording(f"a request refers to the tensor {digest[:80]!a}, which is no digest: {_AGAIN}")
+    return digest
 
 
 def _settings(entries: Sequence[NamedValue]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of, compile_seconds_of
 from compilefarm.core.errors import NoMatchingWorker, NotStored, StoreUnavailable
@@ -75,6 +76,16 @@ class Plan:
 
 
 Event = Accepted | Progress | Finished
+
+
+class Answering(Protocol):
+    """What answers requests. Broker says what the methods do."""
+
+    async def lookup(self, job: Job) -> Manifest: ...
+
+    async def plan(self, job: Job) -> Plan: ...
+
+    def compile(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]: ...
 
 
 class Broker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from compilefarm.service.broker import Accepted, Broker, Event, Finished, Progress
+from compilefarm.service.broker import Accepted, Answering, Event, Finished, Progress
 from compilefarm.service.callers import caller_of
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.reports import Reports
@@ -19,7 +19,7 @@ from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
 class CompileService(CompileServiceServicer):
     """Adapts a broker, and what clients tell, to the wire."""
 
-    def __init__(self, broker: Broker, *, reports: Reports) -> None:
+    def __init__(self, broker: Answering, *, reports: Reports) -> None:
         self._broker = broker
         self._reports = reports
 

@@ -18,6 +18,7 @@ class GatewayConfig:
         listen: "host:port" to listen on; port 0 takes a free one.
         metrics_listen: "host:port" where Prometheus fetches figures; empty: nowhere.
         insecure: allows listening beyond loopback although nobody is asked who they are.
+        record: folder in which every request is recorded; empty: nowhere.
         max_queued_jobs: jobs that may wait for a worker; more are refused.
         max_queued_jobs_of_tenant: the same for those of one tenant, so that none takes all of the queue.
         orphan_seconds: how long a job goes on after the last one who waited for it went away; prewarm jobs do so to
@@ -33,6 +34,7 @@ class GatewayConfig:
     listen: str = "127.0.0.1:7077"
     metrics_listen: str = ""
     insecure: bool = False
+    record: str = ""
     max_queued_jobs: int = 1000
     max_queued_jobs_of_tenant: int = 500
     orphan_seconds: float = 60.0
