@@ -111,7 +111,12 @@ def run_lock(_: argparse.Namespace) -> int:
 
 
 def pytest(end: str, arguments: Sequence[str]) -> int:
-    return call([set_up(end) / "python", "-m", "pytest", *arguments])
+    # Tests of farms with workers of two releases of torch need both. One end does them; it does not wait for the other
+    # to be set up.
+    python = ROOT / ".venv-oldest" / "bin" / "python"
+    has_other = end == "newest" and python.exists()
+    surroundings = {**os.environ, "OTHER_TORCH_PYTHON": str(python) if has_other else ""}
+    return call([set_up(end) / "python", "-m", "pytest", *arguments], surroundings)
 
 
 def static() -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 import pytest
 
 from compilefarm.cli import serve
-from compilefarm.service.config import GatewayConfig
+from compilefarm.service.config import CannotStart, GatewayConfig
 
 
 def config(*arguments: str) -> GatewayConfig:
@@ -25,6 +26,7 @@ def test_every_option_reaches_the_gateway() -> None:
         *("--listen", "[::]:1", "--insecure"),
         *("--metrics-listen", "127.0.0.1:9100"),
         *("--auth", "a", "--tls-certificate", "b", "--tls-key", "c", "--tls-client-ca", "d"),
+        *("--metrics-listen", "127.0.0.1:9100", "--record", "recording"),
         *("--queue-limit", "7", "--tenant-limit", "3", "--orphan-grace", "0"),
     )
     assert given == GatewayConfig(
@@ -35,6 +37,7 @@ def test_every_option_reaches_the_gateway() -> None:
         tls_certificate="b",
         tls_key="c",
         tls_client_ca="d",
+        record="recording",
         max_queued_jobs=7,
         max_queued_jobs_of_tenant=3,
         orphan_seconds=0.0,
@@ -53,3 +56,25 @@ def test_a_queue_without_room_is_no_queue(option: str, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         config(option, "0")
     assert "'0' is not a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_workers_of_other_interpreters_have_names(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    given = parser.parse_args(["--worker", f"torch-2.11={sys.executable}", "--worker", f"b={sys.executable}"])
+    assert serve.interpreters(given) == dict.fromkeys(("default", "torch-2.11", "b"), sys.executable)
+    for wrong, words in (
+        (sys.executable, "does not begin with a name"),
+        (f"a b={sys.executable}", "does not begin with a name"),
+        ("a=/nowhere/python", "'/nowhere/python', the interpreter of a, is no program"),
+    ):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--worker", wrong])
+        assert words in capsys.readouterr().err
+
+
+def test_two_environments_of_one_name_are_refused() -> None:
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    with pytest.raises(CannotStart, match="two environments default"):
+        serve.interpreters(parser.parse_args(["--worker", f"default={sys.executable}"]))

@@ -22,7 +22,7 @@ print(sorted(heavy & set(sys.modules)), len(set(sys.modules) - before))
 
 def test_public_names() -> None:
     assert compilefarm.client.__all__ == ["Farm", "save_request", "stats"]
-    assert sorted(name for name in vars(Farm) if not name.startswith("_")) == ["backend", "close", "compile"]
+    assert sorted(name for name in vars(Farm) if not name.startswith("_")) == ["backend", "close", "compile", "prewarm"]
     assert list(inspect.signature(Farm).parameters) == [
         "address",
         "on_miss",
@@ -34,6 +34,8 @@ def test_public_names() -> None:
         "tls_certificate",
         "tls_key",
         "trusted_keys",
+        "record",
+        "record_tensors",
         "timeout_seconds",
         "connect_timeout_seconds",
         "on_progress",

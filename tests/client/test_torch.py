@@ -121,7 +121,19 @@ def test_the_entry_point_reads_the_environment(
         model = torch.compile(torch.nn.Linear(4, 4), backend="compilefarm", mode="max-autotune-no-cudagraphs")
         assert model(torch.randn(2, 4)).shape == (2, 4)
         torch._dynamo.reset()
-    assert made == [(address, {"on_miss": "wait", "priority": "background", "tenant": "", "timeout_seconds": 30.0})]
+    assert made == [
+        (
+            address,
+            {
+                "on_miss": "wait",
+                "priority": "background",
+                "tenant": "",
+                "timeout_seconds": 30.0,
+                "record": None,
+                "record_tensors": True,
+            },
+        )
+    ]
     assert len(runtime.graphs) == 2
     entry_point._farm_of_process().close()
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 import torch._functorch.config
 import torch._inductor.config
+from torch._subclasses.fake_tensor import FakeTensor
 
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.graph import settings, targets
+from compilefarm.graph import settings, targets, tracing
 
 # What every model is made of.
 COMMON_FUNCTIONS = (
@@ -168,3 +169,11 @@ def test_refusal_takes_no_time() -> None:
             continue
         raise AssertionError(number)
     assert time.perf_counter() - started < 5
+
+
+def test_fake_tensors_can_be_left_for_a_while() -> None:
+    with tracing.faking():
+        assert isinstance(torch.ones(2), FakeTensor)
+        with tracing.not_faking():
+            assert torch.ones(2).tolist() == [1.0, 1.0]
+        assert isinstance(torch.ones(2), FakeTensor)

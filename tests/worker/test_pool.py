@@ -4,15 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from compilefarm.core.pool import Artifact, Assignment
-from compilefarm.v1.admin_service_pb2 import WORKER_STATE_IDLE
+from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment
+from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, WORKER_STATE_IDLE
 from compilefarm.v1.job_pb2 import Job
+from compilefarm.worker.joint import JointPool
 from compilefarm.worker.pool import LocalPool, PoolSettings
 from compilefarm.worker.testing import child_settings
 
 
-def settings(cache_folder: Path, *, script: str = "compile", slots: int = 2) -> PoolSettings:
-    return PoolSettings(cache_folder=cache_folder, slots=slots, command=child_settings(script).command)
+def settings(
+    cache_folder: Path, *, script: str = "compile", slots: int = 2, name: str = DEFAULT_ENVIRONMENT
+) -> PoolSettings:
+    command = child_settings(script).command
+    return PoolSettings(cache_folder=cache_folder, slots=slots, command=command, environment_name=name)
 
 
 async def toolchains(folder: Path) -> list[bytes]:
@@ -64,5 +68,51 @@ async def test_damaged_knowledge_is_found_out_anew(tmp_path: Path) -> None:
 async def test_a_pool_without_workers_says_why(tmp_path: Path) -> None:
     pool = LocalPool(settings(tmp_path, script="die-before-ready"))
     with pytest.raises(RuntimeError, match="the last words"):
+        await pool.start()
+    await pool.close()
+
+
+async def test_workers_of_several_environments_are_one_pool(tmp_path: Path) -> None:
+    pool = JointPool([LocalPool(settings(tmp_path, slots=1)), LocalPool(settings(tmp_path, slots=2, name="older"))])
+    await pool.start()
+    try:
+        assert [(view.name, view.environment_name) for view in pool.workers()] == [
+            ("cpu-0", "default"),
+            ("older-cpu-0", "older"),
+            ("older-cpu-1", "older"),
+        ]
+        for view in pool.workers():
+            made = await pool.run(Assignment(key="k", job=Job()), worker=view.name, on_phase=lambda _: None)
+            assert isinstance(made, Artifact)
+            assert made.manifest.worker == view.name
+    finally:
+        await pool.close()
+
+
+async def test_an_environment_that_cannot_start_leaves_the_others_at_work(tmp_path: Path) -> None:
+    broken = LocalPool(settings(tmp_path, script="die-before-ready", name="broken"))
+    pool = JointPool([LocalPool(settings(tmp_path, slots=1)), broken])
+    await pool.start()
+    try:
+        assert [view.state for view in pool.workers()] == [WORKER_STATE_IDLE, WORKER_STATE_FAILED, WORKER_STATE_FAILED]
+        assert "the last words" in (pool.workers()[1].problem or "")
+    finally:
+        await pool.close()
+
+
+async def test_pools_none_of_which_can_start_say_why(tmp_path: Path) -> None:
+    pools = [LocalPool(settings(tmp_path, script="die-before-ready", slots=1, name=name)) for name in ("one", "other")]
+    pool = JointPool(pools)
+    with pytest.raises(RuntimeError, match=r"(?s)environment one could start.*environment other could start"):
+        await pool.start()
+    await pool.close()
+
+
+async def test_an_interpreter_with_another_compilefarm_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "99.1")
+    pool = LocalPool(settings(tmp_path, slots=1))
+    with pytest.raises(RuntimeError, match=r"has Compilefarm .*, this farm is 99\.1: install the same"):
         await pool.start()
     await pool.close()

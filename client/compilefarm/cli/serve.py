@@ -6,22 +6,29 @@ import argparse
 import asyncio
 import logging
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from compilefarm.cli.numbers import not_negative as _not_negative
+from compilefarm.cli.numbers import positive as _positive
 from compilefarm.cli.sizes import size
 from compilefarm.core.errors import FarmError
+from compilefarm.core.pool import DEFAULT_ENVIRONMENT, WorkerPool
 from compilefarm.service.app import Gateway
-from compilefarm.service.config import GatewayConfig
+from compilefarm.service.config import CannotStart, GatewayConfig
 from compilefarm.service.logs import FORMATTERS
 from compilefarm.service.signing import open_seal
 from compilefarm.store.opening import open_store
-from compilefarm.worker.pool import LocalPool, PoolSettings
+from compilefarm.worker.joint import JointPool
+from compilefarm.worker.pool import LocalPool, PoolSettings, child_command
 
 log = logging.getLogger(__name__)
 
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
 READY_LINE = "compilefarm: ready at "
 _DEFAULTS = GatewayConfig()
 
@@ -43,7 +50,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="evict what was used least recently when the store is larger, for example 50GB; default: keep all",
     )
     option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="compile for; auto: GPUs if there are any")
-    option("--slots", type=_positive, default=1, metavar="N", help="compiles at a time; per GPU on CUDA; default: 1")
+    option(
+        "--slots",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="compiles at a time, for each environment, and per GPU on CUDA; default: 1",
+    )
+    option(
+        "--worker",
+        action="append",
+        type=_worker,
+        default=[],
+        dest="workers",
+        metavar="ENVIRONMENT=PYTHON",
+        help="further workers, of an interpreter with another torch and the same Compilefarm; repeat it for several",
+    )
     option(
         "--compile-timeout",
         type=_positive,
@@ -111,6 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="serve figures for Prometheus there, at /metrics; default: nowhere",
     )
+    option("--record", default="", metavar="DIR", help="record every request there, for `compilefarm prewarm`")
     option("--log-format", choices=tuple(FORMATTERS), default="text", help="of log lines; default: %(default)s")
     option(
         "--auth",
@@ -176,6 +199,7 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
         tls_certificate=arguments.tls_certificate,
         tls_key=arguments.tls_key,
         tls_client_ca=arguments.tls_client_ca,
+        record=arguments.record,
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
         orphan_seconds=arguments.orphan_grace,
@@ -194,18 +218,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
         gateway_config(arguments),
         store=store,
         public_key=seal.public_key,
-        pool=LocalPool(
-            PoolSettings(
-                cuda_devices=await asyncio.to_thread(_cuda_devices, arguments.device),
-                slots=arguments.slots,
-                cache_folder=_cache_folder(),
-                compile_seconds=arguments.compile_timeout,
-                verify=arguments.verify == "before",
-                memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
-                modules=tuple(arguments.modules),
-                triton_kernels=arguments.allow_triton_kernels,
-            )
-        ),
+        pool=await asyncio.to_thread(_pool, arguments),
     )
     starting = asyncio.create_task(gateway.start())
     stopping = asyncio.create_task(stop.wait())
@@ -226,18 +239,60 @@ async def _serve(arguments: argparse.Namespace) -> int:
         await gateway.close(grace_seconds=arguments.grace)
 
 
-def _cuda_devices(device: str) -> tuple[str, ...]:
-    """The GPUs to compile on, as CUDA_VISIBLE_DEVICES names them."""
+def interpreters(arguments: argparse.Namespace) -> dict[str, str]:
+    """What the options say about the environments of workers: the interpreter of each, by name.
+
+    Raises:
+        CannotStart: two have one name.
+    """
+    pythons = {DEFAULT_ENVIRONMENT: sys.executable}
+    for name, python in arguments.workers:
+        if name in pythons:
+            raise CannotStart(f"there are two environments {name}: give each --worker a name of its own")
+        pythons[name] = python
+    return pythons
+
+
+def _pool(arguments: argparse.Namespace) -> WorkerPool:
+    pythons = interpreters(arguments)
+    devices = {name: _cuda_devices(arguments.device, python=python) for name, python in pythons.items()}
+    shares = arguments.slots * sum(max(len(found), 1) for found in devices.values())
+    return JointPool(
+        [
+            LocalPool(
+                PoolSettings(
+                    environment_name=name,
+                    cuda_devices=devices[name],
+                    slots=arguments.slots,
+                    shares=shares,
+                    cache_folder=_cache_folder(),
+                    compile_seconds=arguments.compile_timeout,
+                    verify=arguments.verify == "before",
+                    memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
+                    modules=tuple(arguments.modules),
+                    triton_kernels=arguments.allow_triton_kernels,
+                    command=child_command(python),
+                )
+            )
+            for name, python in pythons.items()
+        ]
+    )
+
+
+def _cuda_devices(device: str, *, python: str) -> tuple[str, ...]:
+    """The GPUs that an interpreter compiles on, as CUDA_VISIBLE_DEVICES names them."""
     if device == "cpu":
         return ()
     # In another process: a service that holds a CUDA context takes memory from the jobs.
     program = "import torch; print(torch.cuda.device_count())"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise RuntimeError(f"torch cannot be imported by {sys.executable}: {result.stderr.strip()[-500:]}")
+        raise RuntimeError(f"torch cannot be imported by {python}: {result.stderr.strip()[-500:]}")
     count = int(result.stdout.split()[-1])
     if count == 0 and device == "cuda":
-        raise RuntimeError("torch sees no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu")
+        raise RuntimeError(
+            f"the torch of {python} sees no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu"
+        )
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return tuple(visible[:count] or map(str, range(count)))
 
@@ -250,15 +305,11 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "compilefarm"
 
 
-def _positive(text: str) -> int:
-    return _at_least(1, text)
-
-
-def _not_negative(text: str) -> int:
-    return _at_least(0, text)
-
-
-def _at_least(least: int, text: str) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-    return int(text)
+def _worker(text: str) -> tuple[str, str]:
+    name, _, python = text.partition("=")
+    if not _ENVIRONMENT_NAME.fullmatch(name):
+        raise argparse.ArgumentTypeError(f"{text!r} does not begin with a name and =, such as torch-2.11=/venv/python")
+    if shutil.which(python) is None:
+        raise argparse.ArgumentTypeError(f"{python!r}, the interpreter of {name}, is no program")
+    # A relative path would mean something else in the folder of a child.
+    return name, os.path.abspath(python) if os.path.dirname(python) else python

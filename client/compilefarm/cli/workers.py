@@ -33,10 +33,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def table_of(workers: Iterable[Worker]) -> Table:
     """Workers for people."""
-    table = Table("worker", "state", "environment", Column("job, or what is wrong", overflow="fold"))
+    what = Column("job, or what is wrong", overflow="fold")
+    table = Table("worker", "state", "environment", "which is", what)
     for worker in workers:
         environment = describe(worker.environment) if worker.HasField("environment") else ""
-        table.add_row(worker.name, _state(worker), environment, key_words(worker.job_key) or worker.problem)
+        doing = key_words(worker.job_key) or worker.problem
+        table.add_row(worker.name, _state(worker), worker.environment_name, environment, doing)
     return table
 
 

@@ -42,5 +42,7 @@ def _farm_of_process() -> Farm:
                 priority=config.priority,
                 tenant=config.tenant,
                 timeout_seconds=config.timeout_seconds,
+                record=config.record or None,
+                record_tensors=config.record_tensors,
             )
         return _farm

@@ -25,6 +25,8 @@ TLS_CA = "COMPILEFARM_TLS_CA"
 TLS_CERTIFICATE = "COMPILEFARM_TLS_CERTIFICATE"
 TLS_KEY = "COMPILEFARM_TLS_KEY"
 TRUSTED_KEYS = "COMPILEFARM_TRUSTED_KEYS"
+RECORD = "COMPILEFARM_RECORD"
+RECORD_TENSORS = "COMPILEFARM_RECORD_TENSORS"
 DEFAULT_ON_MISS: OnMiss = "wait"
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_PRIORITY: Priority = "interactive"
@@ -34,6 +36,7 @@ DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
 _NAMES = (
     *(ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT),
     *(TOKEN, TOKEN_FILE, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TRUSTED_KEYS),
+    *(RECORD, RECORD_TENSORS),
 )
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
 # (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
@@ -58,6 +61,8 @@ class ClientConfig:
         tenant: for whom graphs are compiled, such as a team; the farm shares its workers evenly among tenants. A farm
             that asks who calls knows better.
         trust: how the client shows who it is, and whom it believes.
+        record: folder in which every request is recorded; empty: nowhere.
+        record_tensors: whether a recording holds the tensors that graphs hold.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take.
         retry_connect_seconds: how long an address at which nobody answered is left alone.
@@ -68,6 +73,8 @@ class ClientConfig:
     priority: Priority = DEFAULT_PRIORITY
     tenant: str = DEFAULT_TENANT
     trust: Trust = field(default_factory=Trust)
+    record: str = ""
+    record_tensors: bool = True
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS
     retry_connect_seconds: float = 30.0
@@ -119,6 +126,8 @@ def read_config(environ: Mapping[str, str]) -> ClientConfig:
         priority=environ.get(PRIORITY, DEFAULT_PRIORITY),  # type: ignore[arg-type]  # likewise
         tenant=environ.get(TENANT, DEFAULT_TENANT),
         trust=read_trust(environ),
+        record=environ.get(RECORD, ""),
+        record_tensors=_yes_or_no(environ, RECORD_TENSORS, otherwise=True),
         timeout_seconds=_seconds(environ),
     )
 
@@ -152,6 +161,13 @@ def read_trust(
         tls_key=tls_key or "",
         trusted_keys=read_trusted_keys(trusted_keys),
     )
+
+
+def _yes_or_no(environ: Mapping[str, str], name: str, *, otherwise: bool) -> bool:
+    text = environ.get(name)
+    if text not in (None, "yes", "no"):
+        raise ConfigurationError(f"{name} is {text!r}: use yes or no")
+    return otherwise if text is None else text == "yes"
 
 
 def _seconds(environ: Mapping[str, str]) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from compilefarm.client.announcements import announce, announce_defect
+from compilefarm.client.captures import Capture, recording_of
 from compilefarm.client.clock import Budget, Clock, SystemClock
 from compilefarm.client.config import (
     DEFAULT_CONNECT_TIMEOUT_SECONDS,
@@ -24,12 +26,20 @@ from compilefarm.client.config import (
 from compilefarm.client.connection import Connection, OpenChannel, open_channel
 from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
 from compilefarm.client.outputs import first_of, passing_held, returning_tuple, returns_one_value
+from compilefarm.client.plans import Planner
+from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming, Report
 from compilefarm.client.records import PROCESS_LEDGER, Entry, Ledger, Outcome
 from compilefarm.client.reports import Reporter
-from compilefarm.client.runtime import Options, Program, Runtime, TorchRuntime, merge_options
+from compilefarm.client.runtime import Asked, Encoded, Options, Program, Runtime, TorchRuntime, merge_options
+from compilefarm.client.tape import open_tape
 from compilefarm.core.artifacts import compile_seconds_of
 from compilefarm.core.errors import FarmError, NotAllowed, NotStored
+from compilefarm.core.recordings import read_recording
+from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass
+
+# As Farm.backend is called.
+Backend = Callable[..., Program]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +83,9 @@ class Farm:
         tls_key: a file with its private key (COMPILEFARM_TLS_KEY).
         trusted_keys: public keys ("ed25519:..."), one of which has to have signed an artifact, else it is not fetched
             (COMPILEFARM_TRUSTED_KEYS, separated by commas); () believes the farm at the address.
+        record: a folder in which every request is recorded, for `compilefarm prewarm`; other processes may record there
+            too.
+        record_tensors: whether the recording holds the small tensors that graphs hold.
         timeout_seconds: what one graph may spend on the farm before it is compiled here.
         connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
         on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
@@ -81,6 +94,7 @@ class Farm:
 
     Raises:
         ConfigurationError: an argument cannot be used, or there is no address.
+        UnusableRecording: nothing can be recorded in that folder.
     """
 
     def __init__(
@@ -96,6 +110,8 @@ class Farm:
         tls_certificate: str | None = None,
         tls_key: str | None = None,
         trusted_keys: Sequence[str] | None = None,
+        record: str | Path | None = None,
+        record_tensors: bool = True,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
         on_progress: OnProgress = _ignore_progress,
@@ -115,6 +131,8 @@ class Farm:
                 tls_key=tls_key,
                 trusted_keys=trusted_keys,
             ),
+            record=str(record or ""),
+            record_tensors=record_tensors,
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
         )
@@ -122,6 +140,7 @@ class Farm:
         self._around = surroundings or Surroundings()
         self._connection = Connection(self._config, clock=self._around.clock, open_channel=self._around.open_channel)
         self._reporter = Reporter(self._connection)
+        self._tape = open_tape(self._config)
 
     def backend(
         self,
@@ -145,9 +164,9 @@ class Farm:
             NotAllowed: the farm refuses this caller, or does not know it.
             FarmError, Bypass, CompileFailed: with on_miss="error", the farm has no artifact.
         """
-        merged = merge_options(mode=mode, options=options)
+        asked = Asked(mode=mode, options=options or {})
         self._around.runtime.fix_floats(graph_module)
-        return self._obtain(graph_module, example_inputs, options=merged, name=name)
+        return self._obtain(graph_module, example_inputs, asked=asked, name=name)
 
     def compile(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options | None = None) -> Program:
         """Compiles a graph that was captured by other means, such as torch.fx.symbolic_trace.
@@ -159,27 +178,66 @@ class Farm:
         Raises:
             As `backend`.
         """
-        merged = merge_options(mode=None, options=options)
+        asked = Asked(options=options or {})
         if returns_one_value(graph_module):
-            return first_of(self._obtain(returning_tuple(graph_module), example_inputs, options=merged, name=""))
-        return self._obtain(graph_module, example_inputs, options=merged, name="")
+            return first_of(self._obtain(returning_tuple(graph_module), example_inputs, asked=asked, name=""))
+        return self._obtain(graph_module, example_inputs, asked=asked, name="")
+
+    def prewarm(
+        self,
+        what: Callable[[Backend], object] | Iterable[Request] | str | Path,
+        *,
+        environment: str | None = None,
+        mode: str | None = None,
+        parallel: int = DEFAULT_PARALLEL,
+    ) -> Report:
+        """Has the farm compile graphs before anybody needs them, all at once and behind whoever waits for one.
+
+        Args:
+            what: a function that compiles and calls models with the backend that it is handed, such as
+                `lambda backend: torch.compile(model, backend=backend)(x)`; its graphs are noted, and run without being
+                compiled. Or requests, or the folder of a recording.
+            environment: name of the environment of the farm that they are said for; None: as they are.
+            mode: mode= of torch.compile that they are said for; None: as they are.
+            parallel: requests at a time.
+
+        Returns:
+            What became of each graph.
+
+        Raises:
+            UnusableRecording, UnusableRequestFile: the recording cannot be used.
+            FarmError: the farm cannot be asked.
+        """
+        if callable(what):
+            capture = Capture(self._around.runtime)
+            what(capture.backend)
+            recording = capture.recording()
+        else:
+            recording = read_recording(Path(what)) if isinstance(what, str | Path) else recording_of(what)
+        plan = Planner(self._connection, environment=environment, mode=mode).plan(recording)
+        prewarming = Prewarming(
+            self._connection, tenant=self._config.tenant, parallel=parallel, clock=self._around.clock
+        )
+        return prewarming.run(plan)
 
     def close(self) -> None:
         """Ends the connection. What was compiled stays usable; a later graph connects again."""
         self._connection.close()
 
-    def _obtain(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, name: str) -> Program:
+    def _obtain(self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, name: str) -> Program:
         entry = self._around.ledger.open(name=name, nodes=len(graph_module.graph.nodes), clock=self._around.clock)
         try:
-            return self._from_farm_or_here(graph_module, example_inputs, options=options, entry=entry)
+            return self._from_farm_or_here(graph_module, example_inputs, asked=asked, entry=entry)
         finally:
             self._reporter.report(entry.record)
 
     def _from_farm_or_here(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, entry: Entry
+        self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, entry: Entry
     ) -> Program:
+        options = merge_options(mode=asked.mode, options=asked.options)
         try:
-            return self._from_farm(graph_module, example_inputs, options=options, entry=entry)
+            encoded = self._encode(graph_module, example_inputs, asked=asked, options=options, entry=entry)
+            return self._from_farm(encoded, entry=entry)
         except NotAllowed as error:
             entry.close(None, reason=error.reason, message=str(error))
             raise
@@ -197,12 +255,22 @@ class Farm:
         with entry.phase("local"):
             return self._around.runtime.compile_locally(graph_module, example_inputs, options=options)
 
-    def _from_farm(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, entry: Entry
-    ) -> Program:
-        around = self._around
+    def _encode(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, options: Options, entry: Entry
+    ) -> Encoded:
+        runtime = self._around.runtime
         with entry.phase("encode"):
-            encoded = around.runtime.encode(graph_module, example_inputs, options=options)
+            try:
+                encoded = runtime.encode(graph_module, example_inputs, options=options)
+            except Bypass as bypass:
+                self._tape.note_bypass(bypass, record=entry.record)
+                raise
+            arguments = runtime.describe_call(mode=asked.mode, options=asked.options)
+            self._tape.note_request(encoded, arguments=arguments, record=entry.record)
+        return encoded
+
+    def _from_farm(self, encoded: Encoded, *, entry: Entry) -> Program:
+        around = self._around
         exchange = Exchange(
             encoded,
             connection=self._connection,

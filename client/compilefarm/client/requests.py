@@ -38,5 +38,7 @@ def save_request(
     """
     if returns_one_value(graph_module):
         graph_module = returning_tuple(graph_module)
-    encoded = TorchRuntime().encode(graph_module, example_inputs, options=merge_options(mode=mode, options=options))
-    write_request(Request(job=encoded.job, blobs=encoded.blobs), path=Path(path))
+    runtime = TorchRuntime()
+    encoded = runtime.encode(graph_module, example_inputs, options=merge_options(mode=mode, options=options))
+    arguments = runtime.describe_call(mode=mode, options=options or {})
+    write_request(Request(job=encoded.job, blobs=encoded.blobs, arguments=arguments), path=Path(path))

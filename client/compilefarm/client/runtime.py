@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from compilefarm.core.errors import IncompatibleArtifact
 from compilefarm.graph.bypass import Bypass
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.request_file_pb2 import CompileArguments
+
+if TYPE_CHECKING:
+    from compilefarm.graph.encode import EnvironmentNeeds
 
 Program = Callable[..., Any]
 Options = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What torch.compile was called with.
+
+    Attributes:
+        mode: mode=.
+        options: options=.
+    """
+
+    mode: str | None = None
+    options: Options = field(default_factory=dict)
 
 
 class Encoded(Protocol):
@@ -52,6 +70,9 @@ class Runtime(Protocol):
             Bypass: it cannot be said faithfully.
         """
 
+    def describe_call(self, *, mode: str | None, options: Options) -> CompileArguments:
+        """How torch.compile was called, for a graph that was encoded; `options` are without those of the mode."""
+
     def preload(self) -> None:
         """Imports what loading needs."""
 
@@ -85,16 +106,26 @@ class TorchRuntime:
         fix_floats(graph_module)
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
-        from compilefarm.artifact.environment import describe_environment
         from compilefarm.artifact.inductor.programs import compile_lock
         from compilefarm.graph.encode import encode_job
         from compilefarm.graph.tracing import are_watched
 
         with compile_lock():
-            encoded = encode_job(graph_module, example_inputs, options=options, environment=describe_environment)
+            encoded = encode_job(graph_module, example_inputs, options=options, environment=self.describe)
         if encoded.symbols and not are_watched(encoded.symbols):
             raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
         return encoded
+
+    def describe(self, needs: EnvironmentNeeds) -> Environment:
+        """This machine, as far as a graph needs it."""
+        from compilefarm.artifact.environment import describe_environment
+
+        return describe_environment(needs)
+
+    def describe_call(self, *, mode: str | None, options: Options) -> CompileArguments:
+        from compilefarm.graph.options import capture_arguments
+
+        return capture_arguments(mode=mode, user_options=options)
 
     def preload(self) -> None:
         from compilefarm.artifact.load import preload

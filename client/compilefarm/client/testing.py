@@ -24,6 +24,7 @@ from compilefarm.v1.graph_pb2 import NamedValue, Value
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, Job
 from compilefarm.v1.job_pb2 import Options as JobOptions
 from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Library, Manifest, Timing
+from compilefarm.v1.request_file_pb2 import CompileArguments
 
 
 class FakeClock:
@@ -101,6 +102,10 @@ class FakeRuntime:
         said.append(NamedValue(name="graph", value=Value(text=graph_module.name)))
         job = Job(environment=self.environment, options=JobOptions(inductor=said))
         return _FakeEncoded(job=job, blobs=graph_module.blobs)
+
+    def describe_call(self, *, mode: str | None, options: Options) -> CompileArguments:
+        said = [NamedValue(name=name, value=Value(text=repr(options[name]))) for name in sorted(options)]
+        return CompileArguments(mode=mode or "", options=said)
 
     def preload(self) -> None:
         self.preloads += 1

@@ -23,6 +23,10 @@
     ├── Unreachable             (client only)        nobody answers at the address
     ├── NotAFarm                (client only)        somebody else answers at the address
     ├── OutOfTime               (client only)        the client's time budget is spent
+    ├── UnusableRecording       (client only)        a recording cannot be read or written
+    │   ├── NotARecording                            there is none
+    │   ├── NewerRecording                           a later release wrote it
+    │   └── DamagedRecording                         a part of it is missing, or was changed
     └── UnusableRequestFile     (client only)        a file cannot be read as a request, or not be written
         ├── NotARequestFile                          it is something else
         ├── NewerRequestFile                         a later release wrote it
@@ -204,6 +208,30 @@ class OutOfTime(FarmError):
     """The client's time budget is spent."""
 
     reason = "out_of_time"
+
+
+class UnusableRecording(FarmError):
+    """A recording cannot be read or written."""
+
+    reason = "unusable_recording"
+
+
+class NotARecording(UnusableRecording):
+    """There is no recording."""
+
+    reason = "not_a_recording"
+
+
+class NewerRecording(UnusableRecording):
+    """A later release wrote the recording, in a format that this one does not know."""
+
+    reason = "newer_recording"
+
+
+class DamagedRecording(UnusableRecording):
+    """A part of the recording is missing, or was changed."""
+
+    reason = "damaged_recording"
 
 
 class UnusableRequestFile(FarmError):

@@ -10,6 +10,10 @@ from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import CompileFailure, Job, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.vocabulary_pb2 import Vocabulary
+
+# What the environment is called in which the farm itself runs.
+DEFAULT_ENVIRONMENT = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,8 @@ class WorkerView:
         job_key: key of the job it has; None if it has none.
         problem: why it is in the state FAILED; None in the others.
         is_warm: whether a job would begin at once.
+        environment_name: what the operator calls its environment; workers of one name are alike.
+        vocabulary: what its torch understands; None before it has started once.
     """
 
     name: str
@@ -31,6 +37,8 @@ class WorkerView:
     job_key: str | None = None
     problem: str | None = None
     is_warm: bool = False
+    environment_name: str = DEFAULT_ENVIRONMENT
+    vocabulary: Vocabulary | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from compilefarm.core.errors import (
     UnusableRequestFile,
 )
 from compilefarm.v1.job_pb2 import Job
-from compilefarm.v1.request_file_pb2 import RequestFileBlob, RequestFileHeader
+from compilefarm.v1.request_file_pb2 import CompileArguments, RequestFileBlob, RequestFileHeader
 
 SUFFIX = ".cfreq"
 FORMAT = 1
@@ -55,10 +55,12 @@ class Request:
     Attributes:
         job: the job.
         blobs: content by digest of the tensors that the graph holds: all of them, or none if they are kept elsewhere.
+        arguments: how torch.compile was called; None if nobody said.
     """
 
     job: Job
     blobs: Mapping[str, bytes] = field(default_factory=dict)
+    arguments: CompileArguments | None = None
 
     def missing_digests(self) -> list[str]:
         """Digests of the tensors that the graph holds and `blobs` does not, each once."""
@@ -108,7 +110,9 @@ def pack_request(request: Request) -> bytes:
         raise _incomplete(missing)
     job = request.job.SerializeToString(deterministic=True)
     header = RequestFileHeader(farm_version=importlib.metadata.version("compilefarm"), holds_blobs=not missing)
-    messages = [header.SerializeToString(), job]
+    if request.arguments is not None:
+        header.arguments.CopyFrom(request.arguments)
+    messages = [header.SerializeToString(deterministic=True), job]
     for digest in sorted({constant.digest for constant in request.job.graph.constants} & request.blobs.keys()):
         messages.append(RequestFileBlob(digest=digest, content=request.blobs[digest]).SerializeToString())
     content = b"".join(part for message in messages for part in (_SIZE.pack(len(message)), message))
@@ -134,7 +138,8 @@ def unpack_request(content: bytes) -> Request:
     if packed_job is not None and len(packed_job) > MAX_JOB_BYTES:
         raise DamagedRequestFile(f"its job has {len(packed_job)} bytes; at most {MAX_JOB_BYTES} are taken")
     job = _parse(Job, packed_job, what="job")
-    request = Request(job=job, blobs=_read_blobs(messages, job=job))
+    arguments = header.arguments if header.HasField("arguments") else None
+    request = Request(job=job, blobs=_read_blobs(messages, job=job), arguments=arguments)
     missing = request.missing_digests()
     if missing and (header.holds_blobs or request.blobs):
         raise _incomplete(missing)

@@ -20,6 +20,8 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.literals import ValueDecoder, ValueEncoder
 from compilefarm.v1.graph_pb2 import NamedValue
 from compilefarm.v1.job_pb2 import Options
+from compilefarm.v1.request_file_pb2 import CompileArguments
+from compilefarm.v1.vocabulary_pb2 import Mode
 
 _INDUCTOR = torch._inductor.config
 _FUNCTORCH = torch._functorch.config
@@ -91,6 +93,49 @@ def config_patches(options: Options) -> tuple[dict[str, object], dict[str, objec
         InvalidRequest: a setting is not known to this torch, or is none that a request may make.
     """
     return _patch(_INDUCTOR, options.inductor), _patch(_FUNCTORCH, options.functorch)
+
+
+def capture_arguments(*, mode: str | None, user_options: Mapping[str, object]) -> CompileArguments:
+    """How torch.compile was called, for a request that `capture_options` could say.
+
+    Args:
+        mode: as in torch.compile.
+        user_options: its options, without those that the mode stands for.
+    """
+    named = {name.replace("-", "_"): value for name, value in user_options.items()}
+    mode = "" if mode in (None, "default") else mode
+    return CompileArguments(
+        mode=mode,
+        mode_settings=sorted(torch._inductor.list_mode_options(mode)) if mode else (),
+        options=_said(named),
+        settings_from_variables=any(map(settings.heeds_environment, (_INDUCTOR, _FUNCTORCH))),
+    )
+
+
+def describe_settings() -> tuple[list[NamedValue], list[NamedValue]]:
+    """Every setting that a request may make, of Inductor and of functorch, with its default where that can be said."""
+    return _defaults_of(_INDUCTOR), _defaults_of(_FUNCTORCH)
+
+
+def describe_modes() -> list[Mode]:
+    """What each mode of torch.compile stands for."""
+    return [
+        Mode(name=name, options=_said(options), cuda_graphs=bool(options.get(_CUDA_GRAPHS)))
+        for name, options in torch._inductor.list_mode_options().items()
+        if name != "default"
+    ]
+
+
+def _said(options: Mapping[str, object]) -> list[NamedValue]:
+    # What a request refuses, or cannot say, is at its default in one that could be made.
+    names = (name for name in sorted(options) if not name.startswith((*_WITHOUT_EFFECT, *_REFUSED)))
+    return [_encode(name, options[name]) for name in names if _is_literal(options[name])]
+
+
+def _defaults_of(config: ModuleType) -> list[NamedValue]:
+    known = settings.defaults(config)
+    names = sorted(name for name in known if not name.startswith((*_WITHOUT_EFFECT, *_REFUSED)))
+    return [_encode(name, known[name]) if _is_literal(known[name]) else NamedValue(name=name) for name in names]
 
 
 def _deviations(config: ModuleType, *, now: Mapping[str, object]) -> list[NamedValue]:

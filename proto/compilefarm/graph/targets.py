@@ -30,6 +30,7 @@ from compilefarm.graph.operators import (
     find_operator,
     is_of_torch,
     name_function,
+    operators_of_torch,
 )
 from compilefarm.v1.graph_pb2 import TargetKind
 
@@ -246,6 +247,19 @@ def get_target(kind: TargetKind.ValueType, *, name: str, operators: Set[str] = f
     if target is None:
         raise InvalidRequest(f"{name[:120]!r} is not among the functions that a request may call (name space {kind})")
     return target
+
+
+def target_names() -> Mapping[TargetKind.ValueType, Set[str]]:
+    """What a request may call with this torch, by name space, beside what other libraries bring."""
+    operators = frozenset(name for name in operators_of_torch() if not _is_forbidden(base_of(name)))
+    return {
+        TORCH_FUNCTION: _torch_functions().keys(),
+        PYTHON_FUNCTION: _python_functions().keys(),
+        OPERATOR_OVERLOAD: operators,
+        OPERATOR_PACKET: frozenset(name.partition(".")[0] for name in operators),
+        TENSOR_METHOD: _tensor_methods(),
+        HIGHER_ORDER_OPERATOR: higher_order_operators().keys(),
+    }
 
 
 def find_objection(

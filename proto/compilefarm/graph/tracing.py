@@ -7,12 +7,17 @@ says what broke when a release moves one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis  # torch/_dynamo/exc.py
 from torch._dynamo.symbolic_convert import TensorifyState  # torch/_dynamo/symbolic_convert.py
 from torch._guards import CompileContext, TracingContext  # torch/_guards.py
+from torch._subclasses.fake_tensor import (  # torch/_subclasses/fake_tensor.py
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.fx import GraphModule
 
 # What each float of each frame was when it was made part of a graph, by number of the frame and name of the source.
@@ -39,6 +44,23 @@ def are_watched(values: Sequence[torch.SymInt]) -> bool:
     context = TracingContext.try_get()
     mode = None if context is None else context.fake_mode
     return mode is not None and all(value.node.shape_env is mode.shape_env for value in values)
+
+
+@contextmanager
+def faking() -> Iterator[None]:
+    """Tensors that are made inside have no elements, and lie on devices that this machine need not have.
+
+    Dynamo takes such tensors. Models that are made inside cannot move themselves to another device.
+    """
+    with FakeTensorMode():
+        yield
+
+
+@contextmanager
+def not_faking() -> Iterator[None]:
+    """Leaves `faking` for a while."""
+    with unset_fake_temporarily():
+        yield
 
 
 def fix_floats(graph_module: GraphModule) -> None:

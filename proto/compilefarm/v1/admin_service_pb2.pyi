@@ -9,6 +9,7 @@ import compilefarm.v1.compile_service_pb2
 import compilefarm.v1.environment_pb2
 import compilefarm.v1.job_pb2
 import compilefarm.v1.manifest_pb2
+import compilefarm.v1.vocabulary_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
@@ -272,6 +273,7 @@ class Worker(google.protobuf.message.Message):
     JOB_KEY_FIELD_NUMBER: builtins.int
     IS_WARM_FIELD_NUMBER: builtins.int
     PROBLEM_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_NAME_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Its name."""
     state: global___WorkerState.ValueType
@@ -282,6 +284,8 @@ class Worker(google.protobuf.message.Message):
     """Whether its next job would begin at once. After a job it needs seconds to get ready for the next."""
     problem: builtins.str
     """Why it has failed; empty in the other states."""
+    environment_name: builtins.str
+    """What the operator calls its environment: "default", or as serve --worker says."""
     @property
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """What it can compile for. Absent while it starts."""
@@ -295,9 +299,10 @@ class Worker(google.protobuf.message.Message):
         job_key: builtins.str = ...,
         is_warm: builtins.bool = ...,
         problem: builtins.str = ...,
+        environment_name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "problem", b"problem", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "environment_name", b"environment_name", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "problem", b"problem", "state", b"state"]) -> None: ...
 
 global___Worker = Worker
 
@@ -674,6 +679,51 @@ class ListWorkersResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["workers", b"workers"]) -> None: ...
 
 global___ListWorkersResponse = ListWorkersResponse
+
+@typing.final
+class DescribeEnvironmentRequest(google.protobuf.message.Message):
+    """Asks for an environment."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Worker.environment_name."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+
+global___DescribeEnvironmentRequest = DescribeEnvironmentRequest
+
+@typing.final
+class DescribeEnvironmentResponse(google.protobuf.message.Message):
+    """An environment of workers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENVIRONMENT_FIELD_NUMBER: builtins.int
+    VOCABULARY_FIELD_NUMBER: builtins.int
+    @property
+    def environment(self) -> compilefarm.v1.environment_pb2.Environment:
+        """What they compile for."""
+
+    @property
+    def vocabulary(self) -> compilefarm.v1.vocabulary_pb2.Vocabulary:
+        """What their torch understands."""
+
+    def __init__(
+        self,
+        *,
+        environment: compilefarm.v1.environment_pb2.Environment | None = ...,
+        vocabulary: compilefarm.v1.vocabulary_pb2.Vocabulary | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["environment", b"environment", "vocabulary", b"vocabulary"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "vocabulary", b"vocabulary"]) -> None: ...
+
+global___DescribeEnvironmentResponse = DescribeEnvironmentResponse
 
 @typing.final
 class DrainRequest(google.protobuf.message.Message):

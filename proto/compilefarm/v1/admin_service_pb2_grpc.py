@@ -45,6 +45,11 @@ class AdminServiceStub(object):
                 request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersResponse.FromString,
                 )
+        self.DescribeEnvironment = channel.unary_unary(
+                '/compilefarm.v1.AdminService/DescribeEnvironment',
+                request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentResponse.FromString,
+                )
         self.Drain = channel.unary_stream(
                 '/compilefarm.v1.AdminService/Drain',
                 request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.DrainRequest.SerializeToString,
@@ -98,6 +103,14 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeEnvironment(self, request, context):
+        """What the workers of one environment are, and what their torch understands. FAILED_PRECONDITION if there are none, if
+        none has started, or if they differ from each other.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Drain(self, request, context):
         """Has the farm take no more requests. Tells what is left to do at once, and whenever a job has ended; the stream ends
         when none is left. The drain goes on when the caller goes away, until the service is started anew.
@@ -138,6 +151,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListWorkers,
                     request_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersResponse.SerializeToString,
+            ),
+            'DescribeEnvironment': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeEnvironment,
+                    request_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentResponse.SerializeToString,
             ),
             'Drain': grpc.unary_stream_rpc_method_handler(
                     servicer.Drain,
@@ -254,6 +272,23 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.AdminService/ListWorkers',
             compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersRequest.SerializeToString,
             compilefarm_dot_v1_dot_admin__service__pb2.ListWorkersResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DescribeEnvironment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.AdminService/DescribeEnvironment',
+            compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentRequest.SerializeToString,
+            compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -57,6 +57,14 @@ class AdminServiceStub:
     ]
     """The workers."""
 
+    DescribeEnvironment: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.admin_service_pb2.DescribeEnvironmentRequest,
+        compilefarm.v1.admin_service_pb2.DescribeEnvironmentResponse,
+    ]
+    """What the workers of one environment are, and what their torch understands. FAILED_PRECONDITION if there are none, if
+    none has started, or if they differ from each other.
+    """
+
     Drain: grpc.UnaryStreamMultiCallable[
         compilefarm.v1.admin_service_pb2.DrainRequest,
         compilefarm.v1.admin_service_pb2.DrainResponse,
@@ -103,6 +111,14 @@ class AdminServiceAsyncStub:
         compilefarm.v1.admin_service_pb2.ListWorkersResponse,
     ]
     """The workers."""
+
+    DescribeEnvironment: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.admin_service_pb2.DescribeEnvironmentRequest,
+        compilefarm.v1.admin_service_pb2.DescribeEnvironmentResponse,
+    ]
+    """What the workers of one environment are, and what their torch understands. FAILED_PRECONDITION if there are none, if
+    none has started, or if they differ from each other.
+    """
 
     Drain: grpc.aio.UnaryStreamMultiCallable[
         compilefarm.v1.admin_service_pb2.DrainRequest,
@@ -162,6 +178,16 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[compilefarm.v1.admin_service_pb2.ListWorkersResponse, collections.abc.Awaitable[compilefarm.v1.admin_service_pb2.ListWorkersResponse]]:
         """The workers."""
+
+    @abc.abstractmethod
+    def DescribeEnvironment(
+        self,
+        request: compilefarm.v1.admin_service_pb2.DescribeEnvironmentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.admin_service_pb2.DescribeEnvironmentResponse, collections.abc.Awaitable[compilefarm.v1.admin_service_pb2.DescribeEnvironmentResponse]]:
+        """What the workers of one environment are, and what their torch understands. FAILED_PRECONDITION if there are none, if
+        none has started, or if they differ from each other.
+        """
 
     @abc.abstractmethod
     def Drain(

@@ -11,6 +11,7 @@ import compilefarm.v1.environment_pb2
 import compilefarm.v1.graph_pb2
 import compilefarm.v1.job_pb2
 import compilefarm.v1.manifest_pb2
+import compilefarm.v1.vocabulary_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
@@ -195,17 +196,27 @@ class ChildReady(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ENVIRONMENT_FIELD_NUMBER: builtins.int
+    FARM_VERSION_FIELD_NUMBER: builtins.int
+    VOCABULARY_FIELD_NUMBER: builtins.int
+    farm_version: builtins.str
+    """Version of Compilefarm that its interpreter has, which may be another than the supervisor's."""
     @property
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """What it compiles for."""
+
+    @property
+    def vocabulary(self) -> compilefarm.v1.vocabulary_pb2.Vocabulary:
+        """What its torch understands. Absent of one that only checks artifacts."""
 
     def __init__(
         self,
         *,
         environment: compilefarm.v1.environment_pb2.Environment | None = ...,
+        farm_version: builtins.str = ...,
+        vocabulary: compilefarm.v1.vocabulary_pb2.Vocabulary | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["environment", b"environment"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["environment", b"environment", "vocabulary", b"vocabulary"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "farm_version", b"farm_version", "vocabulary", b"vocabulary"]) -> None: ...
 
 global___ChildReady = ChildReady
 

@@ -21,6 +21,42 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _Prospect:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ProspectEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Prospect.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    PROSPECT_UNSPECIFIED: _Prospect.ValueType  # 0
+    """Never sent."""
+    PROSPECT_HIT: _Prospect.ValueType  # 1
+    """The artifact is there."""
+    PROSPECT_MISS: _Prospect.ValueType  # 2
+    """It would be compiled."""
+    PROSPECT_UNDER_WAY: _Prospect.ValueType  # 3
+    """It is being compiled, or waits for that."""
+    PROSPECT_NO_WORKER: _Prospect.ValueType  # 4
+    """No worker can do it."""
+    PROSPECT_QUARANTINED: _Prospect.ValueType  # 5
+    """It would not be tried: compiles of its key have ended their processes."""
+
+class Prospect(_Prospect, metaclass=_ProspectEnumTypeWrapper):
+    """What a request would meet."""
+
+PROSPECT_UNSPECIFIED: Prospect.ValueType  # 0
+"""Never sent."""
+PROSPECT_HIT: Prospect.ValueType  # 1
+"""The artifact is there."""
+PROSPECT_MISS: Prospect.ValueType  # 2
+"""It would be compiled."""
+PROSPECT_UNDER_WAY: Prospect.ValueType  # 3
+"""It is being compiled, or waits for that."""
+PROSPECT_NO_WORKER: Prospect.ValueType  # 4
+"""No worker can do it."""
+PROSPECT_QUARANTINED: Prospect.ValueType  # 5
+"""It would not be tried: compiles of its key have ended their processes."""
+global___Prospect = Prospect
+
 class _Priority:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -166,6 +202,57 @@ class LookupResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["manifest", b"manifest"]) -> None: ...
 
 global___LookupResponse = LookupResponse
+
+@typing.final
+class PlanRequest(google.protobuf.message.Message):
+    """Asks what a request for a job would meet."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    @property
+    def job(self) -> compilefarm.v1.job_pb2.Job:
+        """The job."""
+
+    def __init__(
+        self,
+        *,
+        job: compilefarm.v1.job_pb2.Job | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+
+global___PlanRequest = PlanRequest
+
+@typing.final
+class PlanResponse(google.protobuf.message.Message):
+    """What a request for a job would meet at this moment."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    PROSPECT_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
+    COMPILE_SECONDS_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """Its key."""
+    prospect: global___Prospect.ValueType
+    """In a word."""
+    problem: builtins.str
+    """Why there would be no artifact, for people; empty where there would probably be one."""
+    compile_seconds: builtins.float
+    """Seconds that the compile of the stored artifact took; without one, those that a compile probably takes."""
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        prospect: global___Prospect.ValueType = ...,
+        problem: builtins.str = ...,
+        compile_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["compile_seconds", b"compile_seconds", "key", b"key", "problem", b"problem", "prospect", b"prospect"]) -> None: ...
+
+global___PlanResponse = PlanResponse
 
 @typing.final
 class CompileRequest(google.protobuf.message.Message):

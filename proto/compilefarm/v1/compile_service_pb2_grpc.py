@@ -25,6 +25,11 @@ class CompileServiceStub(object):
                 request_serializer=compilefarm_dot_v1_dot_compile__service__pb2.CompileRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_compile__service__pb2.CompileResponse.FromString,
                 )
+        self.Plan = channel.unary_unary(
+                '/compilefarm.v1.CompileService/Plan',
+                request_serializer=compilefarm_dot_v1_dot_compile__service__pb2.PlanRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_compile__service__pb2.PlanResponse.FromString,
+                )
         self.Report = channel.unary_unary(
                 '/compilefarm.v1.CompileService/Report',
                 request_serializer=compilefarm_dot_v1_dot_compile__service__pb2.ReportRequest.SerializeToString,
@@ -51,6 +56,13 @@ class CompileServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Plan(self, request, context):
+        """Tells what a request for a job would meet, and makes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Report(self, request, context):
         """Tells what became of graphs. The figures of the farm's operator depend on it, and nothing else.
         """
@@ -70,6 +82,11 @@ def add_CompileServiceServicer_to_server(servicer, server):
                     servicer.Compile,
                     request_deserializer=compilefarm_dot_v1_dot_compile__service__pb2.CompileRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_compile__service__pb2.CompileResponse.SerializeToString,
+            ),
+            'Plan': grpc.unary_unary_rpc_method_handler(
+                    servicer.Plan,
+                    request_deserializer=compilefarm_dot_v1_dot_compile__service__pb2.PlanRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_compile__service__pb2.PlanResponse.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -118,6 +135,23 @@ class CompileService(object):
         return grpc.experimental.unary_stream(request, target, '/compilefarm.v1.CompileService/Compile',
             compilefarm_dot_v1_dot_compile__service__pb2.CompileRequest.SerializeToString,
             compilefarm_dot_v1_dot_compile__service__pb2.CompileResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Plan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.CompileService/Plan',
+            compilefarm_dot_v1_dot_compile__service__pb2.PlanRequest.SerializeToString,
+            compilefarm_dot_v1_dot_compile__service__pb2.PlanResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

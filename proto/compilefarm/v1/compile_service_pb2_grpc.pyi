@@ -35,6 +35,12 @@ class CompileServiceStub:
     compile is a result; an error status means that the farm did not try.
     """
 
+    Plan: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.compile_service_pb2.PlanRequest,
+        compilefarm.v1.compile_service_pb2.PlanResponse,
+    ]
+    """Tells what a request for a job would meet, and makes nothing."""
+
     Report: grpc.UnaryUnaryMultiCallable[
         compilefarm.v1.compile_service_pb2.ReportRequest,
         compilefarm.v1.compile_service_pb2.ReportResponse,
@@ -57,6 +63,12 @@ class CompileServiceAsyncStub:
     """Finds an artifact or has it made; one job per key, however many ask. The stream ends after `finished`. A failed
     compile is a result; an error status means that the farm did not try.
     """
+
+    Plan: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.compile_service_pb2.PlanRequest,
+        compilefarm.v1.compile_service_pb2.PlanResponse,
+    ]
+    """Tells what a request for a job would meet, and makes nothing."""
 
     Report: grpc.aio.UnaryUnaryMultiCallable[
         compilefarm.v1.compile_service_pb2.ReportRequest,
@@ -84,6 +96,14 @@ class CompileServiceServicer(metaclass=abc.ABCMeta):
         """Finds an artifact or has it made; one job per key, however many ask. The stream ends after `finished`. A failed
         compile is a result; an error status means that the farm did not try.
         """
+
+    @abc.abstractmethod
+    def Plan(
+        self,
+        request: compilefarm.v1.compile_service_pb2.PlanRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.compile_service_pb2.PlanResponse, collections.abc.Awaitable[compilefarm.v1.compile_service_pb2.PlanResponse]]:
+        """Tells what a request for a job would meet, and makes nothing."""
 
     @abc.abstractmethod
     def Report(

@@ -12,17 +12,20 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from compilefarm.v1 import graph_pb2 as compilefarm_dot_v1_dot_graph__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!compilefarm/v1/request_file.proto\x12\x0e\x63ompilefarm.v1\">\n\x11RequestFileHeader\x12\x14\n\x0c\x66\x61rm_version\x18\x01 \x01(\t\x12\x13\n\x0bholds_blobs\x18\x02 \x01(\x08\"2\n\x0fRequestFileBlob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!compilefarm/v1/request_file.proto\x12\x0e\x63ompilefarm.v1\x1a\x1a\x63ompilefarm/v1/graph.proto\"s\n\x11RequestFileHeader\x12\x14\n\x0c\x66\x61rm_version\x18\x01 \x01(\t\x12\x13\n\x0bholds_blobs\x18\x02 \x01(\x08\x12\x33\n\targuments\x18\x03 \x01(\x0b\x32 .compilefarm.v1.CompileArguments\"\x85\x01\n\x10\x43ompileArguments\x12\x0c\n\x04mode\x18\x01 \x01(\t\x12+\n\x07options\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.NamedValue\x12\x1f\n\x17settings_from_variables\x18\x03 \x01(\x08\x12\x15\n\rmode_settings\x18\x04 \x03(\t\"2\n\x0fRequestFileBlob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.request_file_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_REQUESTFILEHEADER']._serialized_start=53
-  _globals['_REQUESTFILEHEADER']._serialized_end=115
-  _globals['_REQUESTFILEBLOB']._serialized_start=117
-  _globals['_REQUESTFILEBLOB']._serialized_end=167
+  _globals['_REQUESTFILEHEADER']._serialized_start=81
+  _globals['_REQUESTFILEHEADER']._serialized_end=196
+  _globals['_COMPILEARGUMENTS']._serialized_start=199
+  _globals['_COMPILEARGUMENTS']._serialized_end=332
+  _globals['_REQUESTFILEBLOB']._serialized_start=334
+  _globals['_REQUESTFILEBLOB']._serialized_end=384
 # @@protoc_insertion_point(module_scope)

@@ -11,7 +11,10 @@ its size in bytes (four bytes, little endian): one RequestFileHeader, one Job, t
 """
 
 import builtins
+import collections.abc
+import compilefarm.v1.graph_pb2
 import google.protobuf.descriptor
+import google.protobuf.internal.containers
 import google.protobuf.message
 import typing
 
@@ -25,21 +28,66 @@ class RequestFileHeader(google.protobuf.message.Message):
 
     FARM_VERSION_FIELD_NUMBER: builtins.int
     HOLDS_BLOBS_FIELD_NUMBER: builtins.int
+    ARGUMENTS_FIELD_NUMBER: builtins.int
     farm_version: builtins.str
     """Version of Compilefarm that wrote the file."""
     holds_blobs: builtins.bool
     """Whether the tensors that the graph holds follow the job: all of them, or none. A file without them can be looked at,
     and compiled by a farm that has them already.
     """
+    @property
+    def arguments(self) -> global___CompileArguments:
+        """How torch.compile was called. Absent: nobody said."""
+
     def __init__(
         self,
         *,
         farm_version: builtins.str = ...,
         holds_blobs: builtins.bool = ...,
+        arguments: global___CompileArguments | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["farm_version", b"farm_version", "holds_blobs", b"holds_blobs"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["arguments", b"arguments"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "farm_version", b"farm_version", "holds_blobs", b"holds_blobs"]) -> None: ...
 
 global___RequestFileHeader = RequestFileHeader
+
+@typing.final
+class CompileArguments(google.protobuf.message.Message):
+    """How torch.compile was called. Other releases of torch have other defaults and take modes for other options, so that a
+    request can be said for them only by who knows this.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    SETTINGS_FROM_VARIABLES_FIELD_NUMBER: builtins.int
+    MODE_SETTINGS_FIELD_NUMBER: builtins.int
+    mode: builtins.str
+    """mode=; empty if it was not given."""
+    settings_from_variables: builtins.bool
+    """Settings of the compiler were read from environment variables, so that every setting is part of the request: what
+    the same variables mean to another release of torch is not known.
+    """
+    @property
+    def options(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[compilefarm.v1.graph_pb2.NamedValue]:
+        """The Inductor options of options=, sorted by name, as far as they can change a result."""
+
+    @property
+    def mode_settings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the settings of torch._inductor.config that the mode stood for in the release that made the request."""
+
+    def __init__(
+        self,
+        *,
+        mode: builtins.str = ...,
+        options: collections.abc.Iterable[compilefarm.v1.graph_pb2.NamedValue] | None = ...,
+        settings_from_variables: builtins.bool = ...,
+        mode_settings: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["mode", b"mode", "mode_settings", b"mode_settings", "options", b"options", "settings_from_variables", b"settings_from_variables"]) -> None: ...
+
+global___CompileArguments = CompileArguments
 
 @typing.final
 class RequestFileBlob(google.protobuf.message.Message):

@@ -14,6 +14,7 @@ from compilefarm.service.flights import Flights
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.inspection import inspect
 from compilefarm.service.jobs import Jobs, JobView
+from compilefarm.service.matching import get_worker
 from compilefarm.service.quarantine import Quarantined
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
@@ -91,6 +92,12 @@ class AdminService(AdminServiceServicer):
     async def ListWorkers(self, _request: wire.ListWorkersRequest, _context: Context) -> wire.ListWorkersResponse:
         return wire.ListWorkersResponse(workers=map(_worker, self._pool.workers()))
 
+    async def DescribeEnvironment(
+        self, request: wire.DescribeEnvironmentRequest, _context: Context
+    ) -> wire.DescribeEnvironmentResponse:
+        view = get_worker(self._pool.workers(), environment_name=request.name)
+        return wire.DescribeEnvironmentResponse(environment=view.environment, vocabulary=view.vocabulary)
+
     async def Drain(self, _request: wire.DrainRequest, _context: Context) -> AsyncIterator[wire.DrainResponse]:
         async with aclosing(self._flights.drain()) as landings:
             async for _ in landings:
@@ -105,6 +112,7 @@ def _worker(view: WorkerView) -> wire.Worker:
         job_key=view.job_key or "",
         is_warm=view.is_warm,
         problem=view.problem or "",
+        environment_name=view.environment_name,
     )
 
 

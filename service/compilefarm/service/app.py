@@ -7,6 +7,7 @@ import logging
 import socket
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -19,7 +20,7 @@ from compilefarm.core.pool import WorkerPool
 from compilefarm.service.admin_service import AdminService
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.blob_service import BlobService
-from compilefarm.service.broker import Broker
+from compilefarm.service.broker import Answering, Broker
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
 from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, is_local, split_address
@@ -37,6 +38,7 @@ from compilefarm.service.metrics_endpoint import MetricsEndpoint
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
+from compilefarm.service.recording_broker import RecordingBroker
 from compilefarm.service.reports import Reports
 from compilefarm.service.standing import Standing
 from compilefarm.service.state_metrics import Sources, StateCollector
@@ -121,6 +123,7 @@ class Gateway:
 
         Raises:
             CannotStart: a port cannot be taken.
+            UnusableRecording: nothing can be recorded where the configuration says.
             RuntimeError: no worker could be started.
         """
         server = self._build_server()
@@ -204,12 +207,18 @@ class Gateway:
         blobs = BlobService(self._store, counters=self._counters, max_blob_bytes=self._config.max_blob_bytes)
         interceptors = [RequestIdInterceptor(), GuardInterceptor(self._door)]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
-        add_CompileServiceServicer_to_server(CompileService(broker, reports=self._reports), server)
+        answering = self._recording(broker)
+        add_CompileServiceServicer_to_server(CompileService(answering, reports=self._reports), server)
         add_BlobServiceServicer_to_server(blobs, server)
         add_AdminServiceServicer_to_server(admin, server)
         add_HealthServicer_to_server(HealthService(self._readiness, clock=self._clock), server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
+
+    def _recording(self, broker: Answering) -> Answering:
+        if not self._config.record:
+            return broker
+        return RecordingBroker(broker, folder=Path(self._config.record), store=self._store)
 
 
 def _options(config: GatewayConfig) -> list[tuple[str, int]]:

@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
-from compilefarm.core.errors import NotStored, StoreUnavailable
+from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of, compile_seconds_of
+from compilefarm.core.errors import NoMatchingWorker, NotStored, StoreUnavailable
 from compilefarm.core.expressions import holds
 from compilefarm.core.keys import Key, key_of
 from compilefarm.core.pool import Artifact
@@ -26,7 +27,7 @@ from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.validation import validate
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.v1.compile_service_pb2 import Outcome
+from compilefarm.v1.compile_service_pb2 import Outcome, Prospect
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Phase
 from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
 
@@ -64,7 +65,27 @@ class Finished:
     result: Manifest | CompileFailure
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a request would meet; the words are those of compilefarm.v1.PlanResponse."""
+
+    key: Key
+    prospect: Prospect.ValueType
+    problem: str = ""
+    compile_seconds: float
+
+
 Event = Accepted | Progress | Finished
+
+
+class Answering(Protocol):
+    """What answers requests. Broker says what the methods do."""
+
+    async def lookup(self, job: Job, *, caller: Caller) -> Manifest: ...
+
+    async def plan(self, job: Job, *, caller: Caller) -> Plan: ...
+
+    def compile(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]: ...
 
 
 class Broker:
@@ -112,6 +133,23 @@ class Broker:
             raise NotStored(f"nothing that fits is stored under {key.text}; ask for a compile")
         self._counters.hits += 1
         return manifest
+
+    async def plan(self, job: Job, *, caller: Caller) -> Plan:
+        """What a request for a job would meet. Nothing is made, and no figure counts it.
+
+        Raises:
+            InvalidRequest: the job is malformed.
+            Draining: the service is going down.
+            StoreUnavailable: the store cannot be read.
+        """
+        key = await self._admit(job)
+        kind = kind_of(job, key=key)
+        stored = await self._store.find_manifest(key.text, namespaces=caller.namespaces, hints=job.hints)
+        if stored is not None:
+            self._learn(stored, kind=kind)
+            return Plan(key=key, prospect=Prospect.PROSPECT_HIT, compile_seconds=compile_seconds_of(stored))
+        prospect, problem = self._prospect(job, key=key, namespaces=caller.namespaces)
+        return Plan(key=key, prospect=prospect, problem=problem, compile_seconds=self._durations.estimate(kind))
 
     async def compile(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]:
         """The artifact for a job, made if need be: yields Accepted, then any number of Progress, then Finished.
@@ -179,8 +217,7 @@ class Broker:
     async def _make(self, flight: Flight, *, job: Job, key: Key, kind: Kind, namespaces: Sequence[str]) -> Landing:
         stored = await self._store.find_manifest(key.text, namespaces=namespaces, hints=job.hints)
         if stored is not None:
-            if stored.timings:
-                self._durations.note_earlier(kind, seconds=sum(timing.seconds for timing in stored.timings))
+            self._learn(stored, kind=kind)
             return Landing(result=stored, source=Source.STORE)
         quarantined = self._quarantine.find(key.text)
         if quarantined is not None:
@@ -202,6 +239,22 @@ class Broker:
         size_bytes = sum(blob.size_bytes for blob in blobs_of(manifest))
         log.info("job %s: %s made %d bytes in %.1f s", key.text, manifest.worker, size_bytes, seconds)
         return Landing(result=manifest, source=Source.COMPILE)
+
+    def _prospect(self, job: Job, *, key: Key, namespaces: Sequence[str]) -> tuple[Prospect.ValueType, str]:
+        quarantined = self._quarantine.find(key.text)
+        if quarantined is not None:
+            return Prospect.PROSPECT_QUARANTINED, quarantined.failure.message
+        if self._flights.is_working(key.text, namespaces=namespaces):
+            return Prospect.PROSPECT_UNDER_WAY, ""
+        try:
+            self._queue.check(job.environment)
+        except NoMatchingWorker as error:
+            return Prospect.PROSPECT_NO_WORKER, str(error)
+        return Prospect.PROSPECT_MISS, ""
+
+    def _learn(self, stored: Manifest, *, kind: Kind) -> None:
+        if stored.timings:
+            self._durations.note_earlier(kind, seconds=sum(timing.seconds for timing in stored.timings))
 
     async def _keep(self, artifact: Artifact, *, key: Key, namespace: str) -> Manifest:
         """Stores a finished artifact.

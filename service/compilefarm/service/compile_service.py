@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from compilefarm.service.broker import Accepted, Broker, Event, Finished, Progress
+from compilefarm.service.broker import Accepted, Answering, Event, Finished, Progress
 from compilefarm.service.callers import current_caller
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.priorities import Priority
@@ -21,12 +21,21 @@ from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
 class CompileService(CompileServiceServicer):
     """Adapts a broker, and what clients tell, to the wire."""
 
-    def __init__(self, broker: Broker, *, reports: Reports) -> None:
+    def __init__(self, broker: Answering, *, reports: Reports) -> None:
         self._broker = broker
         self._reports = reports
 
     async def Lookup(self, request: wire.LookupRequest, _context: Context) -> wire.LookupResponse:
         return wire.LookupResponse(manifest=await self._broker.lookup(request.job, caller=current_caller()))
+
+    async def Plan(self, request: wire.PlanRequest, _context: Context) -> wire.PlanResponse:
+        plan = await self._broker.plan(request.job, caller=current_caller())
+        return wire.PlanResponse(
+            key=plan.key.text,
+            prospect=plan.prospect,
+            problem=plan.problem,
+            compile_seconds=plan.compile_seconds,
+        )
 
     async def Compile(self, request: wire.CompileRequest, _context: Context) -> AsyncIterator[wire.CompileResponse]:
         priority, caller = read_priority(request.priority), current_caller()

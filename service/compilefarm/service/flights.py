@@ -247,6 +247,11 @@ class Flights:
         if self.closed:
             raise Draining("the service is going down and takes no more requests; ask again when it is back")
 
+    def is_working(self, key: str, *, namespaces: Sequence[str]) -> bool:
+        """Whether the job of a key waits or is being done, and its result will lie in one of some namespaces."""
+        flight = self._find(key, namespaces=namespaces)
+        return flight is not None and bool(flight.stages) and not flight.landed
+
     def working(self) -> list[Flight]:
         """Those whose job waits or is being done, in the order in which they left."""
         return [flight for flight in self._boarding.values() if flight.stages and not flight.landed]

@@ -53,6 +53,28 @@ class Roster:
             raise NoMatchingWorker(_explain(self.workers, wanted=wanted.environment))
 
 
+def get_worker(workers: Sequence[WorkerView], *, environment_name: str) -> WorkerView:
+    """A worker of an environment, which says what they all are.
+
+    Raises:
+        NoMatchingWorker: there is none of that name, or none that has started, or they differ.
+    """
+    named = [worker for worker in workers if worker.environment_name == environment_name]
+    if not named:
+        known = ", ".join(dict.fromkeys(worker.environment_name for worker in workers)) or "none"
+        raise NoMatchingWorker(f"the farm has no environment {environment_name[:80]!r}; known are {known}")
+    started = [worker for worker in named if worker.environment is not None and worker.vocabulary is not None]
+    if not started:
+        why = named[0].problem or "it starts; ask again in a while"
+        raise NoMatchingWorker(f"no worker of the environment {environment_name} has started: {why}")
+    if any(worker.environment != started[0].environment for worker in started):
+        raise NoMatchingWorker(
+            f"the workers of the environment {environment_name} differ from each other, as two models of GPU do: start"
+            " one farm for each"
+        )
+    return started[0]
+
+
 def _may_fit(worker: WorkerView, *, wanted: Environment) -> bool:
     if worker.state == WorkerState.WORKER_STATE_FAILED:
         return False

@@ -85,6 +85,14 @@ class Queue:
             self._limits.check(ticket, waiting=self._waiting, foresee=self._foresee)
         return ticket
 
+    def check(self, environment: Environment) -> None:
+        """Passes if some worker compiles for an environment, however busy it is.
+
+        Raises:
+            NoMatchingWorker: none does.
+        """
+        Roster(self._pool.workers()).check(Wanted(environment))
+
     def outlook(self, key: str) -> Outlook:
         """What a job can expect: all zero once it has a worker."""
         if self._outlooks is None:

@@ -25,6 +25,7 @@ class Role(IntEnum):
 
 _NEEDED = {
     "/compilefarm.v1.CompileService/Lookup": Role.READ,
+    "/compilefarm.v1.CompileService/Plan": Role.READ,
     "/compilefarm.v1.CompileService/Compile": Role.COMPILE,
     "/compilefarm.v1.CompileService/Report": Role.READ,
     "/compilefarm.v1.BlobService/FindMissing": Role.READ,
@@ -33,6 +34,7 @@ _NEEDED = {
     "/compilefarm.v1.AdminService/Status": Role.READ,
     "/compilefarm.v1.AdminService/Inspect": Role.READ,
     "/compilefarm.v1.AdminService/ListWorkers": Role.READ,
+    "/compilefarm.v1.AdminService/DescribeEnvironment": Role.READ,
     "/compilefarm.v1.AdminService/ListJobs": Role.ADMIN,
     "/compilefarm.v1.AdminService/CancelJob": Role.ADMIN,
     "/compilefarm.v1.AdminService/RetryJob": Role.ADMIN,

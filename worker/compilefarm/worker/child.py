@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib.metadata
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from compilefarm.graph.decode import GraphRejected
 from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.graph.operators import import_operators
 from compilefarm.graph.symbols import Inexpressible
+from compilefarm.graph.vocabulary import describe_vocabulary
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
     ChildBlob,
@@ -71,7 +73,12 @@ def main() -> int:
         operators=admitted.operators,
         triton_kernels=admitted.triton_kernels,
     )
-    _say(answers, ChildMessage(ready=ChildReady(environment=describe_environment(needs))))
+    ready = ChildReady(
+        environment=describe_environment(needs),
+        farm_version=importlib.metadata.version("compilefarm"),
+        vocabulary=None if arguments.verifier else describe_vocabulary(),
+    )
+    _say(answers, ChildMessage(ready=ready))
     if arguments.memory_limit is not None:
         limit_memory(arguments.memory_limit)
     task = read_frame(sys.stdin.buffer, ChildTask)

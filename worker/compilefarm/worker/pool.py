@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compilefarm.core.pool import Artifact, Assignment, WorkerView
+from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
 from compilefarm.v1.child_pb2 import Toolchain
-from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.worker.process import ChildDied, ChildSettings
 from compilefarm.worker.supervisor import OnPhase, SlotSettings, Supervisor
@@ -22,13 +21,21 @@ from compilefarm.worker.toolchain import ToolchainCache
 log = logging.getLogger(__name__)
 
 
+def child_command(python: str) -> tuple[str, ...]:
+    """The program that children of an interpreter run."""
+    return (python, "-m", "compilefarm.worker.child")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     """A pool on this host.
 
     Attributes:
+        environment_name: what the operator calls the environment of its workers.
         cuda_devices: the GPUs to compile on, as CUDA_VISIBLE_DEVICES names them; empty compiles for the CPU.
         slots: jobs at a time; on GPUs, per GPU. More than one shares a GPU, which disturbs its tuning.
+        shares: among how many jobs at a time the processors and the memory of this host are shared; None: those of this
+            pool have them to themselves.
         cache_folder: where knowledge about this machine is kept between runs.
         compile_seconds: how long a compile may take before it is ended.
         verify: whether artifacts are checked in a clean process before they are served.
@@ -39,15 +46,17 @@ class PoolSettings:
         command: the program that children run.
     """
 
+    environment_name: str = DEFAULT_ENVIRONMENT
     cuda_devices: tuple[str, ...] = ()
     slots: int = 1
+    shares: int | None = None
     cache_folder: Path
     compile_seconds: float = 3600.0
     verify: bool = True
     memory_bytes: int | None = None
     modules: tuple[str, ...] = ()
     triton_kernels: bool = False
-    command: tuple[str, ...] = (sys.executable, "-m", "compilefarm.worker.child")
+    command: tuple[str, ...] = child_command(sys.executable)
 
 
 class LocalPool:
@@ -61,13 +70,13 @@ class LocalPool:
         """See WorkerPool.start."""
         first, *others = self._supervisors.values()
         await first.start()
-        environment = first.view().environment
-        if environment is None:
-            raise RuntimeError(f"no worker could be started: {first.view().problem}")
-        toolchain = await self._toolchain(first, environment)
-        for supervisor in self._supervisors.values():
-            supervisor.toolchain = toolchain
-        await asyncio.gather(*(supervisor.start() for supervisor in others))
+        try:
+            toolchain = await self._toolchain(first)
+            for supervisor in self._supervisors.values():
+                supervisor.toolchain = toolchain
+        finally:
+            # Those that fail go on trying, and show why.
+            await asyncio.gather(*(supervisor.start() for supervisor in others))
 
     async def close(self) -> None:
         """See WorkerPool.close."""
@@ -81,7 +90,11 @@ class LocalPool:
         """See WorkerPool.run."""
         return await self._supervisors[worker].run(assignment, on_phase=on_phase)
 
-    async def _toolchain(self, supervisor: Supervisor, environment: Environment) -> Toolchain:
+    async def _toolchain(self, supervisor: Supervisor) -> Toolchain:
+        environment = supervisor.view().environment
+        if environment is None:
+            name = self._settings.environment_name
+            raise RuntimeError(f"no worker of the environment {name} could start: {supervisor.view().problem}")
         cache = ToolchainCache(self._settings.cache_folder)
         known = cache.find(environment)
         if known is not None:
@@ -99,11 +112,14 @@ def _slots(settings: PoolSettings) -> list[SlotSettings]:
     devices: Sequence[str | None] = settings.cuda_devices or (None,)
     kind = "cuda" if settings.cuda_devices else "cpu"
     count = len(devices) * settings.slots
-    threads = max(1, (os.cpu_count() or 1) // count)
-    memory = settings.memory_bytes or _memory_of_machine() // count
+    shares = settings.shares or count
+    threads = max(1, (os.cpu_count() or 1) // shares)
+    memory = settings.memory_bytes or _memory_of_machine() // shares
+    prefix = "" if settings.environment_name == DEFAULT_ENVIRONMENT else f"{settings.environment_name}-"
     return [
         SlotSettings(
-            name=f"{kind}-{number}",
+            name=f"{prefix}{kind}-{number}",
+            environment_name=settings.environment_name,
             compiler=_child(settings, device, compile_threads=threads, memory_bytes=memory),
             verifier=_child(settings, device, "--verifier", compile_threads=threads, memory_bytes=memory)
             if settings.verify

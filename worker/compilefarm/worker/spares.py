@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.metadata
 import logging
 from collections.abc import AsyncIterator
 
 from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.vocabulary_pb2 import Vocabulary
 from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildProcess, ChildSettings
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,7 @@ class SpareChild:
         self._owner = owner
         self._restart_seconds = restart_seconds
         self._environment: Environment | None = None
+        self._vocabulary: Vocabulary | None = None
         self._problem: str | None = None
         self._warming: asyncio.Task[ChildProcess] | None = None
         self._children: set[ChildProcess] = set()
@@ -38,6 +41,11 @@ class SpareChild:
     def environment(self) -> Environment | None:
         """What children say of this machine; None before the first has said it."""
         return self._environment
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What the torch of children understands; None before the first has said it."""
+        return self._vocabulary
 
     @property
     def problem(self) -> str | None:
@@ -112,12 +120,23 @@ class SpareChild:
         self._children.add(child)
         try:
             ready = await child.ready()
+            _check_version(ready.farm_version)
         except BaseException:
             await self._end(child)
             raise
         self._environment = ready.environment
+        if ready.HasField("vocabulary"):
+            self._vocabulary = ready.vocabulary
         return child
 
     async def _end(self, child: ChildProcess) -> None:
         await child.end()
         self._children.discard(child)
+
+
+def _check_version(theirs: str) -> None:
+    ours = importlib.metadata.version("compilefarm")
+    if theirs != ours:
+        raise ChildDied(
+            f"its interpreter has Compilefarm {theirs or 'of an older release'}, this farm is {ours}: install the same"
+        )

@@ -16,7 +16,7 @@ from compilefarm.core.artifacts import blobs_of, check_guards
 from compilefarm.core.digests import digest_of
 from compilefarm.core.environments import narrowed
 from compilefarm.core.errors import FarmError, InvalidRequest, ProcessDied, WorkerLost
-from compilefarm.core.pool import Artifact, Assignment, WorkerView
+from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
 from compilefarm.v1.admin_service_pb2 import (
     WORKER_STATE_BUSY,
     WORKER_STATE_FAILED,
@@ -57,6 +57,7 @@ class SlotSettings:
 
     Attributes:
         name: of the worker, unique in its pool.
+        environment_name: what the operator calls its environment.
         compiler: how children that compile are started.
         verifier: how children that check artifacts are started; None returns artifacts unchecked.
         compile_seconds: how long a compile may take before it is ended.
@@ -65,6 +66,7 @@ class SlotSettings:
     """
 
     name: str
+    environment_name: str = DEFAULT_ENVIRONMENT
     compiler: ChildSettings
     verifier: ChildSettings | None
     compile_seconds: float = 3600.0
@@ -98,6 +100,8 @@ class Supervisor:
             name=self._settings.name,
             state=self._state(),
             environment=self._compiler.environment,
+            environment_name=self._settings.environment_name,
+            vocabulary=self._compiler.vocabulary,
             job_key=self._job_key,
             problem=self._compiler.problem,
             is_warm=self._compiler.is_ready,

@@ -5,6 +5,7 @@ For tests of what stands around a compile. It goes through the same supervisor a
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -127,7 +128,8 @@ def main() -> None:
         signal.pause()
     if script == "die-before-ready":
         _die(pipe)
-    write_frame(pipe, ChildMessage(ready=ChildReady(environment=ENVIRONMENT)))
+    version = os.environ.get("SCRIPTED_VERSION") or importlib.metadata.version("compilefarm")
+    write_frame(pipe, ChildMessage(ready=ChildReady(environment=ENVIRONMENT, farm_version=version)))
     task = read_frame(sys.stdin.buffer, ChildTask)
     match task and task.WhichOneof("task"):
         case "compile":

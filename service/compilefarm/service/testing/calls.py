@@ -15,6 +15,8 @@ from compilefarm.core.errors import REASON_KEY
 from compilefarm.core.metadata import BEARER, REQUEST_KEY, TENANT_KEY, TOKEN_KEY
 from compilefarm.v1.admin_service_pb2 import (
     CancelJobRequest,
+    DescribeEnvironmentRequest,
+    DescribeEnvironmentResponse,
     DrainRequest,
     DrainResponse,
     InspectRequest,
@@ -33,6 +35,8 @@ from compilefarm.v1.compile_service_pb2 import (
     Finished,
     GraphReport,
     LookupRequest,
+    PlanRequest,
+    PlanResponse,
     Priority,
     Progress,
     ReportRequest,
@@ -135,6 +139,16 @@ class Calls:
         """What is stored for a job."""
         with refusals():
             return (await self.compiles.Lookup(LookupRequest(job=job))).manifest
+
+    async def plan(self, job: Job) -> PlanResponse:
+        """What a request for a job would meet."""
+        with refusals():
+            return await self.compiles.Plan(PlanRequest(job=job))
+
+    async def describe_environment(self, name: str) -> DescribeEnvironmentResponse:
+        """What the workers of an environment are."""
+        with refusals():
+            return await self.admin.DescribeEnvironment(DescribeEnvironmentRequest(name=name))
 
     async def write(self, content: bytes) -> str:
         """Stores a blob and returns its digest."""

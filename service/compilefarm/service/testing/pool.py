@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from compilefarm.core.errors import InvalidRequest, ProcessDied, WorkerLost
-from compilefarm.core.pool import Artifact, Assignment, WorkerView
+from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
 from compilefarm.service.testing.jobs import ENVIRONMENT
 from compilefarm.store.testing import sample_artifact
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import CompileFailure, Phase
+from compilefarm.v1.vocabulary_pb2 import Vocabulary
 
 
 def artifact_of(assignment: Assignment) -> Artifact:
@@ -101,15 +102,33 @@ class ScriptedPool:
     """
 
     def __init__(
-        self, script: Script = compile_at_once, *, environments: Sequence[Environment] = (ENVIRONMENT,)
+        self,
+        script: Script = compile_at_once,
+        *,
+        environments: Sequence[Environment] = (ENVIRONMENT,),
+        names: Sequence[str] = (),
+        vocabularies: Sequence[Vocabulary] = (),
     ) -> None:
-        """One worker for each environment: "worker-0", "worker-1", ..."""
+        """One worker for each environment: "worker-0", "worker-1", ...
+
+        Args:
+            script: what they do with a job.
+            environments: what they compile for.
+            names: what the operator calls these environments; without names they are all the default.
+            vocabularies: what their torch understands; without vocabularies, nothing.
+        """
         self.assignments: list[Assignment] = []
         self.closed = False
         self._script = script
         self._views = {
-            name: WorkerView(name=name, state=WorkerState.WORKER_STATE_IDLE, environment=environment)
-            for name, environment in ((f"worker-{number}", each) for number, each in enumerate(environments))
+            f"worker-{number}": WorkerView(
+                name=f"worker-{number}",
+                state=WorkerState.WORKER_STATE_IDLE,
+                environment=environment,
+                environment_name=names[number] if names else DEFAULT_ENVIRONMENT,
+                vocabulary=vocabularies[number] if vocabularies else Vocabulary(),
+            )
+            for number, environment in enumerate(environments)
         }
 
     async def start(self) -> None:
@@ -129,8 +148,9 @@ class ScriptedPool:
 
     def restart(self, name: str) -> None:
         """Puts a worker into the state STARTING; what it can do is not known then."""
-        view = WorkerView(name=name, state=WorkerState.WORKER_STATE_STARTING, environment=None)
-        self._views[name] = view
+        self._views[name] = replace(
+            self._views[name], state=WorkerState.WORKER_STATE_STARTING, environment=None, job_key=None, problem=None
+        )
 
     def recover(self, name: str, *, environment: Environment = ENVIRONMENT) -> None:
         """Puts a worker into the state IDLE."""

@@ -1,0 +1,129 @@
+"""`compilefarm prewarm plan|run|check`: has a farm compile what a workload asked for, before its pods start."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from compilefarm.cli.farm import add_address, connection
+from compilefarm.cli.numbers import percentage, positive
+from compilefarm.cli.plans import check_data, plan_data, report_data, show_check, show_plan, show_report
+from compilefarm.cli.progress import showing_progress
+from compilefarm.cli.traced_models import CannotTrace, add_model_arguments, trace_model
+from compilefarm.cli.words import console
+from compilefarm.client.config import TENANT
+from compilefarm.client.plans import Planner, coverage_of
+from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming
+from compilefarm.core.errors import UnusableRecording, UnusableRequestFile
+from compilefarm.core.recordings import Recording, read_recording
+
+_Run = Callable[[argparse.Namespace], int]
+# As argparse ends a program that was asked wrongly.
+_ASKED_WRONGLY = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
+
+    def step(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
+        sub = steps.add_parser(name, help=text, description=text)
+        sub.add_argument(
+            "--environment", metavar="NAME", help="say the requests for this environment (see compilefarm workers)"
+        )
+        sub.add_argument("--mode", help="say them for this mode= of torch.compile")
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        add_address(sub)
+        sub.set_defaults(run_step=run)
+        return sub
+
+    def of_recording(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
+        sub = step(name, run, text)
+        sub.add_argument("recording", metavar="RECORDING", type=Path, help="the folder that COMPILEFARM_RECORD named")
+        return sub
+
+    of_recording(
+        "plan", _plan, "show what a farm has of a recording, would compile, and cannot serve; compiles nothing"
+    )
+    run_parser = of_recording(
+        "run", _run, "have a farm compile what it lacks; 0: all is served, 1: some is not; run it again to resume"
+    )
+    model = step(
+        "model", _model, "trace a model, without its weights and without a GPU, and do the same for its graphs"
+    )
+    add_model_arguments(model)
+    for parser_of_requests in (run_parser, model):
+        parser_of_requests.add_argument(
+            "--parallel",
+            type=positive,
+            default=DEFAULT_PARALLEL,
+            metavar="N",
+            help="requests at a time; default: %(default)s",
+        )
+    check = of_recording("check", _check, "show how much of a recording a farm has stored; 0: enough, 1: too little")
+    check.add_argument(
+        "--threshold",
+        type=percentage,
+        default=100.0,
+        metavar="PERCENT",
+        help="of the graphs of the recording that have to be stored; default: %(default)g",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does a step."""
+    step: _Run = arguments.run_step
+    try:
+        return step(arguments)
+    except (CannotTrace, UnusableRecording, UnusableRequestFile) as error:
+        print(f"compilefarm prewarm: {error}", file=sys.stderr)
+        return _ASKED_WRONGLY
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    recording = read_recording(arguments.recording)
+    with connection(arguments) as connected:
+        plan = Planner(connected, environment=arguments.environment, mode=arguments.mode).plan(recording)
+    if arguments.json:
+        print(json.dumps(plan_data(plan), indent=2))
+    else:
+        show_plan(plan, console())
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return _prewarm(read_recording(arguments.recording), arguments)
+
+
+def _model(arguments: argparse.Namespace) -> int:
+    return _prewarm(trace_model(arguments), arguments)
+
+
+def _prewarm(recording: Recording, arguments: argparse.Namespace) -> int:
+    """Has what is missing of a recording compiled, and shows how that goes. Returns the exit status."""
+    with connection(arguments) as connected:
+        plan = Planner(connected, environment=arguments.environment, mode=arguments.mode).plan(recording)
+        prewarming = Prewarming(connected, tenant=os.environ.get(TENANT, ""), parallel=arguments.parallel)
+        with showing_progress(plan) as on_served:
+            report = prewarming.run(plan, on_served=on_served)
+    if arguments.json:
+        print(json.dumps(report_data(report), indent=2))
+    else:
+        show_report(report, console())
+    return 1 if report.failed else 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    recording = read_recording(arguments.recording)
+    with connection(arguments) as connected:
+        plan = Planner(connected, environment=arguments.environment, mode=arguments.mode).plan(recording)
+    covered = coverage_of(plan).percent >= arguments.threshold
+    if arguments.json:
+        print(json.dumps(check_data(plan, threshold_percent=arguments.threshold), indent=2))
+    else:
+        show_check(plan, console(), threshold_percent=arguments.threshold)
+    return 0 if covered else 1

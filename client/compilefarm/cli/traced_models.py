@@ -1,0 +1,98 @@
+"""The graphs of a model at hand, traced with tensors that have no elements: neither weights nor a GPU are needed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from compilefarm.client.captures import Capture, FakingRuntime
+from compilefarm.core.pool import DEFAULT_ENVIRONMENT
+from compilefarm.core.recordings import Recording
+
+_INPUT = re.compile(r"([a-z]+[0-9]*|bfloat16)\[([0-9, ]*)\]")
+_BETWEEN = re.compile(r",(?![^\[]*\])")
+
+
+class CannotTrace(Exception):
+    """The model cannot be made or traced; the message says what was wrong."""
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is traced."""
+    option = parser.add_argument
+    option("model", metavar="MODULE:FUNCTION", help="a function without parameters that makes the model")
+    option(
+        "--shapes",
+        action="append",
+        required=True,
+        metavar="INPUTS",
+        help="what the model is called with, such as 'int64[1, 16], float32[1, 64]'; repeat it for several calls",
+    )
+    option("--device", choices=("cpu", "cuda"), default="cpu", help="where model and inputs are; default: %(default)s")
+    option("--gradients", action="store_true", help="pods call it outside of torch.no_grad() and inference_mode()")
+    option("--dynamic", choices=("yes", "no"), help="dynamic= of torch.compile; default: as torch does")
+
+
+def trace_model(arguments: argparse.Namespace) -> Recording:
+    """The requests that a pod would make of a model. The mode and the environment come later, as for a recording.
+
+    Raises:
+        CannotTrace: it cannot be made or traced.
+    """
+    import torch
+
+    from compilefarm.graph.tracing import faking
+
+    make = _get_function(arguments.model)
+    capture = Capture(FakingRuntime())
+    if arguments.device == "cuda" and arguments.environment is None:
+        # The facts of a GPU come from the farm.
+        arguments.environment = DEFAULT_ENVIRONMENT
+    try:
+        with faking():
+            with torch.device(arguments.device):
+                model = make()
+                calls = [_make_inputs(text) for text in arguments.shapes]
+            dynamic = None if arguments.dynamic is None else arguments.dynamic == "yes"
+            compiled = torch.compile(model, backend=capture.backend, dynamic=dynamic)
+            with torch.set_grad_enabled(arguments.gradients):
+                for inputs in calls:
+                    compiled(*inputs)
+    except CannotTrace:
+        raise
+    except Exception as error:
+        # Whatever the model raises, or Dynamo.
+        raise CannotTrace(
+            f"{arguments.model} cannot be traced without elements ({type(error).__name__}: {error}); record it in a pod"
+        ) from error
+    return capture.recording()
+
+
+def _get_function(name: str) -> Callable[[], Any]:
+    module, _, function = name.partition(":")
+    # As `python -m` finds modules.
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Callable[[], Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise CannotTrace(f"{name!r} names no function of a module that can be imported: {error}") from None
+    return found
+
+
+def _make_inputs(text: str) -> list[Any]:
+    return [_make_input(each.strip()) for each in _BETWEEN.split(text)]
+
+
+def _make_input(text: str) -> Any:
+    import torch
+
+    match = _INPUT.fullmatch(text)
+    dtype = getattr(torch, match[1], None) if match is not None else None
+    if match is None or not isinstance(dtype, torch.dtype):
+        raise CannotTrace(f"{text!r} describes no tensor: write a dtype and sizes, such as float32[8, 16]")
+    return torch.empty([int(size) for size in match[2].split(",") if size.strip()], dtype=dtype)

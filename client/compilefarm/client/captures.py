@@ -1,0 +1,95 @@
+"""What a workload would ask of a farm, found out without asking one: its graphs are captured, and run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compilefarm.client.runtime import Options, Program, Runtime, TorchRuntime, merge_options
+from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording, file_of
+from compilefarm.core.requests import Request
+from compilefarm.graph.bypass import Bypass
+from compilefarm.v1.environment_pb2 import Environment
+
+if TYPE_CHECKING:
+    from compilefarm.graph.encode import EnvironmentNeeds
+
+
+class FakingRuntime(TorchRuntime):
+    """The torch of this process, where tensors are fake and GPUs need not be there.
+
+    Graphs of a GPU come without the facts of one: such requests have to be said for an environment of the farm.
+    """
+
+    def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Any:
+        from compilefarm.graph.tracing import not_faking
+
+        with not_faking():
+            return super().encode(graph_module, example_inputs, options=options)
+
+    def describe(self, needs: EnvironmentNeeds) -> Environment:
+        environment = super().describe(replace(needs, cuda_device=None))
+        if needs.cuda_device is not None:
+            environment.cuda.SetInParent()
+        return environment
+
+
+class Capture:
+    """A backend of torch.compile that takes note of graphs.
+
+    Args:
+        runtime: torch.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._requests: list[RecordedRequest] = []
+        self._bypasses: list[RecordedBypass] = []
+
+    def backend(
+        self,
+        graph_module: Any,
+        example_inputs: Sequence[Any],
+        *,
+        mode: str | None = None,
+        options: Options | None = None,
+        name: str = "",
+    ) -> Program:
+        """As `Farm.backend`, but the graph is only noted, and run without being compiled."""
+        merged = merge_options(mode=mode, options=options)
+        self._runtime.fix_floats(graph_module)
+        first = len(self._requests) + len(self._bypasses)
+        try:
+            encoded = self._runtime.encode(graph_module, example_inputs, options=merged)
+        except Bypass as bypass:
+            nodes = len(graph_module.graph.nodes)
+            noted = RecordedBypass(reason=bypass.reason, message=str(bypass), name=name, nodes=nodes, first=first)
+            self._bypasses.append(noted)
+        else:
+            arguments = self._runtime.describe_call(mode=mode, options=options or {})
+            request = Request(job=encoded.job, blobs=encoded.blobs, arguments=arguments)
+            self._requests.append(RecordedRequest(request=request, file=file_of(request), name=name, first=first))
+        program: Program = graph_module.forward
+        return program
+
+    def recording(self) -> Recording:
+        """What was noted so far; it lies in no folder."""
+        return _recording(self._requests, bypasses=self._bypasses)
+
+
+def recording_of(requests: Iterable[Request]) -> Recording:
+    """Requests that come from elsewhere, such as files that save_request wrote; it lies in no folder."""
+    recorded = (
+        RecordedRequest(request=request, file=file_of(request), first=first) for first, request in enumerate(requests)
+    )
+    return _recording(recorded)
+
+
+def _recording(requests: Iterable[RecordedRequest], *, bypasses: Sequence[RecordedBypass] = ()) -> Recording:
+    by_file: dict[str, RecordedRequest] = {}
+    for request in requests:
+        known = by_file.get(request.file)
+        by_file[request.file] = request if known is None else replace(known, count=known.count + 1)
+    return Recording(folder=Path(), requests=list(by_file.values()), bypasses=list(bypasses))

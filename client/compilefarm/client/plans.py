@@ -1,0 +1,258 @@
+"""What prewarming a recording would do: which of its requests a farm has, would compile, and cannot serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from compilefarm.client.connection import Connection
+from compilefarm.core.environments import differences
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.keys import key_of
+from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording
+from compilefarm.core.requests import Request
+from compilefarm.core.retargeting import CannotBeSaid, Target, find_target, retarget
+from compilefarm.v1 import compile_service_pb2 as wire
+from compilefarm.v1.admin_service_pb2 import (
+    WORKER_STATE_FAILED,
+    DescribeEnvironmentRequest,
+    ListWorkersRequest,
+    Worker,
+)
+from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
+from compilefarm.v1.blob_service_pb2 import FindMissingRequest
+
+Standing = Literal["hit", "miss", "under way", "cannot"]
+
+# An operator or a pipeline waits; a pod would not.
+_SECONDS_PER_QUESTION = 30.0
+_STANDINGS: Mapping[int, Standing] = {
+    wire.PROSPECT_HIT: "hit",
+    wire.PROSPECT_MISS: "miss",
+    wire.PROSPECT_UNDER_WAY: "under way",
+}
+_REASONS = {wire.PROSPECT_NO_WORKER: "no_worker", wire.PROSPECT_QUARANTINED: "quarantined"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedGraph:
+    """A request of a recording, as the farm stands to it.
+
+    Attributes:
+        file: of the request, below the folder of the recording.
+        name: what torch.compile(name=) called the graph.
+        nodes: of the graph.
+        count: how often it was asked for.
+        request: what is asked of the farm; as it was recorded where it cannot be served.
+        key: its key; empty where there is none.
+        standing: "hit" (it is stored), "miss" (it would be compiled), "under way" (it is being compiled), or "cannot"
+            (it cannot be served).
+        reason: why it cannot be served, as a word for machines; empty where it can.
+        problem: the same for people.
+        compile_seconds: what the compile of the stored artifact took, or a compile probably takes; zero where it cannot
+            be served.
+    """
+
+    file: str
+    name: str
+    nodes: int
+    count: int
+    request: Request
+    key: str = ""
+    standing: Standing
+    reason: str = ""
+    problem: str = ""
+    compile_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What prewarming would do.
+
+    Attributes:
+        graphs: the requests, in the order of the recording.
+        bypasses: graphs that pods do not ask a farm for.
+        workers: of the farm.
+    """
+
+    graphs: Sequence[PlannedGraph]
+    bypasses: Sequence[RecordedBypass] = ()
+    workers: Sequence[Worker] = field(default_factory=tuple)
+
+    def standing(self, *standings: Standing) -> list[PlannedGraph]:
+        """The graphs of some standings."""
+        return [graph for graph in self.graphs if graph.standing in standings]
+
+    def estimated_seconds(self) -> float:
+        """Until all that is missing is compiled, if nobody else wants the workers."""
+        return estimate_seconds(self.standing("miss", "under way"), workers=self.workers)
+
+    def worker_seconds(self) -> float:
+        """What workers together will spend on what is missing."""
+        return sum(graph.compile_seconds for graph in _distinct(self.standing("miss", "under way")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How much of a recording is stored.
+
+    Attributes:
+        graphs: of the recording, bypasses among them.
+        stored: of these.
+        saved_seconds: of compiling that pods will not do, each time that the workload runs.
+        unsaved_seconds: of compiling that they will probably do.
+    """
+
+    graphs: int
+    stored: int
+    saved_seconds: float
+    unsaved_seconds: float
+
+    @property
+    def percent(self) -> float:
+        """Of the graphs; all of none."""
+        return 100.0 * self.stored / self.graphs if self.graphs else 100.0
+
+
+def coverage_of(plan: Plan) -> Coverage:
+    """How much of a recording is stored."""
+    stored = plan.standing("hit")
+    others = plan.standing("miss", "under way", "cannot")
+    return Coverage(
+        graphs=len(plan.graphs) + len(plan.bypasses),
+        stored=len(stored),
+        saved_seconds=sum(graph.compile_seconds * graph.count for graph in stored),
+        unsaved_seconds=sum(graph.compile_seconds * graph.count for graph in others),
+    )
+
+
+class Planner:
+    """Asks a farm how it stands to requests. Nothing is compiled for that.
+
+    Args:
+        connection: to the farm.
+        environment: name of the environment of the farm that requests are said for; None: as they were recorded.
+        mode: mode= of torch.compile that they are said for; None: as they were recorded.
+        timeout_seconds: what one question may take.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        environment: str | None = None,
+        mode: str | None = None,
+        timeout_seconds: float = _SECONDS_PER_QUESTION,
+    ) -> None:
+        self._connection = connection
+        self._environment = environment
+        self._mode = mode
+        self._timeout_seconds = timeout_seconds
+
+    def plan(self, recording: Recording) -> Plan:
+        """How the farm stands to a recording.
+
+        Raises:
+            NoMatchingWorker: it has no such environment.
+            FarmError: it cannot be asked.
+        """
+        line = self._connection.line()
+        admin = AdminServiceStub(line.channel)
+        with self._connection.calls():
+            workers = admin.ListWorkers(ListWorkersRequest(), timeout=self._timeout_seconds).workers
+            targets = self._targets(admin, workers)
+            graphs = [self._plan(recorded, targets=targets) for recorded in recording.requests]
+        return Plan(graphs=graphs, bypasses=recording.bypasses, workers=workers)
+
+    def _targets(self, admin: AdminServiceStub, workers: Iterable[Worker]) -> list[Target]:
+        """The environments that requests may have to be said for."""
+        if self._environment is not None:
+            names = [self._environment]
+        elif self._mode is not None:
+            ready = (worker for worker in workers if worker.HasField("environment"))
+            names = list(dict.fromkeys(worker.environment_name for worker in ready))
+        else:
+            names = []
+        return [self._describe(admin, name) for name in names]
+
+    def _describe(self, admin: AdminServiceStub, name: str) -> Target:
+        request = DescribeEnvironmentRequest(name=name)
+        described = admin.DescribeEnvironment(request, timeout=self._timeout_seconds)
+        return Target(name=name, environment=described.environment, vocabulary=described.vocabulary)
+
+    def _plan(self, recorded: RecordedRequest, *, targets: Sequence[Target]) -> PlannedGraph:
+        graph = PlannedGraph(
+            file=recorded.file,
+            name=recorded.name,
+            nodes=len(recorded.request.job.graph.nodes),
+            count=recorded.count,
+            request=recorded.request,
+            standing="cannot",
+        )
+        try:
+            request = self._said_anew(recorded.request, targets=targets)
+            graph = replace(graph, request=request, key=key_of(request.job).text)
+            return self._ask(graph)
+        except (CannotBeSaid, InvalidRequest) as error:
+            return replace(graph, reason=error.reason, problem=str(error))
+
+    def _said_anew(self, request: Request, *, targets: Sequence[Target]) -> Request:
+        if self._environment is None and self._mode is None:
+            return request
+        target = targets[0] if self._environment is not None else find_target(request.job.environment, targets)
+        return replace(request, job=retarget(request, target=target, mode=self._mode))
+
+    def _ask(self, graph: PlannedGraph) -> PlannedGraph:
+        line = self._connection.line()
+        with self._connection.calls():
+            answer = line.compiles.Plan(wire.PlanRequest(job=graph.request.job), timeout=self._timeout_seconds)
+        if answer.prospect in _STANDINGS:
+            standing = _STANDINGS[answer.prospect]
+            if standing == "miss" and (missing := self._find_missing(graph.request)):
+                return replace(
+                    graph,
+                    reason="missing_tensors",
+                    problem=f"the farm lacks {len(missing)} of the tensors that the graph holds, and so does the"
+                    " recording: record them, too (COMPILEFARM_RECORD_TENSORS=yes)",
+                )
+            return replace(graph, standing=standing, compile_seconds=answer.compile_seconds)
+        reason = _REASONS.get(answer.prospect, "unknown")
+        return replace(graph, reason=reason, problem=answer.problem or "the farm says that it cannot, and not why")
+
+    def _find_missing(self, request: Request) -> Sequence[str]:
+        digests = request.missing_digests()
+        if not digests:
+            return ()
+        line = self._connection.line()
+        with self._connection.calls():
+            return line.blobs.FindMissing(FindMissingRequest(digests=digests), timeout=self._timeout_seconds).digests
+
+
+def estimate_seconds(graphs: Iterable[PlannedGraph], *, workers: Sequence[Worker]) -> float:
+    """How long workers take for graphs that are compiled in this order, each by the worker that is free first."""
+    free = {worker.name: 0.0 for worker in workers if worker.state != WORKER_STATE_FAILED}
+    fitting: dict[bytes, list[str]] = {}
+    for graph in _distinct(graphs):
+        environment = graph.request.job.environment
+        content = environment.SerializeToString(deterministic=True)
+        if content not in fitting:
+            fitting[content] = [
+                worker.name
+                for worker in workers
+                if worker.name in free and not differences(wanted=environment, offered=worker.environment)
+            ]
+        first = min(fitting[content], key=free.__getitem__, default=None)
+        if first is not None:
+            free[first] += graph.compile_seconds
+    return max(free.values(), default=0.0)
+
+
+def _distinct(graphs: Iterable[PlannedGraph]) -> Iterator[PlannedGraph]:
+    """Those that are compiled: what was recorded for two environments may be the same in a third."""
+    seen: set[bytes] = set()
+    for graph in graphs:
+        content = graph.request.job.SerializeToString(deterministic=True)
+        if content not in seen:
+            seen.add(content)
+            yield graph

@@ -1,0 +1,81 @@
+"""Records what a pod asks of its farm. Nothing that goes wrong with that costs the pod its model."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from compilefarm.client.config import ClientConfig
+from compilefarm.client.records import GraphRecord
+from compilefarm.client.runtime import Encoded
+from compilefarm.core.errors import UnusableRecording, UnusableRequestFile
+from compilefarm.core.recorder import Recorder
+from compilefarm.core.recordings import RecordedBypass
+from compilefarm.core.requests import Request
+from compilefarm.graph.bypass import Bypass
+from compilefarm.v1.request_file_pb2 import CompileArguments
+
+log = logging.getLogger("compilefarm.client")
+
+
+class Tape(Protocol):
+    """Takes note of graphs, in the order in which they come."""
+
+    def note_request(self, encoded: Encoded, *, arguments: CompileArguments, record: GraphRecord) -> None:
+        """Takes note of a graph that a farm is asked for."""
+
+    def note_bypass(self, bypass: Bypass, *, record: GraphRecord) -> None:
+        """Takes note of a graph that no farm is asked for."""
+
+
+class NoTape:
+    """Takes no note."""
+
+    def note_request(self, encoded: Encoded, *, arguments: CompileArguments, record: GraphRecord) -> None:
+        pass
+
+    def note_bypass(self, bypass: Bypass, *, record: GraphRecord) -> None:
+        pass
+
+
+class FolderTape:
+    """Takes note in a folder. What cannot be written is said as loud as a log can, and is missing.
+
+    Args:
+        recorder: of the folder.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def note_request(self, encoded: Encoded, *, arguments: CompileArguments, record: GraphRecord) -> None:
+        request = Request(job=encoded.job, blobs=encoded.blobs, arguments=arguments)
+        try:
+            self._recorder.note_request(request, name=record.name, position=record.number)
+        except (UnusableRecording, UnusableRequestFile) as error:
+            _complain(record, error)
+
+    def note_bypass(self, bypass: Bypass, *, record: GraphRecord) -> None:
+        noted = RecordedBypass(
+            reason=bypass.reason, message=str(bypass), name=record.name, nodes=record.nodes, first=record.number
+        )
+        try:
+            self._recorder.note_bypass(noted)
+        except UnusableRecording as error:
+            _complain(record, error)
+
+
+def open_tape(config: ClientConfig) -> Tape:
+    """What the configuration asks for.
+
+    Raises:
+        UnusableRecording: nothing can be recorded in the folder that it names.
+    """
+    if not config.record:
+        return NoTape()
+    return FolderTape(Recorder(Path(config.record), tensors=config.record_tensors))
+
+
+def _complain(record: GraphRecord, error: Exception) -> None:
+    log.error("compilefarm: graph %d is missing from the recording: %s", record.number, error)

@@ -1,0 +1,131 @@
+"""Writes recordings. Any number of processes and threads may record into one folder at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from compilefarm.core.errors import UnusableRecording
+from compilefarm.core.recordings import (
+    MANIFEST,
+    REQUESTS,
+    TENSORS,
+    Outline,
+    RecordedBypass,
+    file_of,
+    outline_text,
+    read_outline,
+    words_of,
+)
+from compilefarm.core.requests import Request, pack_request
+
+# What is being written. One at a time writes, so what a killed process left is written over.
+_UNFINISHED = "unfinished"
+
+
+class Recorder:
+    """Adds to the recording in a folder.
+
+    Args:
+        folder: made if it is not there.
+        tensors: whether the tensors that graphs hold are kept; without them a farm has to have them already.
+
+    Raises:
+        UnusableRecording: the folder cannot be written, or holds a recording that cannot be read.
+    """
+
+    def __init__(self, folder: Path, *, tensors: bool = True) -> None:
+        self._folder = folder
+        self._tensors = tensors
+        with self._writing():
+            outline = self._read()
+            self._write(MANIFEST, outline_text(outline).encode())
+
+    def note_request(self, request: Request, *, name: str, position: int) -> None:
+        """Notes that a workload made a request.
+
+        Args:
+            request: it, with the tensors that its graph holds.
+            name: what torch.compile(name=) called it.
+            position: among the graphs of this process.
+
+        Raises:
+            UnusableRecording: it cannot be written.
+            UnusableRequestFile: it is too large for a file.
+        """
+        file, entry = file_of(request), {"first": position, "count": 1, "name": name, **words_of(request)}
+        content = pack_request(replace(request, blobs={}))
+        with self._writing():
+            if not (self._folder / file).exists():
+                self._write(file, content)
+            if self._tensors:
+                self._write_tensors(request)
+            outline = self._read()
+            if request.missing_digests():
+                outline = replace(outline, holds_tensors=False)
+            requests = {**outline.requests, file: _added(outline.requests.get(file), entry)}
+            self._write(MANIFEST, outline_text(replace(outline, requests=requests)).encode())
+
+    def note_bypass(self, bypass: RecordedBypass) -> None:
+        """Notes that a graph was not sent.
+
+        Raises:
+            UnusableRecording: it cannot be written.
+        """
+        with self._writing():
+            outline = self._read()
+            same = [each for each in outline.bypasses if _identity(each) == _identity(bypass)]
+            others = [each for each in outline.bypasses if _identity(each) != _identity(bypass)]
+            for each in same:
+                bypass = replace(bypass, first=min(each.first, bypass.first), count=each.count + bypass.count)
+            self._write(MANIFEST, outline_text(replace(outline, bypasses=[*others, bypass])).encode())
+
+    def _read(self) -> Outline:
+        outline = read_outline(self._folder) or Outline(requests={})
+        return replace(outline, holds_tensors=outline.holds_tensors and self._tensors)
+
+    def _write_tensors(self, request: Request) -> None:
+        for digest, content in request.blobs.items():
+            if not (self._folder / TENSORS / digest).exists():
+                self._write(f"{TENSORS}/{digest}", content)
+
+    def _write(self, name: str, content: bytes) -> None:
+        unfinished = self._folder / _UNFINISHED
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, self._folder / name)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Keeps other processes, and other threads, from writing meanwhile."""
+        try:
+            for below in (REQUESTS, TENSORS):
+                (self._folder / below).mkdir(parents=True, exist_ok=True)
+            # The folder is its own lock: nothing of it stays behind in the recording.
+            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise UnusableRecording(f"the recording {self._folder} cannot be written: {error.strerror}") from error
+
+
+def _added(known: Any, entry: dict[str, Any]) -> dict[str, Any]:
+    if known is None:
+        return entry
+    # Whoever is first to write, the same is written.
+    first, name = min((known["first"], known["name"]), (entry["first"], entry["name"]))
+    return {**entry, "first": first, "name": name, "count": known["count"] + entry["count"]}
+
+
+def _identity(bypass: RecordedBypass) -> tuple[object, ...]:
+    return bypass.reason, bypass.message, bypass.name, bypass.nodes

@@ -1,0 +1,180 @@
+"""Requests said anew for another environment: another torch, another GPU, another mode.
+
+What the torch that made a request has decided in it is its environment and its settings. Settings are sent where they
+differ from torch's defaults, and these differ between releases, as does what a mode stands for; so they are worked out
+again from how torch.compile was called. Graph, inputs and switches of the process stay. Whether the Dynamo of the other
+torch captures the same graph from the model cannot be known here; where it does not, its pods ask for other keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from compilefarm.core.environments import KERNELS_REFUSED, cpu_differences, describe, differences, narrowed
+from compilefarm.core.requests import Request
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.graph_pb2 import Call, Graph, NamedValue, TargetKind, Value
+from compilefarm.v1.job_pb2 import Job, Options
+from compilefarm.v1.request_file_pb2 import CompileArguments
+from compilefarm.v1.vocabulary_pb2 import Mode, Vocabulary
+
+_OPERATORS = (TargetKind.TARGET_KIND_OPERATOR_OVERLOAD, TargetKind.TARGET_KIND_OPERATOR_PACKET)
+
+
+class CannotBeSaid(Exception):
+    """A request that means nothing, or nothing certain, in another environment; the message names what it is.
+
+    Attributes:
+        reason: the same as a word for machines ("unknown_operator").
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An environment that requests are to be said for.
+
+    Attributes:
+        name: what the operator of the farm calls it.
+        environment: of its workers.
+        vocabulary: of their torch.
+    """
+
+    name: str
+    environment: Environment
+    vocabulary: Vocabulary
+
+
+def retarget(request: Request, *, target: Target, mode: str | None = None) -> Job:
+    """The job that a pod of an environment would ask for, where the one that was recorded asked for `request`.
+
+    A request that fits the environment already, and whose mode stays, is left as it is. The processor stays that of the
+    recording as long as artifacts of the workers run on it; else it becomes theirs.
+
+    Args:
+        request: as it was recorded.
+        target: for what.
+        mode: mode= of torch.compile; None: as recorded.
+
+    Raises:
+        CannotBeSaid: it cannot be said there.
+    """
+    job = Job()
+    job.CopyFrom(request.job)
+    fits = _fits(job.environment, target=target)
+    if fits and mode is None:
+        return job
+    if not fits:
+        job.environment.CopyFrom(_environment(request.job.environment, target=target))
+    _check_targets(job.graph, target=target)
+    options = _options(request, target=target, mode=mode)
+    job.options.CopyFrom(options)
+    return job
+
+
+def _fits(wanted: Environment, *, target: Target) -> bool:
+    # A request that was traced without a GPU has no facts of one, which would equal those of none.
+    has_device = target.environment.HasField("cuda") or not wanted.HasField("cuda")
+    return has_device and not differences(wanted=wanted, offered=target.environment)
+
+
+def _environment(recorded: Environment, *, target: Target) -> Environment:
+    environment = narrowed(target.environment, wanted=recorded)
+    if recorded.HasField("cuda") and not environment.HasField("cuda"):
+        raise CannotBeSaid("no_gpu", f"the graph computes on a GPU, and workers of {target.name} have none")
+    if recorded.triton_kernels and not environment.triton_kernels:
+        raise CannotBeSaid("triton_kernels", f"the graph launches Triton kernels of the user's own: {KERNELS_REFUSED}")
+    missing = {operator.name for operator in recorded.operators} - {operator.name for operator in environment.operators}
+    if missing:
+        raise CannotBeSaid(
+            "unknown_operator",
+            f"workers of {target.name} have no operator {min(missing)} (serve --import the module that registers it)",
+        )
+    for part in ("cpu", "cuda"):
+        if not recorded.HasField(part):
+            environment.ClearField(part)
+    if recorded.HasField("cpu") and not cpu_differences(wanted=recorded.cpu, offered=target.environment.cpu):
+        environment.cpu.CopyFrom(recorded.cpu)
+    return environment
+
+
+def _check_targets(graph: Graph, *, target: Target) -> None:
+    known = {entry.kind: frozenset(entry.names) for entry in target.vocabulary.targets}
+    of_libraries = {operator.name.partition(".")[0] for operator in target.environment.operators}
+    for call in _calls(graph):
+        if call.target in known.get(call.kind, ()) or call.target.partition(".")[0] in of_libraries:
+            continue
+        what = "operator" if call.kind in _OPERATORS else "function"
+        raise CannotBeSaid("unknown_operator", f"torch {target.environment.torch} has no {what} {call.target[:120]}")
+
+
+def _calls(graph: Graph) -> Iterator[Call]:
+    yield from (node.call for node in graph.nodes if node.HasField("call"))
+    for subgraph in graph.subgraphs:
+        yield from _calls(subgraph)
+
+
+def _options(request: Request, *, target: Target, mode: str | None) -> Options:
+    arguments = request.arguments
+    if arguments is None:
+        raise CannotBeSaid("unknown_call", "the request does not say how torch.compile was called: record it again")
+    if arguments.settings_from_variables:
+        raise CannotBeSaid(
+            "settings_from_variables",
+            "it was recorded with variables such as TORCHINDUCTOR_MAX_AUTOTUNE set, and what they mean to another torch"
+            " or mode is not known: record it with options= instead",
+        )
+    asked = _asked(arguments, target=target, mode=arguments.mode if mode is None else mode, job=request.job)
+    by_call = {*arguments.mode_settings, *(option.name for option in arguments.options)}
+    by_process = {entry.name: entry.value for entry in request.job.options.inductor if entry.name not in by_call}
+    functorch = {entry.name: entry.value for entry in request.job.options.functorch}
+    return Options(
+        inductor=_deviations(by_process | asked, defaults=target.vocabulary.inductor, target=target),
+        functorch=_deviations(functorch, defaults=target.vocabulary.functorch, target=target),
+    )
+
+
+def _asked(arguments: CompileArguments, *, target: Target, mode: str, job: Job) -> dict[str, Value]:
+    stands_for = _get_mode(mode, target=target)
+    if stands_for.cuda_graphs and job.environment.HasField("cuda"):
+        raise CannotBeSaid("cuda_graphs", f"the mode {mode} asks for CUDA graphs, which farms do not make")
+    return {option.name: option.value for option in (*stands_for.options, *arguments.options)}
+
+
+def _get_mode(name: str, *, target: Target) -> Mode:
+    if name in ("", "default"):
+        return Mode()
+    for mode in target.vocabulary.modes:
+        if mode.name == name:
+            return mode
+    known = ", ".join(["default", *(mode.name for mode in target.vocabulary.modes)])
+    raise CannotBeSaid("unknown_mode", f"torch {target.environment.torch} has no mode {name!r}; known are {known}")
+
+
+def _deviations(wanted: Mapping[str, Value], *, defaults: Iterable[NamedValue], target: Target) -> Sequence[NamedValue]:
+    known = {default.name: default for default in defaults}
+    found = []
+    for name in sorted(wanted):
+        if name not in known:
+            raise CannotBeSaid("unknown_option", f"torch {target.environment.torch} has no setting {name[:80]!r}")
+        if not known[name].HasField("value") or known[name].value != wanted[name]:
+            found.append(NamedValue(name=name, value=wanted[name]))
+    return found
+
+
+def find_target(environment: Environment, targets: Iterable[Target]) -> Target:
+    """The first of some environments whose artifacts run in one.
+
+    Raises:
+        CannotBeSaid: there is none.
+    """
+    targets = list(targets)
+    for target in targets:
+        if _fits(environment, target=target):
+            return target
+    names = ", ".join(target.name for target in targets) or "none"
+    raise CannotBeSaid("no_worker", f"no worker compiles for {describe(environment)}; environments are {names}")

@@ -1,0 +1,78 @@
+"""Records what a farm is asked for, for prewarming. Nothing that goes wrong with that fails a request."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+from compilefarm.core.errors import MissingBlobs, NotStored, UnusableRecording, UnusableRequestFile
+from compilefarm.core.recorder import Recorder
+from compilefarm.core.requests import Request
+from compilefarm.service.broker import Accepted, Answering, Event, Plan
+from compilefarm.service.callers import Caller
+from compilefarm.service.constants import read_constants
+from compilefarm.service.priorities import Priority
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.v1.job_pb2 import Job
+from compilefarm.v1.manifest_pb2 import Manifest
+
+log = logging.getLogger(__name__)
+
+
+class RecordingBroker:
+    """A broker whose requests are recorded; plans and prewarming are not, since nobody needs these artifacts now.
+
+    A gateway does not know how torch.compile was called, so its recordings cannot be said for another environment.
+
+    Args:
+        broker: answers.
+        folder: of the recording.
+        store: holds the tensors of graphs.
+
+    Raises:
+        UnusableRecording: nothing can be recorded in that folder.
+    """
+
+    def __init__(self, broker: Answering, *, folder: Path, store: ArtifactStore) -> None:
+        self._broker = broker
+        self._recorder = Recorder(folder)
+        self._store = store
+        self._positions = itertools.count()
+
+    async def lookup(self, job: Job, *, caller: Caller) -> Manifest:
+        """See Broker.lookup."""
+        try:
+            manifest = await self._broker.lookup(job, caller=caller)
+        except NotStored:
+            await self._note(job)
+            raise
+        await self._note(job)
+        return manifest
+
+    async def plan(self, job: Job, *, caller: Caller) -> Plan:
+        """See Broker.plan."""
+        return await self._broker.plan(job, caller=caller)
+
+    async def compile(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]:
+        """See Broker.compile."""
+        async with aclosing(self._broker.compile(job, caller=caller, priority=priority)) as events:
+            async for event in events:
+                if isinstance(event, Accepted) and priority is not Priority.PREWARM:
+                    await self._note(job)
+                yield event
+
+    async def _note(self, job: Job) -> None:
+        try:
+            blobs = await read_constants(job, store=self._store)
+        except MissingBlobs:
+            # Who only looks up sends no tensors.
+            blobs = {}
+        request, position = Request(job=job, blobs=blobs), next(self._positions)
+        try:
+            await asyncio.to_thread(self._recorder.note_request, request, name="", position=position)
+        except (UnusableRecording, UnusableRequestFile) as error:
+            log.error("a request is missing from the recording: %s", error)

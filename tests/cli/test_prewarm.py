@@ -1,0 +1,221 @@
+"""`compilefarm prewarm` against a real gateway with scripted workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilefarm.cli.main import main
+from compilefarm.core.digests import digest_of
+from compilefarm.core.pool import Artifact, Assignment
+from compilefarm.core.recorder import Recorder
+from compilefarm.core.recordings import MANIFEST, RecordedBypass
+from compilefarm.core.requests import Request
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.testing import ENVIRONMENT, ScriptedPool, sample_job, serving_in_thread
+from compilefarm.service.testing.pool import OnPhase, Script, compile_at_once
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.graph_pb2 import NamedValue, TargetKind, Value
+from compilefarm.v1.job_pb2 import FAILURE_KIND_TIMEOUT, CompileFailure, Job
+from compilefarm.v1.request_file_pb2 import CompileArguments
+from compilefarm.v1.vocabulary_pb2 import Mode, TargetNames, Vocabulary
+
+OLDER = Environment(torch="2.11.0+cpu", torch_build="fedcba", python_abi=ENVIRONMENT.python_abi, cpu=ENVIRONMENT.cpu)
+GRAPHS = ("torch.relu", "torch.sin", "torch.cos")
+FAILURE = CompileFailure(kind=FAILURE_KIND_TIMEOUT, message="the compile took longer than 1 s")
+
+
+def vocabulary(*functions: str) -> Vocabulary:
+    slow = Mode(name="slow", options=[NamedValue(name="tune", value=Value(boolean=True))])
+    targets = [TargetNames(kind=TargetKind.TARGET_KIND_TORCH_FUNCTION, names=functions)]
+    return Vocabulary(targets=targets, modes=[slow], inductor=[NamedValue(name="tune", value=Value(boolean=False))])
+
+
+def record(folder: Path, *jobs: Job, tensors: bool = True, blobs: Sequence[bytes] = ()) -> Path:
+    recorder = Recorder(folder, tensors=tensors)
+    for position, job in enumerate(jobs):
+        held = {digest_of(blob): blob for blob in blobs}
+        request = Request(job=job, blobs=held, arguments=CompileArguments())
+        recorder.note_request(request, name=f"graph {position}", position=position)
+    return folder
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    return record(tmp_path / "recording", *map(sample_job, GRAPHS))
+
+
+class Operator:
+    """An operator at the command line of a farm."""
+
+    def __init__(self, address: str, pool: ScriptedPool, capsys: pytest.CaptureFixture[str]) -> None:
+        self.address = address
+        self.pool = pool
+        self._capsys = capsys
+
+    def type(self, step: str, *arguments: str | Path, status: int = 0) -> str:
+        """Runs a step of prewarming and returns what it prints."""
+        assert main(["prewarm", step, *map(str, arguments), "--address", self.address]) == status
+        said = self._capsys.readouterr()
+        return " ".join(f"{said.out} {said.err}".split())
+
+    def json(self, step: str, *arguments: str | Path, status: int = 0) -> dict[str, Any]:
+        assert main(["prewarm", step, *map(str, arguments), "--json", "--address", self.address]) == status
+        data: dict[str, Any] = json.loads(self._capsys.readouterr().out)
+        return data
+
+
+@contextmanager
+def operating(
+    capsys: pytest.CaptureFixture[str], *, script: Script = compile_at_once, config: GatewayConfig | None = None
+) -> Iterator[Operator]:
+    pool = ScriptedPool(
+        script,
+        environments=[ENVIRONMENT, OLDER],
+        names=["default", "older"],
+        vocabularies=[vocabulary(*GRAPHS), vocabulary("torch.relu", "torch.cos")],
+    )
+    with serving_in_thread(pool=pool, config=config) as address:
+        yield Operator(address, pool, capsys)
+
+
+@pytest.fixture
+def operator(capsys: pytest.CaptureFixture[str]) -> Iterator[Operator]:
+    with operating(capsys) as operator:
+        yield operator
+
+
+def test_from_a_recording_to_a_farm_that_has_it_all(operator: Operator, recording: Path) -> None:
+    assert operator.json("plan", recording)["totals"] == {
+        "hit": 0,
+        "miss": 3,
+        "under_way": 0,
+        "cannot": 0,
+        "bypasses": 0,
+    }
+    assert "0 % of the graphs are stored: 0 of 3; too little" in operator.type("check", recording, status=1)
+    said = operator.type("run", recording)
+    assert "3 of 3 graphs are served: 3 compiled" in said
+    assert "3 served, 0 failed, 0 left" in said
+    assert "100 % of the graphs are stored: 3 of 3; enough" in operator.type("check", recording)
+    assert operator.json("run", recording)["totals"]["hit"] == 3
+    assert len(operator.pool.assignments) == 3
+
+
+def test_a_plan_names_what_cannot_be_served_and_why(operator: Operator, tmp_path: Path) -> None:
+    elsewhere = sample_job(environment=Environment(torch="1.0.0"))
+    recording = record(tmp_path / "recording", sample_job("torch.relu"), elsewhere)
+    Recorder(recording).note_bypass(RecordedBypass(reason="cuda_graphs", message="CUDA graphs are asked for", nodes=3))
+    said = operator.type("plan", recording)
+    for words in (
+        "to be compiled",
+        "cannot be served",
+        "1 cannot be served, no_worker: no worker can compile for torch 1.0.0",
+        "graph 0 (3 nodes, 1x) is never sent to a farm, cuda_graphs: CUDA graphs",
+    ):
+        assert words in said
+    report = operator.json("run", recording, status=1)
+    assert [(each["outcome"], each["reason"]) for each in report["graphs"]] == [
+        ("failed", "no_worker"),
+        ("compiled", ""),
+    ]
+    check = operator.json("check", recording, status=1)
+    # A pod that is strict fails at a bypass, too.
+    assert (check["stored"], check["graphs"], check["enough"]) == (1, 3, False)
+    assert operator.json("check", recording, "--threshold", "33")["enough"]
+
+
+def test_for_another_environment_of_the_farm(operator: Operator, recording: Path) -> None:
+    plan = operator.json("plan", recording, "--environment", "older")
+    assert [graph["standing"] for graph in plan["graphs"]] == ["miss", "cannot", "miss"]
+    assert plan["graphs"][1]["problem"] == "torch 2.11.0+cpu has no function torch.sin"
+    report = operator.json("run", recording, "--environment", "older", status=1)
+    assert report["totals"]["compiled"] == 2
+    assert {assignment.job.environment.torch for assignment in operator.pool.assignments} == {"2.11.0+cpu"}
+    assert operator.json("check", recording, "--environment", "older", "--threshold", "66")["stored"] == 2
+    assert "known are default, older" in operator.type("plan", recording, "--environment", "newer", status=1)
+
+
+def test_for_another_mode(operator: Operator, recording: Path) -> None:
+    operator.type("run", recording)
+    report = operator.json("run", recording, "--mode", "slow")
+    assert report["totals"]["compiled"] == 3
+    said = operator.pool.assignments[-1].job.options.inductor
+    assert [(option.name, option.value.boolean) for option in said] == [("tune", True)]
+    assert operator.json("plan", recording, "--mode", "quick")["graphs"][0]["reason"] == "unknown_mode"
+
+
+def test_tensors_are_sent_and_their_lack_is_named(operator: Operator, tmp_path: Path) -> None:
+    job = sample_job(constants=[digest_of(b"tensor")])
+    without = record(tmp_path / "without", job, tensors=False, blobs=[b"tensor"])
+    assert operator.json("plan", without)["graphs"][0]["reason"] == "missing_tensors"
+    with_tensors = record(tmp_path / "with", job, blobs=[b"tensor"])
+    assert operator.json("run", with_tensors)["totals"]["compiled"] == 1
+    assert operator.pool.assignments[0].blobs == {digest_of(b"tensor"): b"tensor"}
+    # The farm has them now.
+    assert operator.json("plan", without)["graphs"][0]["standing"] == "hit"
+
+
+async def fail_sine(assignment: Assignment, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
+    if assignment.job.graph.nodes[1].call.target == "torch.sin":
+        return FAILURE
+    return await compile_at_once(assignment, worker, on_phase)
+
+
+def test_failed_compiles_are_told_and_cost_the_exit_status(capsys: pytest.CaptureFixture[str], recording: Path) -> None:
+    with operating(capsys, script=fail_sine) as operator:
+        said = operator.type("run", recording, status=1)
+        assert "2 of 3 graphs are served: 2 compiled" in said
+        assert "failed, timeout: the compile took longer than 1 s" in said
+        assert operator.json("check", recording, status=1)["stored"] == 2
+
+
+def test_a_full_queue_means_waiting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = [f"torch.graph_{number}" for number in range(12)]
+    recording = record(tmp_path / "recording", *map(sample_job, names))
+    config = GatewayConfig(listen="127.0.0.1:0", max_queued_jobs=1, max_queued_jobs_of_tenant=1)
+    with operating(capsys, config=config) as operator:
+        assert operator.json("run", recording, "--parallel", "8")["totals"]["compiled"] == 12
+
+
+def test_ended_in_the_middle_and_run_again(capsys: pytest.CaptureFixture[str], recording: Path) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    async def script(assignment: Assignment, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
+        if assignment.job.graph.nodes[1].call.target == "torch.cos" and not go_on.is_set():
+            started.set()
+            raise_interrupt.start()
+            go_on.set()
+        return await compile_at_once(assignment, worker, on_phase)
+
+    raise_interrupt = threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGINT))
+    with operating(capsys, script=script) as operator:
+        operator.type("run", recording, "--parallel", "1", status=130)
+        raise_interrupt.join()
+        assert started.is_set()
+        report = operator.json("run", recording)
+        assert report["totals"]["failed"] == 0
+        assert operator.json("check", recording)["stored"] == 3
+        # What was done before is not done again.
+        assert len(operator.pool.assignments) == 3
+
+
+def test_bad_recordings_and_arguments_are_wrong_questions(operator: Operator, recording: Path, tmp_path: Path) -> None:
+    assert f"there is no {tmp_path}/nothing/recording.json" in operator.type("plan", tmp_path / "nothing", status=2)
+    (recording / MANIFEST).write_text((recording / MANIFEST).read_text()[:100])
+    assert "recording.json is cut short" in operator.type("run", recording, status=2)
+    with pytest.raises(SystemExit, match="2"):
+        main(["prewarm", "check", str(recording), "--threshold", "101"])
+
+
+def test_a_farm_that_is_not_there_is_said(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prewarm", "run", str(recording), "--address", "127.0.0.1:1"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err

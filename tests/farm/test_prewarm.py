@@ -1,0 +1,154 @@
+"""From a recording to pods that compile nothing: prewarming as a release does it, with processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .serving import COMMAND, ServedFarm, bare_environment, run, serve
+
+pytestmark = pytest.mark.compiles
+
+# The interpreter of the other end of the supported range, which dev.py names where it has set that up.
+OTHER_PYTHON = os.environ.get("OTHER_TORCH_PYTHON", "")
+SMALL = ("decoder", "broken")
+GRAPHS = 4
+
+
+class Release:
+    """Somebody who rolls out a workload."""
+
+    def __init__(self, folder: Path, farm: ServedFarm, programs: Sequence[str]) -> None:
+        self.recording = folder / "recording"
+        self._folder = folder
+        self._farm = farm
+        self._programs = programs
+
+    def record(self) -> list[dict[str, str]]:
+        """Runs the workload in a reference pod, which compiles nothing."""
+        settings = {"COMPILEFARM_RECORD": str(self.recording), "COMPILEFARM_ON_MISS": "local"}
+        return self.pod("--uncompiled", environment=os.environ | {"COMPILEFARM_ADDRESS": self._farm.address} | settings)
+
+    def pod(
+        self, *arguments: str, python: str = sys.executable, environment: dict[str, str] | None = None
+    ) -> list[dict[str, str]]:
+        """Runs the workload in a process; by default a strict one, without a compiler and with empty caches."""
+        if environment is None:
+            environment = bare_environment(self._folder, self._farm.address) | {"COMPILEFARM_ON_MISS": "error"}
+            environment |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        pod = subprocess.run(
+            [python, str(Path(__file__).with_name("workload.py")), *self._programs, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert pod.returncode == 0, pod.stderr
+        graphs: list[dict[str, str]] = json.loads(pod.stdout.splitlines()[-1])
+        return graphs
+
+    def command(self, step: str, *options: str) -> Sequence[str]:
+        return ("prewarm", step, str(self.recording), *options, "--address", self._farm.address)
+
+    def step(self, step: str, *options: str, status: int = 0) -> dict[str, Any]:
+        """What a step of prewarming says as JSON."""
+        done = run(*self.command(step, *options, "--json"))
+        assert done.returncode == status, done.stdout + done.stderr
+        data: dict[str, Any] = json.loads(done.stdout)
+        return data
+
+    def run_until_killed(self) -> None:
+        """Prewarms, one graph at a time, and is killed as soon as one is done."""
+        command = [*COMMAND, *self.command("run", "--parallel", "1")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if line.startswith("1 served"):
+                    break
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
+    """A farm with workers of both ends of the range, where both are there.
+
+    Its artifacts are checked by the pods of these tests, in processes as clean as a worker's.
+    """
+    other = (f"--worker=other={OTHER_PYTHON}",) if OTHER_PYTHON else ()
+    with serve(tmp_path_factory.mktemp("both"), ("--verify", "off", *other)) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def release(both: ServedFarm, tmp_path_factory: pytest.TempPathFactory) -> Release:
+    release = Release(tmp_path_factory.mktemp("release"), both, SMALL)
+    assert [graph["outcome"] for graph in release.record()] == ["local"] * GRAPHS
+    return release
+
+
+def test_a_recording_is_compiled_ahead_and_strict_pods_prove_it(release: Release, both: ServedFarm) -> None:
+    assert release.step("plan")["totals"]["miss"] == GRAPHS
+    release.run_until_killed()
+    stored = release.step("check", "--threshold", "0")["stored"]
+    assert 1 <= stored < GRAPHS
+    assert release.step("check", status=1)["enough"] is False
+    report = release.step("run")
+    assert report["totals"]["failed"] == 0
+    assert report["totals"]["hit"] >= 1
+    assert release.step("check")["percent"] == 100.0
+    compiled = both.count("compiled")
+    assert compiled == GRAPHS
+    assert [graph["outcome"] for graph in release.pod()] == ["hit"] * GRAPHS
+    assert both.count("compiled") == compiled
+
+
+@pytest.mark.skipif(not OTHER_PYTHON, reason="OTHER_TORCH_PYTHON names no interpreter with another torch")
+def test_the_same_recording_serves_pods_of_another_torch(release: Release, both: ServedFarm) -> None:
+    assert {worker["environment_name"] for worker in both.status()["workers"]} == {"default", "other"}
+    assert release.step("check", "--environment", "other", status=1)["stored"] == 0
+    assert release.step("run", "--environment", "other")["totals"]["compiled"] == GRAPHS
+    assert release.step("check", "--environment", "other")["percent"] == 100.0
+    compiled = both.count("compiled")
+    assert [graph["outcome"] for graph in release.pod(python=OTHER_PYTHON)] == ["hit"] * GRAPHS
+    assert both.count("compiled") == compiled
+
+
+def test_an_operator_that_another_torch_lacks_is_named(both: ServedFarm, tmp_path: Path) -> None:
+    if not OTHER_PYTHON:
+        pytest.skip("OTHER_TORCH_PYTHON names no interpreter with another torch")
+    from compilefarm.core.recorder import Recorder
+    from compilefarm.core.requests import Request, read_request
+
+    release = Release(tmp_path, both, ["broken"])
+    release.record()
+    (file, *_) = sorted((release.recording / "requests").iterdir())
+    request = read_request(file)
+    call = next(node.call for node in request.job.graph.nodes if node.HasField("call"))
+    call.target = "torch.of_a_later_release"
+    Recorder(release.recording).note_request(
+        Request(job=request.job, arguments=request.arguments), name="later", position=9
+    )
+    graphs = {graph["name"]: graph for graph in release.step("plan", "--environment", "other")["graphs"]}
+    assert graphs["later"]["standing"] == "cannot"
+    assert graphs["later"]["reason"] == "unknown_operator"
+    assert "has no function torch.of_a_later_release" in graphs["later"]["problem"]
+    assert release.step("run", "--environment", "other", status=1)["totals"]["failed"] == 1
+
+
+@pytest.mark.corpus
+def test_the_demo_model_as_well(tmp_path: Path) -> None:
+    with serve(tmp_path) as farm:
+        release = Release(tmp_path, farm, ("demo", *SMALL))
+        release.record()
+        release.run_until_killed()
+        release.step("run")
+        assert release.step("check")["percent"] == 100.0
+        assert {graph["outcome"] for graph in release.pod()} == {"hit"}

@@ -1,0 +1,47 @@
+"""Workers of several environments, such as two releases of torch, as one pool."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from compilefarm.core.pool import Artifact, Assignment, WorkerPool, WorkerView
+from compilefarm.v1.job_pb2 import CompileFailure
+from compilefarm.worker.supervisor import OnPhase
+
+log = logging.getLogger(__name__)
+
+
+class JointPool:
+    """Several pools, whose workers have different names. Satisfies compilefarm.core.pool.WorkerPool."""
+
+    def __init__(self, pools: Sequence[WorkerPool]) -> None:
+        self._pools = pools
+
+    async def start(self) -> None:
+        """See WorkerPool.start. A pool that cannot start does not keep the others from it; its workers show why."""
+        ends = await asyncio.gather(*(pool.start() for pool in self._pools), return_exceptions=True)
+        problems = []
+        for end in ends:
+            if isinstance(end, RuntimeError):
+                problems.append(str(end))
+            elif end is not None:
+                raise end
+        if len(problems) == len(self._pools):
+            raise RuntimeError("\n".join(problems))
+        for problem in problems:
+            log.error("%s", problem)
+
+    async def close(self) -> None:
+        """See WorkerPool.close."""
+        await asyncio.gather(*(pool.close() for pool in self._pools))
+
+    def workers(self) -> Sequence[WorkerView]:
+        """See WorkerPool.workers."""
+        return [worker for pool in self._pools for worker in pool.workers()]
+
+    async def run(self, assignment: Assignment, *, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
+        """See WorkerPool.run."""
+        pool = next(pool for pool in self._pools if any(view.name == worker for view in pool.workers()))
+        return await pool.run(assignment, worker=worker, on_phase=on_phase)
