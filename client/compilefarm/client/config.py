@@ -31,10 +31,9 @@ DEFAULT_PRIORITY: Priority = "interactive"
 DEFAULT_TENANT = ""
 DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
 
-_NAMES = (
-    *(ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT),
-    *(TOKEN, TOKEN_FILE, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TRUSTED_KEYS),
-)
+# What says how to trust the farm of this machine, and no other.
+TRUST = (TOKEN, TOKEN_FILE, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TRUSTED_KEYS)
+_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT, *TRUST)
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
 # (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
 _FROM_KUBERNETES = re.compile(
