@@ -25,7 +25,7 @@ from compilefarm.cli.demo_process import Result
 from compilefarm.cli.farm import admin_at
 from compilefarm.cli.serve import READY_LINE
 from compilefarm.cli.words import console, seconds_words, size_words
-from compilefarm.client.config import ADDRESS
+from compilefarm.client.config import ADDRESS, TRUST
 from compilefarm.core.errors import FarmError
 from compilefarm.v1.admin_service_pb2 import StatusRequest
 
@@ -69,6 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise DemoFailed(f"{', '.join(missing)} cannot be imported: pip install 'compilefarm[all]'")
+    for name in TRUST:
+        # The demo has a farm of its own, which neither knows the caller nor signs.
+        os.environ.pop(name, None)
     to = console()
     with tempfile.TemporaryDirectory(prefix="compilefarm-demo-") as folder:
         ways = _tell(Path(folder), arguments, to)
