@@ -198,7 +198,7 @@ def test_ended_in_the_middle_and_run_again(capsys: pytest.CaptureFixture[str], r
 
     raise_interrupt = threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGINT))
     with operating(capsys, script=script) as operator:
-        operator.type("run", recording, "--parallel", "1", status=130)
+        assert "run it again to go on" in operator.type("run", recording, "--parallel", "1", status=130)
         raise_interrupt.join()
         assert started.is_set()
         report = operator.json("run", recording)

@@ -4,6 +4,7 @@ service or worker must never do.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -14,6 +15,7 @@ from compilefarm.cli.facts import differences, facts_of
 from compilefarm.cli.listing import code_of
 from compilefarm.core.errors import FarmError, InvalidRequest, UnusableRequestFile
 from compilefarm.core.keys import PART_NAMES, key_of
+from compilefarm.core.recordings import file_of, words_of
 from compilefarm.core.requests import pack_request, unpack_request
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.decode import GraphRejected, decode_job
@@ -54,6 +56,8 @@ def check_request_file(content: bytes) -> None:
         # Messages that hold NaN do not equal themselves.
         assert again.job.SerializeToString(deterministic=True) == request.job.SerializeToString(deterministic=True)
         assert again.blobs == request.blobs
+        assert file_of(again) == file_of(request)
+        json.dumps(words_of(request))
         _check_shown(request.job)
 
 

@@ -108,8 +108,12 @@ def _prewarm(recording: Recording, arguments: argparse.Namespace) -> int:
     with connection(arguments) as connected:
         plan = Planner(connected, environment=arguments.environment, mode=arguments.mode).plan(recording)
         prewarming = Prewarming(connected, tenant=os.environ.get(TENANT, ""), parallel=arguments.parallel)
-        with showing_progress(plan) as on_served:
-            report = prewarming.run(plan, on_served=on_served)
+        try:
+            with showing_progress(plan) as on_served:
+                report = prewarming.run(plan, on_served=on_served)
+        except KeyboardInterrupt:
+            print("ended; what is compiled stays, run it again to go on", file=sys.stderr)
+            raise
     if arguments.json:
         print(json.dumps(report_data(report), indent=2))
     else:
