@@ -27,16 +27,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.corpus", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a program, or part of its name; all without any")
     parser.add_argument("--whole", action="store_true", help="compile on a farm, too")
+    parser.add_argument("--device", default="cpu", help="of the farm's workers")
     arguments = parser.parse_args()
-    chosen = [
-        program
-        for program in PROGRAMS.values()
-        if not arguments.names or any(part in program.name for part in arguments.names)
-    ]
+    chosen = [program for program in PROGRAMS.values() if _is_meant(program.name, arguments.names)]
     if not chosen:
         parser.error(f"no program is called {' or '.join(arguments.names)}")
     console = Console()
-    rows = _whole(chosen, console) if arguments.whole else _rows(chosen, check_codec, console)
+    rows = _whole(chosen, console, device=arguments.device) if arguments.whole else _rows(chosen, check_codec, console)
     print_report(console, rows)
     for row in rows:
         for crash in row.crashes:
@@ -45,10 +42,15 @@ def main() -> int:
     return 1 if any(row.crashes or row.differences for row in rows) else 0
 
 
-def _whole(chosen: Sequence[Program], console: Console) -> list[Row]:
+def _is_meant(name: str, words: Sequence[str]) -> bool:
+    return not words or any(word == name or (word not in PROGRAMS and word in name) for word in words)
+
+
+def _whole(chosen: Sequence[Program], console: Console, *, device: str) -> list[Row]:
+    options = ("--allow-triton-kernels",)
     with (
         tempfile.TemporaryDirectory() as folder,
-        serve(Path(folder), ("--allow-triton-kernels",), modules=LIBRARIES, module_folder=ROOT) as farm,
+        serve(Path(folder), options, device=device, modules=LIBRARIES, module_folder=ROOT) as farm,
     ):
         client = Farm(farm.address)
         return _rows(chosen, lambda program: check_farm(program, client), console)

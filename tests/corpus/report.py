@@ -63,9 +63,9 @@ def _cells(row: Row) -> tuple[str, ...]:
         str(len(row.graphs)),
         str(sum(graph.outcome == "sent" for graph in row.graphs)),
         " ".join(f"{reason} x{count}" if count > 1 else reason for reason, count in bypassed.items()),
-        "" if row.unlike_local is None else str(sum(graph.compiled for graph in row.graphs)),
+        str(sum(graph.compiled for graph in row.graphs)) if _compiled(row) else "",
         _verdict(row),
-        "" if row.unlike_local is None else escape(_short(row.unlike_local)),
+        _beside_local(row),
         f"{row.seconds:.1f}",
     )
 
@@ -74,6 +74,16 @@ def _verdict(row: Row) -> str:
     if row.crashes:
         return f"[red]crash: {escape(_short([row.crashes[0].strip().splitlines()[-1]]))}[/]"
     return f"[red]{escape(_short(row.differences))}[/]" if row.differences else "yes"
+
+
+def _compiled(row: Row) -> bool:
+    return row.unlike_local is not None or row.local_failure is not None
+
+
+def _beside_local(row: Row) -> str:
+    if row.local_failure is not None:
+        return escape(_short([f"local compile fails: {row.local_failure}"]))
+    return "" if row.unlike_local is None else escape(_short(row.unlike_local))
 
 
 def _short(differences: Sequence[str]) -> str:

@@ -34,6 +34,7 @@ class Row:
         wrong: in what its results differ from eager's.
         unlike_local: in what its results differ from those of a local compile by Inductor, to the bit; None where
             nothing was compiled.
+        local_failure: how a local compile by Inductor fails; None if it does not, or nothing was compiled.
         crash: what was raised outside its graphs.
         seconds: spent on it.
     """
@@ -43,6 +44,7 @@ class Row:
     graphs: tuple[GraphReport, ...] = ()
     wrong: tuple[str, ...] = ()
     unlike_local: tuple[str, ...] | None = None
+    local_failure: str | None = None
     crash: str = ""
     seconds: float = 0.0
 
@@ -74,19 +76,58 @@ def check_codec(program: Program) -> Row:
 
 
 def check_farm(program: Program, farm: Farm) -> Row:
-    """Runs a program compiled by a farm, and compiled by Inductor here."""
+    """Runs a program compiled by a farm, and compiled by Inductor here.
+
+    Inductor fails on some programs. There a farm may do better, or has to fail alike.
+    """
     before = len(stats())
 
     def check(expected: list[Leaf]) -> Row:
-        given = _run(program, _compiler(program, farm.backend))
-        local = _run(program, _compiler(program, "inductor"))
+        given = _attempt(program, farm.backend)
+        local = _attempt(program, "inductor")
+        if isinstance(local, str):
+            return _beside_a_failure(program, given, expected, local_failure=local)
+        if isinstance(given, str):
+            return Row(name=program.name, crash=given)
         return Row(
             name=program.name,
             wrong=tuple(differences(given, local if program.random else expected, precision=program.precision)),
             unlike_local=tuple(differences(given, local)),
         )
 
-    return _row(program, check, reports=lambda: [_report(record) for record in stats()[before:]])
+    row = _row(program, check, reports=lambda: [_report(record) for record in stats()[before:]])
+    if row.local_failure is not None and not row.crash:
+        # The farm was asked, and could not help.
+        return replace(row, graphs=tuple(_excused(graph) for graph in row.graphs))
+    return row
+
+
+def _attempt(program: Program, backend: Any) -> list[Leaf] | str:
+    """What can be seen of a run, or how it failed."""
+    try:
+        return _run(program, _compiler(program, backend))
+    except Exception:  # noqa: BLE001 - the caller judges it
+        return traceback.format_exc()
+
+
+def _beside_a_failure(program: Program, given: list[Leaf] | str, expected: list[Leaf], *, local_failure: str) -> Row:
+    row = Row(name=program.name, local_failure=_failure_line(local_failure))
+    if not isinstance(given, str):
+        # Random numbers of a compiled program have nothing else to be held against.
+        wrong = () if program.random else tuple(differences(given, expected, precision=program.precision))
+        return replace(row, wrong=wrong)
+    if _failure_line(given) != _failure_line(local_failure):
+        return replace(row, crash=given)
+    return row
+
+
+def _failure_line(trace: str) -> str:
+    """The line with the type and the message of an exception."""
+    return next(line for line in trace.splitlines()[1:] if line and not line.startswith(" "))
+
+
+def _excused(graph: GraphReport) -> GraphReport:
+    return replace(graph, outcome="sent") if graph.outcome == "crash" else graph
 
 
 def _guards_not_timed() -> AbstractContextManager[object]:

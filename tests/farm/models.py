@@ -33,19 +33,27 @@ def convolutional() -> ModelAndInputs:
     return model.eval(), (torch.randn(2, 3, 16, 16),)
 
 
-def llama() -> ModelAndInputs:
+def llama(
+    *,
+    hidden_size: int = 64,
+    intermediate_size: int = 128,
+    layers: int = 2,
+    heads: int = 4,
+    vocabulary: int = 256,
+    tokens: int = 16,
+) -> ModelAndInputs:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=256,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        vocab_size=vocabulary,
     )
-    return _Logits(LlamaForCausalLM(config).eval()), (torch.randint(0, 256, (1, 16)),)
+    return _Logits(LlamaForCausalLM(config).eval()), (torch.randint(0, vocabulary, (1, tokens)),)
 
 
 class _Logits(nn.Module):

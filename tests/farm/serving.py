@@ -59,13 +59,19 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
 
 @contextlib.contextmanager
 def serve(
-    folder: Path, arguments: Sequence[str] = (), *, modules: Sequence[str] = (), module_folder: Path | None = None
+    folder: Path,
+    arguments: Sequence[str] = (),
+    *,
+    device: str = "cpu",
+    modules: Sequence[str] = (),
+    module_folder: Path | None = None,
 ) -> Iterator[ServedFarm]:
-    """A farm for the CPU.
+    """A farm.
 
     Args:
         folder: for its store and its log.
         arguments: further options.
+        device: of its workers.
         modules: what its workers import because it registers operators.
         module_folder: where those are.
     """
@@ -80,7 +86,7 @@ def serve(
                 "--store",
                 str(folder / "store"),
                 "--device",
-                "cpu",
+                device,
                 *(f"--import={module}" for module in modules),
                 *arguments,
             ],

@@ -1,0 +1,135 @@
+"""All that only a GPU shows, in one go: `python -m tests.gpu [NAME ...]`, in the root of the checkout.
+
+Starts a farm with the GPU. A first pod has it compile every workload. Then pods without any compiler, a fresh process
+with empty caches for each GPU of the machine, ask for the same: everything has to be found, nothing may be compiled,
+measured or started, and results have to be those of eager. Prints a table; the exit status is 1 if anything is not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tests.farm.serving import ServedFarm, bare_environment, serve
+
+from .workloads import WORKLOADS
+
+_ROOT = Path(__file__).parent.parent.parent
+# As a share of the largest value: bfloat16 throughout, and TF32 or half precision in places.
+_TOLERANCE = 5e-2
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(WORKLOADS)}")
+    names = parser.parse_args().names or list(WORKLOADS)
+    if unknown := sorted(set(names) - set(WORKLOADS)):
+        parser.error(f"no workload is called {' or '.join(unknown)}")
+    if not torch.cuda.is_available():
+        parser.error("this machine has no GPU that torch can use")
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        with serve(folder, ("--allow-triton-kernels",), device="cuda") as farm:
+            rows = _rows(farm, folder, names)
+        farm_log = farm.log.read_text()
+    console.print(_table(rows))
+    problems = [(row, problem) for row in rows if (problem := _problem(row))]
+    for row, problem in problems:
+        console.print(f"{row['pod']}, {row['workload']}: {problem}", markup=False, highlight=False)
+    if problems:
+        console.rule("the farm's log")
+        console.print(farm_log, markup=False, highlight=False)
+    return 1 if problems else 0
+
+
+def _rows(farm: ServedFarm, folder: Path, names: list[str]) -> list[dict[str, Any]]:
+    expected = folder / "expected.pt"
+    address = {"COMPILEFARM_ADDRESS": farm.address}
+    rows = _run_pod("first", "cuda:0", expected, names, os.environ | address)
+    for number in range(torch.cuda.device_count()):
+        caches = folder / f"pod{number}"
+        caches.mkdir()
+        rows += _run_pod(
+            f"bare, cuda:{number}", f"cuda:{number}", expected, names, bare_environment(caches, farm.address)
+        )
+    return rows
+
+
+def _run_pod(
+    pod: str, device: str, expected: Path, names: list[str], environment: dict[str, str]
+) -> list[dict[str, Any]]:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.gpu.pod", device, str(expected), *names],
+        env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))},
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    rows = [{"pod": pod, **line} for line in lines]
+    missing = [name for name in names if name not in {row["workload"] for row in rows}]
+    return rows + [{"pod": pod, "workload": name, "lost": ended.stderr[-2000:]} for name in missing]
+
+
+def _problem(row: dict[str, Any]) -> str:
+    """What is wrong with a row; nothing, for most."""
+    if "lost" in row:
+        return f"the pod ended before it: {row['lost']}"
+    if row["error"]:
+        return str(row["error"])
+    allowed = {"compiled", "hit"} if row["pod"] == "first" else {"hit"}
+    if not row["outcomes"] or not set(row["outcomes"]) <= allowed:
+        return f"{', '.join(row['outcomes']) or 'no graph'}: {'; '.join(row['messages'])}"
+    if not row["difference"] <= _TOLERANCE * row["magnitude"]:
+        return f"differs from eager by {row['difference']:.3g} where values reach {row['magnitude']:.3g}"
+    if row["pod"] == "first":
+        return ""
+    if row["started"]:
+        return f"started {'; '.join(row['started'])}"
+    if row["compiled_kernels"] or row["benchmarks"]:
+        return f"compiled {row['compiled_kernels']} kernels, measured {row['benchmarks']}"
+    return ""
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=f"torch {torch.__version__}, {torch.cuda.device_count()} x {torch.cuda.get_device_name()}")
+    for name in ("pod", "workload", "graphs", "off eager", "of", "programs", "compiled", "measured", "MB", "right"):
+        table.add_column(name, justify="left" if name in ("pod", "workload", "graphs", "right") else "right")
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    right = "[red]no[/]" if _problem(row) else "yes"
+    if "lost" in row:
+        return row["pod"], row["workload"], *[""] * 7, right
+    return (
+        row["pod"],
+        row["workload"],
+        escape(" ".join(row["outcomes"])),
+        f"{row['difference']:.1e}",
+        f"{row['magnitude']:.1e}",
+        str(len(row["started"])),
+        str(row["compiled_kernels"]),
+        str(row["benchmarks"]),
+        f"{row['bytes_fetched'] / 1e6:.2f}",
+        right,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""What the checks on a GPU run: one workload for each kind of graph and of kernel that a farm has to finish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.farm import models
+from tests.graph import triton_programs
+
+from . import kernels
+
+Arguments = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A function and the calls of it.
+
+    Attributes:
+        make: the function and the arguments of each call, for a device.
+        training: goes backward after each call.
+        dynamic: as in torch.compile.
+        mode: as in torch.compile.
+    """
+
+    make: Callable[[torch.device], tuple[Callable[..., Any], list[Arguments]]]
+    training: bool = False
+    dynamic: bool | None = None
+    mode: str | None = None
+
+
+def _of_model(make: Callable[[], models.ModelAndInputs], *, dtype: torch.dtype | None = None, **how: Any) -> Workload:
+    def on(device: torch.device) -> tuple[nn.Module, list[Arguments]]:
+        model, inputs = make()
+        return model.to(device, dtype), [tuple(tensor.to(device) for tensor in inputs)]
+
+    return Workload(make=on, **how)
+
+
+def _of_function(function: Callable[..., Any], *shapes: tuple[tuple[int, ...], ...], **how: Any) -> Workload:
+    """A function called once with tensors of each list of shapes."""
+
+    def on(device: torch.device) -> tuple[Callable[..., Any], list[Arguments]]:
+        torch.manual_seed(0)
+        training = how.get("training", False)
+        drawn = [tuple(torch.randn(shape) for shape in call) for call in shapes]
+        return function, [tuple(tensor.to(device).requires_grad_(training) for tensor in call) for call in drawn]
+
+    return Workload(make=on, **how)
+
+
+def _large_llama() -> models.ModelAndInputs:
+    return models.llama(hidden_size=1024, intermediate_size=2816, layers=8, heads=16, vocabulary=32000, tokens=128)
+
+
+def _perceptron() -> models.ModelAndInputs:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.LayerNorm(256), nn.GELU(), nn.Linear(256, 8))
+    return model, (torch.randn(32, 64),)
+
+
+def _channels_last() -> models.ModelAndInputs:
+    model, (images,) = models.convolutional()
+    return model.to(memory_format=torch.channels_last), (images.to(memory_format=torch.channels_last),)
+
+
+def _autocast(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = x @ weight
+    # A tensor that the graph makes itself has to be on the pod's GPU, too.
+    return y.float().softmax(-1) + torch.arange(weight.shape[1], device=x.device)
+
+
+def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return nn.functional.scaled_dot_product_attention(query.half(), key.half(), value.half(), is_causal=True).float()
+
+
+_HEADS = (2, 4, 128, 64)
+
+WORKLOADS: dict[str, Workload] = {
+    "mlp": _of_model(models.mlp),
+    "convolutions": _of_model(models.convolutional),
+    "convolutions, channels last": _of_model(_channels_last),
+    "llama": _of_model(models.llama),
+    "MiniLM, its real weights": _of_model(models.minilm),
+    "MiniLM, CUDA's best": _of_model(models.minilm, mode="max-autotune-no-cudagraphs"),
+    "llama, 8 layers, bfloat16": _of_model(_large_llama, dtype=torch.bfloat16, mode="max-autotune-no-cudagraphs"),
+    "batches that differ": _of_function(
+        lambda x: torch.relu(x @ x.new_ones(64, 32)).sum(-1), ((5, 64),), ((9, 64),), ((700, 64),), dynamic=True
+    ),
+    "training": _of_model(_perceptron, training=True),
+    "autocast": _of_function(_autocast, ((8, 64), (64, 32))),
+    "attention": _of_function(_attention, (_HEADS, _HEADS, _HEADS)),
+    "own kernel": _of_function(triton_programs.add, ((3000,), (3000,))),
+    "own kernel, sizes that differ": _of_function(
+        triton_programs.add, ((3000,), (3000,)), ((700,), (700,)), dynamic=True
+    ),
+    "own kernel, tuned": _of_function(triton_programs.tuned, ((3000,),)),
+    "own kernel, tuned, sizes that differ": _of_function(triton_programs.tuned, ((3000,),), ((500,),), dynamic=True),
+    "own kernel, writes twice": _of_function(triton_programs.swapped, ((512,), (512,))),
+    "own kernel, forward and backward": _of_function(triton_programs.tripled, ((3000,),), training=True),
+    "own kernel, in place": _of_function(kernels.grown, ((3000,),)),
+    "own kernel, TMA": _of_function(kernels.copied_by_tma, ((64, 64),)),
+}
