@@ -17,6 +17,8 @@ from compilefarm.v1.admin_service_pb2 import WORKER_STATE_BUSY, WORKER_STATE_FAI
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_COMPILE_ERROR,
     FAILURE_KIND_CRASHED,
+    FAILURE_KIND_OUT_OF_MEMORY,
+    FAILURE_KIND_OUTPUT_TOO_LARGE,
     FAILURE_KIND_TIMEOUT,
     FAILURE_KIND_VERIFICATION,
     PHASE_COMPILING,
@@ -32,12 +34,15 @@ JOB = Assignment(key="a key", job=Job())
 
 
 @contextlib.asynccontextmanager
-async def supervising(script: str, *, verify: bool = True, compile_seconds: float = 60.0) -> AsyncIterator[Supervisor]:
+async def supervising(
+    script: str, *limits: str, verify: bool = True, compile_seconds: float = 60.0, output_bytes: int = 1 << 30
+) -> AsyncIterator[Supervisor]:
+    child = child_settings(script, *limits, output_bytes=output_bytes)
     supervisor = Supervisor(
         SlotSettings(
             name="slot",
-            compiler=child_settings(script),
-            verifier=child_settings(script) if verify else None,
+            compiler=child,
+            verifier=child if verify else None,
             compile_seconds=compile_seconds,
         )
     )
@@ -128,6 +133,32 @@ async def test_a_compile_that_hangs_is_ended() -> None:
         assert isinstance(failure, CompileFailure)
         assert failure.kind == FAILURE_KIND_TIMEOUT
         assert "--compile-timeout" in failure.message
+        assert supervisor.view().state == WORKER_STATE_IDLE
+
+
+# What a child may take before it has to fail: enough to name its own failure, which takes torch.
+MEMORY = f"--memory-limit={4 * 10**9}"
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "kind", "words", "jobs"),
+    [
+        # These take torch to name their failure: one job is enough.
+        ("allocate", (MEMORY,), FAILURE_KIND_OUT_OF_MEMORY, "Cannot allocate memory", 1),
+        ("write-a-large-file", ("--file-limit=50000000",), FAILURE_KIND_OUTPUT_TOO_LARGE, "File too large", 1),
+        ("abort-without-memory", (), FAILURE_KIND_OUT_OF_MEMORY, "SIGABRT", 3),
+        ("say-too-much", (), FAILURE_KIND_OUTPUT_TOO_LARGE, "larger than 50000000 bytes", 3),
+    ],
+)
+async def test_what_takes_too_much_fails_by_name_and_the_next_job_runs(
+    script: str, limits: tuple[str, ...], kind: int, words: str, jobs: int
+) -> None:
+    async with supervising(script, *limits, output_bytes=50_000_000) as supervisor:
+        for _ in range(jobs):
+            failure = await run(supervisor)
+            assert isinstance(failure, CompileFailure)
+            assert failure.kind == kind
+            assert words in failure.message
         assert supervisor.view().state == WORKER_STATE_IDLE
 
 

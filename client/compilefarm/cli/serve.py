@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 from compilefarm.cli.sizes import size
 from compilefarm.core.errors import FarmError
@@ -18,6 +19,7 @@ from compilefarm.service.config import GatewayConfig
 from compilefarm.service.logs import FORMATTERS
 from compilefarm.store.opening import open_store
 from compilefarm.worker.pool import LocalPool, PoolSettings
+from compilefarm.worker.sandbox import Mode, choose_sandbox
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="host memory that a compile may take; default: an equal share of this machine's for each slot",
     )
     option(
+        "--sandbox",
+        choices=get_args(Mode),
+        default="auto",
+        help="shut compiles off from network and files with bubblewrap; auto: where it works; default: %(default)s",
+    )
+    option(
         "--import",
         action="append",
         default=[],
@@ -149,12 +157,18 @@ async def _serve(arguments: argparse.Namespace) -> int:
         loop.add_signal_handler(number, stop.set)
     store = await open_store(arguments.store, size_limit_bytes=arguments.store_size_limit)
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
+    devices = await asyncio.to_thread(_cuda_devices, arguments.device)
+    sandbox, no_sandbox = await asyncio.to_thread(
+        choose_sandbox, arguments.sandbox, interpreter=sys.executable, gpu=bool(devices)
+    )
+    if sandbox is None:
+        log.warning("compiles can reach the network and the files of this user: no sandbox (%s)", no_sandbox)
     gateway = Gateway(
         gateway_config(arguments),
         store=store,
         pool=LocalPool(
             PoolSettings(
-                cuda_devices=await asyncio.to_thread(_cuda_devices, arguments.device),
+                cuda_devices=devices,
                 slots=arguments.slots,
                 cache_folder=_cache_folder(),
                 compile_seconds=arguments.compile_timeout,
@@ -162,6 +176,8 @@ async def _serve(arguments: argparse.Namespace) -> int:
                 memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
                 modules=tuple(arguments.modules),
                 triton_kernels=arguments.allow_triton_kernels,
+                sandbox=sandbox,
+                no_sandbox=no_sandbox,
             )
         ),
     )

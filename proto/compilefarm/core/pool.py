@@ -23,6 +23,8 @@ class WorkerView:
         job_key: key of the job it has; None if it has none.
         problem: why it is in the state FAILED; None in the others.
         is_warm: whether a job would begin at once.
+        sandbox: what shuts its processes off from files and network; empty if nothing does.
+        no_sandbox: why nothing does.
     """
 
     name: str
@@ -31,6 +33,8 @@ class WorkerView:
     job_key: str | None = None
     problem: str | None = None
     is_warm: bool = False
+    sandbox: str = ""
+    no_sandbox: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,6 +223,8 @@ class Worker(google.protobuf.message.Message):
     JOB_KEY_FIELD_NUMBER: builtins.int
     IS_WARM_FIELD_NUMBER: builtins.int
     PROBLEM_FIELD_NUMBER: builtins.int
+    SANDBOX_FIELD_NUMBER: builtins.int
+    NO_SANDBOX_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Its name."""
     state: global___WorkerState.ValueType
@@ -233,6 +235,10 @@ class Worker(google.protobuf.message.Message):
     """Whether its next job would begin at once. After a job it needs seconds to get ready for the next."""
     problem: builtins.str
     """Why it has failed; empty in the other states."""
+    sandbox: builtins.str
+    """What shuts its processes off from network and files ("bubblewrap 0.11.0"); empty if nothing does."""
+    no_sandbox: builtins.str
+    """Why nothing does; empty if something does, and where it is not known."""
     @property
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """What it can compile for. Absent while it starts."""
@@ -246,9 +252,11 @@ class Worker(google.protobuf.message.Message):
         job_key: builtins.str = ...,
         is_warm: builtins.bool = ...,
         problem: builtins.str = ...,
+        sandbox: builtins.str = ...,
+        no_sandbox: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "problem", b"problem", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "no_sandbox", b"no_sandbox", "problem", b"problem", "sandbox", b"sandbox", "state", b"state"]) -> None: ...
 
 global___Worker = Worker
 

@@ -98,6 +98,8 @@ def _worker(view: WorkerView) -> wire.Worker:
         job_key=view.job_key or "",
         is_warm=view.is_warm,
         problem=view.problem or "",
+        sandbox=view.sandbox,
+        no_sandbox=view.no_sandbox,
     )
 
 

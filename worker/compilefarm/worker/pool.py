@@ -16,10 +16,14 @@ from compilefarm.v1.child_pb2 import Toolchain
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.worker.process import ChildDied, ChildSettings
+from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.supervisor import OnPhase, SlotSettings, Supervisor
 from compilefarm.worker.toolchain import ToolchainCache
 
 log = logging.getLogger(__name__)
+
+# Threads, too. A compile has as many processes as there are processors, and each perhaps as many threads.
+_PROCESSES = max(4096, (os.cpu_count() or 1) ** 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,9 @@ class PoolSettings:
             of this machine's for each slot.
         modules: Python modules that children import because they register operators.
         triton_kernels: whether children run the source of Triton kernels that requests hold.
+        output_bytes: how much an artifact may have, with its sources, and any file that its compile writes.
+        sandbox: what children are started in; None starts them as any other process.
+        no_sandbox: why there is none; empty if there is one.
         command: the program that children run.
     """
 
@@ -47,6 +54,9 @@ class PoolSettings:
     memory_bytes: int | None = None
     modules: tuple[str, ...] = ()
     triton_kernels: bool = False
+    output_bytes: int = 1 << 30
+    sandbox: Sandbox | None = None
+    no_sandbox: str = ""
     command: tuple[str, ...] = (sys.executable, "-m", "compilefarm.worker.child")
 
 
@@ -109,6 +119,7 @@ def _slots(settings: PoolSettings) -> list[SlotSettings]:
             if settings.verify
             else None,
             compile_seconds=settings.compile_seconds,
+            no_sandbox=settings.no_sandbox,
         )
         for number, device in enumerate(device for device in devices for _ in range(settings.slots))
     ]
@@ -130,10 +141,16 @@ def _child(
     gpu = () if device is None else ("--cuda-device", "0")
     imports = [f"--import={module}" for module in settings.modules]
     kernels = ("--allow-triton-kernels",) if settings.triton_kernels else ()
+    limits = [f"--memory-limit={memory_bytes}", f"--file-limit={settings.output_bytes}"]
+    if settings.sandbox is not None:
+        # Elsewhere all processes of the user would count, also those of other jobs.
+        limits.append(f"--process-limit={_PROCESSES}")
     return ChildSettings(
-        command=(*settings.command, f"--memory-limit={memory_bytes}", *gpu, *imports, *kernels, *options),
+        command=(*settings.command, *limits, *gpu, *imports, *kernels, *options),
         environment={
             "CUDA_VISIBLE_DEVICES": "" if device is None else device,
             "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),
         },
+        output_bytes=settings.output_bytes,
+        sandbox=settings.sandbox,
     )

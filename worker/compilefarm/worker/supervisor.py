@@ -35,15 +35,18 @@ from compilefarm.v1.child_pb2 import (
 )
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_CRASHED,
+    FAILURE_KIND_OUT_OF_MEMORY,
+    FAILURE_KIND_OUTPUT_TOO_LARGE,
     FAILURE_KIND_TIMEOUT,
     FAILURE_KIND_VERIFICATION,
     PHASE_VERIFYING,
     CompileFailure,
+    FailureKind,
     Job,
     Phase,
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
-from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildSettings
+from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildOutOfMemory, ChildSaidTooMuch, ChildSettings
 from compilefarm.worker.spares import SpareChild
 
 log = logging.getLogger(__name__)
@@ -62,6 +65,7 @@ class SlotSettings:
         compile_seconds: how long a compile may take before it is ended.
         verify_seconds: how long the check may take.
         restart_seconds: how long to wait before a child that could not start is started again.
+        no_sandbox: why children are in no sandbox; empty if they are in one.
     """
 
     name: str
@@ -70,6 +74,7 @@ class SlotSettings:
     compile_seconds: float = 3600.0
     verify_seconds: float = 600.0
     restart_seconds: float = 10.0
+    no_sandbox: str = ""
 
 
 class _TaskFailed(Exception):
@@ -101,6 +106,8 @@ class Supervisor:
             job_key=self._job_key,
             problem=self._compiler.problem,
             is_warm=self._compiler.is_ready,
+            sandbox=sandbox.version if (sandbox := self._settings.compiler.sandbox) else "",
+            no_sandbox=self._settings.no_sandbox,
         )
 
     async def start(self) -> None:
@@ -144,6 +151,10 @@ class Supervisor:
             return await self._run(assignment, on_phase)
         except _TaskFailed as failed:
             return self._result_of(failed)
+        except ChildOutOfMemory as died:
+            return _failure(FAILURE_KIND_OUT_OF_MEMORY, f"the compile ran out of memory: {died}")
+        except ChildSaidTooMuch as died:
+            return _failure(FAILURE_KIND_OUTPUT_TOO_LARGE, f"the artifact is not taken: {died}")
         except ChildDied as died:
             log.warning("worker %s lost the child of job %s: %s", self._settings.name, assignment.key, died)
             # A child that could not start knew nothing of the job.
@@ -220,13 +231,11 @@ class Supervisor:
                 kind=FAILURE_KIND_VERIFICATION,
                 message=f"the check of the artifact took longer than {self._settings.verify_seconds:.0f} s",
             )
-        except ChildNotStarted:
+        except (ChildNotStarted, ChildOutOfMemory):
             raise
         except ChildDied as died:
             # The clean process runs the artifact as a pod would: this artifact would take the pod with it.
-            return CompileFailure(
-                kind=FAILURE_KIND_CRASHED, message=f"the artifact ended the process that ran it: {died}"
-            )
+            return _failure(FAILURE_KIND_CRASHED, f"the artifact ended the process that ran it: {died}")
         manifest = Manifest()
         manifest.CopyFrom(artifact.manifest)
         manifest.verification.CopyFrom(verification)
@@ -272,6 +281,12 @@ class Supervisor:
 
     def _spare(self, settings: ChildSettings) -> SpareChild:
         return SpareChild(settings, owner=self._settings.name, restart_seconds=self._settings.restart_seconds)
+
+
+def _failure(kind: FailureKind.ValueType, text: str) -> CompileFailure:
+    """A failure whose text has the end of what was printed below its first line."""
+    headline, _, log_tail = text.partition("\n")
+    return CompileFailure(kind=kind, message=headline, log_tail=log_tail)
 
 
 def _complete(manifest: Manifest, blobs: dict[str, bytes], *, job: Job) -> Artifact:
