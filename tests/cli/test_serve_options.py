@@ -24,6 +24,7 @@ def test_every_option_reaches_the_gateway() -> None:
     given = config(
         *("--listen", "[::]:1", "--insecure"),
         *("--metrics-listen", "127.0.0.1:9100"),
+        *("--verify", "after"),
         *("--queue-limit", "7", "--tenant-limit", "3", "--orphan-grace", "0"),
     )
     assert given == GatewayConfig(
@@ -33,6 +34,7 @@ def test_every_option_reaches_the_gateway() -> None:
         max_queued_jobs=7,
         max_queued_jobs_of_tenant=3,
         orphan_seconds=0.0,
+        verify="after",
     )
 
 

@@ -84,6 +84,29 @@ async def test_without_a_check_there_is_no_word_of_one() -> None:
     assert not artifact.manifest.HasField("verification")
 
 
+async def test_a_check_may_come_later() -> None:
+    unchecked = Assignment(key="a key", job=Job(), verify=False)
+    async with supervising("compile") as supervisor:
+        artifact = await supervisor.run(unchecked, on_phase=lambda _: None)
+        assert isinstance(artifact, Artifact)
+        assert not artifact.manifest.HasField("verification")
+        checked = await supervisor.verify(unchecked, artifact)
+        assert isinstance(checked, Artifact)
+        assert checked.manifest.verification.load_seconds == 0.25
+        assert [timing.phase for timing in checked.manifest.timings] == [PHASE_VERIFYING]
+        assert supervisor.view().state == WORKER_STATE_IDLE
+
+
+@pytest.mark.parametrize("script", ["fail-verification", "die-in-verification"])
+async def test_a_later_check_fails_as_an_earlier_one(script: str) -> None:
+    unchecked = Assignment(key="a key", job=Job(), verify=False)
+    async with supervising(script) as supervisor:
+        artifact = await supervisor.run(unchecked, on_phase=lambda _: None)
+        assert isinstance(artifact, Artifact)
+        failure = await supervisor.verify(unchecked, artifact)
+        assert failure == await run(supervisor)
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -196,10 +219,13 @@ async def test_closing_ends_a_running_job() -> None:
     assert not any(map(is_running, pids))
 
 
-@pytest.mark.parametrize(("script", "words"), [("die-before-ready", "SIGSEGV"), ("never-ready", "not ready after")])
-async def test_a_child_that_cannot_start_is_a_problem(script: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "start_seconds", "words"),
+    [("die-before-ready", 60, "SIGSEGV"), ("never-ready", 0.5, "not ready after")],
+)
+async def test_a_child_that_cannot_start_is_a_problem(script: str, start_seconds: float, words: str) -> None:
     supervisor = Supervisor(
-        SlotSettings(name="slot", compiler=child_settings(script, start_seconds=0.5), verifier=None)
+        SlotSettings(name="slot", compiler=child_settings(script, start_seconds=start_seconds), verifier=None)
     )
     await supervisor.start()
     view = supervisor.view()

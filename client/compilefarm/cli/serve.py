@@ -54,9 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(
         "--verify",
-        choices=("before", "off"),
-        default="before",
-        help="check each artifact in a clean process before it is served; default: %(default)s",
+        choices=("before", "after", "off"),
+        default=_DEFAULTS.verify,
+        help="check each artifact in a clean process before it is served, or afterwards, and withdraw it if it fails; "
+        "default: %(default)s",
     )
     option(
         "--grace",
@@ -147,6 +148,7 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
         orphan_seconds=arguments.orphan_grace,
+        verify=arguments.verify,
     )
 
 
@@ -172,7 +174,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
                 slots=arguments.slots,
                 cache_folder=_cache_folder(),
                 compile_seconds=arguments.compile_timeout,
-                verify=arguments.verify == "before",
+                verify=arguments.verify != "off",
                 memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
                 modules=tuple(arguments.modules),
                 triton_kernels=arguments.allow_triton_kernels,

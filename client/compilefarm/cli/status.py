@@ -46,7 +46,8 @@ def show(status: StatusResponse, to: Console) -> None:
         "requests",
         f"{counters.hits} hits, {counters.misses} misses ({counters.joins} joined another), {counters.refused} refused",
     )
-    facts.add_row("compiles", f"{counters.compiled} finished, {counters.failed} failed")
+    withdrawn = f", {counters.withdrawn} withdrawn after a check" if counters.withdrawn else ""
+    facts.add_row("compiles", f"{counters.compiled} finished, {counters.failed} failed{withdrawn}")
     if status.quarantined_keys:
         facts.add_row("quarantine", f"{status.quarantined_keys}; compilefarm jobs --quarantined says why")
     reports = status.reports

@@ -45,11 +45,13 @@ class Assignment:
         key: the key, for logs.
         job: what to compile.
         blobs: content by digest of every tensor that the graph holds.
+        verify: whether the artifact is checked, where workers check at all.
     """
 
     key: str
     job: Job
     blobs: Mapping[str, bytes] = field(default_factory=dict)
+    verify: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,4 +97,19 @@ class WorkerPool(Protocol):
             InvalidRequest: the worker found the request to be malformed or forbidden.
             ProcessDied: the process that had the job died.
             WorkerLost: the worker went away otherwise, and took the job with it.
+        """
+
+    async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Artifact | CompileFailure:
+        """Has an idle worker check an artifact that was made without a check. Cancelling the call ends the check.
+
+        Args:
+            assignment: the job that it was made for.
+            artifact: it.
+            worker: name of an idle worker.
+
+        Returns:
+            The artifact, whose manifest says what was found and how long it took; or why it must not be served.
+
+        Raises:
+            ProcessDied, WorkerLost: as for `run`.
         """

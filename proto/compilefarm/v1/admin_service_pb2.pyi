@@ -275,6 +275,7 @@ class Counters(google.protobuf.message.Message):
     QUARANTINED_FIELD_NUMBER: builtins.int
     BYTES_SENT_FIELD_NUMBER: builtins.int
     BYTES_RECEIVED_FIELD_NUMBER: builtins.int
+    WITHDRAWN_FIELD_NUMBER: builtins.int
     hits: builtins.int
     """Requests answered from the store."""
     misses: builtins.int
@@ -293,6 +294,8 @@ class Counters(google.protobuf.message.Message):
     """Bytes of blobs sent to clients."""
     bytes_received: builtins.int
     """Bytes of blobs received from clients."""
+    withdrawn: builtins.int
+    """Artifacts that failed their check after they were served, and were withdrawn."""
     def __init__(
         self,
         *,
@@ -305,8 +308,9 @@ class Counters(google.protobuf.message.Message):
         quarantined: builtins.int = ...,
         bytes_sent: builtins.int = ...,
         bytes_received: builtins.int = ...,
+        withdrawn: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compiled", b"compiled", "failed", b"failed", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compiled", b"compiled", "failed", b"failed", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused", "withdrawn", b"withdrawn"]) -> None: ...
 
 global___Counters = Counters
 
@@ -383,17 +387,23 @@ class InspectResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MANIFEST_FIELD_NUMBER: builtins.int
+    CHECKS_FIELD_NUMBER: builtins.int
     @property
     def manifest(self) -> compilefarm.v1.manifest_pb2.Manifest:
-        """The artifact."""
+        """The artifact. Absent where one was made and is not served."""
+
+    @property
+    def checks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[compilefarm.v1.manifest_pb2.Check]:
+        """What checks of artifacts of the key found, the latest last, beside what the manifest says."""
 
     def __init__(
         self,
         *,
         manifest: compilefarm.v1.manifest_pb2.Manifest | None = ...,
+        checks: collections.abc.Iterable[compilefarm.v1.manifest_pb2.Check] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["manifest", b"manifest"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["manifest", b"manifest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checks", b"checks", "manifest", b"manifest"]) -> None: ...
 
 global___InspectResponse = InspectResponse
 

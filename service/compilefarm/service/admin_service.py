@@ -69,7 +69,8 @@ class AdminService(AdminServiceServicer):
         return response
 
     async def Inspect(self, request: wire.InspectRequest, _context: Context) -> wire.InspectResponse:
-        return wire.InspectResponse(manifest=await inspect(request.key, store=self._store))
+        found = await inspect(request.key, store=self._store)
+        return wire.InspectResponse(manifest=found.manifest, checks=found.checks)
 
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
         jobs, quarantined = self._jobs.all(), self._jobs.quarantined()

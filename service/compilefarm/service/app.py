@@ -18,6 +18,7 @@ from compilefarm.service.admin_service import AdminService
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.blob_service import BlobService
 from compilefarm.service.broker import Broker
+from compilefarm.service.checks import Checks
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
 from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, split_address
@@ -123,6 +124,7 @@ class Gateway:
         if server is None:
             return
         await self._flights.close(grace_seconds=grace_seconds)
+        await self._checks.close()
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
         await self._metrics.close()
@@ -143,18 +145,28 @@ class Gateway:
             self._metrics.open()
 
     def _build_server(self) -> grpc.aio.Server:
+        attempts = Attempts(
+            pool=self._pool,
+            queue=self._queue,
+            store=self._store,
+            durations=self._durations,
+            quarantine=self._quarantine,
+            clock=self._clock,
+            max_attempts=self._config.max_attempts,
+        )
+        self._checks = Checks(
+            verify=self._config.verify,
+            store=self._store,
+            queue=self._queue,
+            attempts=attempts,
+            counters=self._counters,
+            clock=self._clock,
+        )
         broker = Broker(
             store=self._store,
             queue=self._queue,
-            attempts=Attempts(
-                pool=self._pool,
-                queue=self._queue,
-                store=self._store,
-                durations=self._durations,
-                quarantine=self._quarantine,
-                clock=self._clock,
-                max_attempts=self._config.max_attempts,
-            ),
+            attempts=attempts,
+            checks=self._checks,
             flights=self._flights,
             durations=self._durations,
             quarantine=self._quarantine,

@@ -16,6 +16,7 @@ from compilefarm.core.keys import Key, key_of
 from compilefarm.core.pool import Artifact
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.callers import Caller
+from compilefarm.service.checks import Checks
 from compilefarm.service.clock import Clock
 from compilefarm.service.constants import require_constants
 from compilefarm.service.counters import Counters
@@ -28,7 +29,7 @@ from compilefarm.service.validation import validate
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.compile_service_pb2 import Outcome
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Phase
-from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
+from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, KeyPart, Manifest, VerifyTime
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class Broker:
         store: ArtifactStore,
         queue: Queue,
         attempts: Attempts,
+        checks: Checks,
         flights: Flights,
         durations: Durations,
         quarantine: Quarantine,
@@ -87,6 +89,7 @@ class Broker:
         self._store = store
         self._queue = queue
         self._attempts = attempts
+        self._checks = checks
         self._flights = flights
         self._durations = durations
         self._quarantine = quarantine
@@ -111,6 +114,7 @@ class Broker:
             self._counters.misses += 1
             raise NotStored(f"nothing that fits is stored under {key.text}; ask for a compile")
         self._counters.hits += 1
+        self._checks.follow(manifest, job=job, kind=kind_of(job, key=key))
         return manifest
 
     async def compile(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]:
@@ -178,15 +182,19 @@ class Broker:
         if stored is not None:
             if stored.timings:
                 self._durations.note_earlier(kind, seconds=sum(timing.seconds for timing in stored.timings))
+            self._checks.follow(stored, job=job, kind=kind)
             return Landing(result=stored, source=Source.STORE)
         quarantined = self._quarantine.find(key.text)
         if quarantined is not None:
             return Landing(result=quarantined.failure, source=Source.QUARANTINE)
         await require_constants(job, store=self._store)
+        verify_time = await self._checks.time_for(key.text)
         ticket = self._queue.enrol(key.text, environment=job.environment, demand=flight.claims.demand, kind=kind)
         log.info("job %s: %d nodes, queued", key.text, len(job.graph.nodes))
         flight.enter(Phase.PHASE_QUEUED)
-        made = await self._attempts.compile(job, ticket=ticket, on_stage=flight.enter)
+        made = await self._attempts.compile(
+            job, ticket=ticket, on_stage=flight.enter, verify=verify_time != VERIFY_TIME_AFTER
+        )
         seconds = self._clock.monotonic() - flight.started_seconds
         if isinstance(made, CompileFailure):
             self._counters.failed += 1
@@ -194,20 +202,24 @@ class Broker:
             log.warning("job %s: no artifact after %.1f s: %s %s", key.text, seconds, reason, made.message)
             if made.log_tail:
                 log.warning("job %s: the end of what its process printed:\n%s", key.text, made.log_tail)
+            await self._checks.keep_failure(key.text, made)
             return Landing(result=made, source=Source.COMPILE)
-        manifest = await self._keep(made, key=key)
+        manifest = await self._keep(made, key=key, verify_time=verify_time)
+        self._checks.follow(manifest, job=job, kind=kind)
         size_bytes = sum(blob.size_bytes for blob in blobs_of(manifest))
         log.info("job %s: %s made %d bytes in %.1f s", key.text, manifest.worker, size_bytes, seconds)
         return Landing(result=manifest, source=Source.COMPILE)
 
-    async def _keep(self, artifact: Artifact, *, key: Key) -> Manifest:
+    async def _keep(self, artifact: Artifact, *, key: Key, verify_time: VerifyTime.ValueType) -> Manifest:
         """Stores a finished artifact.
 
         When that fails the artifact is given up, loudly: clients read its blobs from the store, so a manifest without
         them would only send them looking for what is not there. Remote stores retry by themselves before they fail.
         """
         try:
-            manifest = await self._store.put_artifact(self._describe(artifact, key=key), blobs=artifact.blobs)
+            described = self._describe(artifact, key=key)
+            described.verify_time = verify_time
+            manifest = await self._store.put_artifact(described, blobs=artifact.blobs)
         except StoreUnavailable as error:
             self._counters.failed += 1
             raise StoreUnavailable(

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from compilefarm.core.errors import InvalidRequest, NotStored
 from compilefarm.core.keys import is_key
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.manifest_pb2 import Check, Manifest
 
 
-async def inspect(text: str, *, store: ArtifactStore) -> Manifest:
-    """The manifest stored under a key, or under the only key that begins like that.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What is known of a key.
+
+    Attributes:
+        manifest: of its artifact; None where one was made and is not served.
+        checks: what checks found, beside what the manifest says; the latest last.
+    """
+
+    manifest: Manifest | None
+    checks: Sequence[Check]
+
+
+async def inspect(text: str, *, store: ArtifactStore) -> Inspection:
+    """What is stored under a key, or under the only stored key that begins like that.
 
     Raises:
         InvalidRequest: it cannot begin a key, or several keys begin like that; the message lists them.
@@ -19,6 +35,7 @@ async def inspect(text: str, *, store: ArtifactStore) -> Manifest:
     if len(keys) > 1:
         raise InvalidRequest("\n  ".join([f"several keys begin with {text}; give more of the one you mean:", *keys]))
     manifest = await store.find_manifest(keys[0]) if keys else None
-    if manifest is None:
+    checks = await store.find_checks(keys[0]) if keys else []
+    if manifest is None and not checks:
         raise NotStored(f"nothing is stored under {text}; it was never compiled, or its artifact is gone")
-    return manifest
+    return Inspection(manifest=manifest, checks=checks)

@@ -5,6 +5,7 @@ ac/<graph digest>/<rest of the key>/<n>       manifests; n = 0, 1, ... are the v
 quarantine/<sha256>                           blobs whose bytes no longer match their digest
 quarantine/<key>-<n>                          manifests that are damaged
 quarantine/<name>.reason                      when and why, in words
+checks/<graph digest>/<rest of the key>/<sha256>   what checks of artifacts of the key found
 used/<path of a blob or a manifest>           empty; its time is when the object was relied upon, roughly
 probe/<random>                                written and deleted when a store is opened
 """
@@ -20,6 +21,7 @@ MANIFESTS = "ac"
 QUARANTINE = "quarantine"
 USES = "used"
 PROBES = "probe"
+CHECKS = "checks"
 # A key begins with this many digits of its graph's digest, then a dash.
 GRAPH_DIGITS = 16
 
@@ -67,6 +69,15 @@ def key_folder(key: str) -> str:
     if not is_key(key):
         raise InvalidRequest(f"{key[:100]!r} is not a key: `compilefarm inspect` and the client's log show whole keys")
     return f"{MANIFESTS}/{key[:GRAPH_DIGITS]}/{key[GRAPH_DIGITS + 1 :]}"
+
+
+def check_folder(key: str) -> str:
+    """The folder of what checks found of a key's artifacts.
+
+    Raises:
+        InvalidRequest: `key` is not written as a key.
+    """
+    return f"{CHECKS}{key_folder(key).removeprefix(MANIFESTS)}"
 
 
 def key_of_manifest(path: str) -> str:

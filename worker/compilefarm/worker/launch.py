@@ -36,14 +36,17 @@ class Launched:
     transport: asyncio.SubprocessTransport
     first: int | None = None
 
-    async def end(self) -> None:
-        """Kills it and everything it started, and waits for that. To be awaited once, in the end."""
+    def kill(self) -> None:
+        """Kills it and everything it started; without a sandbox, what is still of its group."""
         with contextlib.suppress(ProcessLookupError):
             if self.first is not None:
                 # bubblewrap outlives all that runs inside: nothing is left there when it has ended.
                 signal.pidfd_send_signal(self.first, signal.SIGKILL)
             else:
                 os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Waits until it has ended, once it was killed. To be awaited once, in the end."""
         # asyncio waits for the end of the pipes, too. It does not come where the reader has had enough, nor while a
         # process that left the group has one open.
         for number in (0, 1, 2):
@@ -85,7 +88,8 @@ async def launch(
         # A process that has half begun cannot be ended safely; a moment later it can.
         await asyncio.wait([starting])
         if starting.exception() is None:
-            await starting.result().end()
+            starting.result().kill()
+            await starting.result().close()
         raise
 
 

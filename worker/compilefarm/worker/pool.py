@@ -35,7 +35,7 @@ class PoolSettings:
         slots: jobs at a time; on GPUs, per GPU. More than one shares a GPU, which disturbs its tuning.
         cache_folder: where knowledge about this machine is kept between runs.
         compile_seconds: how long a compile may take before it is ended.
-        verify: whether artifacts are checked in a clean process before they are served.
+        verify: whether artifacts are checked in a clean process.
         memory_bytes: how much memory a task may take, and as much each process that it starts; None is an equal share
             of this machine's for each slot.
         modules: Python modules that children import because they register operators.
@@ -90,6 +90,10 @@ class LocalPool:
     async def run(self, assignment: Assignment, *, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
         """See WorkerPool.run."""
         return await self._supervisors[worker].run(assignment, on_phase=on_phase)
+
+    async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Artifact | CompileFailure:
+        """See WorkerPool.verify."""
+        return await self._supervisors[worker].verify(assignment, artifact)
 
     async def _toolchain(self, supervisor: Supervisor, environment: Environment) -> Toolchain:
         cache = ToolchainCache(self._settings.cache_folder)

@@ -17,6 +17,8 @@ from compilefarm.worker.sandbox import Sandbox
 
 _LOG_TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
+# A process that left the group of its child is not waited for any longer.
+_LINGER_SECONDS = 5.0
 # What is printed by a process that ends itself because it has no memory left: libstdc++, LLVM.
 _WORDS_OF_MEMORY = ("std::bad_alloc", "LLVM ERROR: out of memory")
 
@@ -139,9 +141,12 @@ class ChildProcess:
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
-        await self._launched.end()
-        self._listener.cancel()
-        await asyncio.gather(self._listener, return_exceptions=True)
+        self._launched.kill()
+        # The last of what it started has ended when nobody can print any more.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                await self._listener
+        await self._launched.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def _next(self) -> ChildMessage:

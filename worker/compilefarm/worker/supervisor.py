@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from compilefarm.core.artifacts import blobs_of, check_guards
 from compilefarm.core.digests import digest_of
@@ -145,10 +146,25 @@ class Supervisor:
             ProcessDied: the child ended without an answer.
             WorkerLost: no child could be started.
         """
+        return await self._named(assignment, self._run(assignment, on_phase))
+
+    async def verify(self, assignment: Assignment, artifact: Artifact) -> Artifact | CompileFailure:
+        """Checks an artifact that was made without a check.
+
+        Raises:
+            As `run`.
+        """
+        assert self._verifier is not None, f"worker {self._settings.name} does not check"
+        return await self._named(assignment, self._verify(assignment, artifact, self._verifier, lambda _: None))
+
+    async def _named(
+        self, assignment: Assignment, work: Coroutine[Any, Any, Artifact | CompileFailure]
+    ) -> Artifact | CompileFailure:
+        """Does the work of a job, and calls by name what came of the child."""
         assert self._job_key is None, f"worker {self._settings.name} has a job already"
         self._job_key = assignment.key
         try:
-            return await self._run(assignment, on_phase)
+            return await work
         except _TaskFailed as failed:
             return self._result_of(failed)
         except ChildOutOfMemory as died:
@@ -166,7 +182,7 @@ class Supervisor:
     async def _run(self, assignment: Assignment, on_phase: OnPhase) -> Artifact | CompileFailure:
         limit = self._settings.compile_seconds
         if self._verifier is not None:
-            # It gets warm while the other one compiles.
+            # It gets warm while the other one compiles; also for a check that comes later.
             self._verifier.warm_up()
         try:
             async with asyncio.timeout(limit):
@@ -179,7 +195,7 @@ class Supervisor:
         finally:
             # For the next job, and not while this one needs the processor.
             self._compiler.warm_up()
-        if self._verifier is None:
+        if self._verifier is None or not assignment.verify:
             return artifact
         return await self._verify(assignment, artifact, self._verifier, on_phase)
 
