@@ -38,6 +38,20 @@ def test_every_option_reaches_the_gateway() -> None:
     )
 
 
+def test_each_farm_keeps_its_accepted_jobs_in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    folders = [
+        serve.state_folder(parser.parse_args(arguments))
+        for arguments in ([], ["--store", "/other"], ["--listen", "127.0.0.1:1"], ["--state", "/mine"])
+    ]
+    assert folders[0] == serve.state_folder(parser.parse_args([]))
+    assert len(set(folders)) == 4
+    assert all(str(folder).startswith("/state/compilefarm/") for folder in folders[:3])
+    assert str(folders[3]) == "/mine"
+
+
 def test_the_store_can_be_limited() -> None:
     parser = argparse.ArgumentParser()
     serve.add_arguments(parser)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import logging
 import os
 import signal
@@ -15,7 +16,9 @@ from typing import get_args
 from compilefarm.cli.sizes import size
 from compilefarm.core.errors import FarmError
 from compilefarm.service.app import Gateway
+from compilefarm.service.clock import SystemClock
 from compilefarm.service.config import GatewayConfig
+from compilefarm.service.journal import Journal
 from compilefarm.service.logs import FORMATTERS
 from compilefarm.store.opening import open_store
 from compilefarm.worker.pool import LocalPool, PoolSettings
@@ -42,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=size,
         metavar="SIZE",
         help="evict what was used least recently when the store is larger, for example 50GB; default: keep all",
+    )
+    option(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="keep prewarm jobs that were accepted there until they are done; default: a folder in ~/.local/state",
     )
     option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="compile for; auto: GPUs if there are any")
     option("--slots", type=_positive, default=1, metavar="N", help="compiles at a time; per GPU on CUDA; default: 1")
@@ -165,9 +174,11 @@ async def _serve(arguments: argparse.Namespace) -> int:
     )
     if sandbox is None:
         log.warning("compiles can reach the network and the files of this user: no sandbox (%s)", no_sandbox)
+    journal = Journal(state_folder(arguments), clock=SystemClock())
     gateway = Gateway(
         gateway_config(arguments),
         store=store,
+        journal=journal,
         pool=LocalPool(
             PoolSettings(
                 cuda_devices=devices,
@@ -200,6 +211,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     finally:
         stopping.cancel()
         await gateway.close(grace_seconds=arguments.grace)
+        journal.close()
 
 
 def _cuda_devices(device: str) -> tuple[str, ...]:
@@ -220,6 +232,15 @@ def _cuda_devices(device: str) -> tuple[str, ...]:
 
 def _default_store() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "compilefarm" / "store"
+
+
+def state_folder(arguments: argparse.Namespace) -> Path:
+    """Where accepted jobs are kept; another folder for each farm of this user, unless one is named."""
+    if arguments.state is not None:
+        return Path(arguments.state)
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    farm = hashlib.sha256(f"{os.path.abspath(arguments.store)}\n{arguments.listen}".encode()).hexdigest()[:16]
+    return base / "compilefarm" / farm
 
 
 def _cache_folder() -> Path:

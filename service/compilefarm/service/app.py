@@ -25,10 +25,11 @@ from compilefarm.service.config import CannotStart, GatewayConfig, check_exposur
 from compilefarm.service.counters import Counters
 from compilefarm.service.durations import Durations
 from compilefarm.service.flight_metrics import FlightMetrics
-from compilefarm.service.flights import Flights
+from compilefarm.service.flights import Flight, Flights
 from compilefarm.service.health_service import SERVICES, HealthService
 from compilefarm.service.interceptor import ErrorInterceptor, RequestIdInterceptor
 from compilefarm.service.jobs import Jobs
+from compilefarm.service.journal import Journal
 from compilefarm.service.limits import Limits
 from compilefarm.service.metrics_endpoint import MetricsEndpoint
 from compilefarm.service.quarantine import Quarantine
@@ -49,9 +50,15 @@ class Gateway:
     """The service that clients talk to. It owns the pool from `start` on, and closes it."""
 
     def __init__(
-        self, config: GatewayConfig, *, store: ArtifactStore, pool: WorkerPool, clock: Clock | None = None
+        self,
+        config: GatewayConfig,
+        *,
+        store: ArtifactStore,
+        pool: WorkerPool,
+        clock: Clock | None = None,
+        journal: Journal | None = None,
     ) -> None:
-        """Puts the parts together.
+        """Puts the parts together. Without a journal, prewarm jobs that were accepted end with the process.
 
         Raises:
             CannotStart: the configuration would let strangers in.
@@ -65,15 +72,18 @@ class Gateway:
         self._counters = Counters()
         self._reports = Reports()
         self._registry = CollectorRegistry()
+        self._journal = journal
+        self._resuming: list[asyncio.Task[None]] = []
         self._durations = Durations()
         limits = Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant)
         self._queue = Queue(pool, clock=self._clock, limits=limits, durations=self._durations)
+        self._flight_metrics = FlightMetrics(self._registry, clock=self._clock)
         self._flights = Flights(
             clock=self._clock,
             progress_seconds=config.progress_seconds,
             orphan_seconds=config.orphan_seconds,
             on_change=self._queue.reconsider,
-            on_landed=FlightMetrics(self._registry, clock=self._clock).note,
+            on_landed=self._note_landing,
         )
         self._quarantine = Quarantine(clock=self._clock, seconds=config.quarantine_seconds)
         self._readiness = Readiness(pool=pool, flights=self._flights)
@@ -115,6 +125,11 @@ class Gateway:
             raise
         self._readiness.has_started = True
         self._queue.open()
+        if self._journal is not None:
+            self._resuming = [
+                asyncio.create_task(self._broker.resume(entry), name=f"resumed {entry.accepted.key}")
+                for entry in self._journal.entries()
+            ]
 
     async def close(self, grace_seconds: float) -> None:
         """Drains and stops: says that it is draining, takes nothing new, gives running jobs the grace time and ends
@@ -124,10 +139,18 @@ class Gateway:
         if server is None:
             return
         await self._flights.close(grace_seconds=grace_seconds)
+        for task in self._resuming:
+            task.cancel()
+        await asyncio.gather(*self._resuming, return_exceptions=True)
         await self._checks.close()
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
         await self._metrics.close()
+
+    def _note_landing(self, flight: Flight) -> None:
+        self._flight_metrics.note(flight)
+        if self._journal is not None:
+            self._journal.settle(flight)
 
     def _open_metrics(self) -> None:
         sources = Sources(
@@ -162,11 +185,12 @@ class Gateway:
             counters=self._counters,
             clock=self._clock,
         )
-        broker = Broker(
+        self._broker = Broker(
             store=self._store,
             queue=self._queue,
             attempts=attempts,
             checks=self._checks,
+            journal=self._journal,
             flights=self._flights,
             durations=self._durations,
             quarantine=self._quarantine,
@@ -190,7 +214,7 @@ class Gateway:
         blobs = BlobService(self._store, counters=self._counters, max_blob_bytes=self._config.max_blob_bytes)
         interceptors = [RequestIdInterceptor(), ErrorInterceptor()]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
-        add_CompileServiceServicer_to_server(CompileService(broker, reports=self._reports), server)
+        add_CompileServiceServicer_to_server(CompileService(self._broker, reports=self._reports), server)
         add_BlobServiceServicer_to_server(blobs, server)
         add_AdminServiceServicer_to_server(admin, server)
         add_HealthServicer_to_server(HealthService(self._readiness, clock=self._clock), server)

@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
-from compilefarm.core.errors import NotStored, StoreUnavailable
+from compilefarm.core.errors import Busy, Draining, FarmError, NotStored, StoreUnavailable
 from compilefarm.core.expressions import holds
 from compilefarm.core.keys import Key, key_of
 from compilefarm.core.pool import Artifact
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.callers import Caller
 from compilefarm.service.checks import Checks
-from compilefarm.service.clock import Clock
+from compilefarm.service.clock import Clock, pause
 from compilefarm.service.constants import require_constants
 from compilefarm.service.counters import Counters
 from compilefarm.service.durations import Durations, Kind, kind_of
 from compilefarm.service.flights import Flight, Flights, Landing, Source, Stage
+from compilefarm.service.journal import Entry, Journal
 from compilefarm.service.priorities import Priority
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
@@ -78,6 +79,7 @@ class Broker:
         queue: Queue,
         attempts: Attempts,
         checks: Checks,
+        journal: Journal | None,
         flights: Flights,
         durations: Durations,
         quarantine: Quarantine,
@@ -90,6 +92,7 @@ class Broker:
         self._queue = queue
         self._attempts = attempts
         self._checks = checks
+        self._journal = journal
         self._flights = flights
         self._durations = durations
         self._quarantine = quarantine
@@ -139,28 +142,61 @@ class Broker:
         """
         with self._counters.counting_refusals():
             key = await self._admit(job)
-            kind = kind_of(job, key=key)
-            accepted = missed = False
-            while True:
-                work = partial(self._make, job=job, key=key, kind=kind)
-                with self._flights.board(key.text, work=work, tenant=caller.tenant, priority=priority) as boarding:
-                    if not accepted:
-                        accepted = True
-                        yield Accepted(key=key)
-                    async with aclosing(self._flights.watch(boarding)) as stages:
-                        async for stage in stages:
-                            if not missed:
-                                missed = True
-                                self._counters.misses += 1
-                                if not boarding.leads:
-                                    self._counters.joins += 1
-                                    log.info("job %s: joined by another request", key.text)
-                            yield self._progress(boarding.flight, stage=stage, kind=kind)
-                landing = boarding.flight.landing()
-                # A variant that another request had made may have guards that this one does not meet. Every round adds
-                # a variant to the store, and who leads a flight gets one that fits.
-                if boarding.leads or _fits(landing, job):
-                    break
+            entry = None
+            if self._journal is not None and priority is Priority.PREWARM:
+                entry = await self._journal.keep(key.text, job=job, tenant=caller.tenant)
+            try:
+                async with aclosing(self._events(job, key=key, tenant=caller.tenant, priority=priority)) as events:
+                    async for event in events:
+                        yield event
+            except FarmError as error:
+                # The caller knows. Of a service that goes down it knows that it may ask again, and need not.
+                if entry is not None and self._journal is not None and not isinstance(error, Draining):
+                    self._journal.remove(entry)
+                raise
+
+    async def resume(self, entry: Entry) -> None:
+        """Does a job that a service before this one had accepted. One that cannot be done now is left to the next."""
+        accepted = entry.accepted
+        while True:
+            try:
+                key = await self._admit(accepted.job)
+                events = self._events(accepted.job, key=key, tenant=accepted.tenant, priority=Priority.PREWARM)
+                async with aclosing(events):
+                    async for _ in events:
+                        pass
+                return
+            except Busy as busy:
+                await pause(busy.retry_after_seconds, clock=self._clock)
+            except Draining:
+                return
+            except FarmError as error:
+                log.warning("job %s: accepted before this service was started, and not done: %s", accepted.key, error)
+                return
+
+    async def _events(self, job: Job, *, key: Key, tenant: str, priority: Priority) -> AsyncGenerator[Event, None]:
+        kind = kind_of(job, key=key)
+        accepted = missed = False
+        while True:
+            work = partial(self._make, job=job, key=key, kind=kind)
+            with self._flights.board(key.text, work=work, tenant=tenant, priority=priority) as boarding:
+                if not accepted:
+                    accepted = True
+                    yield Accepted(key=key)
+                async with aclosing(self._flights.watch(boarding)) as stages:
+                    async for stage in stages:
+                        if not missed:
+                            missed = True
+                            self._counters.misses += 1
+                            if not boarding.leads:
+                                self._counters.joins += 1
+                                log.info("job %s: joined by another request", key.text)
+                        yield self._progress(boarding.flight, stage=stage, kind=kind)
+            landing = boarding.flight.landing()
+            # A variant that another request had made may have guards that this one does not meet. Every round adds
+            # a variant to the store, and who leads a flight gets one that fits.
+            if boarding.leads or _fits(landing, job):
+                break
         self._counters.hits += landing.source is Source.STORE
         self._counters.quarantined += landing.source is Source.QUARANTINE
         yield Finished(outcome=_outcome(landing, leads=boarding.leads), result=landing.result)
