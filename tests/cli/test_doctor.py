@@ -16,6 +16,7 @@ from obstore.store import MemoryStore
 from compilefarm.cli import machine_checks
 from compilefarm.cli.checks import Check
 from compilefarm.cli.farm_checks import findings
+from compilefarm.cli.workers import sandbox_words
 from compilefarm.service.testing import ScriptedPool, serving_in_thread
 from compilefarm.store.backend import Backend, Entry, WrappingBackend
 from compilefarm.store.local import LOCK
@@ -111,7 +112,7 @@ def test_bubblewrap_is_tried_with_nothing_shared(programs: Path, doctor: Doctor,
     script(programs, "bwrap", f'echo "$@" >> {said}; echo bubblewrap 0.11.0')
     check = doctor()["sandbox"]
     assert (check["state"], check["finding"]) == ("ok", f"bubblewrap 0.11.0 ({programs / 'bwrap'})")
-    assert "--unshare-all" in said.read_text().splitlines()[0]
+    assert "--unshare-all" in said.read_text().splitlines()[1]
 
 
 def test_a_gpu_needs_what_triton_needs(programs: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,3 +300,17 @@ def test_people_read_the_remedy_below_the_finding(
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0][:3] == ["failed", "C++", "compiler"]
     assert lines[1][:3] == ["→", "install", "one"]
+
+
+def test_workers_without_a_sandbox_are_named() -> None:
+    inside = wire.Worker(name="cpu-0", state=wire.WORKER_STATE_IDLE, sandbox="bubblewrap 0.11.0")
+    outside = wire.Worker(name="cpu-1", state=wire.WORKER_STATE_IDLE, no_sandbox="bubblewrap is not installed")
+    assert judged(workers=[inside])["farm: sandbox"].state == "ok"
+    check = judged(workers=[inside, outside])["farm: sandbox"]
+    assert check.state == "warning"
+    assert "compiles of cpu-1 can reach the network and files: bubblewrap is not installed" in check.finding
+    assert sandbox_words([inside, outside]) == [
+        "sandbox: bubblewrap 0.11.0: cpu-0",
+        "no sandbox (bubblewrap is not installed): cpu-1",
+    ]
+    assert sandbox_words([outside]) == ["no sandbox (bubblewrap is not installed)"]

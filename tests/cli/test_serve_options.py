@@ -27,6 +27,7 @@ def test_every_option_reaches_the_gateway() -> None:
         *("--metrics-listen", "127.0.0.1:9100"),
         *("--auth", "a", "--tls-certificate", "b", "--tls-key", "c", "--tls-client-ca", "d"),
         *("--metrics-listen", "127.0.0.1:9100", "--record", "recording"),
+        *("--verify", "after"),
         *("--queue-limit", "7", "--tenant-limit", "3", "--orphan-grace", "0"),
     )
     assert given == GatewayConfig(
@@ -41,7 +42,22 @@ def test_every_option_reaches_the_gateway() -> None:
         max_queued_jobs=7,
         max_queued_jobs_of_tenant=3,
         orphan_seconds=0.0,
+        verify="after",
     )
+
+
+def test_each_farm_keeps_its_accepted_jobs_in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    folders = [
+        serve.state_folder(parser.parse_args(arguments))
+        for arguments in ([], ["--store", "/other"], ["--listen", "127.0.0.1:1"], ["--state", "/mine"])
+    ]
+    assert folders[0] == serve.state_folder(parser.parse_args([]))
+    assert len(set(folders)) == 4
+    assert all(str(folder).startswith("/state/compilefarm/") for folder in folders[:3])
+    assert str(folders[3]) == "/mine"
 
 
 def test_the_store_can_be_limited() -> None:

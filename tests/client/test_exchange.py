@@ -348,6 +348,8 @@ def test_a_farm_that_nobody_answers_for_is_asked_once(script: Script) -> None:
         ("FAILURE_KIND_CRASHED", "crashed"),
         ("FAILURE_KIND_NOT_SERIALIZABLE", "not_serializable"),
         ("FAILURE_KIND_VERIFICATION", "verification"),
+        ("FAILURE_KIND_DEVICE_OUT_OF_MEMORY", "device_out_of_memory"),
+        ("FAILURE_KIND_OUTPUT_TOO_LARGE", "output_too_large"),
     ],
 )
 def test_a_failed_compile_is_a_result_and_compiled_locally(script: Script, kind: str, reason: str) -> None:

@@ -85,6 +85,8 @@ def serve(
                 "127.0.0.1:0",
                 "--store",
                 str(folder / "store"),
+                "--state",
+                str(folder / "state"),
                 "--device",
                 device,
                 *(f"--import={module}" for module in modules),

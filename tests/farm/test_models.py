@@ -164,7 +164,7 @@ def test_a_mode_is_its_options(farm: ServedFarm) -> None:
 
 
 def _inspect(farm: ServedFarm, key: str) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads(farm.ask("inspect", key, "--json"))
+    manifest: dict[str, Any] = json.loads(farm.ask("inspect", key, "--json"))["manifest"]
     return manifest
 
 

@@ -81,6 +81,7 @@ async def test_the_jobs_are_listed_as_they_stand() -> None:
         await running.progress(Phase.PHASE_COMPILING)
         clock.advance(4.0)
         # Kept, since gRPC cancels a call that nobody refers to.
+        # Held: a call that nobody holds may be cancelled by gRPC.
         waiting = [
             await calls.watch(sample_job("torch.sin"), priority=priority)
             for priority in (Priority.PRIORITY_BACKGROUND, Priority.PRIORITY_PREWARM)
@@ -88,6 +89,7 @@ async def test_the_jobs_are_listed_as_they_stand() -> None:
         await calls.wait_until_queued(1)
         first, second = (await calls.list_jobs()).jobs
         assert waiting
+        assert len(waiting) == second.waiting_requests
     assert first.key == key_of(sample_job("torch.relu")).text
     assert (first.phase, first.worker, first.priority) == (
         Phase.PHASE_COMPILING,

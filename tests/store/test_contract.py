@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT
 from compilefarm.core.digests import digest_of
@@ -15,6 +16,7 @@ from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.graph_pb2 import OPERATOR_LE, Expression, Operation
+from compilefarm.v1.manifest_pb2 import Check
 from tests.store.s3_server import S3Server
 
 KEY = sample_key("job")
@@ -34,6 +36,30 @@ class ArtifactStoreContract:
         with pytest.raises(DigestMismatch, match=digest):
             await store.put_blob(b"sent", digest=digest)
         assert await store.find_missing([digest, digest_of(b"sent")]) == [digest, digest_of(b"sent")]
+
+    async def test_keeps_what_checks_found(self, store: ArtifactStore) -> None:
+        first, second = (Check(key=KEY, ended=Timestamp(seconds=seconds), seconds=seconds) for seconds in (1, 2))
+        for check in (second, first, second):
+            await store.put_check(check)
+        assert await store.find_checks(KEY) == [first, second]
+        assert await store.find_checks(sample_key("other")) == []
+        with pytest.raises(InvalidRequest, match="is not a key"):
+            await store.find_checks("no key")
+
+    async def test_what_is_withdrawn_is_a_miss_and_makes_room_for_the_next(self, store: ArtifactStore) -> None:
+        artifact = sample_artifact(KEY)
+        stored = await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+        other = sample_artifact(KEY, program=b"other").manifest
+        assert not await store.withdraw(other, reason="never stored")
+        assert await store.withdraw(stored, reason="output 0 differs")
+        assert await store.find_manifest(KEY) is None
+        assert (await store.usage()).artifacts == 0
+        assert not await store.withdraw(stored, reason="output 0 differs")
+        following = sample_artifact(KEY, program=b"better")
+        await store.put_artifact(following.manifest, blobs=following.blobs)
+        found = await store.find_manifest(KEY)
+        assert found is not None
+        assert found.program == following.manifest.program
 
     async def test_says_which_blob_is_not_stored(self, store: ArtifactStore) -> None:
         with pytest.raises(NotStored, match=digest_of(b"never")):

@@ -17,6 +17,8 @@ from compilefarm.v1.admin_service_pb2 import WORKER_STATE_BUSY, WORKER_STATE_FAI
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_COMPILE_ERROR,
     FAILURE_KIND_CRASHED,
+    FAILURE_KIND_OUT_OF_MEMORY,
+    FAILURE_KIND_OUTPUT_TOO_LARGE,
     FAILURE_KIND_TIMEOUT,
     FAILURE_KIND_VERIFICATION,
     PHASE_COMPILING,
@@ -32,12 +34,15 @@ JOB = Assignment(key="a key", job=Job())
 
 
 @contextlib.asynccontextmanager
-async def supervising(script: str, *, verify: bool = True, compile_seconds: float = 60.0) -> AsyncIterator[Supervisor]:
+async def supervising(
+    script: str, *limits: str, verify: bool = True, compile_seconds: float = 60.0, output_bytes: int = 1 << 30
+) -> AsyncIterator[Supervisor]:
+    child = child_settings(script, *limits, output_bytes=output_bytes)
     supervisor = Supervisor(
         SlotSettings(
             name="slot",
-            compiler=child_settings(script),
-            verifier=child_settings(script) if verify else None,
+            compiler=child,
+            verifier=child if verify else None,
             compile_seconds=compile_seconds,
         )
     )
@@ -77,6 +82,29 @@ async def test_without_a_check_there_is_no_word_of_one() -> None:
         artifact = await run(supervisor)
     assert isinstance(artifact, Artifact)
     assert not artifact.manifest.HasField("verification")
+
+
+async def test_a_check_may_come_later() -> None:
+    unchecked = Assignment(key="a key", job=Job(), verify=False)
+    async with supervising("compile") as supervisor:
+        artifact = await supervisor.run(unchecked, on_phase=lambda _: None)
+        assert isinstance(artifact, Artifact)
+        assert not artifact.manifest.HasField("verification")
+        checked = await supervisor.verify(unchecked, artifact)
+        assert isinstance(checked, Artifact)
+        assert checked.manifest.verification.load_seconds == 0.25
+        assert [timing.phase for timing in checked.manifest.timings] == [PHASE_VERIFYING]
+        assert supervisor.view().state == WORKER_STATE_IDLE
+
+
+@pytest.mark.parametrize("script", ["fail-verification", "die-in-verification"])
+async def test_a_later_check_fails_as_an_earlier_one(script: str) -> None:
+    unchecked = Assignment(key="a key", job=Job(), verify=False)
+    async with supervising(script) as supervisor:
+        artifact = await supervisor.run(unchecked, on_phase=lambda _: None)
+        assert isinstance(artifact, Artifact)
+        failure = await supervisor.verify(unchecked, artifact)
+        assert failure == await run(supervisor)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +159,32 @@ async def test_a_compile_that_hangs_is_ended() -> None:
         assert supervisor.view().state == WORKER_STATE_IDLE
 
 
+# What a child may take before it has to fail: enough to name its own failure, which takes torch.
+MEMORY = f"--memory-limit={4 * 10**9}"
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "kind", "words", "jobs"),
+    [
+        # These take torch to name their failure: one job is enough.
+        ("allocate", (MEMORY,), FAILURE_KIND_OUT_OF_MEMORY, "Cannot allocate memory", 1),
+        ("write-a-large-file", ("--file-limit=50000000",), FAILURE_KIND_OUTPUT_TOO_LARGE, "File too large", 1),
+        ("abort-without-memory", (), FAILURE_KIND_OUT_OF_MEMORY, "SIGABRT", 3),
+        ("say-too-much", (), FAILURE_KIND_OUTPUT_TOO_LARGE, "larger than 50000000 bytes", 3),
+    ],
+)
+async def test_what_takes_too_much_fails_by_name_and_the_next_job_runs(
+    script: str, limits: tuple[str, ...], kind: int, words: str, jobs: int
+) -> None:
+    async with supervising(script, *limits, output_bytes=50_000_000) as supervisor:
+        for _ in range(jobs):
+            failure = await run(supervisor)
+            assert isinstance(failure, CompileFailure)
+            assert failure.kind == kind
+            assert words in failure.message
+        assert supervisor.view().state == WORKER_STATE_IDLE
+
+
 async def hanging_job(supervisor: Supervisor) -> asyncio.Task[Artifact | CompileFailure]:
     """A job whose child hangs by now."""
     begun = asyncio.Event()
@@ -165,10 +219,13 @@ async def test_closing_ends_a_running_job() -> None:
     assert not any(map(is_running, pids))
 
 
-@pytest.mark.parametrize(("script", "words"), [("die-before-ready", "SIGSEGV"), ("never-ready", "not ready after")])
-async def test_a_child_that_cannot_start_is_a_problem(script: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "start_seconds", "words"),
+    [("die-before-ready", 60, "SIGSEGV"), ("never-ready", 0.5, "not ready after")],
+)
+async def test_a_child_that_cannot_start_is_a_problem(script: str, start_seconds: float, words: str) -> None:
     supervisor = Supervisor(
-        SlotSettings(name="slot", compiler=child_settings(script, start_seconds=0.5), verifier=None)
+        SlotSettings(name="slot", compiler=child_settings(script, start_seconds=start_seconds), verifier=None)
     )
     await supervisor.start()
     view = supervisor.view()

@@ -123,7 +123,11 @@ class _Stage:
         log = self._folder / "farm.log"
         with log.open("wb") as errors:
             process = subprocess.Popen(
-                [*command, "--store", str(self._folder / "store"), "--device", self._device],
+                [
+                    *command,
+                    *("--store", str(self._folder / "store"), "--state", str(self._folder / "state")),
+                    *("--device", self._device),
+                ],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,

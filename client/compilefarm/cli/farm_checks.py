@@ -65,6 +65,7 @@ def findings(status: StatusResponse, *, asked_seconds: float, answered_seconds: 
     yield _check_clock(status, asked_seconds=asked_seconds, answered_seconds=answered_seconds)
     for worker in status.workers:
         yield _check_worker(worker)
+    yield _check_sandbox(status)
     if importlib.util.find_spec("torch") is None:
         yield ok("farm: for this machine", "not compared: there is no torch here")
     else:
@@ -113,6 +114,19 @@ def _check_worker(worker: Worker) -> Check:
     if not worker.HasField("environment"):
         return warning(name, "its environment is not known yet", remedy="wait until it is ready")
     return ok(name, describe(worker.environment))
+
+
+def _check_sandbox(status: StatusResponse) -> Check:
+    name = "farm: sandbox"
+    without = [worker for worker in status.workers if not worker.sandbox]
+    if not without:
+        return ok(name, ", ".join(sorted({worker.sandbox for worker in status.workers})) or "no workers")
+    why = without[0].no_sandbox or "an older release does not tell"
+    return warning(
+        name,
+        f"compiles of {', '.join(worker.name for worker in without)} can reach the network and files: {why}",
+        remedy="run `compilefarm doctor` where it runs; `serve --sandbox require` makes sure of one",
+    )
 
 
 def _check_match(status: StatusResponse) -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from google.protobuf import json_format
@@ -22,8 +23,20 @@ from compilefarm.core.expressions import say
 from compilefarm.v1.admin_service_pb2 import InspectRequest
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from compilefarm.v1.job_pb2 import Phase
-from compilefarm.v1.manifest_pb2 import Blob, Manifest, Sources, Verification
+from compilefarm.v1.manifest_pb2 import (
+    VERIFY_TIME_AFTER,
+    VERIFY_TIME_NEVER,
+    Blob,
+    Check,
+    Manifest,
+    Sources,
+    Verification,
+)
 
+_UNVERIFIED: dict[int, str] = {
+    VERIFY_TIME_AFTER: "not before it was served: the farm checks afterwards (serve --verify after)",
+    VERIFY_TIME_NEVER: "no: the farm checks nothing (serve --verify off)",
+}
 # No step up, nothing hidden, no root.
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
@@ -32,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("key", metavar="KEY", help="a key, or a beginning of it that fits only one")
     add_address(parser)
-    parser.add_argument("--json", action="store_true", help="print compilefarm.v1.Manifest as JSON")
+    parser.add_argument("--json", action="store_true", help="print compilefarm.v1.InspectResponse as JSON")
     parser.add_argument(
         "--source", type=Path, metavar="DIR", help="also write what the artifact was made of: Inductor's code, kernels"
     )
@@ -41,13 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints what is stored under a key."""
     with connection(arguments) as farm:
-        manifest = AdminServiceStub(farm.line().channel).Inspect(InspectRequest(key=arguments.key)).manifest
+        found = AdminServiceStub(farm.line().channel).Inspect(InspectRequest(key=arguments.key))
         if arguments.source is not None:
-            write_sources(manifest, farm, folder=arguments.source)
+            write_sources(found.manifest, farm, folder=arguments.source)
     if arguments.json:
-        print(json_format.MessageToJson(manifest, preserving_proto_field_name=True))
+        print(json_format.MessageToJson(found, preserving_proto_field_name=True))
+        return 0
+    if found.HasField("manifest"):
+        show(found.manifest, console())
     else:
-        show(manifest, console())
+        console().print(f" no artifact of {arguments.key} is served")
+    show_checks(found.checks, console())
     return 0
 
 
@@ -96,14 +113,30 @@ def show(manifest: Manifest, to: Console) -> None:
     to.print(facts)
 
 
+def show_checks(checks: Iterable[Check], to: Console) -> None:
+    """Prints what checks found after an artifact was served, or of artifacts that are not served."""
+    table = Table("", Column(overflow="fold"), show_header=False, box=None)
+    for check in checks:
+        ended = check.ended.ToDatetime().isoformat(sep=" ", timespec="seconds")
+        after = f", in {seconds_words(check.seconds)}" if check.seconds else ""
+        words = _found_words(check.passed) if check.HasField("passed") else check.failed.message
+        table.add_row("passed" if check.HasField("passed") else "FAILED", f"{ended} UTC{after}: {words}")
+    if table.row_count:
+        to.print(" checks")
+        to.print(table)
+
+
 def _blob_words(blob: Blob) -> str:
     return f"{size_words(blob.size_bytes)} ({size_words(blob.content_size_bytes)} unpacked)  {blob.digest[:16]}"
 
 
 def _verification_words(manifest: Manifest) -> str:
-    if not manifest.HasField("verification"):
-        return "no"
-    found: Verification = manifest.verification
+    if manifest.HasField("verification"):
+        return _found_words(manifest.verification)
+    return _UNVERIFIED.get(manifest.verify_time, "no")
+
+
+def _found_words(found: Verification) -> str:
     loaded = (
         f"in a clean process: {found.subprocesses} programs started, loaded in {seconds_words(found.load_seconds)}, "
     )

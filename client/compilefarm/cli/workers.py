@@ -27,7 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_format.MessageToJson(response, preserving_proto_field_name=True))
     else:
-        console().print(table_of(response.workers))
+        to = console()
+        to.print(table_of(response.workers))
+        for words in sandbox_words(response.workers):
+            to.print(words)
     return 0
 
 
@@ -40,6 +43,15 @@ def table_of(workers: Iterable[Worker]) -> Table:
         doing = key_words(worker.job_key) or worker.problem
         table.add_row(worker.name, _state(worker), worker.environment_name, environment, doing)
     return table
+
+
+def sandbox_words(workers: Iterable[Worker]) -> list[str]:
+    """What shuts the processes of workers off, and for which of them nothing does."""
+    named: dict[str, list[str]] = {}
+    for worker in workers:
+        words = f"sandbox: {worker.sandbox}" if worker.sandbox else f"no sandbox ({worker.no_sandbox or 'not known'})"
+        named.setdefault(words, []).append(worker.name)
+    return [f"{words}: {', '.join(names)}" if len(named) > 1 else words for words, names in named.items()]
 
 
 def _state(worker: Worker) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import IncompatibleArtifact
 from compilefarm.core.expressions import check_expression, holds
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_TUNING, Job
@@ -19,6 +20,11 @@ def blobs_to_run(manifest: Manifest) -> list[Blob]:
 def blobs_of(manifest: Manifest) -> list[Blob]:
     """All blobs that the artifact consists of, those for people included."""
     return [*blobs_to_run(manifest), *([manifest.sources] if manifest.HasField("sources") else [])]
+
+
+def digest_of_manifest(manifest: Manifest) -> str:
+    """What tells a manifest from all others."""
+    return digest_of(manifest.SerializeToString(deterministic=True))
 
 
 def compile_seconds_of(manifest: Manifest) -> float:

@@ -29,6 +29,8 @@ class WorkerView:
         is_warm: whether a job would begin at once.
         environment_name: what the operator calls its environment; workers of one name are alike.
         vocabulary: what its torch understands; None before it has started once.
+        sandbox: what shuts its processes off from files and network; empty if nothing does.
+        no_sandbox: why nothing does.
     """
 
     name: str
@@ -39,6 +41,8 @@ class WorkerView:
     is_warm: bool = False
     environment_name: str = DEFAULT_ENVIRONMENT
     vocabulary: Vocabulary | None = None
+    sandbox: str = ""
+    no_sandbox: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +53,13 @@ class Assignment:
         key: the key, for logs.
         job: what to compile.
         blobs: content by digest of every tensor that the graph holds.
+        verify: whether the artifact is checked, where workers check at all.
     """
 
     key: str
     job: Job
     blobs: Mapping[str, bytes] = field(default_factory=dict)
+    verify: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,4 +105,19 @@ class WorkerPool(Protocol):
             InvalidRequest: the worker found the request to be malformed or forbidden.
             ProcessDied: the process that had the job died.
             WorkerLost: the worker went away otherwise, and took the job with it.
+        """
+
+    async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Artifact | CompileFailure:
+        """Has an idle worker check an artifact that was made without a check. Cancelling the call ends the check.
+
+        Args:
+            assignment: the job that it was made for.
+            artifact: it.
+            worker: name of an idle worker.
+
+        Returns:
+            The artifact, whose manifest says what was found and how long it took; or why it must not be served.
+
+        Raises:
+            ProcessDied, WorkerLost: as for `run`.
         """

@@ -273,6 +273,8 @@ class Worker(google.protobuf.message.Message):
     JOB_KEY_FIELD_NUMBER: builtins.int
     IS_WARM_FIELD_NUMBER: builtins.int
     PROBLEM_FIELD_NUMBER: builtins.int
+    SANDBOX_FIELD_NUMBER: builtins.int
+    NO_SANDBOX_FIELD_NUMBER: builtins.int
     ENVIRONMENT_NAME_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Its name."""
@@ -284,6 +286,10 @@ class Worker(google.protobuf.message.Message):
     """Whether its next job would begin at once. After a job it needs seconds to get ready for the next."""
     problem: builtins.str
     """Why it has failed; empty in the other states."""
+    sandbox: builtins.str
+    """What shuts its processes off from network and files ("bubblewrap 0.11.0"); empty if nothing does."""
+    no_sandbox: builtins.str
+    """Why nothing does; empty if something does, and where it is not known."""
     environment_name: builtins.str
     """What the operator calls its environment: "default", or as serve --worker says."""
     @property
@@ -299,10 +305,12 @@ class Worker(google.protobuf.message.Message):
         job_key: builtins.str = ...,
         is_warm: builtins.bool = ...,
         problem: builtins.str = ...,
+        sandbox: builtins.str = ...,
+        no_sandbox: builtins.str = ...,
         environment_name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "environment_name", b"environment_name", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "problem", b"problem", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "environment_name", b"environment_name", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "no_sandbox", b"no_sandbox", "problem", b"problem", "sandbox", b"sandbox", "state", b"state"]) -> None: ...
 
 global___Worker = Worker
 
@@ -321,6 +329,7 @@ class Counters(google.protobuf.message.Message):
     QUARANTINED_FIELD_NUMBER: builtins.int
     BYTES_SENT_FIELD_NUMBER: builtins.int
     BYTES_RECEIVED_FIELD_NUMBER: builtins.int
+    WITHDRAWN_FIELD_NUMBER: builtins.int
     hits: builtins.int
     """Requests answered from the store."""
     misses: builtins.int
@@ -339,6 +348,8 @@ class Counters(google.protobuf.message.Message):
     """Bytes of blobs sent to clients."""
     bytes_received: builtins.int
     """Bytes of blobs received from clients."""
+    withdrawn: builtins.int
+    """Artifacts that failed their check after they were served, and were withdrawn."""
     def __init__(
         self,
         *,
@@ -351,8 +362,9 @@ class Counters(google.protobuf.message.Message):
         quarantined: builtins.int = ...,
         bytes_sent: builtins.int = ...,
         bytes_received: builtins.int = ...,
+        withdrawn: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compiled", b"compiled", "failed", b"failed", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compiled", b"compiled", "failed", b"failed", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused", "withdrawn", b"withdrawn"]) -> None: ...
 
 global___Counters = Counters
 
@@ -429,17 +441,23 @@ class InspectResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MANIFEST_FIELD_NUMBER: builtins.int
+    CHECKS_FIELD_NUMBER: builtins.int
     @property
     def manifest(self) -> compilefarm.v1.manifest_pb2.Manifest:
-        """The artifact."""
+        """The artifact. Absent where one was made and is not served."""
+
+    @property
+    def checks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[compilefarm.v1.manifest_pb2.Check]:
+        """What checks of artifacts of the key found, the latest last, beside what the manifest says."""
 
     def __init__(
         self,
         *,
         manifest: compilefarm.v1.manifest_pb2.Manifest | None = ...,
+        checks: collections.abc.Iterable[compilefarm.v1.manifest_pb2.Check] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["manifest", b"manifest"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["manifest", b"manifest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checks", b"checks", "manifest", b"manifest"]) -> None: ...
 
 global___InspectResponse = InspectResponse
 

@@ -69,7 +69,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Inspect(self, request, context):
-        """Describes what is stored under a key. NOT_FOUND if nothing is.
+        """Describes what is stored under a key, and what checks found. NOT_FOUND if there is neither.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -31,7 +31,7 @@ class AdminServiceStub:
         compilefarm.v1.admin_service_pb2.InspectRequest,
         compilefarm.v1.admin_service_pb2.InspectResponse,
     ]
-    """Describes what is stored under a key. NOT_FOUND if nothing is."""
+    """Describes what is stored under a key, and what checks found. NOT_FOUND if there is neither."""
 
     ListJobs: grpc.UnaryUnaryMultiCallable[
         compilefarm.v1.admin_service_pb2.ListJobsRequest,
@@ -86,7 +86,7 @@ class AdminServiceAsyncStub:
         compilefarm.v1.admin_service_pb2.InspectRequest,
         compilefarm.v1.admin_service_pb2.InspectResponse,
     ]
-    """Describes what is stored under a key. NOT_FOUND if nothing is."""
+    """Describes what is stored under a key, and what checks found. NOT_FOUND if there is neither."""
 
     ListJobs: grpc.aio.UnaryUnaryMultiCallable[
         compilefarm.v1.admin_service_pb2.ListJobsRequest,
@@ -145,7 +145,7 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: compilefarm.v1.admin_service_pb2.InspectRequest,
         context: _ServicerContext,
     ) -> typing.Union[compilefarm.v1.admin_service_pb2.InspectResponse, collections.abc.Awaitable[compilefarm.v1.admin_service_pb2.InspectResponse]]:
-        """Describes what is stored under a key. NOT_FOUND if nothing is."""
+        """Describes what is stored under a key, and what checks found. NOT_FOUND if there is neither."""
 
     @abc.abstractmethod
     def ListJobs(

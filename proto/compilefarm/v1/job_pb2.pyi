@@ -34,13 +34,17 @@ class _FailureKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     FAILURE_KIND_TIMEOUT: _FailureKind.ValueType  # 2
     """It took longer than the farm's limit."""
     FAILURE_KIND_OUT_OF_MEMORY: _FailureKind.ValueType  # 3
-    """Host or device memory ran out."""
+    """The host's memory ran out, or what a compile may have of it."""
     FAILURE_KIND_CRASHED: _FailureKind.ValueType  # 4
     """The process that compiled died."""
     FAILURE_KIND_NOT_SERIALIZABLE: _FailureKind.ValueType  # 5
     """The result cannot be shipped: torch could not serialize it."""
     FAILURE_KIND_VERIFICATION: _FailureKind.ValueType  # 6
     """The artifact was made but failed its check in a clean process."""
+    FAILURE_KIND_DEVICE_OUT_OF_MEMORY: _FailureKind.ValueType  # 7
+    """The device's memory ran out."""
+    FAILURE_KIND_OUTPUT_TOO_LARGE: _FailureKind.ValueType  # 8
+    """The result, or a file on the way to it, is larger than the farm takes."""
 
 class FailureKind(_FailureKind, metaclass=_FailureKindEnumTypeWrapper):
     """Kinds of failed compile."""
@@ -52,13 +56,17 @@ FAILURE_KIND_COMPILE_ERROR: FailureKind.ValueType  # 1
 FAILURE_KIND_TIMEOUT: FailureKind.ValueType  # 2
 """It took longer than the farm's limit."""
 FAILURE_KIND_OUT_OF_MEMORY: FailureKind.ValueType  # 3
-"""Host or device memory ran out."""
+"""The host's memory ran out, or what a compile may have of it."""
 FAILURE_KIND_CRASHED: FailureKind.ValueType  # 4
 """The process that compiled died."""
 FAILURE_KIND_NOT_SERIALIZABLE: FailureKind.ValueType  # 5
 """The result cannot be shipped: torch could not serialize it."""
 FAILURE_KIND_VERIFICATION: FailureKind.ValueType  # 6
 """The artifact was made but failed its check in a clean process."""
+FAILURE_KIND_DEVICE_OUT_OF_MEMORY: FailureKind.ValueType  # 7
+"""The device's memory ran out."""
+FAILURE_KIND_OUTPUT_TOO_LARGE: FailureKind.ValueType  # 8
+"""The result, or a file on the way to it, is larger than the farm takes."""
 global___FailureKind = FailureKind
 
 class _Phase:

@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _VerifyTime:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _VerifyTimeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_VerifyTime.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    VERIFY_TIME_UNSPECIFIED: _VerifyTime.ValueType  # 0
+    """An older release made it."""
+    VERIFY_TIME_BEFORE: _VerifyTime.ValueType  # 1
+    """Before it was served."""
+    VERIFY_TIME_AFTER: _VerifyTime.ValueType  # 2
+    """After it was served for the first time: what the check found is a Check beside the manifest."""
+    VERIFY_TIME_NEVER: _VerifyTime.ValueType  # 3
+    """Never."""
+
+class VerifyTime(_VerifyTime, metaclass=_VerifyTimeEnumTypeWrapper):
+    """When an artifact is checked in a clean process."""
+
+VERIFY_TIME_UNSPECIFIED: VerifyTime.ValueType  # 0
+"""An older release made it."""
+VERIFY_TIME_BEFORE: VerifyTime.ValueType  # 1
+"""Before it was served."""
+VERIFY_TIME_AFTER: VerifyTime.ValueType  # 2
+"""After it was served for the first time: what the check found is a Check beside the manifest."""
+VERIFY_TIME_NEVER: VerifyTime.ValueType  # 3
+"""Never."""
+global___VerifyTime = VerifyTime
+
 class _Encoding:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -100,6 +128,7 @@ class Manifest(google.protobuf.message.Message):
     SOURCES_FIELD_NUMBER: builtins.int
     SIGNATURE_FIELD_NUMBER: builtins.int
     NAMESPACE_FIELD_NUMBER: builtins.int
+    VERIFY_TIME_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key it answers."""
     format: builtins.int
@@ -112,6 +141,8 @@ class Manifest(google.protobuf.message.Message):
     """Where it may be served: to the callers of this namespace and of those that are trusted less. Empty where there are
     no namespaces.
     """
+    verify_time: global___VerifyTime.ValueType
+    """When the farm has the artifact checked. Absent in those of older releases."""
     @property
     def key_parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KeyPart]:
         """The parts of the key, in order."""
@@ -172,9 +203,10 @@ class Manifest(google.protobuf.message.Message):
         sources: global___Blob | None = ...,
         signature: global___Signature | None = ...,
         namespace: builtins.str = ...,
+        verify_time: global___VerifyTime.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "program", b"program", "signature", b"signature", "sources", b"sources", "verification", b"verification"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "farm_version", b"farm_version", "format", b"format", "guards", b"guards", "key", b"key", "key_parts", b"key_parts", "libraries", b"libraries", "namespace", b"namespace", "program", b"program", "signature", b"signature", "sources", b"sources", "timings", b"timings", "verification", b"verification", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "farm_version", b"farm_version", "format", b"format", "guards", b"guards", "key", b"key", "key_parts", b"key_parts", "libraries", b"libraries", "namespace", b"namespace", "program", b"program", "signature", b"signature", "sources", b"sources", "timings", b"timings", "verification", b"verification", "verify_time", b"verify_time", "worker", b"worker"]) -> None: ...
 
 global___Manifest = Manifest
 
@@ -199,6 +231,52 @@ class Signature(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["key_id", b"key_id", "value", b"value"]) -> None: ...
 
 global___Signature = Signature
+
+@typing.final
+class Check(google.protobuf.message.Message):
+    """What a check of an artifact found that is not in its manifest, because there was none yet or is none any more."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    MANIFEST_DIGEST_FIELD_NUMBER: builtins.int
+    PASSED_FIELD_NUMBER: builtins.int
+    FAILED_FIELD_NUMBER: builtins.int
+    ENDED_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """The key of the artifact."""
+    manifest_digest: builtins.str
+    """sha256 (hex) of the manifest's deterministic serialization; empty where the artifact was never stored."""
+    seconds: builtins.float
+    """How long it took, in seconds, if it took place after the artifact was served."""
+    @property
+    def passed(self) -> global___Verification:
+        """It does what it should."""
+
+    @property
+    def failed(self) -> compilefarm.v1.job_pb2.CompileFailure:
+        """It does not: it is not served, or not any more."""
+
+    @property
+    def ended(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the check ended."""
+
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        manifest_digest: builtins.str = ...,
+        passed: global___Verification | None = ...,
+        failed: compilefarm.v1.job_pb2.CompileFailure | None = ...,
+        ended: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        seconds: builtins.float = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["ended", b"ended", "failed", b"failed", "outcome", b"outcome", "passed", b"passed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ended", b"ended", "failed", b"failed", "key", b"key", "manifest_digest", b"manifest_digest", "outcome", b"outcome", "passed", b"passed", "seconds", b"seconds"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["passed", "failed"] | None: ...
+
+global___Check = Check
 
 @typing.final
 class Sources(google.protobuf.message.Message):

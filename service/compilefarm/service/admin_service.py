@@ -75,9 +75,8 @@ class AdminService(AdminServiceServicer):
         return response
 
     async def Inspect(self, request: wire.InspectRequest, _context: Context) -> wire.InspectResponse:
-        return wire.InspectResponse(
-            manifest=await inspect(request.key, store=self._store, namespaces=current_caller().seen)
-        )
+        found = await inspect(request.key, store=self._store, namespaces=current_caller().seen)
+        return wire.InspectResponse(manifest=found.manifest, checks=found.checks)
 
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
         jobs, quarantined = self._jobs.all(), self._jobs.quarantined()
@@ -113,6 +112,8 @@ def _worker(view: WorkerView) -> wire.Worker:
         is_warm=view.is_warm,
         problem=view.problem or "",
         environment_name=view.environment_name,
+        sandbox=view.sandbox,
+        no_sandbox=view.no_sandbox,
     )
 
 

@@ -21,6 +21,7 @@ from compilefarm.service.admin_service import AdminService
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.blob_service import BlobService
 from compilefarm.service.broker import Answering, Broker
+from compilefarm.service.checks import Checks
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
 from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, is_local, split_address
@@ -29,10 +30,11 @@ from compilefarm.service.directory import read_directory
 from compilefarm.service.door import Door, GuardedDoor, OpenDoor
 from compilefarm.service.durations import Durations
 from compilefarm.service.flight_metrics import FlightMetrics
-from compilefarm.service.flights import Flights
+from compilefarm.service.flights import Flight, Flights
 from compilefarm.service.health_service import SERVICES, HealthService
 from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
 from compilefarm.service.jobs import Jobs
+from compilefarm.service.journal import Journal
 from compilefarm.service.limits import Limits
 from compilefarm.service.metrics_endpoint import MetricsEndpoint
 from compilefarm.service.quarantine import Quarantine
@@ -66,6 +68,7 @@ class Gateway:
         pool: WorkerPool,
         public_key: str = "",
         clock: Clock | None = None,
+        journal: Journal | None = None,
     ) -> None:
         """Puts the parts together.
 
@@ -75,6 +78,7 @@ class Gateway:
             pool: makes them.
             public_key: with which clients check what the store gives; empty if they cannot.
             clock: time.
+            journal: where prewarm jobs are kept until they are done; without one they end with the process.
 
         Raises:
             CannotStart: the configuration would let strangers in, or a file that it names cannot be used.
@@ -91,15 +95,18 @@ class Gateway:
         self._counters = Counters()
         self._reports = Reports()
         self._registry = CollectorRegistry()
+        self._journal = journal
+        self._resuming: list[asyncio.Task[None]] = []
         self._durations = Durations()
         limits = Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant)
         self._queue = Queue(pool, clock=self._clock, limits=limits, durations=self._durations)
+        self._flight_metrics = FlightMetrics(self._registry, clock=self._clock)
         self._flights = Flights(
             clock=self._clock,
             progress_seconds=config.progress_seconds,
             orphan_seconds=config.orphan_seconds,
             on_change=self._queue.reconsider,
-            on_landed=FlightMetrics(self._registry, clock=self._clock).note,
+            on_landed=self._note_landing,
         )
         self._quarantine = Quarantine(clock=self._clock, seconds=config.quarantine_seconds)
         self._readiness = Readiness(pool=pool, flights=self._flights)
@@ -142,6 +149,11 @@ class Gateway:
             raise
         self._readiness.has_started = True
         self._queue.open()
+        if self._journal is not None:
+            self._resuming = [
+                asyncio.create_task(self._broker.resume(entry), name=f"resumed {entry.accepted.key}")
+                for entry in self._journal.entries()
+            ]
 
     async def close(self, grace_seconds: float) -> None:
         """Drains and stops: says that it is draining, takes nothing new, gives running jobs the grace time and ends
@@ -151,9 +163,18 @@ class Gateway:
         if server is None:
             return
         await self._flights.close(grace_seconds=grace_seconds)
+        for task in self._resuming:
+            task.cancel()
+        await asyncio.gather(*self._resuming, return_exceptions=True)
+        await self._checks.close()
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
         await self._metrics.close()
+
+    def _note_landing(self, flight: Flight) -> None:
+        self._flight_metrics.note(flight)
+        if self._journal is not None:
+            self._journal.settle(flight)
 
     def _open_metrics(self) -> None:
         sources = Sources(
@@ -171,18 +192,29 @@ class Gateway:
             self._metrics.open()
 
     def _build_server(self) -> grpc.aio.Server:
-        broker = Broker(
+        attempts = Attempts(
+            pool=self._pool,
+            queue=self._queue,
+            store=self._store,
+            durations=self._durations,
+            quarantine=self._quarantine,
+            clock=self._clock,
+            max_attempts=self._config.max_attempts,
+        )
+        self._checks = Checks(
+            verify=self._config.verify,
             store=self._store,
             queue=self._queue,
-            attempts=Attempts(
-                pool=self._pool,
-                queue=self._queue,
-                store=self._store,
-                durations=self._durations,
-                quarantine=self._quarantine,
-                clock=self._clock,
-                max_attempts=self._config.max_attempts,
-            ),
+            attempts=attempts,
+            counters=self._counters,
+            clock=self._clock,
+        )
+        self._broker = Broker(
+            store=self._store,
+            queue=self._queue,
+            attempts=attempts,
+            checks=self._checks,
+            journal=self._journal,
             flights=self._flights,
             durations=self._durations,
             quarantine=self._quarantine,
@@ -207,7 +239,7 @@ class Gateway:
         blobs = BlobService(self._store, counters=self._counters, max_blob_bytes=self._config.max_blob_bytes)
         interceptors = [RequestIdInterceptor(), GuardInterceptor(self._door)]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
-        answering = self._recording(broker)
+        answering = self._recording(self._broker)
         add_CompileServiceServicer_to_server(CompileService(answering, reports=self._reports), server)
         add_BlobServiceServicer_to_server(blobs, server)
         add_AdminServiceServicer_to_server(admin, server)

@@ -45,7 +45,9 @@ class Attempts:
         self._clock = clock
         self._max_attempts = max_attempts
 
-    async def compile(self, job: Job, *, ticket: Ticket, on_stage: OnStage) -> Artifact | CompileFailure:
+    async def compile(
+        self, job: Job, *, ticket: Ticket, on_stage: OnStage, verify: bool = True
+    ) -> Artifact | CompileFailure:
         """Waits for a worker and has it compile; waits for another one if it is lost or taken back. A job of which
         processes die again is given up with that as its result.
 
@@ -58,7 +60,7 @@ class Attempts:
         while True:
             try:
                 async with self._queue.worker(ticket) as worker:
-                    return await self._attempt(job, ticket=ticket, worker=worker, on_stage=on_stage)
+                    return await self._attempt(job, ticket=ticket, worker=worker, on_stage=on_stage, verify=verify)
             except Preempted:
                 log.info("job %s: waits again, its worker was needed for an interactive job", ticket.key)
             except WorkerLost as error:
@@ -66,10 +68,32 @@ class Attempts:
                     return failure
             on_stage(Phase.PHASE_QUEUED, "")
 
-    async def _attempt(self, job: Job, *, ticket: Ticket, worker: str, on_stage: OnStage) -> Artifact | CompileFailure:
+    async def verify(self, artifact: Artifact, *, job: Job, ticket: Ticket) -> Artifact | CompileFailure:
+        """Waits for a worker and has it check an artifact; waits for another one if it is lost or taken back.
+
+        Raises:
+            MissingBlobs, NoMatchingWorker, WorkerLost: as `compile`.
+        """
+        while True:
+            try:
+                async with self._queue.worker(ticket) as worker:
+                    blobs = await read_constants(job, store=self._store)
+                    assignment = Assignment(key=ticket.key, job=job, blobs=blobs)
+                    return await self._pool.verify(assignment, artifact, worker=worker)
+            except Preempted:
+                log.info("job %s: its check waits again, its worker was needed for an interactive job", ticket.key)
+            except WorkerLost as error:
+                ticket.losses.append(worker)
+                log.warning("worker %s was lost on the check of %s: %s", worker, ticket.key, error)
+                if len(ticket.losses) >= self._max_attempts:
+                    raise
+
+    async def _attempt(
+        self, job: Job, *, ticket: Ticket, worker: str, on_stage: OnStage, verify: bool
+    ) -> Artifact | CompileFailure:
         started_seconds = self._clock.monotonic()
         blobs = await read_constants(job, store=self._store)
-        assignment = Assignment(key=ticket.key, job=job, blobs=blobs)
+        assignment = Assignment(key=ticket.key, job=job, blobs=blobs, verify=verify)
         result = await self._pool.run(assignment, worker=worker, on_phase=partial(_tell, on_stage, worker))
         if isinstance(result, Artifact):
             self._durations.note(ticket.kind, seconds=self._clock.monotonic() - started_seconds)

@@ -11,25 +11,28 @@ from functools import partial
 from typing import Protocol
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of, compile_seconds_of
-from compilefarm.core.errors import NoMatchingWorker, NotStored, StoreUnavailable
+from compilefarm.core.errors import Busy, Draining, FarmError, NoMatchingWorker, NotStored, StoreUnavailable
 from compilefarm.core.expressions import holds
 from compilefarm.core.keys import Key, key_of
 from compilefarm.core.pool import Artifact
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.callers import Caller
-from compilefarm.service.clock import Clock
+from compilefarm.service.checks import Checks
+from compilefarm.service.clock import Clock, pause
 from compilefarm.service.constants import require_constants
 from compilefarm.service.counters import Counters
 from compilefarm.service.durations import Durations, Kind, kind_of
 from compilefarm.service.flights import Flight, Flights, Landing, Source, Stage
+from compilefarm.service.journal import Entry, Journal
 from compilefarm.service.priorities import Priority
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
+from compilefarm.service.roles import Role
 from compilefarm.service.validation import validate
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.compile_service_pb2 import Outcome, Prospect
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Phase
-from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
+from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, KeyPart, Manifest, VerifyTime
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +100,8 @@ class Broker:
         store: ArtifactStore,
         queue: Queue,
         attempts: Attempts,
+        checks: Checks,
+        journal: Journal | None,
         flights: Flights,
         durations: Durations,
         quarantine: Quarantine,
@@ -108,6 +113,8 @@ class Broker:
         self._store = store
         self._queue = queue
         self._attempts = attempts
+        self._checks = checks
+        self._journal = journal
         self._flights = flights
         self._durations = durations
         self._quarantine = quarantine
@@ -132,6 +139,7 @@ class Broker:
             self._counters.misses += 1
             raise NotStored(f"nothing that fits is stored under {key.text}; ask for a compile")
         self._counters.hits += 1
+        self._checks.follow(manifest, job=job, kind=kind_of(job, key=key))
         return manifest
 
     async def plan(self, job: Job, *, caller: Caller) -> Plan:
@@ -173,31 +181,65 @@ class Broker:
         """
         with self._counters.counting_refusals():
             key = await self._admit(job)
-            kind = kind_of(job, key=key)
-            accepted = missed = False
-            while True:
-                work = partial(self._make, job=job, key=key, kind=kind, namespaces=caller.namespaces)
-                boarded = self._flights.board(
-                    key.text, namespaces=caller.namespaces, work=work, tenant=caller.tenant, priority=priority
-                )
-                with boarded as boarding:
-                    if not accepted:
-                        accepted = True
-                        yield Accepted(key=key)
-                    async with aclosing(self._flights.watch(boarding)) as stages:
-                        async for stage in stages:
-                            if not missed:
-                                missed = True
-                                self._counters.misses += 1
-                                if not boarding.leads:
-                                    self._counters.joins += 1
-                                    log.info("job %s: joined by another request", key.text)
-                            yield self._progress(boarding.flight, stage=stage, kind=kind)
-                landing = boarding.flight.landing()
-                # A variant that another request had made may have guards that this one does not meet. Every round adds
-                # a variant to the store, and who leads a flight gets one that fits.
-                if boarding.leads or _fits(landing, job):
-                    break
+            entry = None
+            if self._journal is not None and priority is Priority.PREWARM:
+                entry = await self._journal.keep(key.text, job=job, tenant=caller.tenant, namespaces=caller.namespaces)
+            try:
+                async with aclosing(self._events(job, key=key, caller=caller, priority=priority)) as events:
+                    async for event in events:
+                        yield event
+            except FarmError as error:
+                # The caller knows. Of a service that goes down it knows that it may ask again, and need not.
+                if entry is not None and self._journal is not None and not isinstance(error, Draining):
+                    self._journal.remove(entry)
+                raise
+
+    async def resume(self, entry: Entry) -> None:
+        """Does a job that a service before this one had accepted. One that cannot be done now is left to the next."""
+        accepted = entry.accepted
+        caller = Caller(tenant=accepted.tenant, role=Role.PREWARM, namespaces=list(accepted.namespaces))
+        while True:
+            try:
+                key = await self._admit(accepted.job)
+                events = self._events(accepted.job, key=key, caller=caller, priority=Priority.PREWARM)
+                async with aclosing(events):
+                    async for _ in events:
+                        pass
+                return
+            except Busy as busy:
+                await pause(busy.retry_after_seconds, clock=self._clock)
+            except Draining:
+                return
+            except FarmError as error:
+                log.warning("job %s: accepted before this service was started, and not done: %s", accepted.key, error)
+                return
+
+    async def _events(self, job: Job, *, key: Key, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]:
+        kind = kind_of(job, key=key)
+        accepted = missed = False
+        while True:
+            work = partial(self._make, job=job, key=key, kind=kind, namespaces=caller.namespaces)
+            boarded = self._flights.board(
+                key.text, namespaces=caller.namespaces, work=work, tenant=caller.tenant, priority=priority
+            )
+            with boarded as boarding:
+                if not accepted:
+                    accepted = True
+                    yield Accepted(key=key)
+                async with aclosing(self._flights.watch(boarding)) as stages:
+                    async for stage in stages:
+                        if not missed:
+                            missed = True
+                            self._counters.misses += 1
+                            if not boarding.leads:
+                                self._counters.joins += 1
+                                log.info("job %s: joined by another request", key.text)
+                        yield self._progress(boarding.flight, stage=stage, kind=kind)
+            landing = boarding.flight.landing()
+            # A variant that another request had made may have guards that this one does not meet. Every round adds
+            # a variant to the store, and who leads a flight gets one that fits.
+            if boarding.leads or _fits(landing, job):
+                break
         self._counters.hits += landing.source is Source.STORE
         self._counters.quarantined += landing.source is Source.QUARANTINE
         yield Finished(outcome=_outcome(landing, leads=boarding.leads), result=landing.result)
@@ -218,15 +260,19 @@ class Broker:
         stored = await self._store.find_manifest(key.text, namespaces=namespaces, hints=job.hints)
         if stored is not None:
             self._learn(stored, kind=kind)
+            self._checks.follow(stored, job=job, kind=kind)
             return Landing(result=stored, source=Source.STORE)
         quarantined = self._quarantine.find(key.text)
         if quarantined is not None:
             return Landing(result=quarantined.failure, source=Source.QUARANTINE)
         await require_constants(job, store=self._store)
+        verify_time = await self._checks.time_for(key.text)
         ticket = self._queue.enrol(key.text, environment=job.environment, demand=flight.claims.demand, kind=kind)
         log.info("job %s: %d nodes, queued", key.text, len(job.graph.nodes))
         flight.enter(Phase.PHASE_QUEUED)
-        made = await self._attempts.compile(job, ticket=ticket, on_stage=flight.enter)
+        made = await self._attempts.compile(
+            job, ticket=ticket, on_stage=flight.enter, verify=verify_time != VERIFY_TIME_AFTER
+        )
         seconds = self._clock.monotonic() - flight.started_seconds
         if isinstance(made, CompileFailure):
             self._counters.failed += 1
@@ -234,8 +280,10 @@ class Broker:
             log.warning("job %s: no artifact after %.1f s: %s %s", key.text, seconds, reason, made.message)
             if made.log_tail:
                 log.warning("job %s: the end of what its process printed:\n%s", key.text, made.log_tail)
+            await self._checks.keep_failure(key.text, made)
             return Landing(result=made, source=Source.COMPILE)
-        manifest = await self._keep(made, key=key, namespace=flight.namespace)
+        manifest = await self._keep(made, key=key, namespace=flight.namespace, verify_time=verify_time)
+        self._checks.follow(manifest, job=job, kind=kind)
         size_bytes = sum(blob.size_bytes for blob in blobs_of(manifest))
         log.info("job %s: %s made %d bytes in %.1f s", key.text, manifest.worker, size_bytes, seconds)
         return Landing(result=manifest, source=Source.COMPILE)
@@ -256,7 +304,9 @@ class Broker:
         if stored.timings:
             self._durations.note_earlier(kind, seconds=sum(timing.seconds for timing in stored.timings))
 
-    async def _keep(self, artifact: Artifact, *, key: Key, namespace: str) -> Manifest:
+    async def _keep(
+        self, artifact: Artifact, *, key: Key, namespace: str, verify_time: VerifyTime.ValueType
+    ) -> Manifest:
         """Stores a finished artifact.
 
         When that fails the artifact is given up, loudly: clients read its blobs from the store, so a manifest without
@@ -264,6 +314,7 @@ class Broker:
         """
         try:
             described = self._describe(artifact, key=key, namespace=namespace)
+            described.verify_time = verify_time
             manifest = await self._store.put_artifact(described, blobs=artifact.blobs)
         except StoreUnavailable as error:
             self._counters.failed += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from typing import Literal
 
 
 class CannotStart(RuntimeError):
@@ -32,6 +33,7 @@ class GatewayConfig:
         max_nodes: nodes that a graph may have.
         max_message_bytes: size of one message on the wire.
         max_blob_bytes: size of one uploaded blob.
+        verify: when artifacts are checked: "before" they are served, "after" that, or not at all ("off").
         progress_seconds: longest silence on the stream of a running compile.
     """
 
@@ -51,6 +53,7 @@ class GatewayConfig:
     max_nodes: int = 200_000
     max_message_bytes: int = 4 * 1024 * 1024
     max_blob_bytes: int = 2 * 1024 * 1024 * 1024
+    verify: Literal["before", "after", "off"] = "before"
     progress_seconds: float = 10.0
 
 

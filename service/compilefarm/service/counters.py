@@ -24,6 +24,7 @@ class Counters:
     quarantined: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
+    withdrawn: int = 0
 
     @contextmanager
     def counting_refusals(self) -> Iterator[None]:

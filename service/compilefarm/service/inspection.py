@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from compilefarm.core.errors import InvalidRequest, NotStored
 from compilefarm.core.keys import is_key
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.manifest_pb2 import Check, Manifest
 
 
-async def inspect(text: str, *, store: ArtifactStore, namespaces: Sequence[str]) -> Manifest:
-    """The manifest stored under a key, or under the only key that begins like that.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What is known of a key.
+
+    Attributes:
+        manifest: of its artifact; None where one was made and is not served.
+        checks: what checks found, beside what the manifest says; the latest last.
+    """
+
+    manifest: Manifest | None
+    checks: Sequence[Check]
+
+
+async def inspect(text: str, *, store: ArtifactStore, namespaces: Sequence[str]) -> Inspection:
+    """What is stored under a key, or under the only stored key that begins like that.
 
     Args:
         text: the key, or its beginning.
@@ -23,10 +37,16 @@ async def inspect(text: str, *, store: ArtifactStore, namespaces: Sequence[str])
         NotStored: nothing is stored there.
     """
     keys = [text] if is_key(text) else await store.find_by_prefix(text)
-    looked = [(key, await store.find_manifest(key, namespaces=namespaces)) for key in keys]
-    found = {key: manifest for key, manifest in looked if manifest is not None}
+    looked = [(key, await _look(key, store=store, namespaces=namespaces)) for key in keys]
+    found = {key: inspection for key, inspection in looked if inspection is not None}
     if len(found) > 1:
         raise InvalidRequest("\n  ".join([f"several keys begin with {text}; give more of the one you mean:", *found]))
     if not found:
         raise NotStored(f"nothing is stored under {text}; it was never compiled, or its artifact is gone")
     return next(iter(found.values()))
+
+
+async def _look(key: str, *, store: ArtifactStore, namespaces: Sequence[str]) -> Inspection | None:
+    manifest = await store.find_manifest(key, namespaces=namespaces)
+    checks = await store.find_checks(key)
+    return None if manifest is None and not checks else Inspection(manifest=manifest, checks=checks)

@@ -29,6 +29,7 @@ _COUNTERS = {
     "quarantined": "Requests answered with the reason for which their key is quarantined",
     "bytes_sent": "Bytes of blobs sent to clients",
     "bytes_received": "Bytes of blobs received from clients",
+    "withdrawn": "Artifacts that failed their check after they were served",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from compilefarm.store.layout import DEFAULT_NAMESPACE
 from compilefarm.v1.admin_service_pb2 import StoreUsage
-from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.manifest_pb2 import Check, Manifest
 
 # Where artifacts are looked for when callers are not told apart.
 EVERYBODYS = (DEFAULT_NAMESPACE,)
@@ -74,6 +74,17 @@ class ArtifactStore(Protocol):
             InvalidRequest: the manifest has another format, or names blobs that are neither given nor stored, or that
                 have other sizes.
         """
+
+    async def put_check(self, check: Check) -> None:
+        """Keeps what a check of an artifact found."""
+
+    async def find_checks(self, key: str) -> list[Check]:
+        """What checks of a key's artifacts found, the latest last. Those of the last days, and those of artifacts that
+        are still there.
+        """
+
+    async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
+        """Takes an artifact out of use: its key is a miss then. False if it is not stored."""
 
     async def usage(self) -> StoreUsage:
         """How much is stored."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Entry
+from compilefarm.store.checks import KEPT_SECONDS, CheckStore
 from compilefarm.store.counting import CountingBackend
-from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE, USES, blob_path, use_path
+from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE, USES, blob_path, key_of_manifest, use_path
 from compilefarm.store.manifests import ManifestStore
 from compilefarm.store.records import NewerRecord
 from compilefarm.store.uses import LEASE_SECONDS, Uses
@@ -95,6 +96,9 @@ class Collector:
             await sweep.evict(limit_bytes=limit_bytes)
         if not dry_run:
             await self._remove_traces(told, remaining=manifests.keys() | blobs.keys())
+            await CheckStore(self._backend).forget(
+                before_seconds=self._uses.now() - KEPT_SECONDS, but=frozenset(map(key_of_manifest, manifests))
+            )
         return sweep.collected
 
     async def _names(self, manifests: Iterable[Entry]) -> dict[Entry, frozenset[str]]:

@@ -9,6 +9,7 @@ from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.blobs import BlobStore
+from compilefarm.store.checks import CheckStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
 from compilefarm.store.layout import BLOBS, MANIFESTS
@@ -16,7 +17,7 @@ from compilefarm.store.manifests import ManifestStore
 from compilefarm.store.seals import Seal
 from compilefarm.store.uses import Uses
 from compilefarm.v1.admin_service_pb2 import StoreUsage
-from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.manifest_pb2 import Check, Manifest
 
 
 class ContentAddressedStore(ArtifactStore):
@@ -25,6 +26,7 @@ class ContentAddressedStore(ArtifactStore):
     Attributes:
         blobs: the blobs.
         manifests: the manifests.
+        checks: what checks found.
 
     Args:
         backend: where everything lies.
@@ -37,6 +39,7 @@ class ContentAddressedStore(ArtifactStore):
         self._backend = backend
         self._damage = damage
         self.blobs = BlobStore(backend, uses=uses, damage=damage)
+        self.checks = CheckStore(backend)
         self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage, seal=seal)
 
     async def find_manifest(
@@ -76,6 +79,15 @@ class ContentAddressedStore(ArtifactStore):
         for error in await asyncio.gather(*puts, return_exceptions=True):
             if error is not None:
                 raise error
+
+    async def put_check(self, check: Check) -> None:
+        await self.checks.put(check)
+
+    async def find_checks(self, key: str) -> list[Check]:
+        return await self.checks.find(key)
+
+    async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
+        return await self.manifests.withdraw(manifest, reason=reason)
 
     async def usage(self) -> StoreUsage:
         blobs = self._backend.count_of(BLOBS)

@@ -63,6 +63,16 @@ class Damage:
             else:
                 self.blobs += 1
 
+    async def withdraw(self, path: str, *, reason: str) -> None:
+        """Takes an object out of use in which nothing is damaged, but which must not be used.
+
+        Raises:
+            StoreUnavailable: it cannot be moved.
+        """
+        async with self._lock:
+            await self._move(path, reason=reason)
+        _logger.error("%s is withdrawn (%s) and was moved to %s", path, reason, quarantine_path(path))
+
     async def _move(self, path: str, *, reason: str) -> None:
         when = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds")
         await self._backend.delete(reason_path(path))

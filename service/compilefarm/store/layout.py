@@ -6,6 +6,7 @@ ac/<graph digest>/<rest>/<namespace>/<n>      the same, where farms tell callers
 quarantine/<sha256>                           blobs whose bytes no longer match their digest
 quarantine/<key>-<n>                          manifests that are damaged; <key>-<namespace>-<n>
 quarantine/<name>.reason                      when and why, in words
+checks/<graph digest>/<rest of the key>/<sha256>   what checks of artifacts of the key found
 used/<path of a blob or a manifest>           empty; its time is when the object was relied upon, roughly
 probe/<random>                                written and deleted when a store is opened
 """
@@ -27,6 +28,7 @@ PROBES = "probe"
 DEFAULT_NAMESPACE = ""
 # It begins with a letter, unlike the number of a variant.
 _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,39}")
+CHECKS = "checks"
 # A key begins with this many digits of its graph's digest, then a dash.
 GRAPH_DIGITS = 16
 
@@ -86,6 +88,15 @@ def key_folder(key: str) -> str:
 def namespace_of_manifest(path: str) -> str:
     """The namespace in which a manifest lies."""
     return "/".join(path.split("/")[3:-1])
+
+
+def check_folder(key: str) -> str:
+    """The folder of what checks found of a key's artifacts.
+
+    Raises:
+        InvalidRequest: `key` is not written as a key.
+    """
+    return f"{CHECKS}{key_folder(key).removeprefix(MANIFESTS)}"
 
 
 def key_of_manifest(path: str) -> str:

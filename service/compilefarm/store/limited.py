@@ -12,7 +12,7 @@ from compilefarm.store.collector import Collector
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.uses import Now
 from compilefarm.v1.admin_service_pb2 import StoreUsage
-from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.manifest_pb2 import Check, Manifest
 
 # So much is left when there was too much, so that not every write has to make room.
 KEPT_SHARE = 0.9
@@ -72,6 +72,15 @@ class LimitedStore(ArtifactStore):
         stored = await self._store.put_artifact(manifest, blobs=blobs)
         self._check_size()
         return stored
+
+    async def put_check(self, check: Check) -> None:
+        await self._store.put_check(check)
+
+    async def find_checks(self, key: str) -> list[Check]:
+        return await self._store.find_checks(key)
+
+    async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
+        return await self._store.withdraw(manifest, reason=reason)
 
     async def usage(self) -> StoreUsage:
         usage = await self._store.usage()

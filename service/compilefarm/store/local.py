@@ -27,7 +27,7 @@ from obstore.store import LocalStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
-from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE
+from compilefarm.store.layout import BLOBS, CHECKS, MANIFESTS, PROBES, QUARANTINE
 from compilefarm.store.object_backend import ObjectBackend
 
 # No single write takes that long.
@@ -194,6 +194,6 @@ def _sweep(root: Path, *, written_before: float) -> None:
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    for area in (BLOBS, MANIFESTS, QUARANTINE, PROBES):
+    for area in (BLOBS, MANIFESTS, CHECKS, QUARANTINE, PROBES):
         for folder, _, names in os.walk(root / area):
             yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))

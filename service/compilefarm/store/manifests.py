@@ -105,6 +105,19 @@ class ManifestStore:
             "it has to be a storage whose listings show at once what was written"
         )
 
+    async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
+        """Takes a manifest out of use, and keeps it in the quarantine with the reason. False if it is not stored.
+
+        Raises:
+            StoreUnavailable: it cannot be moved.
+        """
+        for path in await self._list(manifest.key, namespaces=[manifest.namespace]):
+            stored = await self._take(path, wanted=lambda stored: stored == manifest)
+            if stored is not None:
+                await self._damage.withdraw(path, reason=reason)
+                return True
+        return False
+
     async def read(self, path: str) -> Manifest | None:
         """The manifest at a place; None if it is gone, or damaged: then it is set aside.
 

@@ -18,17 +18,14 @@ from typing import BinaryIO
 
 from compilefarm.artifact.environment import describe_environment
 from compilefarm.artifact.inductor.build_trials import run_build_trials
-from compilefarm.artifact.inductor.programs import not_serializable_error, preload_compiler, preload_loader
-from compilefarm.core.errors import FarmError, InvalidRequest
-from compilefarm.graph.decode import GraphRejected
+from compilefarm.artifact.inductor.programs import preload_compiler, preload_loader
+from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.graph.operators import import_operators
-from compilefarm.graph.symbols import Inexpressible
 from compilefarm.graph.vocabulary import describe_vocabulary
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
     ChildBlob,
-    ChildFailure,
     ChildMessage,
     ChildProgress,
     ChildReady,
@@ -36,23 +33,15 @@ from compilefarm.v1.child_pb2 import (
     CompileTask,
     Toolchain,
 )
-from compilefarm.v1.job_pb2 import (
-    FAILURE_KIND_COMPILE_ERROR,
-    FAILURE_KIND_NOT_SERIALIZABLE,
-    FAILURE_KIND_OUT_OF_MEMORY,
-    FAILURE_KIND_VERIFICATION,
-    CompileFailure,
-    FailureKind,
-    Phase,
-)
+from compilefarm.v1.job_pb2 import Phase
+from compilefarm.worker import limits
 from compilefarm.worker.compile import compile_task
 from compilefarm.worker.decoding import Admitted
+from compilefarm.worker.failures import failure_of
 from compilefarm.worker.frames import read_frame, write_frame
-from compilefarm.worker.limits import is_out_of_memory, limit_memory
-from compilefarm.worker.verify import VerificationFailed, verify_task
+from compilefarm.worker.verify import verify_task
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LONGEST_MESSAGE = 4000
 
 
 def main() -> int:
@@ -61,7 +50,7 @@ def main() -> int:
     parser.add_argument("--verifier", action="store_true", help="import what a pod imports, and no compiler")
     parser.add_argument("--import", action="append", default=[], dest="modules", help="registers operators")
     parser.add_argument("--allow-triton-kernels", action="store_true", help="run the source of kernels in a request")
-    parser.add_argument("--memory-limit", type=int, default=None, metavar="BYTES", help="what a task may take")
+    limits.add_arguments(parser)
     arguments = parser.parse_args()
     _die_with_parent()
     answers = _take_standard_output()
@@ -79,8 +68,7 @@ def main() -> int:
         vocabulary=None if arguments.verifier else describe_vocabulary(),
     )
     _say(answers, ChildMessage(ready=ready))
-    if arguments.memory_limit is not None:
-        limit_memory(arguments.memory_limit)
+    limits.impose(arguments)
     task = read_frame(sys.stdin.buffer, ChildTask)
     if task is not None:
         _do(task, answers, admitted=admitted)
@@ -130,33 +118,6 @@ def _compile(task: CompileTask, answers: BinaryIO, *, admitted: Admitted) -> Non
     for digest, content in compiled.blobs.items():
         _say(answers, ChildMessage(blob=ChildBlob(digest=digest, content=content)))
     _say(answers, ChildMessage(compiled=compiled.result))
-
-
-def failure_of(error: Exception) -> ChildFailure:
-    """What an error of a task is called on the wire."""
-    return ChildFailure(
-        invalid_request=isinstance(error, InvalidRequest),
-        failure=CompileFailure(
-            kind=_kind(error),
-            message=str(error)[:_LONGEST_MESSAGE],
-            error_type=_type_name(error),
-        ),
-    )
-
-
-def _kind(error: Exception) -> FailureKind.ValueType:
-    if is_out_of_memory(error):
-        return FAILURE_KIND_OUT_OF_MEMORY
-    if isinstance(error, not_serializable_error() | Inexpressible):
-        return FAILURE_KIND_NOT_SERIALIZABLE
-    if isinstance(error, VerificationFailed | FarmError):
-        return FAILURE_KIND_VERIFICATION
-    return FAILURE_KIND_COMPILE_ERROR
-
-
-def _type_name(error: Exception) -> str:
-    kind = error.error_type if isinstance(error, GraphRejected) else type(error)
-    return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
 
 
 if __name__ == "__main__":

@@ -18,6 +18,10 @@ class BrokenPipeOfMessages(Exception):
     """The other end closed the pipe within a message, or sent something that is none."""
 
 
+class MessageTooLarge(BrokenPipeOfMessages):
+    """The other end says that a message comes which is larger than it may be."""
+
+
 def pack_frame(message: Message) -> bytes:
     """A message as it goes into the pipe."""
     content = message.SerializeToString()
@@ -50,13 +54,14 @@ async def read_frame_async(pipe: asyncio.StreamReader, kind: type[_M], *, larges
     """As `read_frame`, for the end that must not trust the other.
 
     Raises:
-        BrokenPipeOfMessages: also when a message is said to be larger than `largest_bytes`.
+        BrokenPipeOfMessages: as there.
+        MessageTooLarge: a message is said to be larger than `largest_bytes`.
     """
     try:
         head = await pipe.readexactly(LENGTH_BYTES)
         length = int.from_bytes(head, "little")
         if length > largest_bytes:
-            raise BrokenPipeOfMessages(f"a message of {length} bytes is more than the {largest_bytes} allowed")
+            raise MessageTooLarge(f"a message of {length} bytes is more than the {largest_bytes} allowed")
         return _parse(await pipe.readexactly(length), kind)
     except asyncio.IncompleteReadError as error:
         if error.partial or error.expected != LENGTH_BYTES:

@@ -43,5 +43,11 @@ class JointPool:
 
     async def run(self, assignment: Assignment, *, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
         """See WorkerPool.run."""
-        pool = next(pool for pool in self._pools if any(view.name == worker for view in pool.workers()))
-        return await pool.run(assignment, worker=worker, on_phase=on_phase)
+        return await self._pool_of(worker).run(assignment, worker=worker, on_phase=on_phase)
+
+    async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Artifact | CompileFailure:
+        """See WorkerPool.verify."""
+        return await self._pool_of(worker).verify(assignment, artifact, worker=worker)
+
+    def _pool_of(self, worker: str) -> WorkerPool:
+        return next(pool for pool in self._pools if any(view.name == worker for view in pool.workers()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import resource
 import signal
 from collections.abc import Iterator
@@ -9,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Never
-
-import torch
 
 from compilefarm.core.errors import InvalidRequest
 
@@ -41,10 +40,23 @@ def time_limit(seconds: float, *, doing: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether host or device had no memory left."""
-    # What torch raises on the host is a plain RuntimeError (c10/core/impl/alloc_cpu.cpp).
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The limits of a child."""
+    option = parser.add_argument
+    option("--memory-limit", type=int, default=None, metavar="BYTES", help="what a task may take")
+    option("--file-limit", type=int, default=None, metavar="BYTES", help="what a file may hold")
+    option("--process-limit", type=int, default=None, metavar="N", help="processes and threads of this user")
+
+
+def impose(arguments: argparse.Namespace) -> None:
+    """Sets the limits that were given, for this process and those that it starts."""
+    if arguments.memory_limit is not None:
+        limit_memory(arguments.memory_limit)
+    if arguments.file_limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (arguments.file_limit, arguments.file_limit))
+    if arguments.process_limit is not None:
+        # Within a user namespace only what runs in there counts (user_namespaces(7)). The administrator has no limit.
+        resource.setrlimit(resource.RLIMIT_NPROC, (arguments.process_limit, arguments.process_limit))
 
 
 def limit_memory(further_bytes: int) -> None:

@@ -15,10 +15,14 @@ from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, Wor
 from compilefarm.v1.child_pb2 import Toolchain
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.worker.process import ChildDied, ChildSettings
+from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.supervisor import OnPhase, SlotSettings, Supervisor
 from compilefarm.worker.toolchain import ToolchainCache
 
 log = logging.getLogger(__name__)
+
+# Threads, too. A compile has as many processes as there are processors, and each perhaps as many threads.
+_PROCESSES = max(4096, (os.cpu_count() or 1) ** 2)
 
 
 def child_command(python: str) -> tuple[str, ...]:
@@ -38,11 +42,14 @@ class PoolSettings:
             pool have them to themselves.
         cache_folder: where knowledge about this machine is kept between runs.
         compile_seconds: how long a compile may take before it is ended.
-        verify: whether artifacts are checked in a clean process before they are served.
+        verify: whether artifacts are checked in a clean process.
         memory_bytes: how much memory a task may take, and as much each process that it starts; None is an equal share
             of this machine's for each slot.
         modules: Python modules that children import because they register operators.
         triton_kernels: whether children run the source of Triton kernels that requests hold.
+        output_bytes: how much an artifact may have, with its sources, and any file that its compile writes.
+        sandbox: what children are started in; None starts them as any other process.
+        no_sandbox: why there is none; empty if there is one.
         command: the program that children run.
     """
 
@@ -56,6 +63,9 @@ class PoolSettings:
     memory_bytes: int | None = None
     modules: tuple[str, ...] = ()
     triton_kernels: bool = False
+    output_bytes: int = 1 << 30
+    sandbox: Sandbox | None = None
+    no_sandbox: str = ""
     command: tuple[str, ...] = child_command(sys.executable)
 
 
@@ -89,6 +99,10 @@ class LocalPool:
     async def run(self, assignment: Assignment, *, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
         """See WorkerPool.run."""
         return await self._supervisors[worker].run(assignment, on_phase=on_phase)
+
+    async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Artifact | CompileFailure:
+        """See WorkerPool.verify."""
+        return await self._supervisors[worker].verify(assignment, artifact)
 
     async def _toolchain(self, supervisor: Supervisor) -> Toolchain:
         environment = supervisor.view().environment
@@ -125,6 +139,7 @@ def _slots(settings: PoolSettings) -> list[SlotSettings]:
             if settings.verify
             else None,
             compile_seconds=settings.compile_seconds,
+            no_sandbox=settings.no_sandbox,
         )
         for number, device in enumerate(device for device in devices for _ in range(settings.slots))
     ]
@@ -146,10 +161,16 @@ def _child(
     gpu = () if device is None else ("--cuda-device", "0")
     imports = [f"--import={module}" for module in settings.modules]
     kernels = ("--allow-triton-kernels",) if settings.triton_kernels else ()
+    limits = [f"--memory-limit={memory_bytes}", f"--file-limit={settings.output_bytes}"]
+    if settings.sandbox is not None:
+        # Elsewhere all processes of the user would count, also those of other jobs.
+        limits.append(f"--process-limit={_PROCESSES}")
     return ChildSettings(
-        command=(*settings.command, f"--memory-limit={memory_bytes}", *gpu, *imports, *kernels, *options),
+        command=(*settings.command, *limits, *gpu, *imports, *kernels, *options),
         environment={
             "CUDA_VISIBLE_DEVICES": "" if device is None else device,
             "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),
         },
+        output_bytes=settings.output_bytes,
+        sandbox=settings.sandbox,
     )

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
-import signal
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask
-from compilefarm.worker.frames import BrokenPipeOfMessages, pack_frame, read_frame_async
+from compilefarm.worker.frames import BrokenPipeOfMessages, MessageTooLarge, pack_frame, read_frame_async
+from compilefarm.worker.launch import Launched, launch
+from compilefarm.worker.sandbox import Sandbox
 
 _LOG_TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
-# What a compiler may know of this process: where programs and libraries are, nothing that opens a door.
-_PASSED_ON = (
-    "CC", "CPATH", "CUDA_HOME", "CUDA_PATH", "CXX", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LIBRARY_PATH",
-    "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES", "PATH", "PYTHONPATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV",
-)  # fmt: skip
+# A process that left the group of its child is not waited for any longer.
+_LINGER_SECONDS = 5.0
+# What is printed by a process that ends itself because it has no memory left: libstdc++, LLVM.
+_WORDS_OF_MEMORY = ("std::bad_alloc", "LLVM ERROR: out of memory")
 
 
 class ChildDied(Exception):
@@ -30,6 +29,14 @@ class ChildDied(Exception):
 
 class ChildNotStarted(ChildDied):
     """No child could be made ready; the message holds why."""
+
+
+class ChildOutOfMemory(ChildDied):
+    """It ended itself because it had no memory left."""
+
+
+class ChildSaidTooMuch(ChildDied):
+    """It was about to return more than it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +48,29 @@ class ChildSettings:
         environment: variables beside the few that are passed on.
         scratch_folder: where each child gets a private folder; None is the system's place for such.
         start_seconds: how long a child may take to be ready.
-        largest_message_bytes: the longest message that is taken from a child.
+        output_bytes: how much a child may return in all.
+        sandbox: what it is started in; None starts it as any other process.
     """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
     scratch_folder: Path | None = None
     start_seconds: float = 180.0
-    largest_message_bytes: int = 1 << 30
+    output_bytes: int = 1 << 30
+    sandbox: Sandbox | None = None
 
 
 class ChildProcess:
     """A running child. `start` makes one, `end` must be awaited in the end."""
 
-    def __init__(self, process: asyncio.subprocess.Process, *, folder: Path, settings: ChildSettings) -> None:
-        self._process = process
+    def __init__(self, launched: Launched, *, folder: Path, settings: ChildSettings) -> None:
+        self._launched = launched
+        self._process = launched.process
         self._folder = folder
         self._settings = settings
+        self._left_bytes = settings.output_bytes
         self._tail = bytearray()
-        self._listener = asyncio.create_task(self._listen_to_errors(), name=f"stderr of child {process.pid}")
+        self._listener = asyncio.create_task(self._listen_to_errors(), name=f"stderr of child {self.pid}")
         self._ending: asyncio.Task[None] | None = None
 
     @classmethod
@@ -71,19 +82,13 @@ class ChildProcess:
         """
         folder = Path(tempfile.mkdtemp(prefix="compilefarm-child-", dir=settings.scratch_folder))
         try:
-            process = await asyncio.create_subprocess_exec(
-                *settings.command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=_surroundings(folder, settings.environment),
-                cwd=folder,
-                start_new_session=True,
+            launched = await launch(
+                settings.command, folder=folder, additions=settings.environment, sandbox=settings.sandbox
             )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return cls(process, folder=folder, settings=settings)
+        return cls(launched, folder=folder, settings=settings)
 
     @property
     def pid(self) -> int:
@@ -136,29 +141,35 @@ class ChildProcess:
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
-        self._listener.cancel()
-        await asyncio.gather(self._listener, return_exceptions=True)
+        self._launched.kill()
+        # The last of what it started has ended when nobody can print any more.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                await self._listener
+        await self._launched.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def _next(self) -> ChildMessage:
         stdout = self._process.stdout
         assert stdout is not None
         try:
-            message = await read_frame_async(stdout, ChildMessage, largest_bytes=self._settings.largest_message_bytes)
+            message = await read_frame_async(stdout, ChildMessage, largest_bytes=self._left_bytes)
+        except MessageTooLarge as error:
+            limit = self._settings.output_bytes
+            raise ChildSaidTooMuch(f"what it returns is larger than {limit} bytes, the limit of this farm") from error
         except BrokenPipeOfMessages as error:
             raise ChildDied(f"{error}\n{self.log_tail}") from error
         if message is None:
-            raise ChildDied(await self._cause_of_death())
+            raise await self._cause_of_death()
+        self._left_bytes -= message.ByteSize()
         return message
 
-    async def _cause_of_death(self) -> str:
+    async def _cause_of_death(self) -> ChildDied:
         code = await self._process.wait()
         await asyncio.gather(self._listener, return_exceptions=True)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        return f"it {how}\n{self.log_tail}".strip()
+        cause = f"it {self._launched.words_of(code)}\n{self.log_tail}".strip()
+        is_out_of_memory = any(words in self.log_tail for words in _WORDS_OF_MEMORY)
+        return ChildOutOfMemory(cause) if is_out_of_memory else ChildDied(cause)
 
     async def _listen_to_errors(self) -> None:
         stderr = self._process.stderr
@@ -166,18 +177,3 @@ class ChildProcess:
         while content := await stderr.read(_READ_BYTES):
             self._tail += content
             del self._tail[:-_LOG_TAIL_BYTES]
-
-
-def _surroundings(folder: Path, additions: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a child: its caches are its own and go with it."""
-    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    private = {
-        "HOME": str(folder),
-        "TMPDIR": str(folder),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-        "PYTHONUNBUFFERED": "1",
-        # So that equal jobs give equal bytes.
-        "PYTHONHASHSEED": "0",
-    }
-    return {**passed_on, **private, **additions}

@@ -7,6 +7,7 @@ import contextlib
 import importlib.metadata
 import logging
 from collections.abc import AsyncIterator
+from contextvars import Context
 
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.vocabulary_pb2 import Vocabulary
@@ -61,7 +62,10 @@ class SpareChild:
         """Starts a child, unless there is one."""
         if self._warming is None and not self._closing:
             self._attempted = asyncio.Event()
-            self._warming = asyncio.create_task(self._ready_child(), name=f"spare child of {self._owner}")
+            # In a context of its own: the child belongs to no job yet, least of all to the one that has just ended.
+            self._warming = asyncio.create_task(
+                self._ready_child(), name=f"spare child of {self._owner}", context=Context()
+            )
 
     async def attempted(self) -> None:
         """Waits until the child is ready or has failed; the latter shows in `problem`."""

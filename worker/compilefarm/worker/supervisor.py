@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from compilefarm.core.artifacts import blobs_of, check_guards
 from compilefarm.core.digests import digest_of
@@ -35,15 +36,18 @@ from compilefarm.v1.child_pb2 import (
 )
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_CRASHED,
+    FAILURE_KIND_OUT_OF_MEMORY,
+    FAILURE_KIND_OUTPUT_TOO_LARGE,
     FAILURE_KIND_TIMEOUT,
     FAILURE_KIND_VERIFICATION,
     PHASE_VERIFYING,
     CompileFailure,
+    FailureKind,
     Job,
     Phase,
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
-from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildSettings
+from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildOutOfMemory, ChildSaidTooMuch, ChildSettings
 from compilefarm.worker.spares import SpareChild
 
 log = logging.getLogger(__name__)
@@ -63,6 +67,7 @@ class SlotSettings:
         compile_seconds: how long a compile may take before it is ended.
         verify_seconds: how long the check may take.
         restart_seconds: how long to wait before a child that could not start is started again.
+        no_sandbox: why children are in no sandbox; empty if they are in one.
     """
 
     name: str
@@ -72,6 +77,7 @@ class SlotSettings:
     compile_seconds: float = 3600.0
     verify_seconds: float = 600.0
     restart_seconds: float = 10.0
+    no_sandbox: str = ""
 
 
 class _TaskFailed(Exception):
@@ -105,6 +111,8 @@ class Supervisor:
             job_key=self._job_key,
             problem=self._compiler.problem,
             is_warm=self._compiler.is_ready,
+            sandbox=sandbox.version if (sandbox := self._settings.compiler.sandbox) else "",
+            no_sandbox=self._settings.no_sandbox,
         )
 
     async def start(self) -> None:
@@ -142,12 +150,31 @@ class Supervisor:
             ProcessDied: the child ended without an answer.
             WorkerLost: no child could be started.
         """
+        return await self._named(assignment, self._run(assignment, on_phase))
+
+    async def verify(self, assignment: Assignment, artifact: Artifact) -> Artifact | CompileFailure:
+        """Checks an artifact that was made without a check.
+
+        Raises:
+            As `run`.
+        """
+        assert self._verifier is not None, f"worker {self._settings.name} does not check"
+        return await self._named(assignment, self._verify(assignment, artifact, self._verifier, lambda _: None))
+
+    async def _named(
+        self, assignment: Assignment, work: Coroutine[Any, Any, Artifact | CompileFailure]
+    ) -> Artifact | CompileFailure:
+        """Does the work of a job, and calls by name what came of the child."""
         assert self._job_key is None, f"worker {self._settings.name} has a job already"
         self._job_key = assignment.key
         try:
-            return await self._run(assignment, on_phase)
+            return await work
         except _TaskFailed as failed:
             return self._result_of(failed)
+        except ChildOutOfMemory as died:
+            return _failure(FAILURE_KIND_OUT_OF_MEMORY, f"the compile ran out of memory: {died}")
+        except ChildSaidTooMuch as died:
+            return _failure(FAILURE_KIND_OUTPUT_TOO_LARGE, f"the artifact is not taken: {died}")
         except ChildDied as died:
             log.warning("worker %s lost the child of job %s: %s", self._settings.name, assignment.key, died)
             # A child that could not start knew nothing of the job.
@@ -159,7 +186,7 @@ class Supervisor:
     async def _run(self, assignment: Assignment, on_phase: OnPhase) -> Artifact | CompileFailure:
         limit = self._settings.compile_seconds
         if self._verifier is not None:
-            # It gets warm while the other one compiles.
+            # It gets warm while the other one compiles; also for a check that comes later.
             self._verifier.warm_up()
         try:
             async with asyncio.timeout(limit):
@@ -172,7 +199,7 @@ class Supervisor:
         finally:
             # For the next job, and not while this one needs the processor.
             self._compiler.warm_up()
-        if self._verifier is None:
+        if self._verifier is None or not assignment.verify:
             return artifact
         return await self._verify(assignment, artifact, self._verifier, on_phase)
 
@@ -224,13 +251,11 @@ class Supervisor:
                 kind=FAILURE_KIND_VERIFICATION,
                 message=f"the check of the artifact took longer than {self._settings.verify_seconds:.0f} s",
             )
-        except ChildNotStarted:
+        except (ChildNotStarted, ChildOutOfMemory):
             raise
         except ChildDied as died:
             # The clean process runs the artifact as a pod would: this artifact would take the pod with it.
-            return CompileFailure(
-                kind=FAILURE_KIND_CRASHED, message=f"the artifact ended the process that ran it: {died}"
-            )
+            return _failure(FAILURE_KIND_CRASHED, f"the artifact ended the process that ran it: {died}")
         manifest = Manifest()
         manifest.CopyFrom(artifact.manifest)
         manifest.verification.CopyFrom(verification)
@@ -276,6 +301,12 @@ class Supervisor:
 
     def _spare(self, settings: ChildSettings) -> SpareChild:
         return SpareChild(settings, owner=self._settings.name, restart_seconds=self._settings.restart_seconds)
+
+
+def _failure(kind: FailureKind.ValueType, text: str) -> CompileFailure:
+    """A failure whose text has the end of what was printed below its first line."""
+    headline, _, log_tail = text.partition("\n")
+    return CompileFailure(kind=kind, message=headline, log_tail=log_tail)
 
 
 def _complete(manifest: Manifest, blobs: dict[str, bytes], *, job: Job) -> Artifact:

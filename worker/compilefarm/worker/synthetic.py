@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from compilefarm.graph.decode import DecodedJob
-from compilefarm.worker.limits import is_out_of_memory
+from compilefarm.worker.exhaustion import find_exhausted
 
 
 def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob, *, error: Exception) -> bool:
@@ -21,7 +21,7 @@ def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob, *, er
         decoded: the graph.
         error: what the program raised.
     """
-    if is_out_of_memory(error):
+    if find_exhausted(error) is not None:
         return False
     if any(isinstance(given, torch.Tensor) and given.is_cuda for given in inputs):
         # An assertion on a GPU leaves a process that can compute nothing any more, in which eager fails always.

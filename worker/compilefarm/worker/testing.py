@@ -5,12 +5,17 @@ For tests of what stands around a compile. It goes through the same supervisor a
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
+import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import BinaryIO
 
 from compilefarm.core.digests import digest_of
@@ -34,19 +39,37 @@ from compilefarm.v1.job_pb2 import (
     FailureKind,
 )
 from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Verification
+from compilefarm.worker import limits
 from compilefarm.worker.frames import read_frame, write_frame
 from compilefarm.worker.process import ChildSettings
+from compilefarm.worker.sandbox import Sandbox
 
 ENVIRONMENT = Environment(torch="2.11.0", python_abi="cpython-311-x86_64-linux-gnu")
 PROGRAM = b"a scripted program"
+_LARGE_BYTES = 16 * 1024 * 1024
 
 
-def child_settings(script: str, *, start_seconds: float = 60.0, **environment: str) -> ChildSettings:
-    """How a child that plays a script is started."""
+def child_settings(
+    script: str,
+    *limits: str,
+    start_seconds: float = 60.0,
+    output_bytes: int = 1 << 30,
+    sandbox: Sandbox | None = None,
+    **environment: str,
+) -> ChildSettings:
+    """How a child that plays a script is started.
+
+    Args:
+        script: its name.
+        limits: options of compilefarm.worker.limits, for the child itself.
+        start_seconds, output_bytes, sandbox, environment: see ChildSettings.
+    """
     return ChildSettings(
-        command=(sys.executable, "-m", "compilefarm.worker.testing", script),
+        command=(sys.executable, "-m", "compilefarm.worker.testing", script, *limits),
         environment=environment,
         start_seconds=start_seconds,
+        output_bytes=output_bytes,
+        sandbox=sandbox,
     )
 
 
@@ -96,6 +119,78 @@ def _half_a_message(pipe: BinaryIO) -> None:
     pipe.flush()
 
 
+def _abort_without_memory(_: BinaryIO) -> None:
+    print("terminate called after throwing an instance of 'std::bad_alloc'", file=sys.stderr, flush=True)
+    os.abort()
+
+
+def _allocate(pipe: BinaryIO) -> None:
+    kept = []
+    try:
+        while True:
+            kept.append(mmap.mmap(-1, _LARGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except OSError as error:
+        kept.clear()
+        _report(pipe, error)
+
+
+def _write_a_large_file(pipe: BinaryIO) -> None:
+    try:
+        with tempfile.TemporaryFile() as file:
+            while True:
+                file.write(bytes(_LARGE_BYTES))
+    except OSError as error:
+        _report(pipe, error)
+
+
+def _say_too_much(pipe: BinaryIO) -> None:
+    while True:
+        write_frame(pipe, ChildMessage(blob=ChildBlob(content=bytes(_LARGE_BYTES))))
+
+
+def _report(pipe: BinaryIO, error: Exception) -> None:
+    # It takes torch to tell errors apart, which no other script needs.
+    from compilefarm.worker.failures import failure_of
+
+    write_frame(pipe, ChildMessage(failed=failure_of(error)))
+
+
+def _fork_for_ever(pipe: BinaryIO) -> None:
+    children = 0
+    try:
+        while True:
+            if os.fork() == 0:
+                signal.pause()
+            children += 1
+    except BlockingIOError:
+        content = str(children).encode()
+        _compile(pipe, named=content, sent=content)
+
+
+def _reach_out(pipe: BinaryIO) -> None:
+    """Tries what a child must not do, with what the variables name, and returns what came of it."""
+    secret = Path(os.environ["SECRET"])
+    attempts: dict[str, Callable[[], object]] = {
+        "connect": lambda: socket.create_connection(("127.0.0.1", int(os.environ["PORT"]))),
+        "read": secret.read_text,
+        "list": lambda: list(secret.parent.iterdir()),
+        "signal": lambda: os.kill(int(os.environ["STRANGER"]), 0),
+        "change root": lambda: os.chroot("/"),
+    }
+    for folder in (*os.environ["FOLDERS"].split(":"), os.environ["TMPDIR"]):
+        attempts[f"write to {folder}"] = Path(folder, "planted").touch
+    content = "\n".join(f"{name}: {_outcome(attempt)}" for name, attempt in attempts.items()).encode()
+    _compile(pipe, named=content, sent=content)
+
+
+def _outcome(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+
+
 def _print_surroundings(pipe: BinaryIO) -> None:
     content = "\n".join(f"{name}={value}" for name, value in sorted(os.environ.items())).encode()
     _compile(pipe, named=content, sent=content)
@@ -114,6 +209,12 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "refuse": lambda pipe: _fail(pipe, kind=FAILURE_KIND_COMPILE_ERROR, invalid_request=True),
     "fail": lambda pipe: _fail(pipe, kind=FAILURE_KIND_COMPILE_ERROR),
     "print-surroundings": _print_surroundings,
+    "abort-without-memory": _abort_without_memory,
+    "allocate": _allocate,
+    "write-a-large-file": _write_a_large_file,
+    "say-too-much": _say_too_much,
+    "fork-for-ever": _fork_for_ever,
+    "reach-out": _reach_out,
 }
 _CHECKS: dict[str, Callable[[BinaryIO], None]] = {
     "fail-verification": lambda pipe: _fail(pipe, kind=FAILURE_KIND_VERIFICATION),
@@ -122,7 +223,12 @@ _CHECKS: dict[str, Callable[[BinaryIO], None]] = {
 
 
 def main() -> None:
-    script = sys.argv[1]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("script")
+    limits.add_arguments(parser)
+    # A pool adds options of the real child.
+    arguments, _ = parser.parse_known_args()
+    script = arguments.script
     pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     if script == "never-ready":
         signal.pause()
@@ -130,6 +236,7 @@ def main() -> None:
         _die(pipe)
     version = os.environ.get("SCRIPTED_VERSION") or importlib.metadata.version("compilefarm")
     write_frame(pipe, ChildMessage(ready=ChildReady(environment=ENVIRONMENT, farm_version=version)))
+    limits.impose(arguments)
     task = read_frame(sys.stdin.buffer, ChildTask)
     match task and task.WhichOneof("task"):
         case "compile":

@@ -12,6 +12,7 @@ from compilefarm.service.testing.pool import (
     ScriptedPool,
     artifact_of,
     compile_at_once,
+    verify_at_once,
 )
 from compilefarm.service.testing.servers import FREE_PORT, serving, serving_in_thread
 
@@ -34,4 +35,5 @@ __all__ = [
     "sample_job",
     "serving",
     "serving_in_thread",
+    "verify_at_once",
 ]

@@ -43,7 +43,7 @@ from compilefarm.v1.compile_service_pb2 import (
 )
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import Job, Phase
-from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.manifest_pb2 import Check, Manifest
 
 if TYPE_CHECKING:
     from compilefarm.v1.admin_service_pb2_grpc import AdminServiceAsyncStub
@@ -215,6 +215,11 @@ class Calls:
         """What is stored under a key, or under the only key that begins like that."""
         with refusals():
             return (await self.admin.Inspect(InspectRequest(key=key))).manifest
+
+    async def checks(self, key: str) -> list[Check]:
+        """What checks of the artifacts of a key found, the latest last."""
+        with refusals():
+            return list((await self.admin.Inspect(InspectRequest(key=key))).checks)
 
     def _ask(
         self,

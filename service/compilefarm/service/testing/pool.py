@@ -13,6 +13,7 @@ from compilefarm.store.testing import sample_artifact
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import CompileFailure, Phase
+from compilefarm.v1.manifest_pb2 import Manifest, Timing
 from compilefarm.v1.vocabulary_pb2 import Vocabulary
 
 
@@ -31,6 +32,19 @@ async def compile_at_once(assignment: Assignment, worker: str, on_phase: OnPhase
     del worker
     on_phase(Phase.PHASE_COMPILING)
     return artifact_of(assignment)
+
+
+# What a scripted worker says of an artifact.
+VerifyScript = Callable[[Artifact], Awaitable[Artifact | CompileFailure]]
+
+
+async def verify_at_once(artifact: Artifact) -> Artifact:
+    """A script: finds the artifact good, in a quarter of a second."""
+    manifest = Manifest()
+    manifest.CopyFrom(artifact.manifest)
+    manifest.verification.load_seconds = 0.125
+    manifest.timings.append(Timing(phase=Phase.PHASE_VERIFYING, seconds=0.25))
+    return Artifact(manifest=manifest, blobs=artifact.blobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,6 +112,7 @@ class ScriptedPool:
 
     Attributes:
         assignments: the jobs that workers were given, in order.
+        checked: the keys of the artifacts that they were given to check, in order.
         closed: whether `close` was called.
     """
 
@@ -108,6 +123,7 @@ class ScriptedPool:
         environments: Sequence[Environment] = (ENVIRONMENT,),
         names: Sequence[str] = (),
         vocabularies: Sequence[Vocabulary] = (),
+        verify: VerifyScript = verify_at_once,
     ) -> None:
         """One worker for each environment: "worker-0", "worker-1", ...
 
@@ -116,10 +132,13 @@ class ScriptedPool:
             environments: what they compile for.
             names: what the operator calls these environments; without names they are all the default.
             vocabularies: what their torch understands; without vocabularies, nothing.
+            verify: what they do with an artifact that is to be checked.
         """
         self.assignments: list[Assignment] = []
+        self.checked: list[str] = []
         self.closed = False
         self._script = script
+        self._verify = verify
         self._views = {
             f"worker-{number}": WorkerView(
                 name=f"worker-{number}",
@@ -160,9 +179,20 @@ class ScriptedPool:
         """See WorkerPool.run."""
         assert self._views[worker].state == WorkerState.WORKER_STATE_IDLE, f"{worker} is not idle"
         self.assignments.append(assignment)
+        return await self._busy(assignment, worker, self._script(assignment, worker, on_phase))
+
+    async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Artifact | CompileFailure:
+        """See WorkerPool.verify."""
+        assert self._views[worker].state == WorkerState.WORKER_STATE_IDLE, f"{worker} is not idle"
+        self.checked.append(assignment.key)
+        return await self._busy(assignment, worker, self._verify(artifact))
+
+    async def _busy(
+        self, assignment: Assignment, worker: str, work: Awaitable[Artifact | CompileFailure]
+    ) -> Artifact | CompileFailure:
         self._change(worker, state=WorkerState.WORKER_STATE_BUSY, job_key=assignment.key)
         try:
-            return await self._script(assignment, worker, on_phase)
+            return await work
         finally:
             if self._views[worker].state == WorkerState.WORKER_STATE_BUSY:
                 self._change(worker, state=WorkerState.WORKER_STATE_IDLE)

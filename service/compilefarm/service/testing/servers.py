@@ -12,6 +12,7 @@ from compilefarm.core.pool import WorkerPool
 from compilefarm.service.app import Gateway
 from compilefarm.service.clock import Clock
 from compilefarm.service.config import GatewayConfig
+from compilefarm.service.journal import Journal
 from compilefarm.service.testing.pool import ScriptedPool
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.opening import open_store
@@ -27,6 +28,7 @@ async def serving(
     config: GatewayConfig | None = None,
     public_key: str = "",
     clock: Clock | None = None,
+    journal: Journal | None = None,
 ) -> AsyncIterator[Gateway]:
     """Runs a gateway on a free loopback port, on this event loop; by default with one worker that compiles at once and
     a store in memory.
@@ -37,6 +39,7 @@ async def serving(
         pool=pool or ScriptedPool(),
         public_key=public_key,
         clock=clock,
+        journal=journal,
     )
     await gateway.start()
     try:

@@ -1,0 +1,71 @@
+"""`compilefarm inspect` about checks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from compilefarm.service.testing import serving_in_thread
+from compilefarm.store.opening import open_store
+from compilefarm.store.testing import sample_artifact, sample_key
+from compilefarm.v1.job_pb2 import FAILURE_KIND_VERIFICATION, CompileFailure
+from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, VERIFY_TIME_NEVER, Check, Verification, VerifyTime
+
+from .commands import run_command
+
+KEY = sample_key("job")
+ENDED = Timestamp(seconds=1_800_000_000)
+WRONG = CompileFailure(kind=FAILURE_KIND_VERIFICATION, message="output 0 differs from eager by 3")
+
+
+def inspected(folder: Path, *arguments: str, checks: tuple[Check, ...], time: VerifyTime.ValueType | None) -> int:
+    """Inspects a key of which an artifact is stored, unless no time is given, and what checks found."""
+
+    async def fill() -> None:
+        store = await open_store(str(folder))
+        if time is not None:
+            artifact = sample_artifact(KEY)
+            artifact.manifest.verify_time = time
+            await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+        for check in checks:
+            await store.put_check(check)
+
+    async def opened() -> object:
+        return await open_store(str(folder))
+
+    asyncio.run(fill())
+    with serving_in_thread(store=asyncio.run(opened())) as address:  # type: ignore[arg-type]
+        return run_command("inspect", KEY, *arguments, "--address", address)
+
+
+def test_why_an_artifact_is_not_served_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inspected(tmp_path, checks=(Check(key=KEY, failed=WRONG, ended=ENDED),), time=None) == 0
+    said = capsys.readouterr().out
+    assert f"no artifact of {KEY} is served" in said
+    assert "FAILED  2027-01-15 08:00:00 UTC: output 0 differs from eager by 3" in said
+
+
+def test_a_check_after_serving_is_told_with_its_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    passed = Check(key=KEY, passed=Verification(load_seconds=0.125), ended=ENDED, seconds=1.5)
+    assert inspected(tmp_path, checks=(passed,), time=VERIFY_TIME_AFTER) == 0
+    said = capsys.readouterr().out
+    assert "not before it was served" in said
+    assert "passed  2027-01-15 08:00:00 UTC, in 1.50 s: in a clean process" in said
+
+
+def test_an_artifact_that_nobody_checks_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inspected(tmp_path, checks=(), time=VERIFY_TIME_NEVER) == 0
+    said = capsys.readouterr().out
+    assert "no: the farm checks nothing (serve --verify off)" in said
+    assert "checks\n" not in said
+
+
+def test_all_of_it_is_there_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspected(tmp_path, "--json", checks=(Check(key=KEY, failed=WRONG, ended=ENDED),), time=VERIFY_TIME_AFTER)
+    said = json.loads(capsys.readouterr().out)
+    assert said["manifest"]["verify_time"] == "VERIFY_TIME_AFTER"
+    assert said["checks"][0]["failed"]["message"] == WRONG.message

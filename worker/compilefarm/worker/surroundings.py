@@ -1,0 +1,35 @@
+"""The variables of children."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+# What a compiler may know of this process: where programs and libraries are, nothing that opens a door.
+_PASSED_ON = (
+    "CC", "CPATH", "CUDA_HOME", "CUDA_PATH", "CXX", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LIBRARY_PATH",
+    "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES", "PATH", "PYTHONPATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV",
+)  # fmt: skip
+
+
+def surroundings(folder: Path, *, additions: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables of a child: its caches are its own and go with it.
+
+    Args:
+        folder: its own, by the path that it knows.
+        additions: variables beside the few that are passed on.
+    """
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    private = {
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        # Who asks for the name of the user gets one; a sandbox has no list of users.
+        "USER": "compilefarm",
+        "PYTHONUNBUFFERED": "1",
+        # So that equal jobs give equal bytes.
+        "PYTHONHASHSEED": "0",
+    }
+    return {**passed_on, **private, **(additions or {})}
