@@ -9,7 +9,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
-from compilefarm.core.errors import MissingBlobs, NotStored, UnusableRecording, UnusableRequestFile
+from compilefarm.core.errors import (
+    MissingBlobs,
+    NotStored,
+    StoreUnavailable,
+    UnusableRecording,
+    UnusableRequestFile,
+)
 from compilefarm.core.recorder import Recorder
 from compilefarm.core.requests import Request
 from compilefarm.service.broker import Accepted, Answering, Event, Plan
@@ -68,8 +74,8 @@ class RecordingBroker:
     async def _note(self, job: Job) -> None:
         try:
             blobs = await read_constants(job, store=self._store)
-        except MissingBlobs:
-            # Who only looks up sends no tensors.
+        except (MissingBlobs, StoreUnavailable):
+            # Who only looks up sends no tensors; and what the store cannot tell now is no reason to fail a request.
             blobs = {}
         request, position = Request(job=job, blobs=blobs), next(self._positions)
         try:
