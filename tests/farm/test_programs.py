@@ -140,6 +140,17 @@ def test_floats_of_a_dynamic_model(farm: ServedFarm) -> None:
     torch.testing.assert_close(ours, locally(work))
 
 
+def test_a_dynamic_model_is_compiled_here_once_where_no_farm_answers() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)).eval()
+    x = torch.rand(3, 8)
+    before = len(stats())
+    with torch.no_grad():
+        # Nobody listens on port 1.
+        result = torch.compile(model, backend=Farm("127.0.0.1:1").backend, dynamic=True)(x)
+        torch.testing.assert_close(result, model(x))
+    assert [record.outcome for record in stats()[before:]] == ["fallback"]
+
+
 def test_a_graph_that_indexes_by_the_calls_that_it_counted(farm: ServedFarm) -> None:
     """As a decoder with a cache of fixed size does. The farm calls it more often than the cache has room for."""
 

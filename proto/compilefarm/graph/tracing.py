@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis  # torch/_dynamo/exc.py
 from torch._dynamo.symbolic_convert import TensorifyState  # torch/_dynamo/symbolic_convert.py
-from torch._guards import CompileContext, TracingContext  # torch/_guards.py
+from torch._guards import CompileContext, CompileId, TracingContext  # torch/_guards.py
 from torch._subclasses.fake_tensor import (  # torch/_subclasses/fake_tensor.py
     FakeTensorMode,
     unset_fake_temporarily,
@@ -22,6 +22,8 @@ from torch.fx import GraphModule
 
 # What each float of each frame was when it was made part of a graph, by number of the frame and name of the source.
 _fixed: dict[tuple[object, str], float] = {}
+# The compile for which Dynamo was last asked to trace again.
+_traced_again: set[CompileId] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +75,14 @@ def fix_floats(graph_module: GraphModule) -> None:
     Raises:
         TensorifyScalarRestartAnalysis: Dynamo is to trace again; it expects this from a backend.
     """
-    # Dynamo forgets them at other restarts only, and would make the same floats of other frames constants too.
-    TensorifyState.clear()
     frame = CompileContext.current_compile_id()
     if frame is None:
         return
+    if frame not in _traced_again:
+        # Dynamo forgets them at other restarts only, and would make the same floats of other frames constants too. What
+        # was asked for this frame has to stay: Inductor asks again for what it does not find.
+        TensorifyState.clear()
+        _traced_again.clear()
     floats = [
         given
         for given in _dynamic_floats(graph_module)
@@ -86,6 +91,7 @@ def fix_floats(graph_module: GraphModule) -> None:
     for given in floats:
         TensorifyState.specialize(given.symbol)
     if floats:
+        _traced_again.add(frame)
         raise TensorifyScalarRestartAnalysis
 
 
