@@ -18,7 +18,7 @@ from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EncodedJob, encode_job
-from compilefarm.graph.tracing import fix_floats
+from compilefarm.graph.tracing import fixing_floats
 from compilefarm.v1.job_pb2 import Job
 
 from .comparison import Leaf, differences, look_at
@@ -54,7 +54,10 @@ class CodecBackend:
 
     def __call__(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         # As Farm.backend does.
-        fix_floats(graph_module)
+        with fixing_floats(graph_module):
+            return self._run(graph_module, example_inputs)
+
+    def _run(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
             encoded = _encoded(graph_module, example_inputs)
             decoded, again = _there_and_back(encoded)

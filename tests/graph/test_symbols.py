@@ -17,7 +17,7 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import GraphRejected, decode_job
 from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.testing import CapturedGraph, capture
-from compilefarm.graph.tracing import fix_floats
+from compilefarm.graph.tracing import fixing_floats
 from compilefarm.v1.graph_pb2 import Call, Node, Value
 from compilefarm.v1.job_pb2 import Job
 
@@ -173,8 +173,8 @@ class Restarting:
         self.graphs: list[CapturedGraph] = []
 
     def __call__(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        fix_floats(graph_module)
-        self.graphs.append(CapturedGraph(graph_module=graph_module, example_inputs=example_inputs))
+        with fixing_floats(graph_module):
+            self.graphs.append(CapturedGraph(graph_module=graph_module, example_inputs=example_inputs))
         forward: Callable[..., Any] = graph_module.forward
         return forward
 

@@ -58,8 +58,15 @@ class Capture:
         name: str = "",
     ) -> Program:
         """As `Farm.backend`, but the graph is only noted, and run without being compiled."""
+        with self._runtime.fixing_floats(graph_module):
+            self._note(graph_module, example_inputs, mode=mode, options=options or {}, name=name)
+        program: Program = graph_module.forward
+        return program
+
+    def _note(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, mode: str | None, options: Options, name: str
+    ) -> None:
         merged = merge_options(mode=mode, options=options)
-        self._runtime.fix_floats(graph_module)
         first = len(self._requests) + len(self._bypasses)
         try:
             encoded = self._runtime.encode(graph_module, example_inputs, options=merged)
@@ -68,11 +75,9 @@ class Capture:
             noted = RecordedBypass(reason=bypass.reason, message=str(bypass), name=name, nodes=nodes, first=first)
             self._bypasses.append(noted)
         else:
-            arguments = self._runtime.describe_call(mode=mode, options=options or {})
+            arguments = self._runtime.describe_call(mode=mode, options=options)
             request = Request(job=encoded.job, blobs=encoded.blobs, arguments=arguments)
             self._requests.append(RecordedRequest(request=request, file=file_of(request), name=name, first=first))
-        program: Program = graph_module.forward
-        return program
 
     def recording(self) -> Recording:
         """What was noted so far; it lies in no folder."""

@@ -165,8 +165,8 @@ class Farm:
             FarmError, Bypass, CompileFailed: with on_miss="error", the farm has no artifact.
         """
         asked = Asked(mode=mode, options=options or {})
-        self._around.runtime.fix_floats(graph_module)
-        return self._obtain(graph_module, example_inputs, asked=asked, name=name)
+        with self._around.runtime.fixing_floats(graph_module):
+            return self._obtain(graph_module, example_inputs, asked=asked, name=name)
 
     def compile(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options | None = None) -> Program:
         """Compiles a graph that was captured by other means, such as torch.fx.symbolic_trace.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,8 +61,8 @@ class Encoded(Protocol):
 class Runtime(Protocol):
     """Turns graphs into jobs, artifacts into programs, and graphs into programs without the farm."""
 
-    def fix_floats(self, graph_module: Any) -> None:
-        """Has Dynamo trace again with floats as constants, by raising what Dynamo expects for that."""
+    def fixing_floats(self, graph_module: Any) -> AbstractContextManager[None]:
+        """Around a backend: has Dynamo trace again with floats as constants, by raising what it expects for that."""
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         """Says the graph as a job.
@@ -100,10 +101,10 @@ class Runtime(Protocol):
 class TorchRuntime:
     """The torch of this process."""
 
-    def fix_floats(self, graph_module: Any) -> None:
-        from compilefarm.graph.tracing import fix_floats
+    def fixing_floats(self, graph_module: Any) -> AbstractContextManager[None]:
+        from compilefarm.graph.tracing import fixing_floats
 
-        fix_floats(graph_module)
+        return fixing_floats(graph_module)
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         from compilefarm.artifact.inductor.programs import compile_lock

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis  # torch/_dynamo/exc.py
 from torch._dynamo.symbolic_convert import TensorifyState  # torch/_dynamo/symbolic_convert.py
-from torch._guards import CompileContext, CompileId, TracingContext  # torch/_guards.py
+from torch._guards import CompileContext, TracingContext  # torch/_guards.py
 from torch._subclasses.fake_tensor import (  # torch/_subclasses/fake_tensor.py
     FakeTensorMode,
     unset_fake_temporarily,
@@ -22,8 +22,6 @@ from torch.fx import GraphModule
 
 # What each float of each frame was when it was made part of a graph, by number of the frame and name of the source.
 _fixed: dict[tuple[object, str], float] = {}
-# The compile for which Dynamo was last asked to trace again.
-_traced_again: set[CompileId] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +63,10 @@ def not_faking() -> Iterator[None]:
         yield
 
 
-def fix_floats(graph_module: GraphModule) -> None:
-    """Has Dynamo trace the frame again with the floats of its graph as constants, which it then guards.
+@contextmanager
+def fixing_floats(graph_module: GraphModule) -> Iterator[None]:
+    """Around what a backend does: has Dynamo trace the frame again with the floats of its graph as constants, which it
+    then guards.
 
     With dynamic=True Dynamo takes every float of a model, such as the eps of a norm, for one that may differ, and yet
     decides things by it while it traces. Where a compile needs the value, torch does the same as is done here
@@ -76,23 +76,25 @@ def fix_floats(graph_module: GraphModule) -> None:
         TensorifyScalarRestartAnalysis: Dynamo is to trace again; it expects this from a backend.
     """
     frame = CompileContext.current_compile_id()
-    if frame is None:
-        return
-    if frame not in _traced_again:
-        # Dynamo forgets them at other restarts only, and would make the same floats of other frames constants too. What
-        # was asked for this frame has to stay: Inductor asks again for what it does not find.
-        TensorifyState.clear()
-        _traced_again.clear()
     floats = [
         given
         for given in _dynamic_floats(graph_module)
-        if _fixed.setdefault((frame.frame_id, given.source), given.value) == given.value
+        if frame is not None and _fixed.setdefault((frame.frame_id, given.source), given.value) == given.value
     ]
     for given in floats:
         TensorifyState.specialize(given.symbol)
     if floats:
-        _traced_again.add(frame)
         raise TensorifyScalarRestartAnalysis
+    try:
+        yield
+    except TensorifyScalarRestartAnalysis:
+        # Inductor asks for more, and would ask again for what Dynamo has forgotten.
+        raise
+    except BaseException:
+        TensorifyState.clear()
+        raise
+    # Dynamo forgets them at other restarts only, and would make the same floats of other frames constants too.
+    TensorifyState.clear()
 
 
 def _dynamic_floats(graph_module: GraphModule) -> Iterator[_DynamicFloat]:
