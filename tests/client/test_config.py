@@ -30,6 +30,20 @@ def test_the_environment_is_read() -> None:
     )
 
 
+def test_what_is_given_comes_before_the_environment() -> None:
+    environ = {"COMPILEFARM_ADDRESS": "farm:7077", "COMPILEFARM_PRIORITY": "background", "COMPILEFARM_RECORD": "/a"}
+    config = read_config(environ, address="other:1", priority="prewarm", record="", timeout_seconds=3)
+    assert config == ClientConfig(address="other:1", priority="prewarm", timeout_seconds=3)
+
+
+def test_a_farm_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILEFARM_ADDRESS", "farm:7077")
+    monkeypatch.setenv("COMPILEFARM_PRIORITY", "high")
+    with pytest.raises(ConfigurationError, match="'high'"):
+        Farm()
+    Farm(priority="background").close()
+
+
 def test_defaults() -> None:
     config = read_config({"COMPILEFARM_ADDRESS": "farm:7077"})
     assert (config.on_miss, config.timeout_seconds, config.connect_timeout_seconds) == ("wait", 600.0, 5.0)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any
 
-from compilefarm.client.config import read_config
 from compilefarm.client.farm import Farm
 from compilefarm.client.runtime import Options, Program
 
@@ -35,14 +33,5 @@ def _farm_of_process() -> Farm:
     global _farm
     with _lock:
         if _farm is None:
-            config = read_config(os.environ)
-            _farm = Farm(
-                config.address,
-                on_miss=config.on_miss,
-                priority=config.priority,
-                tenant=config.tenant,
-                timeout_seconds=config.timeout_seconds,
-                record=config.record or None,
-                record_tensors=config.record_tensors,
-            )
+            _farm = Farm()
         return _farm

@@ -105,8 +105,20 @@ def read_address(environ: Mapping[str, str]) -> str:
     return address
 
 
-def read_config(environ: Mapping[str, str]) -> ClientConfig:
-    """The configuration that the environment describes.
+def read_config(
+    environ: Mapping[str, str],
+    *,
+    address: str | None = None,
+    on_miss: OnMiss | None = None,
+    priority: Priority | None = None,
+    tenant: str | None = None,
+    trust: Trust | None = None,
+    record: str | None = None,
+    record_tensors: bool | None = None,
+    timeout_seconds: float | None = None,
+    connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
+) -> ClientConfig:
+    """The configuration of a client: what is given, and what the environment says of that which is None.
 
     Raises:
         ConfigurationError: a name is unknown, a value cannot be used, or the address is missing.
@@ -119,14 +131,18 @@ def read_config(environ: Mapping[str, str]) -> ClientConfig:
     if unknown:
         raise ConfigurationError(f"unknown in the environment: {', '.join(unknown)}; known are {', '.join(_NAMES)}")
     return ClientConfig(
-        address=read_address(environ),
-        on_miss=environ.get(ON_MISS, DEFAULT_ON_MISS),  # type: ignore[arg-type]  # checked when it is made
-        priority=environ.get(PRIORITY, DEFAULT_PRIORITY),  # type: ignore[arg-type]  # likewise
-        tenant=environ.get(TENANT, DEFAULT_TENANT),
-        trust=read_trust(environ),
-        record=environ.get(RECORD, ""),
-        record_tensors=_yes_or_no(environ, RECORD_TENSORS, otherwise=True),
-        timeout_seconds=_seconds(environ),
+        address=read_address(environ) if address is None else address,
+        # Whether it is one of those that are known is checked when the configuration is made, and so is the next.
+        on_miss=environ.get(ON_MISS, DEFAULT_ON_MISS) if on_miss is None else on_miss,  # type: ignore[arg-type]
+        priority=environ.get(PRIORITY, DEFAULT_PRIORITY) if priority is None else priority,  # type: ignore[arg-type]
+        tenant=environ.get(TENANT, DEFAULT_TENANT) if tenant is None else tenant,
+        trust=read_trust(environ) if trust is None else trust,
+        record=environ.get(RECORD, "") if record is None else record,
+        record_tensors=_yes_or_no(environ, RECORD_TENSORS, otherwise=True)
+        if record_tensors is None
+        else record_tensors,
+        timeout_seconds=_seconds(environ) if timeout_seconds is None else timeout_seconds,
+        connect_timeout_seconds=connect_timeout_seconds,
     )
 
 

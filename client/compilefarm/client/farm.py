@@ -13,14 +13,9 @@ from compilefarm.client.captures import Capture, recording_of
 from compilefarm.client.clock import Budget, Clock, SystemClock
 from compilefarm.client.config import (
     DEFAULT_CONNECT_TIMEOUT_SECONDS,
-    DEFAULT_ON_MISS,
-    DEFAULT_PRIORITY,
-    DEFAULT_TENANT,
-    DEFAULT_TIMEOUT_SECONDS,
-    ClientConfig,
     OnMiss,
     Priority,
-    read_address,
+    read_config,
     read_trust,
 )
 from compilefarm.client.connection import Connection, OpenChannel, open_channel
@@ -66,17 +61,20 @@ def _ignore_progress(phase: str, elapsed_seconds: float, jobs_ahead: int) -> Non
 class Farm:
     """A compile farm. Threads may share it, and forked processes may go on using it.
 
+    What is None is taken from the environment, and has its default where that says nothing.
+
     Args:
-        address: "host:port"; None takes it from COMPILEFARM_ADDRESS.
+        address: "host:port" (COMPILEFARM_ADDRESS).
         on_miss: what to do about a graph that is not stored: "wait" for the farm to compile it, compile it "local"-ly,
-            or raise an "error". With "error" nothing is ever compiled here: what the farm cannot give raises.
+            or raise an "error" (COMPILEFARM_ON_MISS; "wait"). With "error" nothing is ever compiled here: what the farm
+            cannot give raises.
         priority: how urgent compiles are to the farm: "interactive", "background" after those, or "prewarm", which make
-            room for interactive ones and are done although this process goes away.
+            room for interactive ones and are done although this process goes away (COMPILEFARM_PRIORITY;
+            "interactive").
         tenant: for whom graphs are compiled, such as a team: the farm shares its workers evenly among tenants. A farm
-            that asks who calls knows better.
-        token: shows the farm who calls; None takes it, or the file that holds it, from COMPILEFARM_TOKEN or
-            COMPILEFARM_TOKEN_FILE, as with the next ones.
-        token_file: a file that holds the token, read at every call.
+            that asks who calls knows better (COMPILEFARM_TENANT; none).
+        token: shows the farm who calls (COMPILEFARM_TOKEN).
+        token_file: a file that holds the token, read at every call (COMPILEFARM_TOKEN_FILE).
         tls_ca: a file with the authority, in PEM, that certifies the farm (COMPILEFARM_TLS_CA); "" speaks in clear.
         tls_certificate: a file with the certificate of this client, if the farm asks for one
             (COMPILEFARM_TLS_CERTIFICATE).
@@ -84,9 +82,11 @@ class Farm:
         trusted_keys: public keys ("ed25519:..."), one of which has to have signed an artifact, else it is not fetched
             (COMPILEFARM_TRUSTED_KEYS, separated by commas); () believes the farm at the address.
         record: a folder in which every request is recorded, for `compilefarm prewarm`; other processes may record there
-            too.
-        record_tensors: whether the recording holds the small tensors that graphs hold.
-        timeout_seconds: what one graph may spend on the farm before it is compiled here.
+            too (COMPILEFARM_RECORD; none).
+        record_tensors: whether the recording holds the small tensors that graphs hold (COMPILEFARM_RECORD_TENSORS;
+            yes).
+        timeout_seconds: what one graph may spend on the farm before it is compiled here (COMPILEFARM_TIMEOUT_SECONDS;
+            600).
         connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
         on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
             "verifying"), the seconds since the job was queued, and the number of jobs ahead of it.
@@ -101,9 +101,9 @@ class Farm:
         self,
         address: str | None = None,
         *,
-        on_miss: OnMiss = DEFAULT_ON_MISS,
-        priority: Priority = DEFAULT_PRIORITY,
-        tenant: str = DEFAULT_TENANT,
+        on_miss: OnMiss | None = None,
+        priority: Priority | None = None,
+        tenant: str | None = None,
         token: str | None = None,
         token_file: str | None = None,
         tls_ca: str | None = None,
@@ -111,14 +111,15 @@ class Farm:
         tls_key: str | None = None,
         trusted_keys: Sequence[str] | None = None,
         record: str | Path | None = None,
-        record_tensors: bool = True,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        record_tensors: bool | None = None,
+        timeout_seconds: float | None = None,
         connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
         on_progress: OnProgress = _ignore_progress,
         surroundings: Surroundings | None = None,
     ) -> None:
-        self._config = ClientConfig(
-            address=read_address(os.environ) if address is None else address,
+        self._config = read_config(
+            os.environ,
+            address=address,
             on_miss=on_miss,
             priority=priority,
             tenant=tenant,
@@ -131,7 +132,7 @@ class Farm:
                 tls_key=tls_key,
                 trusted_keys=trusted_keys,
             ),
-            record=str(record or ""),
+            record=None if record is None else str(record),
             record_tensors=record_tensors,
             timeout_seconds=timeout_seconds,
             connect_timeout_seconds=connect_timeout_seconds,
