@@ -94,3 +94,21 @@ def _with_a_program(calls: torch.Tensor, weight: torch.Tensor, x: torch.Tensor) 
 def test_what_is_wrong_is_named(check: Callable[[Program], Verification], program: Program, reason: str) -> None:
     with pytest.raises(verify.VerificationFailed, match=reason):
         check(program)
+
+
+def _ranked(x: torch.Tensor) -> torch.Tensor:
+    return x.sin().sort().values
+
+
+def test_the_order_of_what_a_graph_sorts_is_free_and_its_values_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PATH", "CC", "CXX"):
+        monkeypatch.setenv(name, "")
+    encoded = capture(_ranked, torch.rand(50)).encode()
+
+    def run(program: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        monkeypatch.setattr(verify, "load_artifact", lambda *_, **__: lambda *inputs: [program(*inputs)])
+        verify.verify_task(VerifyTask(job=encoded.job), admitted=Admitted())
+
+    run(lambda x: _ranked(x).flip(0))
+    with pytest.raises(verify.VerificationFailed, match="output 0 differs"):
+        run(lambda x: _ranked(x) * 1.1)

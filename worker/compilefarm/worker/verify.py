@@ -29,6 +29,7 @@ TIMED_SECONDS = 2.0
 _WITHOUT_COMPILERS = {"PATH": "", "CC": "/bin/false", "CXX": "/bin/false"}
 _LONGEST_COMMAND = 300
 _LONGEST_REASON = 300
+_ORDERING = frozenset({"argsort", "kthvalue", "median", "mode", "msort", "sort", "topk"})
 # Inputs up to this size are compared with what eager leaves of them.
 _KEPT_BYTES = 1 << 28
 # Largest difference allowed, as a share of the largest magnitude in the output. A wrong kernel is off by about all of
@@ -87,17 +88,17 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
             return result
 
         # Dynamo flattens outputs; the decoded graph returns them as they were captured.
-        eager = decoded.graph_module
+        eager, is_ordered = decoded.graph_module, _is_ordered(decoded.graph_module)
         if task.job.graph.kernels:
             _tune_eager(eager, inputs(), surroundings)
         theirs = _run(eager, inputs())
         if _is_random(theirs, _run(eager, inputs())):
             result.not_compared = "eager gives other results each time"
         else:
-            _compare(ours, theirs, result)
+            _compare(ours, theirs, result, is_ordered=is_ordered)
             other = _with_other_sizes(task)
             if other is not None:
-                _compare_beyond(lambda: inputs(other), program, eager, result)
+                _compare_beyond(lambda: inputs(other), program, eager, result, is_ordered=is_ordered)
         with torch.no_grad():
             given = inputs()
             result.call_seconds = _median_seconds(program, given)
@@ -162,14 +163,19 @@ def _with_other_sizes(task: VerifyTask) -> Job | None:
 
 
 def _compare_beyond(
-    inputs: Callable[[], Sequence[Any]], program: Callable[..., Any], eager: Callable[..., Any], result: Verification
+    inputs: Callable[[], Sequence[Any]],
+    program: Callable[..., Any],
+    eager: Callable[..., Any],
+    result: Verification,
+    *,
+    is_ordered: bool,
 ) -> None:
     """Compares at sizes that the artifact was not tuned for."""
     try:
         expected = _run(eager, inputs())
     except Exception:  # noqa: BLE001 - whatever eager raises, the model does not take these sizes
         return
-    _compare(_run(program, inputs()), expected, result)
+    _compare(_run(program, inputs()), expected, result, is_ordered=is_ordered)
 
 
 def _run(program: Callable[..., Any], inputs: Sequence[Any]) -> dict[str, Any]:
@@ -215,17 +221,17 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(wide)
 
 
-def _compare(ours: Mapping[str, Any], theirs: Mapping[str, Any], result: Verification) -> None:
+def _compare(ours: Mapping[str, Any], theirs: Mapping[str, Any], result: Verification, *, is_ordered: bool) -> None:
     if ours.keys() != theirs.keys():
         # Only a list of them that is too short or too long, or gradients that nobody expects, can lead here.
         differing = ", ".join(sorted(ours.keys() ^ theirs.keys()))
         raise VerificationFailed(f"the artifact or eager alone has {differing}")
     for name, expected in theirs.items():
         if isinstance(expected, torch.Tensor):
-            _compare_tensor(name, ours[name], expected, result)
+            _compare_tensor(name, ours[name], expected, result, is_ordered=is_ordered)
 
 
-def _compare_tensor(name: str, ours: Any, theirs: torch.Tensor, result: Verification) -> None:
+def _compare_tensor(name: str, ours: Any, theirs: torch.Tensor, result: Verification, *, is_ordered: bool) -> None:
     if not isinstance(ours, torch.Tensor) or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         raise VerificationFailed(f"{name} is {_kind(ours)} instead of {_kind(theirs)}")
     if not theirs.is_floating_point() or theirs.numel() == 0:
@@ -238,8 +244,10 @@ def _compare_tensor(name: str, ours: Any, theirs: torch.Tensor, result: Verifica
     if not torch.equal(ours.isfinite(), theirs.isfinite()):
         raise VerificationFailed(f"{name} is not finite where eager is, or the other way round")
     finite = theirs.isfinite()
-    difference = (ours - theirs)[finite].abs().max().item() if finite.any() else 0.0
     magnitude = theirs[finite].abs().max().item() if finite.any() else 0.0
+    difference = _difference(ours[finite], theirs[finite])
+    if not is_ordered and difference > tolerance * max(magnitude, 1e-3):
+        difference = _difference(ours[finite].sort().values, theirs[finite].sort().values)
     result.largest_difference = max(result.largest_difference, difference)
     result.relative_tolerance = max(result.relative_tolerance, tolerance)
     result.absolute_tolerance = max(result.absolute_tolerance, tolerance * max(magnitude, 1e-3))
@@ -248,6 +256,25 @@ def _compare_tensor(name: str, ours: Any, theirs: torch.Tensor, result: Verifica
             f"{name} differs from eager by {difference:.3g} where values reach {magnitude:.3g}; "
             f"{tolerance:.0e} of that is allowed"
         )
+
+
+def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return (ours - theirs).abs().max().item() if ours.numel() else 0.0
+
+
+def _is_ordered(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether what a graph computes has one order.
+
+    Equal elements come out of a sort in any, and there are many in synthetic inputs: zeros for all tokens make the
+    experts of a mixture choose among equals.
+    """
+    names = {
+        (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).partition(".")[0]
+        for module in graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+    }
+    return names.isdisjoint(_ORDERING)
 
 
 def _kind(value: Any) -> str:
