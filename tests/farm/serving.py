@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from compilefarm.cli.serve import READY_LINE
+from tests.processes import descendants
 
 COMMAND = (sys.executable, "-m", "compilefarm.cli.main")
 
@@ -110,31 +111,6 @@ def serve(
 
 def _extended_path(folder: Path) -> str:
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-
-
-def descendants(pid: int) -> set[int]:
-    """Processes that descend from a process, by what /proc says now."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The name in parentheses may hold anything, spaces too.
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def alive(pids: set[int]) -> set[int]:
-    """Those of some processes that still run."""
-    return {pid for pid in pids if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)}
-
-
-def _is_zombie(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return False
 
 
 def bare_environment(folder: Path, address: str) -> dict[str, str]:

@@ -17,8 +17,7 @@ from compilefarm.v1.compile_service_pb2 import Outcome, Priority
 from compilefarm.v1.job_pb2 import FailureKind, Phase
 from compilefarm.worker.pool import LocalPool, PoolSettings
 from compilefarm.worker.testing import ENVIRONMENT, child_settings
-
-from .serving import alive, descendants
+from tests.processes import alive, descendants
 
 JOB, OTHER = (sample_job(target, environment=ENVIRONMENT) for target in ("torch.relu", "torch.sin"))
 # In the command of a child that hangs, and in that of its grandchild.

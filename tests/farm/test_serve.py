@@ -21,8 +21,9 @@ from compilefarm.graph.encode import encode_job
 from compilefarm.v1.compile_service_pb2 import CompileRequest, CompileResponse
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_MEMORY, PHASE_COMPILING, Job
+from tests.processes import alive
 
-from .serving import COMMAND, ServedFarm, alive, run, serve
+from .serving import COMMAND, ServedFarm, run, serve
 
 pytestmark = pytest.mark.compiles
 

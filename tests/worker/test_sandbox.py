@@ -21,6 +21,7 @@ from compilefarm.worker.process import ChildProcess
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, choose_sandbox, open_sandbox
 from compilefarm.worker.supervisor import SlotSettings, Supervisor
 from compilefarm.worker.testing import child_settings
+from tests.processes import alive, descendants
 
 JOB = Assignment(key="a key", job=Job())
 
@@ -107,29 +108,6 @@ async def test_how_a_child_ended_is_said_as_without_a_sandbox(sandbox: Sandbox, 
             await run(supervisor)
 
 
-def processes_below(pid: int) -> set[int]:
-    """Those that descend from a process."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def running(pids: set[int]) -> set[int]:
-    return {pid for pid in pids if is_running(pid)}
-
-
-def is_running(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
 async def test_cancelling_ends_all_that_runs_inside(sandbox: Sandbox) -> None:
     async with supervising("hang-with-grandchild", sandbox=sandbox) as supervisor:
         begun = asyncio.Event()
@@ -137,25 +115,25 @@ async def test_cancelling_ends_all_that_runs_inside(sandbox: Sandbox) -> None:
         await begun.wait()
         (child,) = [child for child in supervisor._compiler._children if "grandchild" in child.log_tail]
         # bubblewrap, the first process inside, the child and the grandchild.
-        processes = {child.pid} | processes_below(child.pid)
-        assert len(running(processes)) == 4
+        processes = {child.pid} | descendants(child.pid)
+        assert len(alive(processes)) == 4
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
             await job
-        assert running(processes) == set()
+        assert alive(processes) == set()
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13, 21])
 async def test_a_start_that_is_called_off_leaves_nothing(sandbox: Sandbox, turns: int, tmp_path: Path) -> None:
     settings = replace(child_settings("compile", sandbox=sandbox), scratch_folder=tmp_path)
-    before = processes_below(os.getpid())
+    before = descendants(os.getpid())
     starting = asyncio.create_task(ChildProcess.start(settings))
     for _ in range(turns):
         await asyncio.sleep(0)
     starting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await (await starting).end()
-    assert running(processes_below(os.getpid()) - before) == set()
+    assert alive(descendants(os.getpid()) - before) == set()
     assert not os.listdir(tmp_path)
 
 
@@ -164,6 +142,7 @@ import asyncio, sys
 from compilefarm.worker.process import ChildProcess
 from compilefarm.worker.sandbox import open_sandbox
 from compilefarm.worker.testing import child_settings
+from tests.processes import alive, descendants
 
 async def main():
     sandbox = open_sandbox(interpreter=sys.executable, gpu=False)
@@ -180,11 +159,11 @@ def test_a_child_ends_with_a_supervisor_that_is_killed(sandbox: Sandbox) -> None
     with subprocess.Popen([sys.executable, "-c", SUPERVISOR], stdout=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None
         assert supervisor.stdout.readline() == "ready\n"
-        processes = processes_below(supervisor.pid)
+        processes = descendants(supervisor.pid)
         assert len(processes) == 3
         supervisor.kill()
     # The kernel ends them in its own time.
-    while running(processes):
+    while alive(processes):
         pass
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -29,6 +28,7 @@ from compilefarm.v1.job_pb2 import (
 )
 from compilefarm.worker.supervisor import SlotSettings, Supervisor
 from compilefarm.worker.testing import ENVIRONMENT, PROGRAM, child_settings
+from tests.processes import is_alive
 
 JOB = Assignment(key="a key", job=Job())
 
@@ -55,12 +55,6 @@ async def supervising(
 
 async def run(supervisor: Supervisor) -> Artifact | CompileFailure:
     return await supervisor.run(JOB, on_phase=lambda _: None)
-
-
-def is_running(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 async def test_a_job_gives_an_artifact_that_was_checked() -> None:
@@ -199,15 +193,15 @@ async def test_cancelling_ends_the_child_and_all_it_started() -> None:
         assert supervisor.view().state == WORKER_STATE_BUSY
         (child,) = [child for child in supervisor._compiler._children if "grandchild" in child.log_tail]
         grandchild = int(child.log_tail.split()[-1])
-        assert is_running(child.pid)
-        assert is_running(grandchild)
+        assert is_alive(child.pid)
+        assert is_alive(grandchild)
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
             await job
-        assert not is_running(child.pid)
+        assert not is_alive(child.pid)
         assert supervisor.view().state == WORKER_STATE_IDLE
         # Killed with its group; the kernel reaps it in its own time, but it runs no more.
-        assert not is_running(grandchild)
+        assert not is_alive(grandchild)
 
 
 async def test_closing_ends_a_running_job() -> None:
@@ -216,7 +210,7 @@ async def test_closing_ends_a_running_job() -> None:
         pids = [child.pid for child in supervisor._compiler._children]
     with pytest.raises((WorkerLost, asyncio.CancelledError)):
         await job
-    assert not any(map(is_running, pids))
+    assert not any(map(is_alive, pids))
 
 
 @pytest.mark.parametrize(

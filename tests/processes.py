@@ -1,0 +1,32 @@
+"""Processes of this machine, by what /proc says now."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+
+def descendants(pid: int) -> set[int]:
+    """Processes that descend from a process, by what /proc says now."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The name in parentheses may hold anything, spaces too.
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those of some processes that still run."""
+    return {pid for pid in pids if is_alive(pid)}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs. One that has ended and that nobody has waited for does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
