@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import subprocess
 import sys
@@ -13,9 +14,10 @@ import pytest
 import torch
 import torch._functorch.config
 import torch._inductor.config
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from compilefarm.core.keys import key_of
+from compilefarm.graph.encode import EncodedJob
 from compilefarm.graph.testing import CapturedGraph, capture
 
 KEY_OF_A_MODEL = """
@@ -88,6 +90,26 @@ def test_same_key_whatever_nodes_are_called() -> None:
         node.meta["stack_trace"] = f"elsewhere, line {number}"
     captured.graph_module.recompile()
     assert key_of(captured.encode().job) == before
+
+
+@pytest.mark.parametrize(
+    ("method", "function"), [("__eq__", operator.eq), ("__getitem__", operator.getitem), ("__rsub__", None)]
+)
+def test_an_operator_may_be_written_as_a_method(method: str, function: Callable[..., Any] | None) -> None:
+    def encoded(call: Callable[[Graph, Node], Node]) -> EncodedJob:
+        graph = Graph()
+        x = graph.placeholder("x")
+        x.meta["example_value"] = torch.ones(3)
+        graph.output((call(graph, x),))
+        module = GraphModule(torch.nn.Module(), graph)
+        return CapturedGraph(graph_module=module, example_inputs=[torch.ones(3)]).encode()
+
+    as_method = encoded(lambda graph, x: graph.call_method(method, (x, 1)))
+    if function is None:
+        assert as_method.job.graph.nodes[1].call.target == method
+    else:
+        as_function = encoded(lambda graph, x: graph.call_function(function, (x, 1)))
+        assert as_method.job.graph == as_function.job.graph
 
 
 def test_same_key_whatever_the_elements_are() -> None:

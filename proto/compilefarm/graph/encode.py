@@ -31,8 +31,7 @@ from compilefarm.graph.targets import (
     find_objection,
     is_log_call,
     makes_named_tuple,
-    name_method,
-    name_target,
+    name_call,
 )
 from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
 from compilefarm.v1 import graph_pb2
@@ -331,7 +330,7 @@ def _attribute(module: object, path: str) -> object:
 
 
 def _encode_call(node: Node, into: Call, values: ValueEncoder) -> None:
-    into.kind, into.target = name_method(str(node.target)) if node.op == "call_method" else name_target(node.target)
+    into.kind, into.target = name_call(node)
     objection = find_objection(into.kind, name=into.target, args=node.args, kwargs=node.kwargs)
     if objection is not None:
         raise Bypass("unknown_target", f"the graph calls {into.target}: {objection}")

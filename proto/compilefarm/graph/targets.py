@@ -209,14 +209,21 @@ def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
     raise Bypass("unknown_target", f"the graph calls {_describe(target)}, which the farm does not take")
 
 
-def name_method(name: str) -> tuple[TargetKind.ValueType, str]:
-    """Name space and name of a Tensor method.
+def name_call(node: Node) -> tuple[TargetKind.ValueType, str]:
+    """Name space and name of what a node calls.
 
     Raises:
         Bypass: it is not on the list of what can be sent.
     """
+    if node.op != "call_method":
+        return name_target(node.target)
+    name = str(node.target)
     if name not in _tensor_methods():
         raise Bypass("unknown_target", f"the graph calls the method {name}, which the farm does not take")
+    # For `x == y` Dynamo writes operator.eq in one release and Tensor.__eq__ in another.
+    function = vars(operator).get(name) if name.startswith("__") and not node.kwargs else None
+    if function in _python_names():
+        return name_target(function)
     return TENSOR_METHOD, name
 
 
