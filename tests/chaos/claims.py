@@ -1,0 +1,14 @@
+"""All claims by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import acknowledged, single_compile, wrong_bytes
+from .verdicts import Claim
+
+CLAIMS: Mapping[str, Claim] = {
+    "one-compile": single_compile.run,
+    "no-wrong-byte": wrong_bytes.run,
+    "nothing-lost": acknowledged.run,
+}
