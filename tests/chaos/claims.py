@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import acknowledged, single_compile, wrong_bytes
+from . import acknowledged, dead_farm, progress, rubbish, single_compile, wrong_bytes
 from .verdicts import Claim
 
 CLAIMS: Mapping[str, Claim] = {
     "one-compile": single_compile.run,
     "no-wrong-byte": wrong_bytes.run,
     "nothing-lost": acknowledged.run,
+    "progress": progress.run,
+    "dead-farm": dead_farm.run,
+    "rubbish": rubbish.run,
 }

@@ -166,7 +166,7 @@ class _Slow(FarmServicer):
 
 @contextmanager
 def stuck() -> Iterator[DeadFarm]:
-    """A farm that takes graphs and then says nothing more."""
+    """A farm that is asked to compile and says nothing."""
     over = threading.Event()
     servicer = FarmServicer()
     farm = DeadFarm("")

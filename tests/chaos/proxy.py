@@ -45,7 +45,7 @@ class FaultProxy:
         thread = threading.Thread(target=self._loop.run_forever, name="fault proxy")
         thread.start()
         server = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._pass, "127.0.0.1", 0), self._loop).result()
-        self.address = "127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
             yield
         finally:
@@ -73,9 +73,12 @@ class FaultProxy:
             with contextlib.suppress(OSError):
                 farm_reader, farm_writer = await asyncio.open_connection(self._host, self._port)
                 link.writers.append(farm_writer)
-                async with asyncio.TaskGroup() as directions:
-                    directions.create_task(self._pump(reader, farm_writer, link=link))
-                    directions.create_task(self._pump(farm_reader, writer, link=link))
+                await asyncio.gather(
+                    self._pump(reader, farm_writer, link=link), self._pump(farm_reader, writer, link=link)
+                )
+        except asyncio.CancelledError:
+            # It is the end of the proxy; asyncio's streams would make it an error of theirs.
+            pass
         finally:
             link.reset()
             self._links.discard(link)
