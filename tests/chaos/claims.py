@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import acknowledged, dead_farm, progress, rubbish, single_compile, wrong_bytes
+from . import acknowledged, dead_farm, load, progress, rubbish, single_compile, wrong_bytes
 from .verdicts import Claim
 
 CLAIMS: Mapping[str, Claim] = {
@@ -14,4 +14,5 @@ CLAIMS: Mapping[str, Claim] = {
     "progress": progress.run,
     "dead-farm": dead_farm.run,
     "rubbish": rubbish.run,
+    "load": load.run,
 }

@@ -1,4 +1,4 @@
-"""Pods that come and go: `python -m tests.chaos.fleet ADDRESS SECONDS THREADS SEED`.
+"""Pods that come and go: `python -m tests.chaos.fleet ADDRESS SECONDS TIMEOUT THREADS SEED`.
 
 Each thread runs one pod after the other, with the graphs of one of its models, until the time is up and the last pod is
 done. Says as JSON, a line for each, what every graph was given.
@@ -18,7 +18,6 @@ from time import monotonic
 from .pods import Got, run_pod
 
 _GRAPHS = 6
-_TIMEOUT_SECONDS = 60.0
 _CONNECT_TIMEOUT_SECONDS = 2.0
 # A pod computes something, too: without this those that have no farm would be most of all pods.
 _SECONDS_BETWEEN_PODS = 1.0
@@ -26,7 +25,7 @@ _SECONDS_BETWEEN_PODS = 1.0
 _PODS_PER_MODEL = 3
 
 
-def main(address: str, seconds: float, threads: int, seed: int) -> None:
+def main(address: str, seconds: float, timeout_seconds: float, threads: int, seed: int) -> None:
     end = monotonic() + seconds
     print_lock = threading.Lock()
     never = Event()
@@ -39,7 +38,7 @@ def main(address: str, seconds: float, threads: int, seed: int) -> None:
             # Two threads have each model, so that pods meet.
             names = [f"model_{seed}_{thread // 2}_{model}_{number}" for number in range(_GRAPHS)]
             got = run_pod(
-                address, names, timeout_seconds=_TIMEOUT_SECONDS, connect_timeout_seconds=_CONNECT_TIMEOUT_SECONDS
+                address, names, timeout_seconds=timeout_seconds, connect_timeout_seconds=_CONNECT_TIMEOUT_SECONDS
             )
             with print_lock:
                 _say(got)
@@ -56,4 +55,4 @@ def _say(got: list[Got]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))

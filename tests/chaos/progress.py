@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from time import monotonic
@@ -33,16 +33,36 @@ _PATIENCE_SECONDS = 300.0
 _COMPILE_SECONDS = 0.2
 
 
+_FAULTS = (Fault.NONE, Fault.NONE, Fault.DELAY, Fault.RESET)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pace:
     seconds: float
+    timeout_seconds: float
+    faults: Sequence[Fault]
     seconds_between_gateways: float
     disk_full_from: float
     disk_full_seconds: float
 
 
-_SHORT = _Pace(seconds=20.0, seconds_between_gateways=8.0, disk_full_from=11.0, disk_full_seconds=3.0)
-_LONG = _Pace(seconds=600.0, seconds_between_gateways=60.0, disk_full_from=210.0, disk_full_seconds=10.0)
+# Without black holes, since it takes half a minute to find out about one.
+_SHORT = _Pace(
+    seconds=13.0,
+    timeout_seconds=20.0,
+    faults=_FAULTS,
+    seconds_between_gateways=6.0,
+    disk_full_from=8.0,
+    disk_full_seconds=2.0,
+)
+_LONG = _Pace(
+    seconds=600.0,
+    timeout_seconds=60.0,
+    faults=(*_FAULTS, Fault.BLACK_HOLE),
+    seconds_between_gateways=60.0,
+    disk_full_from=210.0,
+    disk_full_seconds=10.0,
+)
 
 
 class _Chaos:
@@ -52,16 +72,18 @@ class _Chaos:
         done: how much of what.
     """
 
-    def __init__(self, farm: KilledFarm, *, proxy: FaultProxy, disk: Disk) -> None:
+    def __init__(self, farm: KilledFarm, *, pace: _Pace, proxy: FaultProxy, disk: Disk) -> None:
         self.done: Counter[str] = Counter()
         self._farm = farm
+        self._pace = pace
         self._proxy = proxy
         self._disk = disk
         self._is_full = False
         self._random = Random(_SEED)
 
-    def run(self, pace: _Pace) -> None:
+    def run(self) -> None:
         """Goes on for as long as the pace says; leaves everything whole."""
+        pace = self._pace
         started = monotonic()
         # (when, order, what, how long until the next time)
         agenda: list[tuple[float, int, Callable[[], None], float]] = [
@@ -101,7 +123,7 @@ class _Chaos:
                 self._empty_the_disk()
 
     def _change_the_network(self) -> None:
-        fault = self._random.choice([Fault.NONE, Fault.NONE, Fault.DELAY, Fault.RESET, Fault.BLACK_HOLE])
+        fault = self._random.choice(self._pace.faults)
         self._proxy.set_fault(fault)
         if fault is not Fault.NONE:
             self.done[fault.value] += 1
@@ -126,10 +148,10 @@ def run(scale: Scale) -> Verdict:
         farm.start()
         try:
             proxy = FaultProxy(farm.address)
-            chaos = _Chaos(farm, proxy=proxy, disk=disk)
+            chaos = _Chaos(farm, pace=pace, proxy=proxy, disk=disk)
             with proxy.run(), contextlib.ExitStack() as stack:
                 fleets = [stack.enter_context(_fleet(proxy.address, pace, number)) for number in range(_FLEETS)]
-                chaos.run(pace)
+                chaos.run()
                 got = [each for fleet in fleets for each in _results(fleet)]
             delivered = sorted({each.name for each in got if each.is_from_farm})
             kept = run_pod(farm.address, delivered)
@@ -160,7 +182,7 @@ def _verdict(got: list[Got], kept: list[Got], *, chaos: _Chaos, pace: _Pace, dis
 
 @contextlib.contextmanager
 def _fleet(address: str, pace: _Pace, number: int) -> Iterator[subprocess.Popen[str]]:
-    arguments = (address, str(pace.seconds), str(_THREADS), str(1000 * number))
+    arguments = (address, str(pace.seconds), str(pace.timeout_seconds), str(_THREADS), str(1000 * number))
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.chaos.fleet", *arguments],
         stdout=subprocess.PIPE,
