@@ -19,7 +19,10 @@ import pytest
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
 from compilefarm.client.testing import FakeClock, FarmServicer, serving
-from compilefarm.core.errors import FarmError, NotAFarm, Unreachable
+from compilefarm.core.errors import FarmError, InternalError, NotAFarm, Unreachable
+from compilefarm.v1.compile_service_pb2 import CompileRequest
+from tests.chaos.dead_farms import foreign_service
+from tests.chaos.proxy import Fault, FaultProxy
 
 FORKING = Path(__file__).with_name("forking.py")
 
@@ -145,6 +148,34 @@ def test_an_address_is_left_alone_for_a_while_and_then_tried_again() -> None:
         clock.seconds += 2
         assert connection.line() is connection.line()
         connection.close()
+
+
+def test_a_server_whose_answers_are_no_messages_is_left_alone() -> None:
+    with foreign_service() as server:
+        connection = connect(server.address)
+        errors = [refusal(connection) for _ in range(3)]
+    assert {type(error) for error in errors} == {InternalError}
+    assert server.visits == 1
+
+
+def test_a_connection_that_nothing_comes_through_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compilefarm.client.connection._SECONDS_BETWEEN_PINGS", 0.2)
+    monkeypatch.setattr("compilefarm.client.connection._PING_TIMEOUT_SECONDS", 0.2)
+    asked, end = threading.Event(), threading.Event()
+    servicer = FarmServicer()
+    servicer.before_compile = lambda: asked.set() or (end.wait() and None)
+    with serving(servicer) as address:
+        proxy = FaultProxy(address)
+        with proxy.run(), ThreadPoolExecutor(1) as pool:
+            connection = connect(proxy.address)
+            call = connection.line().compiles.Compile(CompileRequest(), timeout=300)
+            asked.wait()
+            proxy.set_fault(Fault.BLACK_HOLE)
+            with pytest.raises(grpc.RpcError) as caught:
+                pool.submit(next, call).result(timeout=60)
+            connection.close()
+        end.set()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_line_that_was_given_up_is_not_used_for_a_while() -> None:

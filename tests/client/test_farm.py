@@ -218,6 +218,34 @@ def test_the_farms_silence_is_bounded_by_the_budget(address: str, servicer: Farm
     pod.farm.close()
 
 
+def test_a_farm_that_does_not_even_take_a_graph_in_its_time_costs_one_budget(
+    address: str, servicer: FarmServicer
+) -> None:
+    asked, end = [], threading.Event()
+    servicer.before_compile = lambda: asked.append(True) or (end.wait() and None)
+    pod = Pod(address, timeout_seconds=0.5)
+    assert [pod.where() for _ in range(5)] == ["local"] * 5
+    end.set()
+    assert len(asked) == 1
+    assert [record.reason for record in pod.ledger.records()] == ["out_of_time"] + ["silent"] * 4
+    pod.farm.close()
+
+
+def test_a_farm_that_hangs_is_left_alone_for_a_while(
+    address: str, servicer: FarmServicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compilefarm.client.exchange._LONGEST_SILENCE_SECONDS", 0.3)
+    end = threading.Event()
+    servicer.after_progress = lambda: end.wait() and None
+    pod = Pod(address)
+    assert [pod.where() for _ in range(5)] == ["local"] * 5
+    end.set()
+    assert {record.reason for record in pod.ledger.records()} == {"silent"}
+    assert "the farm has said nothing for 0.3 s" in pod.ledger.records()[0].message
+    assert servicer.questions == 1
+    pod.farm.close()
+
+
 def test_ctrl_c_ends_the_wait_for_a_compile(address: str, servicer: FarmServicer) -> None:
     asked, end = threading.Event(), threading.Event()
 

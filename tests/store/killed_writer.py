@@ -20,7 +20,7 @@ from compilefarm.core.digests import digest_of
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 
-STEPS = ("mkdir", "open", "fsync", "link", "unlink", "utime", "rmdir")
+STEPS = ("mkdir", "open", "fsync", "link", "rename", "unlink", "utime", "rmdir")
 
 
 class Countdown:

@@ -14,7 +14,7 @@ from compilefarm.client.clock import Clock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.refusals import error_of
 from compilefarm.client.tokens import TokenInterceptor
-from compilefarm.core.errors import Draining, FarmError, NotAFarm, OutOfTime, Unreachable
+from compilefarm.core.errors import Draining, FarmError, InternalError, NotAFarm, OutOfTime, Unreachable
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
@@ -22,6 +22,8 @@ from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 OpenChannel = Callable[[ClientConfig], grpc.Channel]
 
 _NOBODY = (Draining, NotAFarm, Unreachable)
+_SECONDS_BETWEEN_PINGS = 20.0
+_PING_TIMEOUT_SECONDS = 10.0
 # GRPC_ENABLE_FORK_SUPPORT as grpcio reads it when it is imported.
 _FORK_SUPPORT = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "1").lower() in ("1", "true", "yes")
 
@@ -52,8 +54,10 @@ def _options(config: ClientConfig) -> list[tuple[str, int]]:
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 1000),
         # A machine that vanishes says nothing; a stream that waits for a compile would never end.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_time_ms", int(1000 * _SECONDS_BETWEEN_PINGS)),
+        ("grpc.keepalive_timeout_ms", int(1000 * _PING_TIMEOUT_SECONDS)),
+        # Newer releases of gRPC wait so long for the answer, a minute by default, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", int(1000 * _PING_TIMEOUT_SECONDS)),
         ("grpc.http2.max_pings_without_data", 0),
     ]
 
@@ -159,7 +163,8 @@ class Connection:
         except FarmError as error:
             channel.close()
             failure = self._silence() if isinstance(error, OutOfTime) else error
-            if isinstance(failure, _NOBODY):
+            # Whoever breaks at the cheapest question there is would break at every graph.
+            if isinstance(failure, (*_NOBODY, InternalError)):
                 state.given_up = (failure, self._clock.now() + self._config.retry_connect_seconds)
             raise failure from None
         except BaseException:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
 
 from compilefarm.client.blobs import fetch, send_missing
 from compilefarm.client.clock import Budget
@@ -11,6 +14,7 @@ from compilefarm.client.config import Priority
 from compilefarm.client.connection import Connection
 from compilefarm.client.records import Entry, Outcome
 from compilefarm.client.runtime import Encoded, Runtime
+from compilefarm.client.silence import Silence
 from compilefarm.client.verification import check_origin
 from compilefarm.core.artifacts import blobs_to_run, check_guards
 from compilefarm.core.errors import (
@@ -19,6 +23,8 @@ from compilefarm.core.errors import (
     InternalError,
     MissingBlobs,
     NotStored,
+    OutOfTime,
+    Silent,
     StoreUnavailable,
     Unreachable,
     WorkerLost,
@@ -50,8 +56,17 @@ _SECONDS_BEFORE_ASKING_AGAIN = (1.0, 3.0)
 # the job's result then, or to the job.
 _GONE = (Draining, Unreachable)
 _SECONDS_BEFORE_REJOINING = (1.0, 2.0, 4.0, 8.0, 15.0)
+# A farm says how things stand every ten seconds (compile_service.proto: Progress); one whose connection lives and that
+# says nothing for so long hangs.
+_LONGEST_SILENCE_SECONDS = 60.0
 # A farm that says "at once" again and again is not asked in a tight loop.
 _LEAST_SECONDS_WHEN_BUSY = 0.5
+
+
+class _Talk(Protocol):
+    def __iter__(self) -> Iterator[wire.CompileResponse]: ...
+
+    def cancel(self) -> object: ...
 
 
 class CompileFailed(Exception):
@@ -152,6 +167,14 @@ class Exchange:
                 delay = max(error.retry_after_seconds, _LEAST_SECONDS_WHEN_BUSY)
                 if not self._budget.allows(max(delay, error.estimated_wait_seconds)):
                     raise
+            except Silent as error:
+                # It would be silent again.
+                self._connection.give_up(error)
+                raise
+            except OutOfTime:
+                if not self._is_accepted:
+                    self._connection.give_up(Silent("the farm had all the time of a graph and did not even take it"))
+                raise
             except _WORTH_ASKING_AGAIN as error:
                 delays = rejoining if self._is_accepted and isinstance(error, _GONE) else asking_again
                 if not delays or not self._budget.allows(delays[0]):
@@ -198,8 +221,20 @@ class Exchange:
             finally:
                 call.cancel()
 
-    def _follow(self, call: Iterable[wire.CompileResponse], on_progress: OnProgress) -> wire.Finished:
+    def _follow(self, call: _Talk, on_progress: OnProgress) -> wire.Finished:
+        silence = Silence(_LONGEST_SILENCE_SECONDS, end=call.cancel)
+        try:
+            return self._listen(call, on_progress, silence=silence)
+        except grpc.RpcError:
+            if silence.was_too_long:
+                raise Silent(f"the farm has said nothing for {_LONGEST_SILENCE_SECONDS:g} s: check its log") from None
+            raise
+        finally:
+            silence.close()
+
+    def _listen(self, call: _Talk, on_progress: OnProgress, *, silence: Silence) -> wire.Finished:
         for response in call:
+            silence.break_off()
             event = response.WhichOneof("event")
             if event == "accepted":
                 self._is_accepted = True

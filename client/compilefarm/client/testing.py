@@ -164,6 +164,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         reports: graphs that were reported; `reported` is set when some are.
         compiles: keys in the order in which they were compiled.
         before_compile: called by every Compile; may wait, or raise a FarmError to refuse.
+        after_progress: called by every Compile once the farm has said that it works; may wait.
         on_read: makes the chunks of a Read; tests break it.
     """
 
@@ -179,6 +180,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         self.reported = threading.Event()
         self.compiles: list[str] = []
         self.before_compile: Callable[[], None] = lambda: None
+        self.after_progress: Callable[[], None] = lambda: None
         self.on_read: Callable[[bytes, int], Iterator[bytes]] = _chunks
         self._lock = threading.Lock()
 
@@ -199,6 +201,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         yield compile_service_pb2.CompileResponse(accepted=accepted)
         progress = compile_service_pb2.Progress(phase=PHASE_COMPILING, elapsed_seconds=1.5, jobs_ahead=0)
         yield compile_service_pb2.CompileResponse(progress=progress)
+        self.after_progress()
         with self._lock:
             outcome = compile_service_pb2.OUTCOME_HIT
             if key not in self.keys:

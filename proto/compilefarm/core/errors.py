@@ -21,6 +21,7 @@
     ├── UntrustedArtifact       (client only)        nobody whom the client trusts says that the farm made it
     ├── IncompatibleArtifact    (client only)        the artifact does not fit this machine
     ├── Unreachable             (client only)        nobody answers at the address
+    │   └── Silent                                   whoever answers there says nothing more
     ├── NotAFarm                (client only)        somebody else answers at the address
     ├── OutOfTime               (client only)        the client's time budget is spent
     ├── UnusableRecording       (client only)        a recording cannot be read or written
@@ -196,6 +197,12 @@ class Unreachable(FarmError):
     """Nobody answers at the address."""
 
     reason = "unreachable"
+
+
+class Silent(Unreachable):
+    """A farm at the address took a request and says nothing more."""
+
+    reason = "silent"
 
 
 class NotAFarm(FarmError):

@@ -6,6 +6,7 @@ For tests of what stands around a compile. It goes through the same supervisor a
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib.metadata
 import mmap
 import os
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -37,6 +39,7 @@ from compilefarm.v1.job_pb2 import (
     PHASE_COMPILING,
     CompileFailure,
     FailureKind,
+    Job,
 )
 from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Verification
 from compilefarm.worker import limits
@@ -71,6 +74,44 @@ def child_settings(
         output_bytes=output_bytes,
         sandbox=sandbox,
     )
+
+
+def program_of(job: Job, *, size_bytes: int) -> bytes:
+    """What the script "of-job" makes of a job: other bytes for every job."""
+    line = _digest_of_job(job).encode()
+    return (line * (size_bytes // len(line) + 1))[:size_bytes]
+
+
+def _compile_of_job(pipe: BinaryIO, job: Job, *, work: argparse.Namespace) -> None:
+    _note(work.ledger, "begun", job)
+    if work.gate is not None:
+        # A pipe with a name: opened for reading as soon as somebody has it open for writing.
+        work.gate.open("rb").close()
+    time.sleep(work.seconds)
+    program = program_of(job, size_bytes=work.size)
+    # Before it is sent: a child is killed once it has answered.
+    _note(work.ledger, "finished", job)
+    _compile(pipe, named=program, sent=program)
+
+
+def _digest_of_job(job: Job) -> str:
+    return digest_of(job.SerializeToString(deterministic=True))
+
+
+def _note(ledger: Path | None, word: str, job: Job) -> None:
+    if ledger is None:
+        return
+    with ledger.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(f"{word} {_digest_of_job(job)}\n")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option("--size", type=int, default=1024, metavar="BYTES", help="of a program that is made of its job")
+    option("--seconds", type=float, default=0.0, help="that making it takes")
+    option("--gate", type=Path, help="a named pipe: nothing is made before somebody opens it for writing")
+    option("--ledger", type=Path, help="a file that is told of every compile that begins and that ends")
 
 
 def _compile(pipe: BinaryIO, *, named: bytes = PROGRAM, sent: bytes = PROGRAM, claimed: str | None = None) -> None:
@@ -225,6 +266,7 @@ _CHECKS: dict[str, Callable[[BinaryIO], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("script")
+    _add_arguments(parser)
     limits.add_arguments(parser)
     # A pool adds options of the real child.
     arguments, _ = parser.parse_known_args()
@@ -239,6 +281,8 @@ def main() -> None:
     limits.impose(arguments)
     task = read_frame(sys.stdin.buffer, ChildTask)
     match task and task.WhichOneof("task"):
+        case "compile" if task is not None and script == "of-job":
+            _compile_of_job(pipe, task.compile.job, work=arguments)
         case "compile":
             _COMPILES.get(script, _compile)(pipe)
         case "verify":

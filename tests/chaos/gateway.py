@@ -1,0 +1,60 @@
+"""A gateway to be killed: `python -m tests.chaos.gateway FOLDER [options] [options of its children]`.
+
+As `compilefarm serve`, with scripted children behind the real supervisors and pipes. Store and journal are in FOLDER.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from compilefarm.cli.serve import READY_LINE
+from compilefarm.core.pool import WorkerPool
+from compilefarm.service.clock import SystemClock
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.journal import Journal
+from compilefarm.service.testing import ScriptedPool, serving
+from compilefarm.store.opening import open_store
+from compilefarm.worker.pool import LocalPool, PoolSettings
+
+_CHILD = (sys.executable, "-m", "compilefarm.worker.testing", "of-job")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--listen", default="127.0.0.1:0")
+    parser.add_argument("--slots", type=int, default=2, help="0: one worker within the gateway")
+    parser.add_argument("--orphan-grace", type=float, default=60.0)
+    arguments, arguments.child = parser.parse_known_args()
+    logging.basicConfig(level=logging.WARNING)
+    asyncio.run(_serve(arguments))
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    folder = arguments.folder
+    async with serving(
+        pool=_pool(arguments),
+        store=await open_store(str(folder / "store")),
+        journal=Journal(folder / "state", clock=SystemClock()),
+        config=GatewayConfig(listen=arguments.listen, orphan_seconds=arguments.orphan_grace),
+    ) as gateway:
+        print(f"{READY_LINE}{gateway.address}", flush=True)
+        await asyncio.Event().wait()
+
+
+def _pool(arguments: argparse.Namespace) -> WorkerPool:
+    if arguments.slots == 0:
+        return ScriptedPool()
+    cache = arguments.folder / "cache"
+    cache.mkdir(exist_ok=True)
+    return LocalPool(
+        PoolSettings(slots=arguments.slots, cache_folder=cache, verify=False, command=(*_CHILD, *arguments.child))
+    )
+
+
+if __name__ == "__main__":
+    main()
