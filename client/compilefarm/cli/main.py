@@ -15,6 +15,7 @@ from compilefarm.core.errors import FarmError
 _COMMANDS = {
     "serve": ("compilefarm.cli.serve", "run a farm: gateway, workers on this host, and a store"),
     "demo": ("compilefarm.cli.demo", "start a farm and show the whole story on this machine"),
+    "bench": ("compilefarm.cli.bench", "compare a farm with all that a user could do instead, on this machine"),
     "status": ("compilefarm.cli.status", "show workers, queue, hits and store of a farm"),
     "workers": ("compilefarm.cli.workers", "show what the workers of a farm are doing"),
     "jobs": ("compilefarm.cli.jobs", "show what a farm compiles, what waits, and what it does not try"),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import os
 import re
-import sys
-from collections.abc import Callable
 from typing import Any
 
+from compilefarm.cli.functions import NoSuchFunction, get_function
 from compilefarm.client.captures import Capture, FakingRuntime
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT
 from compilefarm.core.recordings import Recording
@@ -48,7 +45,10 @@ def trace_model(arguments: argparse.Namespace) -> Recording:
 
     from compilefarm.graph.tracing import faking
 
-    make = _get_function(arguments.model)
+    try:
+        make = get_function(arguments.model)
+    except NoSuchFunction as error:
+        raise CannotTrace(str(error)) from error
     capture = Capture(FakingRuntime())
     if arguments.device == "cuda" and arguments.environment is None:
         # The facts of a GPU come from the farm.
@@ -71,17 +71,6 @@ def trace_model(arguments: argparse.Namespace) -> Recording:
             f"{arguments.model} cannot be traced without elements ({type(error).__name__}: {error}); record it in a pod"
         ) from error
     return capture.recording()
-
-
-def _get_function(name: str) -> Callable[[], Any]:
-    module, _, function = name.partition(":")
-    # As `python -m` finds modules.
-    sys.path.insert(0, os.getcwd())
-    try:
-        found: Callable[[], Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise CannotTrace(f"{name!r} names no function of a module that can be imported: {error}") from None
-    return found
 
 
 def _make_inputs(text: str) -> list[Any]:
