@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -193,13 +194,15 @@ def test_ended_in_the_middle_and_run_again(capsys: pytest.CaptureFixture[str], r
         if assignment.job.graph.nodes[1].call.target == "torch.cos" and not go_on.is_set():
             started.set()
             raise_interrupt.start()
-            go_on.set()
+            # Else all may be done before the command hears of it.
+            await asyncio.to_thread(go_on.wait)
         return await compile_at_once(assignment, worker, on_phase)
 
     raise_interrupt = threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGINT))
     with operating(capsys, script=script) as operator:
         assert "run it again to go on" in operator.type("run", recording, "--parallel", "1", status=130)
         raise_interrupt.join()
+        go_on.set()
         assert started.is_set()
         report = operator.json("run", recording)
         assert report["totals"]["failed"] == 0
