@@ -101,12 +101,10 @@ async def _ratios(farm: KilledFarm, *, size: _Size) -> tuple[_Rates, _Rates]:
     with _bare_server(answer_bytes, size.blob_bytes) as bare:
         async with grpc.aio.insecure_channel(farm.address) as ours, grpc.aio.insecure_channel(bare) as theirs:
             for _ in range(size.rounds):
-                rates = [
-                    await _ask(*each, lookup, count=size.lookups) for each in ((ours, _LOOKUPS), (theirs, "/bare/Ask"))
-                ]
-                asked.append((rates[0], rates[1]))
-                rates = [await _read(*each, read, size=size) for each in ((ours, _READS), (theirs, "/bare/Read"))]
-                received.append((rates[0], rates[1]))
+                farm_rate = await _ask(ours, _LOOKUPS, lookup, count=size.lookups)
+                asked.append((farm_rate, await _ask(theirs, "/bare/Ask", lookup, count=size.lookups)))
+                farm_rate = await _read(ours, _READS, read, size=size)
+                received.append((farm_rate, await _read(theirs, "/bare/Read", read, size=size)))
     return _Rates(asked), _Rates(received)
 
 
