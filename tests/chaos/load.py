@@ -27,7 +27,6 @@ from .verdicts import Scale, Verdict
 _LOOKUPS, _READS = "/compilefarm.v1.CompileService/Lookup", "/compilefarm.v1.BlobService/Read"
 _CALLERS = 32
 _READERS = 4
-_KEYS = 50
 # What a gateway of 80 MB may have more after all those requests; a leak of 100 bytes a request would be that much.
 _MOST_GROWTH_BYTES = 10_000_000
 _LOOKUP_GOAL, _READ_GOAL = 0.5, 0.7
@@ -41,10 +40,11 @@ class _Size:
     blob_bytes: int
     requests: int
     streams: int
+    keys: int
 
 
-_SHORT = _Size(rounds=1, lookups=300, reads=4, blob_bytes=8 << 20, requests=5_000, streams=300)
-_LONG = _Size(rounds=5, lookups=4_000, reads=24, blob_bytes=64 << 20, requests=100_000, streams=1000)
+_SHORT = _Size(rounds=1, lookups=300, reads=4, blob_bytes=8 << 20, requests=5_000, streams=300, keys=5)
+_LONG = _Size(rounds=5, lookups=4_000, reads=24, blob_bytes=64 << 20, requests=100_000, streams=1000, keys=50)
 
 
 def run(scale: Scale) -> Verdict:
@@ -58,7 +58,7 @@ def run(scale: Scale) -> Verdict:
         before, after = asyncio.run(_memory(farm, requests=size.requests))
     with running(scale.folder / "crowded", child=(f"--gate={gate}",)) as farm:
         os.close(opened)
-        per_stream, waited = asyncio.run(_crowd(farm, gate, streams=size.streams))
+        per_stream, waited = asyncio.run(_crowd(farm, gate, size=size))
     problems = [] if waited == size.streams else [f"{waited} of {size.streams} streams ended well"]
     if not scale.short:
         problems += [f"lookups reach {asked.ratio:.2f} of a bare echo"] if asked.ratio < _LOOKUP_GOAL else []
@@ -67,7 +67,7 @@ def run(scale: Scale) -> Verdict:
     return Verdict(
         done=f"{size.rounds} rounds of {size.lookups} lookups by {_CALLERS} callers and {size.reads} reads of "
         f"{size.blob_bytes >> 20} MiB by {_READERS}, in turn with a bare server; {size.requests} requests of 4 kinds; "
-        f"{size.streams} streams that wait for {_KEYS} compiles",
+        f"{size.streams} streams that wait for {size.keys} compiles",
         seen=f"{asked.farm:.0f} lookups/s, {asked.ratio:.2f} of a bare echo ({asked.bare:.0f}/s); "
         f"{read.farm * size.blob_bytes / 1e6:.0f} MB/s, {read.ratio:.2f} of a bare stream "
         f"({read.bare * size.blob_bytes / 1e6:.0f} MB/s); memory {before / 1e6:.1f} MB after a tenth of the requests, "
@@ -101,12 +101,10 @@ async def _ratios(farm: KilledFarm, *, size: _Size) -> tuple[_Rates, _Rates]:
     with _bare_server(answer_bytes, size.blob_bytes) as bare:
         async with grpc.aio.insecure_channel(farm.address) as ours, grpc.aio.insecure_channel(bare) as theirs:
             for _ in range(size.rounds):
-                rates = [
-                    await _ask(*each, lookup, count=size.lookups) for each in ((ours, _LOOKUPS), (theirs, "/bare/Ask"))
-                ]
-                asked.append((rates[0], rates[1]))
-                rates = [await _read(*each, read, size=size) for each in ((ours, _READS), (theirs, "/bare/Read"))]
-                received.append((rates[0], rates[1]))
+                farm_rate = await _ask(ours, _LOOKUPS, lookup, count=size.lookups)
+                asked.append((farm_rate, await _ask(theirs, "/bare/Ask", lookup, count=size.lookups)))
+                farm_rate = await _read(ours, _READS, read, size=size)
+                received.append((farm_rate, await _read(theirs, "/bare/Read", read, size=size)))
     return _Rates(asked), _Rates(received)
 
 
@@ -186,16 +184,16 @@ async def _compile(calls: Calls) -> None:
     await calls.finish(job_of("large"))
 
 
-async def _crowd(farm: KilledFarm, gate: Path, *, streams: int) -> tuple[float, int]:
+async def _crowd(farm: KilledFarm, gate: Path, *, size: _Size) -> tuple[float, int]:
     """Bytes of the gateway for each stream that waits, and how many streams end well."""
-    names = [f"graph_{number % _KEYS}" for number in range(streams)]
+    names = [f"graph_{number % size.keys}" for number in range(size.streams)]
     async with calling(farm.address) as calls:
         await calls.status()
         before = farm.resident_bytes()
         watches = await asyncio.gather(*(calls.watch(job_of(name)) for name in names))
         status = await calls.status()
-        assert status.queued_jobs + status.running_jobs == _KEYS, "somebody does not wait"
-        per_stream = (farm.resident_bytes() - before) / streams
+        assert status.queued_jobs + status.running_jobs == size.keys, "somebody does not wait"
+        per_stream = (farm.resident_bytes() - before) / size.streams
         opened = os.open(gate, os.O_RDWR)
         ends = await asyncio.gather(*(watch.finish() for watch in watches))
         os.close(opened)

@@ -48,11 +48,11 @@ class _Pace:
 
 # Without black holes, since it takes half a minute to find out about one.
 _SHORT = _Pace(
-    seconds=13.0,
+    seconds=9.0,
     timeout_seconds=20.0,
     faults=_FAULTS,
-    seconds_between_gateways=6.0,
-    disk_full_from=8.0,
+    seconds_between_gateways=5.0,
+    disk_full_from=6.5,
     disk_full_seconds=2.0,
 )
 _LONG = _Pace(

@@ -23,7 +23,7 @@ _SEED = 20240501
 
 def run(scale: Scale) -> Verdict:
     """Damages files of the store, a few at a time, and has pods ask for everything after each time."""
-    rounds, graphs, files = (2, 10, 8) if scale.short else (25, 40, 24)
+    rounds, graphs, files = (2, 6, 6) if scale.short else (25, 40, 24)
     random = Random(_SEED)
     names = [f"graph_{number}" for number in range(graphs)]
     injected: Counter[str] = Counter()

@@ -96,6 +96,11 @@ class ChildProcess:
         return self._process.pid
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself, or was killed by somebody else."""
+        return self._process.returncode is not None
+
+    @property
     def log_tail(self) -> str:
         """The end of what the child printed."""
         return self._tail.decode(errors="replace").strip()

@@ -94,6 +94,13 @@ class SpareChild:
             await self._end(child)
 
     async def _take(self) -> ChildProcess:
+        while (child := await self._take_any()).has_ended:
+            # A task that is given to it would be blamed for its death.
+            log.warning("worker %s: its spare process has ended, and another one is started", self._owner)
+            await self._end(child)
+        return child
+
+    async def _take_any(self) -> ChildProcess:
         self.warm_up()
         await self._attempted.wait()
         if self._problem is not None:
@@ -106,10 +113,18 @@ class SpareChild:
         return child
 
     async def _ready_child(self) -> ChildProcess:
+        # Where others have been ready, one that is not was probably killed, as the kernel does when memory runs out.
+        may_try_at_once = self._environment is not None
         while True:
             try:
                 child = await self._start_child()
             except (ChildDied, OSError) as error:
+                if may_try_at_once:
+                    may_try_at_once = False
+                    log.warning(
+                        "worker %s: its process could not start, and another one is started: %s", self._owner, error
+                    )
+                    continue
                 self._problem = f"its process cannot start: {error}"
                 log.error("worker %s: %s", self._owner, self._problem)
                 self._attempted.set()
