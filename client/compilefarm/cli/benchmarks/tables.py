@@ -11,6 +11,7 @@ from rich.table import Table
 
 from compilefarm.cli.benchmarks.alternatives import ALTERNATIVES
 from compilefarm.cli.benchmarks.models import MODELS
+from compilefarm.cli.benchmarks.points import Point
 from compilefarm.cli.benchmarks.report import Measured, Report
 from compilefarm.cli.benchmarks.results import PHASES, Result, phase_words
 from compilefarm.cli.words import seconds_words, size_words
@@ -87,9 +88,41 @@ def _table(ways: Sequence[Measured], shown: Sequence[Column]) -> Table:
     return table
 
 
+def point_words(point: Point) -> str:
+    """A point in one line."""
+    return ", ".join(f"{_without_unit(name)} {_figure(name, figure)}" for name, figure in point.figures.items())
+
+
+def show_points(points: Sequence[Point], to: Console) -> None:
+    """Prints a table for each axis."""
+    for axis in dict.fromkeys(point.axis for point in points):
+        known = [point for point in points if point.axis == axis]
+        names = list(dict.fromkeys(name for point in known for name in point.figures))
+        table = Table(axis)
+        for name in names:
+            table.add_column(_without_unit(name), justify="right")
+        for point in known:
+            figures = (_figure(name, point.figures[name]) if name in point.figures else "" for name in names)
+            table.add_row(f"{point.size:,}", *figures)
+        to.print()
+        to.print(table)
+
+
 def stories(ways: Sequence[str]) -> dict[str, str]:
     """What each way is, in words."""
     return {way: ALTERNATIVES[way].story for way in ways if way in ALTERNATIVES}
+
+
+def _without_unit(name: str) -> str:
+    return name.removesuffix(" seconds").removesuffix(" bytes")
+
+
+def _figure(name: str, figure: float) -> str:
+    if name.endswith("bytes"):
+        return size_words(figure)
+    if name.endswith("seconds"):
+        return seconds_words(figure)
+    return f"{figure:.3g}"
 
 
 def _median(way: Measured, figure: Callable[[Result], float]) -> float:
