@@ -28,6 +28,8 @@ class RunProcess(Protocol):
 
 # Told how each process went: the name of its way, and what it measured.
 OnResult = Callable[[str, Result], None]
+# Told what is known, whenever that is more.
+OnProgress = Callable[[list[Measured]], object]
 
 
 def compare(
@@ -37,6 +39,7 @@ def compare(
     rounds: int,
     folder: Path,
     on_result: OnResult,
+    on_progress: OnProgress = lambda _: None,
     run: RunProcess = run_process,
 ) -> list[Measured]:
     """Measures ways.
@@ -47,6 +50,7 @@ def compare(
         rounds: how often.
         folder: for all that is made; what the processes say is in its file "log".
         on_result: told after each process.
+        on_progress: told what is known after each way.
         run: starts the processes.
     """
     measured = {name: Measured(model=subject.model, way=name) for name in ways}
@@ -60,6 +64,7 @@ def compare(
                 way = measured[name]
                 if not way.reason:
                     _add(way, around.measure(name))
+                    on_progress(list(measured.values()))
     return list(measured.values())
 
 

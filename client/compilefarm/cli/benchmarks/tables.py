@@ -93,17 +93,26 @@ def point_words(point: Point) -> str:
     return ", ".join(f"{_without_unit(name)} {_figure(name, figure)}" for name, figure in point.figures.items())
 
 
+def point_columns(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
+    """The headings of the figures of an axis, and a row for each point: its size, and its figures."""
+    names = list(dict.fromkeys(name for point in points for name in point.figures))
+    rows = [
+        [f"{point.size:,}", *(_figure(name, point.figures[name]) if name in point.figures else "" for name in names)]
+        for point in points
+    ]
+    return [_without_unit(name) for name in names], rows
+
+
 def show_points(points: Sequence[Point], to: Console) -> None:
     """Prints a table for each axis."""
     for axis in dict.fromkeys(point.axis for point in points):
         known = [point for point in points if point.axis == axis]
-        names = list(dict.fromkeys(name for point in known for name in point.figures))
+        headings, rows = point_columns(known)
         table = Table(axis)
-        for name in names:
-            table.add_column(_without_unit(name), justify="right")
-        for point in known:
-            figures = (_figure(name, point.figures[name]) if name in point.figures else "" for name in names)
-            table.add_row(f"{point.size:,}", *figures)
+        for heading in headings:
+            table.add_column(heading, justify="right")
+        for row in rows:
+            table.add_row(*row)
         to.print()
         to.print(table)
 
