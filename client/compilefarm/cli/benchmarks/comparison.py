@@ -54,16 +54,16 @@ def compare(
         run: starts the processes.
     """
     measured = {name: Measured(model=subject.model, way=name) for name in ways}
-    with _Round(subject, folder=folder, on_result=on_result, run=run) as around:
+    with _Runs(subject, folder=folder, on_result=on_result, run=run) as runs:
         # Nobody is to pay for reading torch from the disk.
-        first = around.run("warm-up", ALTERNATIVES["eager"])
+        first = runs.run("warm-up", ALTERNATIVES["eager"])
         if first.error:
             return [Measured(model=subject.model, way=name, reason=first.error) for name in ways]
         for _ in range(rounds):
             for name in (name for name in ALTERNATIVES if name in ways):
                 way = measured[name]
                 if not way.reason:
-                    _add(way, around.measure(name))
+                    _add(way, runs.measure(name))
                     on_progress(list(measured.values()))
     return list(measured.values())
 
@@ -75,7 +75,7 @@ def _add(way: Measured, result: Result) -> None:
         way.results.append(result)
 
 
-class _Round:
+class _Runs:
     """Runs alternatives, and before them what makes what they load, once."""
 
     def __init__(self, subject: Subject, *, folder: Path, on_result: OnResult, run: RunProcess) -> None:
@@ -90,7 +90,7 @@ class _Round:
         self._farm = ""
         self._redis = ""
 
-    def __enter__(self) -> _Round:
+    def __enter__(self) -> _Runs:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,11 +13,18 @@ from compilefarm.cli.benchmarks.alternatives import ALTERNATIVES
 from compilefarm.cli.benchmarks.models import MODELS
 from compilefarm.cli.benchmarks.points import Point
 from compilefarm.cli.benchmarks.report import Measured, Report
-from compilefarm.cli.benchmarks.results import PHASES, Result, phase_words
+from compilefarm.cli.benchmarks.results import PHASES, Result, phase_meaning, phase_words
 from compilefarm.cli.words import seconds_words, size_words
 
 # Heading, and cell of a way and its typical round.
 Column = tuple[str, Callable[[Measured, Result], str]]
+
+NOTE = (
+    "Seconds from a model to its first result, in fresh processes: the median of the rounds with its phases, the "
+    "shortest and the longest. Not counted: importing torch, making the model, starting CUDA. moved: sent, fetched, or "
+    "read as a file. left: in the process's folder for caches. programs: started by the process; compilers: of C++ "
+    "among them. measured: variants of kernels on a GPU. a later call: a median. of: largest value in eager."
+)
 
 
 def show_report(report: Report, to: Console) -> None:
@@ -32,17 +39,19 @@ def show_report(report: Report, to: Console) -> None:
         for way in ways:
             if way.reason:
                 to.print(f"{way.way}: none, or not all rounds: {way.reason}", markup=False)
-    to.print(
-        "\nSeconds from a model to its first result, the median of the rounds and its phases, with the shortest and "
-        "longest; each in a fresh process. Not counted: importing torch, making the model, starting CUDA. moved: sent, "
-        "fetched, or read as a file. left: in the process's folder for caches. programs: started by the process; "
-        "compilers: of C++ among them. measured: variants of kernels on a GPU. of: largest value in eager."
-    )
+    to.print(f"\n{NOTE}", markup=False)
+    for phase in phases_of(report.measured):
+        to.print(f"{phase_words(phase)}: {phase_meaning(phase)}.", markup=False)
+
+
+def phases_of(ways: Sequence[Measured]) -> list[str]:
+    """The phases that any way has, in order."""
+    seen = {phase for way in ways for result in way.results for phase in result.seconds}
+    return [phase for phase in PHASES if phase in seen]
 
 
 def timing_columns(ways: Sequence[Measured]) -> list[Column]:
     """Seconds to the first result, and the phases that any way has."""
-    present = [phase for phase in PHASES if any(phase in result.seconds for way in ways for result in way.results)]
 
     def phase_column(phase: str) -> Column:
         return phase_words(phase), lambda _, result: _seconds(result.seconds.get(phase))
@@ -51,7 +60,7 @@ def timing_columns(ways: Sequence[Measured]) -> list[Column]:
         ("seconds", lambda _, result: f"{result.total_seconds:.2f}"),
         ("from", lambda way, _: f"{way.spread()[0]:.2f}"),
         ("to", lambda way, _: f"{way.spread()[1]:.2f}"),
-        *map(phase_column, present),
+        *map(phase_column, phases_of(ways)),
     ]
 
 
