@@ -173,21 +173,22 @@ def _convolutional(_: str) -> Case:
     return Case(function=_Field(model, "pooler_output"), calls=[{"pixel_values": torch.randn(1, 3, 224, 224)}])
 
 
-def _perceptron() -> Any:
+def perceptron() -> Any:
+    """Two linear layers with GELU and a norm."""
     return nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.LayerNorm(1024), nn.Linear(1024, 256))
 
 
 def _mlp(_: str) -> Case:
-    return Case(function=_perceptron().eval(), calls=[(torch.randn(64, 256),)])
+    return Case(function=perceptron().eval(), calls=[(torch.randn(64, 256),)])
 
 
 def _dynamic(_: str) -> Case:
     calls = [(torch.randn(batch, 256),) for batch in (64, 48, 7)]
-    return Case(function=_perceptron().eval(), calls=calls, dynamic=True)
+    return Case(function=perceptron().eval(), calls=calls, dynamic=True)
 
 
 def _training(_: str) -> Case:
-    return Case(function=_Step(_perceptron()), calls=[(torch.randn(64, 256), torch.randn(64, 256))], training=True)
+    return Case(function=_Step(perceptron()), calls=[(torch.randn(64, 256), torch.randn(64, 256))], training=True)
 
 
 def _llama_of(layers: int) -> Callable[[str], Case]:

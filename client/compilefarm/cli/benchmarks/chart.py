@@ -8,6 +8,7 @@ from xml.sax.saxutils import escape
 from compilefarm.cli.benchmarks.models import MODELS
 from compilefarm.cli.benchmarks.report import Measured, Report
 from compilefarm.cli.benchmarks.results import PHASES, phase_words
+from compilefarm.cli.benchmarks.tables import phases_of
 from compilefarm.cli.words import seconds_words
 
 _WIDTH = 1080
@@ -61,7 +62,7 @@ def _head(report: Report) -> Iterator[str]:
     line = ", ".join(filter(None, (*facts, *versions)))
     yield _text(_MARGIN, 60, f"{line}; median of {report.rounds}, whiskers: all rounds", size=13, colour=_GREY)
     x = float(_MARGIN)
-    for phase in _present(report.measured):
+    for phase in phases_of(report.measured):
         words = phase_words(phase)
         yield f"<rect x='{x:.1f}' y='76' width='14' height='14' rx='2' fill='{_COLOURS[phase]}'/>"
         yield _text(x + 20, 88, words, size=13)
@@ -105,11 +106,6 @@ def _bar(way: Measured, *, left: float, top: float, scale: float) -> Iterator[st
             f"stroke='{_DARK}' stroke-width='1.2' fill='none'/>"
         )
     yield _text(max(x, high) + 8, top + 15, seconds_words(typical.total_seconds), size=14, weight=weight)
-
-
-def _present(measured: Sequence[Measured]) -> list[str]:
-    seen = {phase for way in measured for result in way.results for phase in result.seconds}
-    return [phase for phase in PHASES if phase in seen]
 
 
 def _ticks(longest: float) -> list[float]:

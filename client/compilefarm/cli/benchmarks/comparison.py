@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from compilefarm.cli.benchmarks.alternatives import ALTERNATIVES, MAKERS, Alternative
 from compilefarm.cli.benchmarks.farms import FarmNotReady, serving, wait_until_quiet
@@ -15,11 +16,32 @@ from compilefarm.cli.benchmarks.results import Result
 from compilefarm.cli.benchmarks.runner import Subject, run_process
 from compilefarm.client.config import ADDRESS
 
+
+class RunProcess(Protocol):
+    """Goes a way in a process; run_process does."""
+
+    def __call__(
+        self, way: str, subject: Subject, *, caches: Path, bundle: Path, surroundings: Mapping[str, str], log: Path
+    ) -> Result:
+        """See run_process."""
+
+
 # Told how each process went: the name of its way, and what it measured.
 OnResult = Callable[[str, Result], None]
+# Told what is known, whenever that is more.
+OnProgress = Callable[[list[Measured]], object]
 
 
-def compare(subject: Subject, *, ways: Sequence[str], rounds: int, folder: Path, on_result: OnResult) -> list[Measured]:
+def compare(
+    subject: Subject,
+    *,
+    ways: Sequence[str],
+    rounds: int,
+    folder: Path,
+    on_result: OnResult,
+    on_progress: OnProgress = lambda _: None,
+    run: RunProcess = run_process,
+) -> list[Measured]:
     """Measures ways.
 
     Args:
@@ -28,18 +50,21 @@ def compare(subject: Subject, *, ways: Sequence[str], rounds: int, folder: Path,
         rounds: how often.
         folder: for all that is made; what the processes say is in its file "log".
         on_result: told after each process.
+        on_progress: told what is known after each way.
+        run: starts the processes.
     """
     measured = {name: Measured(model=subject.model, way=name) for name in ways}
-    with _Round(subject, folder=folder, on_result=on_result) as around:
+    with _Runs(subject, folder=folder, on_result=on_result, run=run) as runs:
         # Nobody is to pay for reading torch from the disk.
-        first = around.run("warm-up", ALTERNATIVES["eager"])
+        first = runs.run("warm-up", ALTERNATIVES["eager"])
         if first.error:
             return [Measured(model=subject.model, way=name, reason=first.error) for name in ways]
         for _ in range(rounds):
             for name in (name for name in ALTERNATIVES if name in ways):
                 way = measured[name]
                 if not way.reason:
-                    _add(way, around.measure(name))
+                    _add(way, runs.measure(name))
+                    on_progress(list(measured.values()))
     return list(measured.values())
 
 
@@ -50,13 +75,14 @@ def _add(way: Measured, result: Result) -> None:
         way.results.append(result)
 
 
-class _Round:
+class _Runs:
     """Runs alternatives, and before them what makes what they load, once."""
 
-    def __init__(self, subject: Subject, *, folder: Path, on_result: OnResult) -> None:
+    def __init__(self, subject: Subject, *, folder: Path, on_result: OnResult, run: RunProcess) -> None:
         self._subject = subject
         self._folder = folder
         self._on_result = on_result
+        self._run_process = run
         self._made: dict[str, Result] = {}
         self._number = 0
         self._programs = contextlib.ExitStack()
@@ -64,7 +90,7 @@ class _Round:
         self._farm = ""
         self._redis = ""
 
-    def __enter__(self) -> _Round:
+    def __enter__(self) -> _Runs:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,7 +120,7 @@ class _Round:
         except FarmNotReady as error:
             return Result(error=str(error))
         with self._caches(name, alternative) as caches:
-            result = run_process(
+            result = self._run_process(
                 alternative.process,
                 self._subject,
                 caches=caches,

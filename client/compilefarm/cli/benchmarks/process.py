@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import resource
 import statistics
 import sys
 import time
@@ -60,7 +59,7 @@ def measure(arguments: argparse.Namespace) -> Result:
     _describe_work(result, programs)
     outputs = [first, *(case.results(function, given) for given in case.calls[1:])]
     result.call_seconds = _warm_seconds(case, function)
-    result.peak_memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    result.peak_memory_bytes = _peak_memory_bytes()
     _compare(result, case, outputs)
     way.keep(means)
     return result
@@ -117,6 +116,12 @@ def _warm_seconds(case: Case, function: Callable[..., Any]) -> float:
         case.results(function, case.calls[0])
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds)
+
+
+def _peak_memory_bytes() -> int:
+    """Of this program alone; getrusage would count what the process was before it became this program."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 def _compare(result: Result, case: Case, outputs: list[list[Any]]) -> None:

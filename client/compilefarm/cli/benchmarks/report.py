@@ -6,6 +6,8 @@ import importlib.metadata
 import json
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -114,10 +116,15 @@ def describe_machine(device: str) -> dict[str, str]:
         "compilefarm": _version("compilefarm"),
     }
     if device == "cuda":
-        import torch
-
-        facts["gpu"] = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+        facts["gpu"] = _gpu()
     return facts
+
+
+def _gpu() -> str:
+    # In a process of its own: this one is not to hold a part of the GPU.
+    program = "import torch; print(f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    return ended.stdout.strip() or "none that torch can use"
 
 
 def _version(name: str) -> str:

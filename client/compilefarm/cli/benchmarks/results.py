@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# In the order in which they are shown. What they mean says PHASE_MEANINGS.
+# In the order in which they are shown.
 PHASES = ("dynamo", "encode", "wait", "fetch", "compile", "load", "local", "first_call")
-PHASE_WORDS: Mapping[str, str] = {"wait": "wait for the farm", "first_call": "first call"}
-# What `wait` and the like are in the table of the demo, and in charts.
-PHASE_MEANINGS: Mapping[str, str] = {
+_WORDS: Mapping[str, str] = {"wait": "wait for the farm", "first_call": "first call"}
+_MEANINGS: Mapping[str, str] = {
     "dynamo": "tracing, guards, and importing what torch.compile needs; all that is in no other phase",
     "encode": "saying the graph as a request",
     "wait": "connecting to the farm and its answer",
@@ -23,7 +22,12 @@ PHASE_MEANINGS: Mapping[str, str] = {
 
 def phase_words(phase: str) -> str:
     """What a phase is called for people."""
-    return PHASE_WORDS.get(phase, phase)
+    return _WORDS.get(phase, phase)
+
+
+def phase_meaning(phase: str) -> str:
+    """What is counted as this phase."""
+    return _MEANINGS[phase]
 
 
 @dataclass(kw_only=True)

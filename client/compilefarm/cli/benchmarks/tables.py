@@ -11,12 +11,20 @@ from rich.table import Table
 
 from compilefarm.cli.benchmarks.alternatives import ALTERNATIVES
 from compilefarm.cli.benchmarks.models import MODELS
+from compilefarm.cli.benchmarks.points import Point
 from compilefarm.cli.benchmarks.report import Measured, Report
-from compilefarm.cli.benchmarks.results import PHASES, Result, phase_words
+from compilefarm.cli.benchmarks.results import PHASES, Result, phase_meaning, phase_words
 from compilefarm.cli.words import seconds_words, size_words
 
 # Heading, and cell of a way and its typical round.
 Column = tuple[str, Callable[[Measured, Result], str]]
+
+NOTE = (
+    "Seconds from a model to its first result, in fresh processes: the median of the rounds with its phases, the "
+    "shortest and the longest. Not counted: importing torch, making the model, starting CUDA. moved: sent, fetched, or "
+    "read as a file. left: in the process's folder for caches. programs: started by the process; compilers: of C++ "
+    "among them. measured: variants of kernels on a GPU. a later call: a median. of: largest value in eager."
+)
 
 
 def show_report(report: Report, to: Console) -> None:
@@ -31,17 +39,19 @@ def show_report(report: Report, to: Console) -> None:
         for way in ways:
             if way.reason:
                 to.print(f"{way.way}: none, or not all rounds: {way.reason}", markup=False)
-    to.print(
-        "\nSeconds from a model to its first result, the median of the rounds and its phases, with the shortest and "
-        "longest; each in a fresh process. Not counted: importing torch, making the model, starting CUDA. moved: sent, "
-        "fetched, or read as a file. left: in the process's folder for caches. programs: started by the process; "
-        "compilers: of C++ among them. measured: variants of kernels on a GPU. of: largest value in eager."
-    )
+    to.print(f"\n{NOTE}", markup=False)
+    for phase in phases_of(report.measured):
+        to.print(f"{phase_words(phase)}: {phase_meaning(phase)}.", markup=False)
+
+
+def phases_of(ways: Sequence[Measured]) -> list[str]:
+    """The phases that any way has, in order."""
+    seen = {phase for way in ways for result in way.results for phase in result.seconds}
+    return [phase for phase in PHASES if phase in seen]
 
 
 def timing_columns(ways: Sequence[Measured]) -> list[Column]:
     """Seconds to the first result, and the phases that any way has."""
-    present = [phase for phase in PHASES if any(phase in result.seconds for way in ways for result in way.results)]
 
     def phase_column(phase: str) -> Column:
         return phase_words(phase), lambda _, result: _seconds(result.seconds.get(phase))
@@ -50,7 +60,7 @@ def timing_columns(ways: Sequence[Measured]) -> list[Column]:
         ("seconds", lambda _, result: f"{result.total_seconds:.2f}"),
         ("from", lambda way, _: f"{way.spread()[0]:.2f}"),
         ("to", lambda way, _: f"{way.spread()[1]:.2f}"),
-        *map(phase_column, present),
+        *map(phase_column, phases_of(ways)),
     ]
 
 
@@ -87,9 +97,50 @@ def _table(ways: Sequence[Measured], shown: Sequence[Column]) -> Table:
     return table
 
 
+def point_words(point: Point) -> str:
+    """A point in one line."""
+    return ", ".join(f"{_without_unit(name)} {_figure(name, figure)}" for name, figure in point.figures.items())
+
+
+def point_columns(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
+    """The headings of the figures of an axis, and a row for each point: its size, and its figures."""
+    names = list(dict.fromkeys(name for point in points for name in point.figures))
+    rows = [
+        [f"{point.size:,}", *(_figure(name, point.figures[name]) if name in point.figures else "" for name in names)]
+        for point in points
+    ]
+    return [_without_unit(name) for name in names], rows
+
+
+def show_points(points: Sequence[Point], to: Console) -> None:
+    """Prints a table for each axis."""
+    for axis in dict.fromkeys(point.axis for point in points):
+        known = [point for point in points if point.axis == axis]
+        headings, rows = point_columns(known)
+        table = Table(axis)
+        for heading in headings:
+            table.add_column(heading, justify="right")
+        for row in rows:
+            table.add_row(*row)
+        to.print()
+        to.print(table)
+
+
 def stories(ways: Sequence[str]) -> dict[str, str]:
     """What each way is, in words."""
     return {way: ALTERNATIVES[way].story for way in ways if way in ALTERNATIVES}
+
+
+def _without_unit(name: str) -> str:
+    return name.removesuffix(" seconds").removesuffix(" bytes")
+
+
+def _figure(name: str, figure: float) -> str:
+    if name.endswith("bytes"):
+        return size_words(figure)
+    if name.endswith("seconds"):
+        return seconds_words(figure)
+    return f"{figure:.3g}"
 
 
 def _median(way: Measured, figure: Callable[[Result], float]) -> float:
