@@ -59,14 +59,16 @@ def _head(report: Report) -> Iterator[str]:
     machine = report.machine
     facts = [machine.get("gpu", ""), machine.get("processor", ""), f"{machine.get('cores')} cores"]
     versions = [f"torch {machine.get('torch')}", f"mode {report.mode or 'default'}", machine.get("date", "")]
+    # Fewer than were asked for, if the benchmark was ended early.
+    rounds = max((len(way.results) for way in report.measured), default=0)
     line = ", ".join(filter(None, (*facts, *versions)))
-    yield _text(_MARGIN, 60, f"{line}; median of {report.rounds}, whiskers: all rounds", size=13, colour=_GREY)
+    yield _text(_MARGIN, 60, f"{line}; median of {rounds}, whiskers: all rounds", size=13, colour=_GREY)
     x = float(_MARGIN)
     for phase in phases_of(report.measured):
         words = phase_words(phase)
         yield f"<rect x='{x:.1f}' y='76' width='14' height='14' rx='2' fill='{_COLOURS[phase]}'/>"
         yield _text(x + 20, 88, words, size=13)
-        x += 20 + 7.5 * len(words) + 22
+        x += 20 + 6.6 * len(words) + 24
 
 
 def _panel(model: str, ways: Sequence[Measured], *, top: float) -> Iterator[str]:

@@ -14,7 +14,7 @@ _MEANINGS: Mapping[str, str] = {
     "wait": "connecting to the farm and its answer",
     "fetch": "the bytes of the artifact",
     "compile": "AOTAutograd and Inductor, or finding what they made in a cache",
-    "load": "making programs, or filled caches, of bytes",
+    "load": "making programs, or filled caches, of bytes; of caching_precompile, with the imports of torch.compile",
     "local": "compiling here what the farm did not serve",
     "first_call": "running it, with what Inductor and Triton leave to the first call",
 }
