@@ -187,6 +187,16 @@ def test_a_full_queue_means_waiting(capsys: pytest.CaptureFixture[str], tmp_path
         assert operator.json("run", recording, "--parallel", "8")["totals"]["compiled"] == 12
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C counts, as in a terminal; a shell has what it runs in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_ended_in_the_middle_and_run_again(capsys: pytest.CaptureFixture[str], recording: Path) -> None:
     started, go_on = threading.Event(), threading.Event()
 
@@ -199,7 +209,7 @@ def test_ended_in_the_middle_and_run_again(capsys: pytest.CaptureFixture[str], r
         return await compile_at_once(assignment, worker, on_phase)
 
     raise_interrupt = threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGINT))
-    with operating(capsys, script=script) as operator:
+    with interruptible(), operating(capsys, script=script) as operator:
         assert "run it again to go on" in operator.type("run", recording, "--parallel", "1", status=130)
         raise_interrupt.join()
         go_on.set()
