@@ -34,8 +34,8 @@ class Seen:
         workload: its name.
         outcomes: of its graphs.
         messages: why graphs did not come from the farm.
-        difference: largest absolute difference from eager.
-        magnitude: largest value of eager.
+        difference: absolute difference from eager, of the tensor in which it is the largest share of the magnitude.
+        magnitude: largest value of eager in that tensor.
         total_seconds: to the first results.
         seconds: of it with the farm, by phase.
         bytes_fetched: from the farm.
@@ -145,11 +145,13 @@ def _results(
 
 
 def _compare(given: list[torch.Tensor], expected: list[torch.Tensor]) -> dict[str, float]:
-    pairs = [(ours.double(), theirs.double()) for ours, theirs in zip(given, expected, strict=True)]
-    return {
-        "difference": max((ours - theirs).abs().max().item() for ours, theirs in pairs),
-        "magnitude": max(theirs.abs().max().item() for _, theirs in pairs),
-    }
+    """Difference and magnitude of the tensor that is off by the largest share of its magnitude."""
+    pairs = [
+        ((ours.double() - theirs.double()).abs().max().item(), theirs.double().abs().max().item())
+        for ours, theirs in zip(given, expected, strict=True)
+    ]
+    difference, magnitude = max(pairs, key=lambda pair: pair[0] / max(pair[1], 1e-12))
+    return {"difference": difference, "magnitude": magnitude}
 
 
 if __name__ == "__main__":
