@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -109,3 +113,26 @@ def test_kernels_of_triton_are_kept_as_inductor_keeps_them() -> None:
     assert callable(importlib.import_module("torch._inductor.runtime.runtime_utils").triton_cache_dir)
     compiled = importlib.import_module("triton.compiler").CompiledKernel
     assert all(name in inspect.getsource(compiled) for name in ("metadata_group", "self._run", "self.asm"))
+
+
+_ASSEMBLERS = """
+import importlib, os
+from compilefarm.artifact.inductor import kernel_compiles
+kernel_compiles.use_their_assembler()
+here = os.environ.pop("TRITON_PTXAS_PATH", "")
+compiling = importlib.import_module("torch._inductor.async_compile")
+kernel_compiles.start()
+there = compiling.AsyncCompile.process_pool().submit(os.getenv, "TRITON_PTXAS_PATH", "").result(timeout=120)
+compiling.shutdown_compile_workers()
+print([here, there])
+"""
+
+
+@pytest.mark.compiles
+def test_kernels_are_assembled_alike_here_and_where_they_are_compiled() -> None:
+    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_PTXAS_PATH"}
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _ASSEMBLERS], env=surroundings, capture_output=True, text=True, check=True
+    )
+    here, there = ast.literal_eval(said.stdout.splitlines()[-1])
+    assert here == there, "kernel_compiles.use_their_assembler sets what torch/_inductor/compile_worker sets"

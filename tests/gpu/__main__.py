@@ -28,6 +28,9 @@ from .workloads import WORKLOADS
 _ROOT = Path(__file__).parent.parent.parent
 # As a share of the largest value: bfloat16 throughout, and TF32 or half precision in places.
 _TOLERANCE = 5e-2
+_COLUMNS = (
+    "pod", "workload", "graphs", "seconds", "off eager", "of", "programs", "compiled", "measured", "MB", "right",
+)  # fmt: skip
 
 
 def main() -> int:
@@ -70,18 +73,29 @@ def _rows(farm: ServedFarm, folder: Path, names: list[str]) -> list[dict[str, An
 def _run_pod(
     pod: str, device: str, expected: Path, names: list[str], environment: dict[str, str]
 ) -> list[dict[str, Any]]:
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.gpu.pod", device, str(expected), *names],
-        env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))},
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
-    rows = [{"pod": pod, **line} for line in lines]
+    """What a pod says of its workloads, which is printed as it comes."""
+    rows: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.gpu.pod", device, str(expected), *names],
+            env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))},
+            cwd=_ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                rows.append({"pod": pod, **json.loads(line)})
+                print(f"{pod}: {rows[-1]['workload']} {rows[-1]['total_seconds']:.2f} s", flush=True)
+        process.wait()
+        errors.seek(0)
+        said = errors.read()[-2000:]
     missing = [name for name in names if name not in {row["workload"] for row in rows}]
-    return rows + [{"pod": pod, "workload": name, "lost": ended.stderr[-2000:]} for name in missing]
+    return rows + [{"pod": pod, "workload": name, "lost": said} for name in missing]
 
 
 def _problem(row: dict[str, Any]) -> str:
@@ -106,7 +120,7 @@ def _problem(row: dict[str, Any]) -> str:
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(title=f"torch {torch.__version__}, {torch.cuda.device_count()} x {torch.cuda.get_device_name()}")
-    for name in ("pod", "workload", "graphs", "off eager", "of", "programs", "compiled", "measured", "MB", "right"):
+    for name in _COLUMNS:
         table.add_column(name, justify="left" if name in ("pod", "workload", "graphs", "right") else "right")
     for row in rows:
         table.add_row(*_cells(row))
@@ -116,11 +130,12 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     right = "[red]no[/]" if _problem(row) else "yes"
     if "lost" in row:
-        return row["pod"], row["workload"], *[""] * 7, right
+        return row["pod"], row["workload"], *[""] * (len(_COLUMNS) - 3), right
     return (
         row["pod"],
         row["workload"],
         escape(" ".join(row["outcomes"])),
+        f"{row['total_seconds']:.2f}",
         f"{row['difference']:.1e}",
         f"{row['magnitude']:.1e}",
         str(len(row["started"])),

@@ -51,6 +51,15 @@ def test_equal_seeds_give_equal_elements() -> None:
     assert not torch.equal(first[0], first[1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+def test_no_rows_of_a_large_tensor_are_alike(dtype: torch.dtype) -> None:
+    job = capture(lambda x: x.unsqueeze(0), torch.ones(512, 1024).to(dtype)).encode().job
+    (made,) = random_inputs(job, seed=0)
+    assert made.float().unique(dim=0).shape[0] == 512
+    assert made.float().unique(dim=1).shape[1] == 1024
+    assert made.float().std() == pytest.approx(1024**-0.5, rel=0.1)
+
+
 def test_indices_stay_valid_and_masks_leave_something() -> None:
     def looked_up(table: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> Any:
         found = torch.nn.functional.embedding(index, table)

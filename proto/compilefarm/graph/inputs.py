@@ -11,6 +11,10 @@ from compilefarm.graph.decode import decode_input
 from compilefarm.graph.symbols import Symbols
 from compilefarm.v1.job_pb2 import Job
 
+# So many numbers are drawn for a tensor; a larger one repeats them. To draw a model's weights anew for every run took
+# most of a check. It is a prime, so that what repeats falls together with no row and no block of a kernel.
+DRAWN = 65_537
+
 
 def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor | int]:
     """Real tensors for the inputs of a job, in shape, strides, storage offset, dtype, device and requires_grad.
@@ -54,19 +58,23 @@ def _fill(tensor: torch.Tensor, *, generator: torch.Generator) -> None:
     with torch.inference_mode(False), torch.no_grad():
         # What expand() repeats is written once.
         once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
-        once.copy_(_elements(once, generator=generator))
+        if once.dtype == torch.bool:
+            once.fill_(True)
+        elif once.is_floating_point() or once.is_complex():
+            drawn = _draw(once, generator=generator).to(once.device)
+            times = -(-once.numel() // max(drawn.numel(), 1))
+            once.copy_(drawn.repeat(times)[: once.numel()].view(once.shape))
+        else:
+            once.zero_()
 
 
-def _elements(tensor: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
-    shape, dtype = tensor.shape, tensor.dtype
-    if dtype == torch.bool:
-        return torch.ones(shape, dtype=dtype)
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return torch.zeros(shape, dtype=dtype)
+def _draw(tensor: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
+    """Elements for a tensor, as many as are drawn; on the CPU, so that every device gets the same."""
+    count = min(tensor.numel(), DRAWN)
     # Narrow types have no random numbers of their own; they are rounded from these.
-    source = torch.complex64 if dtype.is_complex else torch.float32
+    source = torch.complex64 if tensor.is_complex() else torch.float32
     if tensor.dim() < 2:
-        elements = torch.rand(shape, generator=generator, dtype=source) + 0.5
+        elements = torch.rand(count, generator=generator, dtype=source) + 0.5
     else:
-        elements = torch.randn(shape, generator=generator, dtype=source) / max(shape[-1], 1) ** 0.5
-    return elements.to(dtype)
+        elements = torch.randn(count, generator=generator, dtype=source) / max(tensor.shape[-1], 1) ** 0.5
+    return elements.to(tensor.dtype)

@@ -16,7 +16,10 @@ import sys
 import traceback
 from typing import BinaryIO
 
+import torch
+
 from compilefarm.artifact.environment import describe_environment
+from compilefarm.artifact.inductor import kernel_compiles
 from compilefarm.artifact.inductor.build_trials import run_build_trials
 from compilefarm.artifact.inductor.programs import preload_compiler, preload_loader
 from compilefarm.core.errors import InvalidRequest
@@ -54,6 +57,11 @@ def main() -> int:
     arguments = parser.parse_args()
     _die_with_parent()
     answers = _take_standard_output()
+    compiles_kernels = arguments.cuda_device is not None and not arguments.verifier
+    if compiles_kernels:
+        kernel_compiles.use_their_assembler()
+    if arguments.cuda_device is not None:
+        _start_cuda(torch.device("cuda", arguments.cuda_device))
     preload_loader() if arguments.verifier else preload_compiler()
     admitted = Admitted(operators=import_operators(arguments.modules), triton_kernels=arguments.allow_triton_kernels)
     needs = EnvironmentNeeds(
@@ -69,6 +77,8 @@ def main() -> int:
     )
     _say(answers, ChildMessage(ready=ready))
     limits.impose(arguments)
+    if compiles_kernels:
+        kernel_compiles.start()
     task = read_frame(sys.stdin.buffer, ChildTask)
     if task is not None:
         _do(task, answers, admitted=admitted)
@@ -80,6 +90,15 @@ def _die_with_parent() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+
+
+def _start_cuda(device: torch.device) -> None:
+    """Makes the context of a GPU, and of its library for matrix products: a second that no job has to wait for.
+
+    It holds about half a gigabyte of the GPU's memory from then on.
+    """
+    x = torch.ones(8, 8, device=device)
+    torch.cuda.synchronize((x @ x).device)
 
 
 def _take_standard_output() -> BinaryIO:
