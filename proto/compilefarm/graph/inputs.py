@@ -11,9 +11,29 @@ from compilefarm.graph.decode import decode_input
 from compilefarm.graph.symbols import Symbols
 from compilefarm.v1.job_pb2 import Job
 
-# So many numbers are drawn for a tensor; a larger one repeats them. To draw a model's weights anew for every run took
-# most of a check. It is a prime, so that what repeats falls together with no row and no block of a kernel.
+# So many numbers are drawn, and repeated: to draw a model's weights anew for every run took most of a check. It is a
+# prime, so that what repeats falls together with no row of a tensor and no block of a kernel.
 DRAWN = 65_537
+# By so many each tensor begins later than the one before, so that no two are alike.
+_FURTHER = 7_919
+
+
+class Noise:
+    """Numbers for all inputs of a job. Equal seeds give equal ones, on every device."""
+
+    def __init__(self, *, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._uniform = torch.rand(DRAWN, generator=generator) + 0.5
+        self._normal = torch.randn(DRAWN, generator=generator)
+
+    def elements(self, tensor: torch.Tensor, *, number: int) -> torch.Tensor:
+        """For the input of a number: one-dimensional, of its dtype, DRAWN of them."""
+        drawn = self._uniform if tensor.dim() < 2 else self._normal / max(tensor.shape[-1], 1) ** 0.5
+        elements = drawn.roll(-number * _FURTHER)
+        if tensor.is_complex():
+            elements = torch.complex(elements, elements.flip(0))
+        # Narrow types have no random numbers of their own; they are rounded from these.
+        return elements.to(tensor.dtype)
 
 
 def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor | int]:
@@ -33,13 +53,13 @@ def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor | int]:
     Raises:
         InvalidRequest: an input is malformed.
     """
-    generator = torch.Generator().manual_seed(seed)
+    noise = Noise(seed=seed)
     check_symbols(job)
     symbols = Symbols(hints=tuple(job.hints), values=tuple(job.hints))
     inputs = [decode_input(given, number=number, symbols=symbols) for number, given in enumerate(job.inputs)]
-    for given in inputs:
+    for number, given in enumerate(inputs):
         if isinstance(given, torch.Tensor):
-            _fill(given, generator=generator)
+            _fill(given, noise=noise, number=number)
     return inputs
 
 
@@ -51,30 +71,36 @@ def restore_integers(inputs: Sequence[torch.Tensor | int]) -> None:
     """
     for given in inputs:
         if isinstance(given, torch.Tensor) and not (given.is_floating_point() or given.is_complex()):
-            _fill(given, generator=torch.Generator())
+            _restore(given)
 
 
-def _fill(tensor: torch.Tensor, *, generator: torch.Generator) -> None:
+def _fill(tensor: torch.Tensor, *, noise: Noise, number: int) -> None:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        _restore(tensor)
+        return
     with torch.inference_mode(False), torch.no_grad():
         # What expand() repeats is written once.
         once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
-        if once.dtype == torch.bool:
-            once.fill_(True)
-        elif once.is_floating_point() or once.is_complex():
-            drawn = _draw(once, generator=generator).to(once.device)
-            times = -(-once.numel() // max(drawn.numel(), 1))
-            once.copy_(drawn.repeat(times)[: once.numel()].view(once.shape))
-        else:
-            once.zero_()
+        _repeat(noise.elements(once, number=number).to(once.device), once)
 
 
-def _draw(tensor: torch.Tensor, *, generator: torch.Generator) -> torch.Tensor:
-    """Elements for a tensor, as many as are drawn; on the CPU, so that every device gets the same."""
-    count = min(tensor.numel(), DRAWN)
-    # Narrow types have no random numbers of their own; they are rounded from these.
-    source = torch.complex64 if tensor.is_complex() else torch.float32
-    if tensor.dim() < 2:
-        elements = torch.rand(count, generator=generator, dtype=source) + 0.5
-    else:
-        elements = torch.randn(count, generator=generator, dtype=source) / max(tensor.shape[-1], 1) ** 0.5
-    return elements.to(tensor.dtype)
+def _restore(tensor: torch.Tensor) -> None:
+    with torch.inference_mode(False), torch.no_grad():
+        tensor.fill_(tensor.dtype == torch.bool)
+
+
+def _repeat(elements: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Fills a tensor with elements, over and over."""
+    count = tensor.numel()
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    if count == 0 or steps + 1 != count:
+        # There are gaps between its elements.
+        tensor.copy_(elements.repeat(-(-count // DRAWN))[:count].view(tensor.shape))
+        return
+    flat = tensor.as_strided((count,), (1,))
+    filled = min(count, DRAWN)
+    flat[:filled] = elements[:filled]
+    while filled < count:
+        more = min(filled, count - filled)
+        flat[filled : filled + more] = flat[:more]
+        filled += more

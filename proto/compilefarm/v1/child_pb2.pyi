@@ -74,6 +74,9 @@ class CompileTask(google.protobuf.message.Message):
     JOB_FIELD_NUMBER: builtins.int
     BLOBS_FIELD_NUMBER: builtins.int
     TOOLCHAIN_FIELD_NUMBER: builtins.int
+    HEADERS_FOLDER_FIELD_NUMBER: builtins.int
+    headers_folder: builtins.str
+    """A folder that holds the toolchain's headers. Empty if there is none."""
     @property
     def job(self) -> compilefarm.v1.job_pb2.Job:
         """What to compile."""
@@ -92,9 +95,10 @@ class CompileTask(google.protobuf.message.Message):
         job: compilefarm.v1.job_pb2.Job | None = ...,
         blobs: collections.abc.Iterable[global___ChildBlob] | None = ...,
         toolchain: global___Toolchain | None = ...,
+        headers_folder: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["job", b"job", "toolchain", b"toolchain"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["blobs", b"blobs", "job", b"job", "toolchain", b"toolchain"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blobs", b"blobs", "headers_folder", b"headers_folder", "job", b"job", "toolchain", b"toolchain"]) -> None: ...
 
 global___CompileTask = CompileTask
 
@@ -332,23 +336,29 @@ global___ChildFailure = ChildFailure
 
 @typing.final
 class Toolchain(google.protobuf.message.Message):
-    """What Inductor found out by trying the C++ compiler. It depends on machine, compiler and torch alone, and finding out
-    takes 20 to 30 seconds.
+    """What Inductor found out by trying the C++ compiler, and what it built that every compile needs. It depends on machine,
+    compiler and torch alone, and finding out takes half a minute.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRIALS_FIELD_NUMBER: builtins.int
+    HEADERS_FIELD_NUMBER: builtins.int
     @property
     def trials(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BuildTrial]:
         """The trials."""
+
+    @property
+    def headers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Precompiled headers: from a child, paths within its folder; to a child, names within `headers_folder`."""
 
     def __init__(
         self,
         *,
         trials: collections.abc.Iterable[global___BuildTrial] | None = ...,
+        headers: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["trials", b"trials"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["headers", b"headers", "trials", b"trials"]) -> None: ...
 
 global___Toolchain = Toolchain
 

@@ -21,6 +21,7 @@ import torch
 from compilefarm.artifact.environment import describe_environment
 from compilefarm.artifact.inductor import kernel_compiles
 from compilefarm.artifact.inductor.build_trials import run_build_trials
+from compilefarm.artifact.inductor.headers import precompile_headers
 from compilefarm.artifact.inductor.programs import preload_compiler, preload_loader
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.encode import EnvironmentNeeds
@@ -121,7 +122,8 @@ def _do(task: ChildTask, answers: BinaryIO, *, admitted: Admitted) -> None:
             case "probe":
                 trials = run_build_trials()
                 found = [BuildTrial(program_digest=digest, works=works) for digest, works in sorted(trials.items())]
-                _say(answers, ChildMessage(toolchain=Toolchain(trials=found)))
+                headers = precompile_headers() if any(trials.values()) else []
+                _say(answers, ChildMessage(toolchain=Toolchain(trials=found, headers=headers)))
             case None:
                 raise InvalidRequest("the task is empty")
     except Exception as error:  # noqa: BLE001 - whatever a compiler raises is the result of the task

@@ -13,6 +13,7 @@ import torch
 
 from compilefarm.artifact.blobs import pack
 from compilefarm.artifact.inductor.build_trials import replay_build_trials
+from compilefarm.artifact.inductor.headers import offer_headers
 from compilefarm.artifact.inductor.libraries import BuiltLibrary, recording_libraries
 from compilefarm.artifact.inductor.programs import FinishedProgram, compile_to_program, finish_program
 from compilefarm.artifact.triton_builds import built_libraries, listen_to_builds
@@ -92,6 +93,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
         Exception: whatever torch raises while it compiles.
     """
     replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})
+    offer_headers(Path(task.headers_folder), task.toolchain.headers)
     if task.job.environment.HasField("cuda"):
         listen_to_builds()
     stopwatch = Stopwatch(on_phase)

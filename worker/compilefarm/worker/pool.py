@@ -8,7 +8,8 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
@@ -74,11 +75,13 @@ class LocalPool:
 
     def __init__(self, settings: PoolSettings) -> None:
         self._settings = settings
-        self._supervisors = {slot.name: Supervisor(slot) for slot in _slots(settings)}
+        self._cache = ToolchainCache(settings.cache_folder)
+        self._supervisors = {slot.name: Supervisor(slot) for slot in _slots(settings, self._cache)}
 
     async def start(self) -> None:
         """See WorkerPool.start."""
         first, *others = self._supervisors.values()
+        self._cache.prepare()
         await first.start()
         try:
             toolchain = await self._toolchain(first)
@@ -109,20 +112,17 @@ class LocalPool:
         if environment is None:
             name = self._settings.environment_name
             raise RuntimeError(f"no worker of the environment {name} could start: {supervisor.view().problem}")
-        cache = ToolchainCache(self._settings.cache_folder)
-        known = cache.find(environment)
+        known = self._cache.find(environment)
         if known is not None:
             return known
         log.info("trying the C++ compiler: once per machine, about half a minute")
         try:
-            toolchain = await supervisor.probe()
+            return await supervisor.probe(keep=partial(self._cache.keep, environment))
         except ChildDied as died:
             raise RuntimeError(f"the C++ compiler could not be tried: {died}") from died
-        cache.keep(environment, toolchain)
-        return toolchain
 
 
-def _slots(settings: PoolSettings) -> list[SlotSettings]:
+def _slots(settings: PoolSettings, cache: ToolchainCache) -> list[SlotSettings]:
     devices: Sequence[str | None] = settings.cuda_devices or (None,)
     kind = "cuda" if settings.cuda_devices else "cpu"
     count = len(devices) * settings.slots
@@ -134,11 +134,14 @@ def _slots(settings: PoolSettings) -> list[SlotSettings]:
         SlotSettings(
             name=f"{prefix}{kind}-{number}",
             environment_name=settings.environment_name,
-            compiler=_child(settings, device, compile_threads=threads, memory_bytes=memory),
+            compiler=_child(
+                settings, device, compile_threads=threads, memory_bytes=memory, readable=(cache.headers_folder,)
+            ),
             verifier=_child(settings, device, "--verifier", compile_threads=threads, memory_bytes=memory)
             if settings.verify
             else None,
             compile_seconds=settings.compile_seconds,
+            headers_folder=cache.headers_folder,
             no_sandbox=settings.no_sandbox,
         )
         for number, device in enumerate(device for device in devices for _ in range(settings.slots))
@@ -155,14 +158,21 @@ def _memory_of_machine() -> int:
 
 
 def _child(
-    settings: PoolSettings, device: str | None, *options: str, compile_threads: int, memory_bytes: int
+    settings: PoolSettings,
+    device: str | None,
+    *options: str,
+    compile_threads: int,
+    memory_bytes: int,
+    readable: tuple[Path, ...] = (),
 ) -> ChildSettings:
     # Each child sees one GPU, which is number 0 to it.
     gpu = () if device is None else ("--cuda-device", "0")
     imports = [f"--import={module}" for module in settings.modules]
     kernels = ("--allow-triton-kernels",) if settings.triton_kernels else ()
     limits = [f"--memory-limit={memory_bytes}", f"--file-limit={settings.output_bytes}"]
-    if settings.sandbox is not None:
+    sandbox = settings.sandbox
+    if sandbox is not None:
+        sandbox = replace(sandbox, readable=(*sandbox.readable, *readable))
         # Elsewhere all processes of the user would count, also those of other jobs.
         limits.append(f"--process-limit={_PROCESSES}")
     return ChildSettings(
@@ -172,5 +182,5 @@ def _child(
             "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),
         },
         output_bytes=settings.output_bytes,
-        sandbox=settings.sandbox,
+        sandbox=sandbox,
     )

@@ -96,6 +96,11 @@ class ChildProcess:
         return self._process.pid
 
     @property
+    def folder(self) -> Path:
+        """Its private folder."""
+        return self._folder
+
+    @property
     def has_ended(self) -> bool:
         """Whether it has ended by itself, or was killed by somebody else."""
         return self._process.returncode is not None

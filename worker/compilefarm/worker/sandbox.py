@@ -174,7 +174,8 @@ def _outermost(places: Iterable[Path]) -> list[Path]:
 
 
 def _read_only(place: Path) -> tuple[str, str, str]:
-    return "--ro-bind", str(place), str(place)
+    # If it is there: what a pool keeps for its children may come later, or never.
+    return "--ro-bind-try", str(place), str(place)
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from compilefarm.core.artifacts import blobs_of, check_guards
@@ -67,6 +68,7 @@ class SlotSettings:
         compile_seconds: how long a compile may take before it is ended.
         verify_seconds: how long the check may take.
         restart_seconds: how long to wait before a child that could not start is started again.
+        headers_folder: where the headers of the toolchain lie.
         no_sandbox: why children are in no sandbox; empty if they are in one.
     """
 
@@ -77,6 +79,7 @@ class SlotSettings:
     compile_seconds: float = 3600.0
     verify_seconds: float = 600.0
     restart_seconds: float = 10.0
+    headers_folder: Path = Path()
     no_sandbox: str = ""
 
 
@@ -126,8 +129,15 @@ class Supervisor:
         if self._verifier is not None:
             await self._verifier.close()
 
-    async def probe(self) -> Toolchain:
-        """Finds out what the C++ compiler of this machine can do; takes 20 to 30 seconds.
+    async def probe(self, *, keep: Callable[[Toolchain, Path], Toolchain]) -> Toolchain:
+        """Finds out what the C++ compiler of this machine can do, which takes half a minute.
+
+        Args:
+            keep: called in a thread with what was found out, and with the folder that holds what was built, as long as
+                that is there.
+
+        Returns:
+            What `keep` returns.
 
         Raises:
             ChildDied: the child could not start, or ended without an answer.
@@ -136,7 +146,7 @@ class Supervisor:
             async with self._compiler.taken() as child:
                 async for message in child.messages(ChildTask(probe=ProbeTask())):
                     if message.WhichOneof("message") == "toolchain":
-                        return message.toolchain
+                        return await asyncio.to_thread(keep, message.toolchain, child.folder)
                     raise ChildDied(f"the compiler could not be tried: {message.failed.failure.message}")
         finally:
             self._compiler.warm_up()
@@ -208,6 +218,7 @@ class Supervisor:
             job=assignment.job,
             blobs=[ChildBlob(digest=digest, content=content) for digest, content in assignment.blobs.items()],
             toolchain=self.toolchain,
+            headers_folder=str(self._settings.headers_folder),
         )
         blobs: dict[str, bytes] = {}
         async with self._compiler.taken() as child:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from google.protobuf.message import DecodeError
 
@@ -18,39 +22,90 @@ from compilefarm.v1.environment_pb2 import Environment
 
 log = logging.getLogger(__name__)
 
+# Of the records; those of another one are not read.
+_FORMAT = b"2"
+_LONGEST_UNUSED_SECONDS = 30 * 24 * 3600
+
 
 class ToolchainCache:
-    """Keeps results of trials in a folder, by machine, compiler and torch."""
+    """Keeps what was found out and built in a folder, by machine, compiler and torch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.headers_folder = folder / "headers"
+
+    def prepare(self) -> None:
+        """Makes the folder. One that cannot be made costs each start the same trials, and each compile its headers."""
+        try:
+            self.headers_folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            log.warning("cannot keep what is known of the C++ compiler in %s: %s", self._folder, error)
 
     def find(self, environment: Environment) -> Toolchain | None:
-        """What is known about this machine; None if nothing is."""
+        """What is known about this machine; None if nothing is, or not all of it is there."""
         path = self._path(environment)
         if not path.exists():
             return None
         try:
-            return Toolchain.FromString(path.read_bytes())
+            known = Toolchain.FromString(path.read_bytes())
+            for name in known.headers:
+                os.utime(self.headers_folder / name)
         except (OSError, DecodeError) as error:
-            log.warning("%s cannot be read (%s); the C++ compiler is tried again", path, error)
+            log.warning("%s cannot be used (%s); the C++ compiler is tried again", path, error)
             return None
+        return known
 
-    def keep(self, environment: Environment, toolchain: Toolchain) -> None:
-        """Keeps what was found out. A folder that cannot be written costs the next start the same trials again."""
-        path = self._path(environment)
+    def keep(self, environment: Environment, toolchain: Toolchain, built_in: Path) -> Toolchain:
+        """Keeps what was found out and built, as far as the folder can be written.
+
+        Args:
+            environment: of the child that found it out.
+            toolchain: as that child said it.
+            built_in: the folder of that child.
+
+        Returns:
+            It, with the headers that were kept.
+        """
+        kept = Toolchain(trials=toolchain.trials)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
-                file.write(toolchain.SerializeToString())
-            os.replace(file.name, path)
+            for header in map(Path, toolchain.headers):
+                _copy(built_in / header, self.headers_folder / header.name)
+                kept.headers.append(header.name)
+            with _replacing(self._path(environment)) as file:
+                file.write(kept.SerializeToString())
+            self._forget_headers()
         except OSError as error:
             log.warning("cannot keep what is known of the C++ compiler in %s: %s", self._folder, error)
+        return kept
+
+    def _forget_headers(self) -> None:
+        """Removes headers of compilers and releases that nobody has used for long."""
+        for path in self.headers_folder.iterdir():
+            if path.stat().st_mtime < time.time() - _LONGEST_UNUSED_SECONDS:
+                path.unlink(missing_ok=True)
 
     def _path(self, environment: Environment) -> Path:
         machine = narrowed(environment, wanted=Environment())
-        facts = machine.SerializeToString(deterministic=True) + compiler_version().encode()
+        facts = machine.SerializeToString(deterministic=True) + compiler_version().encode() + _FORMAT
         return self._folder / f"toolchain-{hashlib.sha256(facts).hexdigest()}"
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as content, _replacing(target) as file:
+        shutil.copyfileobj(content, file)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes a place when it is complete, or is gone."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            yield file
+            file.flush()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
 
 
 def compiler_version() -> str:
