@@ -115,6 +115,16 @@ def test_kernels_of_triton_are_kept_as_inductor_keeps_them() -> None:
     assert all(name in inspect.getsource(compiled) for name in ("metadata_group", "self._run", "self.asm"))
 
 
+def test_what_compiling_kernels_needs_once_can_be_done_before() -> None:
+    assert callable(importlib.import_module("torch._inductor.async_compile").pre_fork_setup), (
+        "kernel_compiles.prepare calls it"
+    )
+    # Without a GPU there is no active driver to look at.
+    assert hasattr(type(importlib.import_module("triton.runtime").driver), "active")
+    backend = importlib.import_module("triton.backends.nvidia.driver").CudaDriver
+    assert "get_current_device" in inspect.getsource(inspect.getmro(backend)[1])
+
+
 _ASSEMBLERS = """
 import importlib, os
 from compilefarm.artifact.inductor import kernel_compiles

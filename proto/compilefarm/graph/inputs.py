@@ -23,17 +23,26 @@ class Noise:
 
     def __init__(self, *, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self._uniform = torch.rand(DRAWN, generator=generator) + 0.5
-        self._normal = torch.randn(DRAWN, generator=generator)
+        # Twice, so that there are enough from wherever a tensor begins.
+        self._uniform = (torch.rand(DRAWN, generator=generator) + 0.5).repeat(2)
+        self._normal = torch.randn(DRAWN, generator=generator).repeat(2)
+        self._scaled: dict[int, torch.Tensor] = {}
 
     def elements(self, tensor: torch.Tensor, *, number: int) -> torch.Tensor:
-        """For the input of a number: one-dimensional, of its dtype, DRAWN of them."""
-        drawn = self._uniform if tensor.dim() < 2 else self._normal / max(tensor.shape[-1], 1) ** 0.5
-        elements = drawn.roll(-number * _FURTHER)
+        """For the input of a number: one-dimensional, of its dtype, as many as it has or DRAWN of them."""
+        drawn = self._uniform if tensor.dim() < 2 else self._normal_over_root_of(tensor.shape[-1])
+        first, count = number * _FURTHER % DRAWN, min(tensor.numel(), DRAWN)
+        elements = drawn[first : first + count]
         if tensor.is_complex():
             elements = torch.complex(elements, elements.flip(0))
         # Narrow types have no random numbers of their own; they are rounded from these.
         return elements.to(tensor.dtype)
+
+    def _normal_over_root_of(self, size: int) -> torch.Tensor:
+        # Kept by size: a model has few, and hundreds of tensors.
+        if size not in self._scaled:
+            self._scaled[size] = self._normal / max(size, 1) ** 0.5
+        return self._scaled[size]
 
 
 def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor | int]:
@@ -97,9 +106,8 @@ def _repeat(elements: torch.Tensor, tensor: torch.Tensor) -> None:
         # There are gaps between its elements.
         tensor.copy_(elements.repeat(-(-count // DRAWN))[:count].view(tensor.shape))
         return
-    flat = tensor.as_strided((count,), (1,))
-    filled = min(count, DRAWN)
-    flat[:filled] = elements[:filled]
+    flat, filled = tensor.as_strided((count,), (1,)), elements.numel()
+    flat[:filled] = elements
     while filled < count:
         more = min(filled, count - filled)
         flat[filled : filled + more] = flat[:more]

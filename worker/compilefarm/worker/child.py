@@ -23,6 +23,7 @@ from compilefarm.artifact.inductor import kernel_compiles
 from compilefarm.artifact.inductor.build_trials import run_build_trials
 from compilefarm.artifact.inductor.headers import precompile_headers
 from compilefarm.artifact.inductor.programs import preload_compiler, preload_loader
+from compilefarm.artifact.triton_builds import listen_to_builds
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.graph.operators import import_operators
@@ -64,6 +65,9 @@ def main() -> int:
     if arguments.cuda_device is not None:
         _start_cuda(torch.device("cuda", arguments.cuda_device))
     preload_loader() if arguments.verifier else preload_compiler()
+    if compiles_kernels:
+        listen_to_builds()
+        kernel_compiles.prepare()
     admitted = Admitted(operators=import_operators(arguments.modules), triton_kernels=arguments.allow_triton_kernels)
     needs = EnvironmentNeeds(
         cpu=True,

@@ -16,7 +16,7 @@ from compilefarm.artifact.inductor.build_trials import replay_build_trials
 from compilefarm.artifact.inductor.headers import offer_headers
 from compilefarm.artifact.inductor.libraries import BuiltLibrary, recording_libraries
 from compilefarm.artifact.inductor.programs import FinishedProgram, compile_to_program, finish_program
-from compilefarm.artifact.triton_builds import built_libraries, listen_to_builds
+from compilefarm.artifact.triton_builds import built_libraries
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.options import config_patches
@@ -94,8 +94,6 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
     """
     replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})
     offer_headers(Path(task.headers_folder), task.toolchain.headers)
-    if task.job.environment.HasField("cuda"):
-        listen_to_builds()
     stopwatch = Stopwatch(on_phase)
     blobs = {blob.digest: blob.content for blob in task.blobs}
     inductor_options, functorch_options = config_patches(task.job.options)
