@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent
 ENDS = ("oldest", "newest")
@@ -64,19 +65,27 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 
 def run_check(_: argparse.Namespace) -> int:
-    steps: list[tuple[str, Callable[[], int]]] = [("static checks", static)]
+    started = time.monotonic()
+    failed = report("static checks", static(), started)
     for end in ENDS:
-        steps.append((f"tests with the {end} torch", lambda end=end: pytest(end, [])))  # type: ignore[misc]
-    failed = []
-    for name, step in steps:
-        started = time.monotonic()
-        code = step()
-        print(f"== {name}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s", flush=True)
-        if code != 0:
-            failed.append(name)
-    if failed:
-        print(f"== failed: {', '.join(failed)}", flush=True)
+        set_up(end)
+    # Side by side: most of its time a test waits for other processes.
+    oldest, newest = ENDS
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        other = start_pytest(newest, ["--durations=25"], output)
+        failed |= report(f"tests with the {oldest} torch", start_pytest(oldest, ["--durations=25"]).wait(), started)
+        code = other.wait()
+        output.seek(0)
+        sys.stdout.buffer.write(output.read())
+    failed |= report(f"tests with the {newest} torch", code, started)
     return 1 if failed else 0
+
+
+def report(step: str, code: int, started: float) -> bool:
+    """Prints what came of a step; returns whether it failed."""
+    print(f"== {step}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s", flush=True)
+    return code != 0
 
 
 def run_static(_: argparse.Namespace) -> int:
@@ -111,12 +120,18 @@ def run_lock(_: argparse.Namespace) -> int:
 
 
 def pytest(end: str, arguments: Sequence[str]) -> int:
+    set_up(end)
+    return start_pytest(end, arguments).wait()
+
+
+def start_pytest(end: str, arguments: Sequence[str], output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
     # Tests of farms with workers of two releases of torch need both. One end does them; it does not wait for the other
     # to be set up.
     python = ROOT / ".venv-oldest" / "bin" / "python"
     has_other = end == "newest" and python.exists()
     surroundings = {**os.environ, "OTHER_TORCH_PYTHON": str(python) if has_other else ""}
-    return call([set_up(end) / "python", "-m", "pytest", *arguments], surroundings)
+    command = [str(environment(end) / "python"), "-m", "pytest", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=output, stderr=output and subprocess.STDOUT)
 
 
 def static() -> int:
