@@ -211,6 +211,12 @@ class TestDirectory(ArtifactStoreContract):
         return await open_store(str(tmp_path / "store"))
 
 
+class TestCached(ArtifactStoreContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> ArtifactStore:
+        return await open_store(str(tmp_path / "store"), cache_bytes=10**6)
+
+
 class TestS3(ArtifactStoreContract):
     @pytest.fixture
     async def store(self, s3: S3Server, request: pytest.FixtureRequest) -> ArtifactStore:

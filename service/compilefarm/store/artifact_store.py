@@ -23,7 +23,7 @@ class ArtifactStore(Protocol):
     async def find_manifest(
         self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
     ) -> Manifest | None:
-        """What is stored under a key, if all of its blobs are there; None is a miss.
+        """What is stored under a key, if all of its blobs are there; None is a miss. Others are given the same object.
 
         Args:
             key: the key.
