@@ -564,10 +564,13 @@ class QuarantinedKey(google.protobuf.message.Message):
     DEATHS_FIELD_NUMBER: builtins.int
     SINCE_FIELD_NUMBER: builtins.int
     UNTIL_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key."""
     deaths: builtins.int
     """How many processes died of it."""
+    namespace: builtins.str
+    """The namespace of the jobs that ended so: for callers who are trusted more, it is tried; empty where there are none."""
     @property
     def failure(self) -> compilefarm.v1.job_pb2.CompileFailure:
         """What requests for it are told."""
@@ -588,9 +591,10 @@ class QuarantinedKey(google.protobuf.message.Message):
         deaths: builtins.int = ...,
         since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        namespace: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure", "since", b"since", "until", b"until"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["deaths", b"deaths", "failure", b"failure", "key", b"key", "since", b"since", "until", b"until"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deaths", b"deaths", "failure", b"failure", "key", b"key", "namespace", b"namespace", "since", b"since", "until", b"until"]) -> None: ...
 
 global___QuarantinedKey = QuarantinedKey
 

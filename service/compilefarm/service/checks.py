@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -78,14 +79,16 @@ class Checks:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._done: set[str] = set()
 
-    async def time_for(self, key: str) -> VerifyTime.ValueType:
-        """When the next artifact of a key is to be checked.
+    async def time_for(self, key: str, *, namespaces: Sequence[str]) -> VerifyTime.ValueType:
+        """When the next artifact of a key is to be checked. What failed in one of some namespaces makes that sooner.
 
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        if self._verify == "after" and any(check.HasField("failed") for check in await self._store.find_checks(key)):
-            return VERIFY_TIME_BEFORE
+        if self._verify == "after":
+            found = await self._store.find_checks(key, namespaces=namespaces)
+            if any(check.HasField("failed") for check in found):
+                return VERIFY_TIME_BEFORE
         return _TIMES[self._verify]
 
     def follow(self, manifest: Manifest, *, job: Job, kind: Kind) -> None:
@@ -98,11 +101,11 @@ class Checks:
             task = self._running[digest] = asyncio.create_task(work, name=f"check of {manifest.key}")
             task.add_done_callback(partial(self._end, digest, manifest.key))
 
-    async def keep_failure(self, key: str, failure: CompileFailure) -> None:
+    async def keep_failure(self, failure: CompileFailure, *, key: str, namespace: str) -> None:
         """Keeps why an artifact is not served, if it failed its check."""
         if failure.kind == FailureKind.FAILURE_KIND_VERIFICATION:
             try:
-                await self._store.put_check(self._check(key, failed=failure))
+                await self._store.put_check(self._check(key, namespace=namespace, failed=failure))
             except StoreUnavailable as error:
                 # The client is told all the same.
                 log.error("job %s: why its artifact is not served could not be kept: %s", key, error)
@@ -117,7 +120,8 @@ class Checks:
     async def _follow(self, manifest: Manifest, *, digest: str, job: Job, kind: Kind) -> None:
         key = manifest.key
         try:
-            check = next((each for each in await self._store.find_checks(key) if each.manifest_digest == digest), None)
+            found = await self._store.find_checks(key, namespaces=[manifest.namespace])
+            check = next((each for each in found if each.manifest_digest == digest), None)
             if check is None:
                 check = await self._find_out(manifest, digest=digest, job=job, kind=kind)
                 # Before anything is done about it: whoever is killed in between leaves the reason.
@@ -130,16 +134,17 @@ class Checks:
             log.warning("job %s: its artifact is checked when it is next asked for: %s", key, error)
 
     async def _find_out(self, manifest: Manifest, *, digest: str, job: Job, kind: Kind) -> Check:
-        key = manifest.key
+        key, namespace = manifest.key, manifest.namespace
         contents = {blob.digest: await self._store.get_blob(blob.digest) for blob in blobs_of(manifest)}
         ticket = await self._enrol(key, job=job, kind=kind)
         started_seconds = self._clock.monotonic()
         found = await self._attempts.verify(Artifact(manifest=manifest, blobs=contents), job=job, ticket=ticket)
         seconds = _seconds(found, otherwise=self._clock.monotonic() - started_seconds)
         if isinstance(found, CompileFailure):
-            return self._check(key, manifest_digest=digest, failed=found, seconds=seconds)
+            return self._check(key, namespace=namespace, manifest_digest=digest, failed=found, seconds=seconds)
         log.info("job %s: its artifact passed its check in %.1f s", key, seconds)
-        return self._check(key, manifest_digest=digest, passed=found.manifest.verification, seconds=seconds)
+        passed = found.manifest.verification
+        return self._check(key, namespace=namespace, manifest_digest=digest, passed=passed, seconds=seconds)
 
     async def _enrol(self, key: str, *, job: Job, kind: Kind) -> Ticket:
         while True:
@@ -153,12 +158,20 @@ class Checks:
         self,
         key: str,
         *,
+        namespace: str,
         manifest_digest: str = "",
         passed: Verification | None = None,
         failed: CompileFailure | None = None,
         seconds: float = 0.0,
     ) -> Check:
-        check = Check(key=key, manifest_digest=manifest_digest, passed=passed, failed=failed, seconds=seconds)
+        check = Check(
+            key=key,
+            namespace=namespace,
+            manifest_digest=manifest_digest,
+            passed=passed,
+            failed=failed,
+            seconds=seconds,
+        )
         check.ended.FromDatetime(self._clock.now())
         return check
 

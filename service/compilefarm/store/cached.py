@@ -82,8 +82,8 @@ class CachedStore(ArtifactStore):
     async def put_check(self, check: Check) -> None:
         await self._store.put_check(check)
 
-    async def find_checks(self, key: str) -> list[Check]:
-        return await self._store.find_checks(key)
+    async def find_checks(self, key: str, *, namespaces: Sequence[str] = EVERYBODYS) -> list[Check]:
+        return await self._store.find_checks(key, namespaces=namespaces)
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
         withdrawn = await self._store.withdraw(manifest, reason=reason)
