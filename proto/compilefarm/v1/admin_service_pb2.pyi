@@ -481,6 +481,7 @@ class ListJobsResponse(google.protobuf.message.Message):
 
     JOBS_FIELD_NUMBER: builtins.int
     QUARANTINED_FIELD_NUMBER: builtins.int
+    CHECKS_FIELD_NUMBER: builtins.int
     @property
     def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___JobStatus]:
         """Jobs that wait or are being compiled, those that came first first."""
@@ -489,13 +490,20 @@ class ListJobsResponse(google.protobuf.message.Message):
     def quarantined(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QuarantinedKey]:
         """Keys that are not compiled for a while."""
 
+    @property
+    def checks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___JobStatus]:
+        """Checks of artifacts that are served already, those that came first first: they wait for a worker, or have one. They
+        cannot be cancelled.
+        """
+
     def __init__(
         self,
         *,
         jobs: collections.abc.Iterable[global___JobStatus] | None = ...,
         quarantined: collections.abc.Iterable[global___QuarantinedKey] | None = ...,
+        checks: collections.abc.Iterable[global___JobStatus] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["jobs", b"jobs", "quarantined", b"quarantined"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checks", b"checks", "jobs", b"jobs", "quarantined", b"quarantined"]) -> None: ...
 
 global___ListJobsResponse = ListJobsResponse
 

@@ -77,7 +77,9 @@ class Attempts:
                     return failure
             on_stage(Phase.PHASE_QUEUED, "")
 
-    async def verify(self, artifact: Artifact, *, job: Job, ticket: Ticket) -> Artifact | CompileFailure:
+    async def verify(
+        self, artifact: Artifact, *, job: Job, ticket: Ticket, on_stage: OnStage
+    ) -> Artifact | CompileFailure:
         """Waits for a worker and has it check an artifact; waits for another one if it is lost or taken back.
 
         Raises:
@@ -86,6 +88,7 @@ class Attempts:
         while True:
             try:
                 async with self._queue.worker(ticket) as worker:
+                    on_stage(Phase.PHASE_VERIFYING, worker)
                     blobs = await read_constants(job, store=self._store)
                     assignment = Assignment(key=ticket.key, job=job, blobs=blobs)
                     return await self._pool.verify(assignment, artifact, worker=worker)
@@ -96,6 +99,7 @@ class Attempts:
                 log.warning("worker %s was lost on the check of %s: %s", worker, ticket.key, error)
                 if len(ticket.losses) >= self._max_attempts:
                     raise
+            on_stage(Phase.PHASE_QUEUED, "")
 
     async def _attempt(
         self, job: Job, *, ticket: Ticket, worker: str, on_stage: OnStage, verify: bool
