@@ -21,6 +21,8 @@ from compilefarm.store.opening import open_store
 from compilefarm.worker.pool import LocalPool, PoolSettings
 
 _CHILD = (sys.executable, "-m", "compilefarm.worker.testing", "of-job")
+# As `compilefarm serve` has it.
+_CACHE_BYTES = 256 * 10**6
 
 
 def main() -> None:
@@ -38,7 +40,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     folder = arguments.folder
     async with serving(
         pool=_pool(arguments),
-        store=await open_store(str(folder / "store")),
+        store=await open_store(str(folder / "store"), cache_bytes=_CACHE_BYTES),
         journal=Journal(folder / "state", clock=SystemClock()),
         config=GatewayConfig(listen=arguments.listen, orphan_seconds=arguments.orphan_grace),
     ) as gateway:

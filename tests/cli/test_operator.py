@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from compilefarm.cli.main import main
 from compilefarm.core.errors import ProcessDied
 from compilefarm.core.keys import key_of
 from compilefarm.core.pool import Artifact, Assignment
+from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import HeldCompiles, ScriptedPool, sample_job, serving_in_thread
 from compilefarm.service.testing.pool import OnPhase
 from compilefarm.v1.compile_service_pb2 import (
@@ -78,6 +80,25 @@ def test_a_farm_without_jobs(farm: Farm) -> None:
     assert farm.ask("jobs") == "no jobs\n"
     assert farm.ask("jobs", "--quarantined") == "no key is quarantined\n"
     assert farm.json("jobs") == {}
+
+
+def test_checks_are_listed_beside_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    async def never_end(artifact: Artifact) -> Artifact:
+        del artifact
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    config = GatewayConfig(listen="127.0.0.1:0", verify="after")
+    with serving_in_thread(pool=ScriptedPool(verify=never_end), config=config) as address:
+        farm = Farm(address, capsys)
+        with grpc.insecure_channel(address) as channel:
+            list(CompileServiceStub(channel).Compile(CompileRequest(job=sample_job())))
+        while "worker" not in farm.json("jobs")["checks"][0]:
+            pass
+        said = farm.ask("jobs")
+    assert f" {KEY[:25]} " in said
+    assert "check: verifying, worker-0" in said
+    assert "nobody" in said
 
 
 def test_jobs_that_run_and_wait(farm: Farm) -> None:

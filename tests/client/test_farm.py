@@ -234,7 +234,7 @@ def test_a_farm_that_does_not_even_take_a_graph_in_its_time_costs_one_budget(
 def test_a_farm_that_hangs_is_left_alone_for_a_while(
     address: str, servicer: FarmServicer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compilefarm.client.exchange._LONGEST_SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr("compilefarm.client.silence.LONGEST_SILENCE_SECONDS", 0.3)
     end = threading.Event()
     servicer.after_progress = lambda: end.wait() and None
     pod = Pod(address)

@@ -17,6 +17,7 @@ from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import (
     ENVIRONMENT,
     Calls,
+    HeldCompiles,
     Refused,
     ScriptedPool,
     artifact_of,
@@ -26,8 +27,8 @@ from compilefarm.service.testing import (
     verify_at_once,
 )
 from compilefarm.store.opening import open_store
-from compilefarm.v1.compile_service_pb2 import Outcome
-from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
+from compilefarm.v1.compile_service_pb2 import PRIORITY_PREWARM, Outcome
+from compilefarm.v1.job_pb2 import PHASE_QUEUED, PHASE_VERIFYING, CompileFailure, FailureKind
 from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, VERIFY_TIME_BEFORE, VERIFY_TIME_NEVER, Check
 
 AFTER = GatewayConfig(listen="127.0.0.1:0", verify="after")
@@ -161,6 +162,34 @@ async def test_a_check_makes_room_for_an_interactive_job(farm: Serve) -> None:
         await held.begun.wait()
         # There is one worker, and the check has it.
         assert (await calls.finish(sample_job("torch.sin"))).HasField("manifest")
+
+
+async def test_checks_are_listed_while_they_wait_and_while_they_are_done(farm: Serve) -> None:
+    held, compiles = HeldChecks(), HeldCompiles()
+    pool = ScriptedPool(compiles, verify=held)
+    async with farm(pool) as calls:
+        first = await calls.watch(JOB)
+        compile_ = await compiles.next()
+        second = await calls.watch(sample_job("torch.sin"))
+        await calls.wait_until_queued(1)
+        compile_.finish()
+        await first.finish()
+        # The worker has gone to the other job, since somebody waits for that.
+        other = await compiles.next()
+        (check,) = (await calls.list_jobs()).checks
+        assert (check.key, check.phase, check.worker) == (KEY, PHASE_QUEUED, "")
+        assert (check.priority, check.waiting_requests) == (PRIORITY_PREWARM, 0)
+        other.finish()
+        await second.finish()
+        await held.begun.wait()
+        checks = (await calls.list_jobs()).checks
+        assert [(check.key, check.phase, check.worker) for check in checks] == [
+            (KEY, PHASE_VERIFYING, "worker-0"),
+            (key_of(sample_job("torch.sin")).text, PHASE_QUEUED, ""),
+        ]
+        held.found.set_result(None)
+        while (await calls.list_jobs()).checks:
+            pass
 
 
 @pytest.mark.parametrize(

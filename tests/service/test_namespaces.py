@@ -25,10 +25,11 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
-from compilefarm.service.testing.pool import OnPhase, Script, artifact_of
+from compilefarm.service.testing.pool import OnPhase, Script, artifact_of, compile_at_once
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.opening import open_store
 from compilefarm.v1.compile_service_pb2 import Outcome
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
 from compilefarm.v1.manifest_pb2 import Signature
 
 NAMESPACES = ("prod", "staging", "dev")
@@ -71,9 +72,9 @@ class Farms:
         self.auth_file.write_text(listing(*NAMESPACES))
         self.stack = AsyncExitStack()
 
-    async def start(self, script: Script | None = None, *, store: ArtifactStore | None = None) -> Farm:
+    async def start(self, script: Script = compile_at_once, *, store: ArtifactStore | None = None) -> Farm:
         store = store or await open_store("memory:")
-        pool = ScriptedPool(script, environments=(ENVIRONMENT, ENVIRONMENT)) if script else ScriptedPool()
+        pool = ScriptedPool(script, environments=(ENVIRONMENT, ENVIRONMENT))
         config = GatewayConfig(listen="127.0.0.1:0", auth_file=str(self.auth_file))
         gateway = await self.stack.enter_async_context(serving(pool=pool, store=store, config=config))
         callers = {
@@ -110,6 +111,52 @@ async def test_artifacts_are_served_to_those_who_are_trusted_less_and_to_nobody_
             await farm.callers[reader].inspect(KEY[:20])
     assert await farm.outcome(reader) == (("hit", maker) if may_read else ("compiled", reader))
     assert len(farm.pool.assignments) == (1 if may_read else 2)
+
+
+async def fail_its_check(assignment: Assignment, worker: str, on_phase: OnPhase) -> CompileFailure:
+    """A script: the artifact is made, and differs from eager."""
+    del assignment, worker, on_phase
+    return CompileFailure(kind=FailureKind.FAILURE_KIND_VERIFICATION, message="output 0 differs from eager by 3")
+
+
+async def test_what_checks_found_is_told_to_those_who_are_trusted_less_and_to_nobody_else(farms: Farms) -> None:
+    farm = await farms.start(fail_its_check)
+    await farm.callers["staging"].finish(sample_job())
+    for name in ("staging", "dev", "ops"):
+        (check,) = await farm.callers[name].checks(KEY)
+        assert (check.namespace, check.failed.message) == ("staging", "output 0 differs from eager by 3")
+    with pytest.raises(Refused) as refused:
+        await farm.callers["prod"].checks(KEY)
+    assert refused.value.reason == NotStored.reason
+
+
+async def test_a_key_is_quarantined_for_those_who_are_trusted_less_and_for_nobody_else(farms: Farms) -> None:
+    held = HeldCompiles()
+    farm = await farms.start(held)
+    staging = await farm.callers["staging"].watch(sample_job())
+    for _ in range(2):
+        (await held.next()).die("it was killed by SIGSEGV")
+    await staging.finish()
+    assert [await farm.outcome(name) for name in ("staging", "dev")] == [("quarantined", "")] * 2
+    assert [entry.namespace for entry in (await farm.callers["ops"].list_jobs()).quarantined] == ["staging"]
+    # One death in another namespace has nothing to do with those.
+    prod = await farm.callers["prod"].watch(sample_job())
+    (await held.next()).die("it was killed by SIGSEGV")
+    (await held.next()).finish()
+    assert (await prod.finish()).manifest.namespace == "prod"
+    assert await farm.outcome("staging") == ("hit", "prod")
+
+
+async def test_an_operator_takes_a_key_out_of_quarantine_in_every_namespace(farms: Farms) -> None:
+    held = HeldCompiles()
+    farm = await farms.start(held)
+    for name in ("dev", "prod"):
+        watch = await farm.callers[name].watch(sample_job())
+        for _ in range(2):
+            (await held.next()).die("it was killed by SIGSEGV")
+        await watch.finish()
+    assert await farm.callers["ops"].retry(KEY) == KEY
+    assert (await farm.callers["ops"].list_jobs()).quarantined == []
 
 
 async def test_a_callers_own_artifact_comes_first(farms: Farms) -> None:

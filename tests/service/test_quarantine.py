@@ -152,15 +152,15 @@ async def test_workers_that_vanish_otherwise_are_not_held_against_a_key(calls: C
 async def test_single_deaths_are_forgotten_after_the_same_time() -> None:
     clock = ManualClock()
     quarantine = Quarantine(clock=clock, seconds=10.0)
-    assert quarantine.note_death("a", cause="no memory") is None
+    assert quarantine.note_death("a", namespace="", cause="no memory") is None
     clock.advance(6.0)
-    assert quarantine.note_death("b", cause="no memory") is None
+    assert quarantine.note_death("b", namespace="", cause="no memory") is None
     clock.advance(6.0)
-    assert quarantine.note_death("a", cause="no memory") is None
-    kept = quarantine.note_death("b", cause="no memory")
+    assert quarantine.note_death("a", namespace="", cause="no memory") is None
+    kept = quarantine.note_death("b", namespace="", cause="no memory")
     assert kept is not None
     assert [entry.key for entry in quarantine.all()] == ["b"]
     clock.advance(9.0)
-    assert quarantine.find("b") == kept
+    assert quarantine.find("b", namespaces=[""]) == kept
     clock.advance(1.0)
-    assert quarantine.find("b") is None
+    assert quarantine.find("b", namespaces=[""]) is None

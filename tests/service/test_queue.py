@@ -12,6 +12,7 @@ from compilefarm.service.durations import Durations, Kind
 from compilefarm.service.limits import Limits
 from compilefarm.service.priorities import Priority
 from compilefarm.service.queue import Queue
+from compilefarm.service.recovery import Recovery
 from compilefarm.service.testing import ENVIRONMENT, ManualClock, ScriptedPool
 from compilefarm.service.tickets import Preempted, Ticket
 from compilefarm.v1.environment_pb2 import Environment
@@ -28,6 +29,7 @@ def queue_of(
         clock=clock or ManualClock(),
         limits=Limits(queued_jobs=100, tenant_jobs=100),
         durations=durations or Durations(),
+        recovery=Recovery(clock=ManualClock(), seconds=0.0),
     )
     queue.open()
     return queue

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import (
     ENVIRONMENT,
     HeldCompiles,
@@ -28,6 +29,10 @@ def other_environment(**facts: str) -> Environment:
     return environment
 
 
+NO_RECOVERY = GatewayConfig(listen="127.0.0.1:0", recovery_seconds=0.0)
+RECOVERY_SECONDS = GatewayConfig().recovery_seconds
+# How often workers are looked at while jobs wait.
+LOOK_SECONDS = 1.0
 OLDER = other_environment(torch="2.11.0+cpu")
 
 
@@ -154,7 +159,7 @@ async def test_a_busy_worker_is_waited_for() -> None:
 async def test_a_worker_that_has_failed_is_not_offered() -> None:
     pool = ScriptedPool(environments=[ENVIRONMENT, ENVIRONMENT])
     pool.fail("worker-0", problem="its process cannot start: no space left")
-    async with serving(pool=pool) as gateway, calling(gateway.address) as calls:
+    async with serving(pool=pool, config=NO_RECOVERY) as gateway, calling(gateway.address) as calls:
         await calls.finish(sample_job("torch.relu"))
         pool.fail("worker-1", problem="its process cannot start: no space left")
         with pytest.raises(Refused, match="no worker is ready") as refused:
@@ -163,7 +168,7 @@ async def test_a_worker_that_has_failed_is_not_offered() -> None:
     assert "worker-0, worker-1 failed: its process cannot start: no space left" in refused.value.message
 
 
-async def test_a_job_that_waits_is_told_when_the_last_worker_fails() -> None:
+async def test_a_job_that_waits_is_told_when_the_last_worker_fails_and_stays_away() -> None:
     held, clock = HeldCompiles(), ManualClock()
     pool = ScriptedPool(held)
     async with serving(pool=pool, clock=clock) as gateway, calling(gateway.address) as calls:
@@ -174,8 +179,46 @@ async def test_a_job_that_waits_is_told_when_the_last_worker_fails() -> None:
         pool.fail("worker-0", problem="gone")
         compile_.finish()
         await one.finish()
+        await clock.wait_for_timer(LOOK_SECONDS)
+        clock.advance(RECOVERY_SECONDS - LOOK_SECONDS)
+        assert (await calls.status()).queued_jobs == 1
+        clock.advance(LOOK_SECONDS)
         with pytest.raises(Refused, match="worker-0 failed: gone"):
             await other.finish()
+        # They had their time.
+        with pytest.raises(Refused, match="worker-0 failed: gone"):
+            await calls.finish(sample_job("torch.cos"))
+
+
+async def test_jobs_wait_when_all_workers_have_failed_for_a_moment() -> None:
+    clock = ManualClock()
+    pool = ScriptedPool(environments=[ENVIRONMENT, ENVIRONMENT])
+    async with serving(pool=pool, clock=clock) as gateway, calling(gateway.address) as calls:
+        for name in ("worker-0", "worker-1"):
+            pool.fail(name, problem="it was killed")
+        watch = await calls.watch(sample_job())
+        await calls.wait_until_queued(1)
+        with pytest.raises(Refused, match="no worker is ready"):
+            await calls.finish(sample_job(environment=OLDER))
+        pool.recover("worker-1")
+        clock.advance(LOOK_SECONDS)
+        assert (await watch.finish()).outcome == Outcome.OUTCOME_COMPILED
+        # What fails anew is waited for anew.
+        pool.fail("worker-1", problem="it was killed")
+        watch = await calls.watch(sample_job("torch.sin"))
+        await calls.wait_until_queued(1)
+        pool.recover("worker-1")
+        clock.advance(LOOK_SECONDS)
+        assert (await watch.finish()).outcome == Outcome.OUTCOME_COMPILED
+
+
+async def test_a_worker_that_never_started_is_not_waited_for() -> None:
+    pool = ScriptedPool()
+    pool.restart("worker-0")
+    pool.fail("worker-0", problem="torch cannot be imported")
+    async with serving(pool=pool, clock=ManualClock()) as gateway, calling(gateway.address) as calls:
+        with pytest.raises(Refused, match="worker-0 failed: torch cannot be imported"):
+            await calls.finish(sample_job())
 
 
 async def test_a_worker_that_comes_back_gets_the_jobs_that_wait() -> None:

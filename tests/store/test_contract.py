@@ -46,6 +46,17 @@ class ArtifactStoreContract:
         with pytest.raises(InvalidRequest, match="is not a key"):
             await store.find_checks("no key")
 
+    async def test_keeps_apart_what_checks_found_in_other_namespaces(self, store: ArtifactStore) -> None:
+        everybodys, dev = Check(key=KEY, seconds=1), Check(key=KEY, seconds=2, namespace="dev")
+        for check in (everybodys, dev):
+            await store.put_check(check)
+        assert await store.find_checks(KEY) == [everybodys]
+        assert await store.find_checks(KEY, namespaces=["dev"]) == [dev]
+        assert await store.find_checks(KEY, namespaces=["prod"]) == []
+        assert len(await store.find_checks(KEY, namespaces=["dev", ""])) == 2
+        with pytest.raises(InvalidRequest, match="name of a namespace"):
+            await store.put_check(Check(key=KEY, namespace="../prod"))
+
     async def test_what_is_withdrawn_is_a_miss_and_makes_room_for_the_next(self, store: ArtifactStore) -> None:
         artifact = sample_artifact(KEY)
         stored = await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
@@ -209,6 +220,12 @@ class TestDirectory(ArtifactStoreContract):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> ArtifactStore:
         return await open_store(str(tmp_path / "store"))
+
+
+class TestCached(ArtifactStoreContract):
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> ArtifactStore:
+        return await open_store(str(tmp_path / "store"), cache_bytes=10**6)
 
 
 class TestS3(ArtifactStoreContract):

@@ -18,8 +18,7 @@ from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored
 from compilefarm.store.backend import Backend
-from compilefarm.store.layout import BLOBS, MANIFESTS, blob_path, key_of_manifest, manifest_path
-from compilefarm.store.layout import namespace_of_manifest as namespace_of
+from compilefarm.store.layout import BLOBS, MANIFESTS, blob_path, key_of, manifest_path, namespace_of
 from compilefarm.store.limited import RETRY_SECONDS, LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.object_backend import ObjectBackend
@@ -83,7 +82,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def places_of(self, key: str, namespaces: list[str]) -> list[str]:
         return sorted(
-            (path for path in self.manifests if key_of_manifest(path) == key and namespace_of(path) in namespaces),
+            (path for path in self.manifests if key_of(path) == key and namespace_of(path) in namespaces),
             # The first of each namespace is looked at before any listing.
             key=lambda path: (number_of(path) > 0, namespaces.index(namespace_of(path)), number_of(path)),
         )
@@ -176,7 +175,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def find_by_prefix(self, key: str) -> None:
-        stored = {each for each in map(key_of_manifest, self.manifests) if each[:16] == key[:16]}
+        stored = {each for each in map(key_of, self.manifests) if each[:16] == key[:16]}
         # There may be more: some storages keep folders whose objects are gone.
         assert stored <= set(self.run(self.store.find_by_prefix(key[:16])))
 

@@ -1,4 +1,4 @@
-"""`compilefarm jobs`: what a farm is compiling, what waits, and what it does not try."""
+"""`compilefarm jobs`: what a farm is compiling and checking, what waits, and what it does not try."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         jobs = service.ListJobs(ListJobsRequest())
     if arguments.quarantined:
         jobs.ClearField("jobs")
+        jobs.ClearField("checks")
     if arguments.json:
         print(json_format.MessageToJson(jobs, preserving_proto_field_name=True))
     else:
@@ -46,23 +47,22 @@ def show(response: ListJobsResponse, to: Console, *, only_quarantined: bool) -> 
 
 
 def _show_jobs(response: ListJobsResponse, to: Console) -> None:
-    if not response.jobs:
+    if not response.jobs and not response.checks:
         to.print("no jobs")
         return
     table = Table("key", "doing", "since", "priority", "tenant", "waited for by", "starts in")
     for job in response.jobs:
-        waiting = "nobody" if not job.waiting_requests else str(job.waiting_requests)
-        priority = enum_words(Priority.Name(job.priority), prefix="PRIORITY_")
-        table.add_row(
-            key_words(job.key),
-            _doing(job),
-            seconds_words(job.elapsed_seconds),
-            priority,
-            job.tenant,
-            waiting,
-            _starts(job),
-        )
+        _add_row(table, job, doing=_doing(job))
+    for check in response.checks:
+        _add_row(table, check, doing=f"check: {_doing(check)}")
     to.print(table)
+
+
+def _add_row(table: Table, job: JobStatus, *, doing: str) -> None:
+    waiting = "nobody" if not job.waiting_requests else str(job.waiting_requests)
+    priority = enum_words(Priority.Name(job.priority), prefix="PRIORITY_")
+    since = seconds_words(job.elapsed_seconds)
+    table.add_row(key_words(job.key), doing, since, priority, job.tenant, waiting, _starts(job))
 
 
 def _show_quarantined(response: ListJobsResponse, to: Console) -> None:

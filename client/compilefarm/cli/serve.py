@@ -55,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="evict what was used least recently when the store is larger, for example 50GB; default: keep all",
     )
     option(
+        "--cache-memory",
+        type=size,
+        default="256MB",
+        metavar="SIZE",
+        help="keep what was read from the store lately in memory, up to this size; 0B: nothing; default: %(default)s",
+    )
+    option(
         "--state",
         type=Path,
         metavar="DIR",
@@ -231,7 +238,12 @@ async def _serve(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     seal = open_seal(key_file=arguments.signing_key, trusted_keys=arguments.trusted_keys)
-    store = await open_store(arguments.store, size_limit_bytes=arguments.store_size_limit, seal=seal)
+    store = await open_store(
+        arguments.store,
+        size_limit_bytes=arguments.store_size_limit,
+        cache_bytes=arguments.cache_memory,
+        seal=seal,
+    )
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
     journal = Journal(state_folder(arguments), clock=SystemClock())
     gateway = Gateway(

@@ -8,9 +8,10 @@ from typing import Protocol
 
 from compilefarm.client.clock import Budget
 from compilefarm.client.connection import Connection
+from compilefarm.client.silence import Silence
 from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import CorruptArtifact, Unreachable
+from compilefarm.core.errors import CorruptArtifact, Silent, Unreachable
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest, ReadRequest, ReadResponse, WriteRequest
 from compilefarm.v1.manifest_pb2 import Blob
 
@@ -39,9 +40,7 @@ def send_missing(blobs: Mapping[str, bytes], *, connection: Connection, budget: 
     """
     missing = _find_missing(sorted(blobs), connection=connection, budget=budget)
     for digest in missing:
-        line = connection.line()
-        with connection.calls():
-            line.blobs.Write(_pieces(digest, blobs[digest]), timeout=budget.left())
+        _send(digest, blobs[digest], connection=connection, budget=budget)
     return sum(len(blobs[digest]) for digest in missing)
 
 
@@ -72,13 +71,25 @@ def fetch(blobs: Sequence[Blob], *, connection: Connection, budget: Budget) -> d
     return contents
 
 
+def _send(digest: str, content: bytes, *, connection: Connection, budget: Budget) -> None:
+    line, silence = connection.line(), Silence()
+    # A piece is taken when there is room for it, so that too tells that the other end lives.
+    pieces = silence.broken_by(_pieces(digest, content))
+    with connection.calls():
+        call = line.blobs.Write.future(pieces, timeout=budget.left())
+        with silence.watching(call):
+            call.result()
+
+
 def _find_missing(digests: Sequence[str], *, connection: Connection, budget: Budget) -> list[str]:
     missing: list[str] = []
     for start in range(0, len(digests), _DIGESTS_PER_QUESTION):
         line = connection.line()
         question = FindMissingRequest(digests=digests[start : start + _DIGESTS_PER_QUESTION])
         with connection.calls():
-            missing += line.blobs.FindMissing(question, timeout=budget.left()).digests
+            call = line.blobs.FindMissing.future(question, timeout=budget.left())
+            with Silence().watching(call):
+                missing += call.result().digests
     return missing
 
 
@@ -101,6 +112,9 @@ def _receive(blob: Blob, read: _Read, *, connection: Connection, budget: Budget)
         try:
             _append_chunks(content, read, blob=blob, connection=connection)
             break
+        except Silent:
+            # It would be silent again.
+            raise
         except Unreachable:
             breaks += 1
             if breaks > _BREAKS_PER_BLOB:
@@ -113,11 +127,9 @@ def _receive(blob: Blob, read: _Read, *, connection: Connection, budget: Budget)
 
 
 def _append_chunks(content: bytearray, read: _Read, *, blob: Blob, connection: Connection) -> None:
-    try:
-        with connection.calls():
-            for response in read:
-                content += response.chunk
-                if len(content) > blob.size_bytes:
-                    raise CorruptArtifact(f"blob {blob.digest} has more than the {blob.size_bytes} bytes announced")
-    finally:
-        read.cancel()
+    silence = Silence()
+    with connection.calls(), silence.watching(read):
+        for response in silence.broken_by(read):
+            content += response.chunk
+            if len(content) > blob.size_bytes:
+                raise CorruptArtifact(f"blob {blob.digest} has more than the {blob.size_bytes} bytes announced")

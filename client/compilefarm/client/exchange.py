@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
-
-import grpc
 
 from compilefarm.client.blobs import fetch, send_missing
 from compilefarm.client.clock import Budget
@@ -14,12 +12,13 @@ from compilefarm.client.config import Priority
 from compilefarm.client.connection import Connection
 from compilefarm.client.records import Entry, Outcome
 from compilefarm.client.runtime import Encoded, Runtime
-from compilefarm.client.silence import Silence
+from compilefarm.client.silence import Cancellable, Silence
 from compilefarm.client.verification import check_origin
 from compilefarm.core.artifacts import blobs_to_run, check_guards
 from compilefarm.core.errors import (
     Busy,
     Draining,
+    FarmError,
     InternalError,
     MissingBlobs,
     NotStored,
@@ -56,17 +55,8 @@ _SECONDS_BEFORE_ASKING_AGAIN = (1.0, 3.0)
 # the job's result then, or to the job.
 _GONE = (Draining, Unreachable)
 _SECONDS_BEFORE_REJOINING = (1.0, 2.0, 4.0, 8.0, 15.0)
-# A farm says how things stand every ten seconds (compile_service.proto: Progress); one whose connection lives and that
-# says nothing for so long hangs.
-_LONGEST_SILENCE_SECONDS = 60.0
 # A farm that says "at once" again and again is not asked in a tight loop.
 _LEAST_SECONDS_WHEN_BUSY = 0.5
-
-
-class _Talk(Protocol):
-    def __iter__(self) -> Iterator[wire.CompileResponse]: ...
-
-    def cancel(self) -> object: ...
 
 
 class CompileFailed(Exception):
@@ -141,9 +131,10 @@ class Exchange:
             FarmError: the farm gave none.
         """
         try:
-            with self._entry.phase("wait"):
-                manifest = self._ask_lookup()
-            return self._fetch(manifest, outcome="hit")
+            with self._leaving_the_dead():
+                with self._entry.phase("wait"):
+                    manifest = self._ask_lookup()
+                return self._fetch(manifest, outcome="hit")
         except NotStored:
             key = key_of(self._encoded.job).text
             self._entry.name_key(key)
@@ -159,6 +150,10 @@ class Exchange:
         with self._entry.phase("wait"):
             # An address at which nobody answers is not asked again.
             self._connection.line()
+        with self._leaving_the_dead():
+            return self._compile(on_progress)
+
+    def _compile(self, on_progress: OnProgress) -> Delivery:
         asking_again, rejoining = list(_SECONDS_BEFORE_ASKING_AGAIN), list(_SECONDS_BEFORE_REJOINING)
         while True:
             try:
@@ -167,22 +162,29 @@ class Exchange:
                 delay = max(error.retry_after_seconds, _LEAST_SECONDS_WHEN_BUSY)
                 if not self._budget.allows(max(delay, error.estimated_wait_seconds)):
                     raise
-            except Silent as error:
+            except Silent:
                 # It would be silent again.
-                self._connection.give_up(error)
-                raise
-            except OutOfTime:
-                if not self._is_accepted:
-                    self._connection.give_up(Silent("the farm had all the time of a graph and did not even take it"))
                 raise
             except _WORTH_ASKING_AGAIN as error:
                 delays = rejoining if self._is_accepted and isinstance(error, _GONE) else asking_again
                 if not delays or not self._budget.allows(delays[0]):
-                    self._connection.give_up(error)
                     raise
                 delay = delays.pop(0)
             with self._entry.phase("wait"):
                 self._budget.wait(delay)
+
+    @contextmanager
+    def _leaving_the_dead(self) -> Iterator[None]:
+        """Has the farm left alone for a while if the talk ends because nobody is there, or nobody who talks."""
+        try:
+            yield
+        except OutOfTime:
+            if not self._is_accepted:
+                self._connection.give_up(Silent("the farm had all the time of a graph and did not even take it"))
+            raise
+        except FarmError as error:
+            self._connection.give_up(error)
+            raise
 
     def _compile_once(self, on_progress: OnProgress) -> Delivery:
         with self._entry.phase("wait"):
@@ -202,11 +204,11 @@ class Exchange:
         self._entry.count(sent=request.ByteSize())
         with self._connection.calls():
             call = line.compiles.Lookup.future(request, timeout=self._budget.left(), metadata=self._metadata)
-            try:
-                self._runtime.preload()
-                return call.result().manifest
-            finally:
-                call.cancel()
+            self._preload_during(call)
+            with Silence().watching(call):
+                manifest = call.result().manifest
+        self._is_accepted = True
+        return manifest
 
     def _ask_compile(self, on_progress: OnProgress) -> wire.Finished:
         request = wire.CompileRequest(job=self._encoded.job, priority=self._priority)
@@ -214,27 +216,21 @@ class Exchange:
         self._entry.count(sent=request.ByteSize())
         with self._connection.calls():
             call = line.compiles.Compile(request, timeout=self._budget.left(), metadata=self._metadata)
-            try:
-                # gRPC's own threads send the request and receive the first events meanwhile.
-                self._runtime.preload()
-                return self._follow(call, on_progress)
-            finally:
-                call.cancel()
+            self._preload_during(call)
+            silence = Silence()
+            with silence.watching(call):
+                return self._listen(silence.broken_by(call), on_progress)
 
-    def _follow(self, call: _Talk, on_progress: OnProgress) -> wire.Finished:
-        silence = Silence(_LONGEST_SILENCE_SECONDS, end=call.cancel)
+    def _preload_during(self, call: Cancellable) -> None:
+        """Gets ready for loading while gRPC's own threads send a request and receive the first that is said to it."""
         try:
-            return self._listen(call, on_progress, silence=silence)
-        except grpc.RpcError:
-            if silence.was_too_long:
-                raise Silent(f"the farm has said nothing for {_LONGEST_SILENCE_SECONDS:g} s: check its log") from None
+            self._runtime.preload()
+        except BaseException:
+            call.cancel()
             raise
-        finally:
-            silence.close()
 
-    def _listen(self, call: _Talk, on_progress: OnProgress, *, silence: Silence) -> wire.Finished:
-        for response in call:
-            silence.break_off()
+    def _listen(self, responses: Iterator[wire.CompileResponse], on_progress: OnProgress) -> wire.Finished:
+        for response in responses:
             event = response.WhichOneof("event")
             if event == "accepted":
                 self._is_accepted = True

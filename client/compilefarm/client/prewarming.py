@@ -13,6 +13,7 @@ from compilefarm.client.blobs import send_missing
 from compilefarm.client.clock import Budget, Clock, SystemClock
 from compilefarm.client.connection import Connection
 from compilefarm.client.plans import Plan, PlannedGraph
+from compilefarm.client.silence import Silence
 from compilefarm.core.errors import (
     Busy,
     Draining,
@@ -21,6 +22,7 @@ from compilefarm.core.errors import (
     JobCancelled,
     MissingBlobs,
     NotAllowed,
+    Silent,
     StoreUnavailable,
     Unreachable,
     WorkerLost,
@@ -164,6 +166,10 @@ class Prewarming:
             except Busy as error:
                 # A full queue means waiting: whoever prewarms is in no hurry.
                 delay = max(error.retry_after_seconds, _LEAST_SECONDS_WHEN_BUSY)
+            except Silent as error:
+                # It would be silent again, and to the other graphs too.
+                self._connection.give_up(error)
+                return _failed(graph, error.reason, str(error))
             except _WORTH_ASKING_AGAIN as error:
                 if self._clock.now() - started > _SECONDS_BEFORE_ASKING_AGAIN[-1]:
                     # It was there for a while: this is another outage.
@@ -186,14 +192,15 @@ class Prewarming:
         with self._connection.calls():
             call = line.compiles.Compile(request, metadata=self._metadata)
             self._follow(call)
+            silence = Silence()
             try:
-                for response in call:
-                    if response.HasField("finished"):
-                        return _served(graph, response.finished)
+                with silence.watching(call):
+                    for response in silence.broken_by(call):
+                        if response.HasField("finished"):
+                            return _served(graph, response.finished)
             finally:
                 with self._lock:
                     self._calls.discard(call)
-                call.cancel()
         raise InternalError("the farm ended the talk without an answer")
 
     def _follow(self, call: grpc.Call) -> None:

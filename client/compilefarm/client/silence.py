@@ -1,44 +1,74 @@
-"""A watch over calls in which something has to be heard now and then."""
+"""A watch over calls, in each of which something has to be heard now and then."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import grpc
+
+from compilefarm.core.errors import Silent
+
+# A farm says how a compile stands every ten seconds (compile_service.proto: Progress), and everything else takes it
+# less than that; one whose connection lives and that says nothing for so long hangs.
+LONGEST_SILENCE_SECONDS = 60.0
+
+T = TypeVar("T")
+
+
+class Cancellable(Protocol):
+    """A call that is under way."""
+
+    def cancel(self) -> object: ...
 
 
 class Silence:
-    """Ends a call in which nothing is heard for too long.
+    """How long nothing has been heard in a call, counted from now on."""
 
-    Attributes:
-        was_too_long: whether it did.
-
-    Args:
-        seconds: how long that is.
-        end: ends the call; called from a thread of its own.
-    """
-
-    def __init__(self, seconds: float, *, end: Callable[[], object]) -> None:
-        self._seconds = seconds
-        self._end = end
-        self.was_too_long = False
-        self._timer = self._start()
+    def __init__(self) -> None:
+        self._seconds = LONGEST_SILENCE_SECONDS
+        self._heard_seconds = time.monotonic()
+        self._was_too_long = False
+        self._over = threading.Event()
 
     def break_off(self) -> None:
         """Notes that something was heard."""
-        self.close()
-        self._timer = self._start()
+        self._heard_seconds = time.monotonic()
 
-    def close(self) -> None:
-        """Watches no longer."""
-        self._timer.cancel()
+    def broken_by(self, pieces: Iterable[T]) -> Iterator[T]:
+        """The same pieces; each that is taken breaks the silence."""
+        for piece in pieces:
+            self.break_off()
+            yield piece
 
-    def _start(self) -> threading.Timer:
-        timer = threading.Timer(self._seconds, self._note)
+    @contextmanager
+    def watching(self, call: Cancellable) -> Iterator[None]:
+        """Ends a call if nothing is heard in it for too long, and when the context ends.
+
+        Raises:
+            Silent: nothing was heard for too long.
+        """
         # A process that ends does not wait for it.
-        timer.daemon = True
-        timer.start()
-        return timer
+        threading.Thread(target=self._watch, args=[call], name="silence of the farm", daemon=True).start()
+        try:
+            yield
+        except (grpc.RpcError, grpc.FutureCancelledError):
+            if self._was_too_long:
+                raise Silent(f"the farm has said nothing for {self._seconds:g} s: check its log") from None
+            raise
+        finally:
+            self._over.set()
+            call.cancel()
 
-    def _note(self) -> None:
-        self.was_too_long = True
-        self._end()
+    def _watch(self, call: Cancellable) -> None:
+        while not self._over.wait(self._left()):
+            if self._left() <= 0:
+                self._was_too_long = True
+                call.cancel()
+                return
+
+    def _left(self) -> float:
+        return self._heard_seconds + self._seconds - time.monotonic()

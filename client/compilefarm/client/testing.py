@@ -163,6 +163,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         metadata: of the last Compile.
         reports: graphs that were reported; `reported` is set when some are.
         compiles: keys in the order in which they were compiled.
+        before_answer: called by Lookup, FindMissing and Write with their name; may wait.
         before_compile: called by every Compile; may wait, or raise a FarmError to refuse.
         after_progress: called by every Compile once the farm has said that it works; may wait.
         on_read: makes the chunks of a Read; tests break it.
@@ -179,12 +180,14 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         self.reports: list[compile_service_pb2.GraphReport] = []
         self.reported = threading.Event()
         self.compiles: list[str] = []
+        self.before_answer: Callable[[str], None] = lambda _: None
         self.before_compile: Callable[[], None] = lambda: None
         self.after_progress: Callable[[], None] = lambda: None
         self.on_read: Callable[[bytes, int], Iterator[bytes]] = _chunks
         self._lock = threading.Lock()
 
     def Lookup(self, request: Any, context: Any) -> compile_service_pb2.LookupResponse:
+        self.before_answer("Lookup")
         key = key_of(request.job).text
         if key not in self.keys:
             _refuse(context, NotStored(f"nothing is stored under {key}"))
@@ -220,6 +223,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
     def FindMissing(self, request: Any, context: Any) -> blob_service_pb2.FindMissingResponse:
         with self._lock:
             self.questions += 1
+        self.before_answer("FindMissing")
         missing = [digest for digest in request.digests if digest not in self.blobs]
         return blob_service_pb2.FindMissingResponse(digests=missing)
 
@@ -233,6 +237,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
             _refuse(context, error)
 
     def Write(self, request_iterator: Any, context: Any) -> blob_service_pb2.WriteResponse:
+        self.before_answer("Write")
         pieces = list(request_iterator)
         content = b"".join(piece.chunk for piece in pieces)
         offsets = [sum(len(before.chunk) for before in pieces[:position]) for position in range(len(pieces))]

@@ -481,6 +481,7 @@ class ListJobsResponse(google.protobuf.message.Message):
 
     JOBS_FIELD_NUMBER: builtins.int
     QUARANTINED_FIELD_NUMBER: builtins.int
+    CHECKS_FIELD_NUMBER: builtins.int
     @property
     def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___JobStatus]:
         """Jobs that wait or are being compiled, those that came first first."""
@@ -489,13 +490,20 @@ class ListJobsResponse(google.protobuf.message.Message):
     def quarantined(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QuarantinedKey]:
         """Keys that are not compiled for a while."""
 
+    @property
+    def checks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___JobStatus]:
+        """Checks of artifacts that are served already, those that came first first: they wait for a worker, or have one. They
+        cannot be cancelled.
+        """
+
     def __init__(
         self,
         *,
         jobs: collections.abc.Iterable[global___JobStatus] | None = ...,
         quarantined: collections.abc.Iterable[global___QuarantinedKey] | None = ...,
+        checks: collections.abc.Iterable[global___JobStatus] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["jobs", b"jobs", "quarantined", b"quarantined"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checks", b"checks", "jobs", b"jobs", "quarantined", b"quarantined"]) -> None: ...
 
 global___ListJobsResponse = ListJobsResponse
 
@@ -564,10 +572,13 @@ class QuarantinedKey(google.protobuf.message.Message):
     DEATHS_FIELD_NUMBER: builtins.int
     SINCE_FIELD_NUMBER: builtins.int
     UNTIL_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key."""
     deaths: builtins.int
     """How many processes died of it."""
+    namespace: builtins.str
+    """The namespace of the jobs that ended so: for callers who are trusted more, it is tried; empty where there are none."""
     @property
     def failure(self) -> compilefarm.v1.job_pb2.CompileFailure:
         """What requests for it are told."""
@@ -588,9 +599,10 @@ class QuarantinedKey(google.protobuf.message.Message):
         deaths: builtins.int = ...,
         since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        namespace: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure", "since", b"since", "until", b"until"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["deaths", b"deaths", "failure", b"failure", "key", b"key", "since", b"since", "until", b"until"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deaths", b"deaths", "failure", b"failure", "key", b"key", "namespace", b"namespace", "since", b"since", "until", b"until"]) -> None: ...
 
 global___QuarantinedKey = QuarantinedKey
 

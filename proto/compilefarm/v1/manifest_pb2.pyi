@@ -244,12 +244,15 @@ class Check(google.protobuf.message.Message):
     FAILED_FIELD_NUMBER: builtins.int
     ENDED_FIELD_NUMBER: builtins.int
     SECONDS_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key of the artifact."""
     manifest_digest: builtins.str
     """sha256 (hex) of the manifest's deterministic serialization; empty where the artifact was never stored."""
     seconds: builtins.float
     """How long it took, in seconds, if it took place after the artifact was served."""
+    namespace: builtins.str
+    """The namespace of the artifact; empty where there are none."""
     @property
     def passed(self) -> global___Verification:
         """It does what it should."""
@@ -271,9 +274,10 @@ class Check(google.protobuf.message.Message):
         failed: compilefarm.v1.job_pb2.CompileFailure | None = ...,
         ended: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         seconds: builtins.float = ...,
+        namespace: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["ended", b"ended", "failed", b"failed", "outcome", b"outcome", "passed", b"passed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ended", b"ended", "failed", b"failed", "key", b"key", "manifest_digest", b"manifest_digest", "outcome", b"outcome", "passed", b"passed", "seconds", b"seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended", b"ended", "failed", b"failed", "key", b"key", "manifest_digest", b"manifest_digest", "namespace", b"namespace", "outcome", b"outcome", "passed", b"passed", "seconds", b"seconds"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["passed", "failed"] | None: ...
 
 global___Check = Check

@@ -79,8 +79,11 @@ class AdminService(AdminServiceServicer):
         return wire.InspectResponse(manifest=found.manifest, checks=found.checks)
 
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
-        jobs, quarantined = self._jobs.all(), self._jobs.quarantined()
-        return wire.ListJobsResponse(jobs=map(_job, jobs), quarantined=map(_quarantined, quarantined))
+        return wire.ListJobsResponse(
+            jobs=map(_job, self._jobs.all()),
+            quarantined=map(_quarantined, self._jobs.quarantined()),
+            checks=map(_job, self._jobs.checks()),
+        )
 
     async def CancelJob(self, request: wire.CancelJobRequest, _context: Context) -> wire.CancelJobResponse:
         return wire.CancelJobResponse(key=self._jobs.cancel(request.key))
@@ -144,7 +147,7 @@ def _reports(reports: Reports) -> wire.ClientReports:
 
 
 def _quarantined(entry: Quarantined) -> wire.QuarantinedKey:
-    key = wire.QuarantinedKey(key=entry.key, failure=entry.failure, deaths=entry.deaths)
+    key = wire.QuarantinedKey(key=entry.key, namespace=entry.namespace, failure=entry.failure, deaths=entry.deaths)
     key.since.FromDatetime(entry.since)
     key.until.FromDatetime(entry.until)
     return key

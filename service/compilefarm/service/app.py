@@ -41,6 +41,7 @@ from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.recording_broker import RecordingBroker
+from compilefarm.service.recovery import Recovery
 from compilefarm.service.reports import Reports
 from compilefarm.service.standing import Standing
 from compilefarm.service.state_metrics import Sources, StateCollector
@@ -99,7 +100,13 @@ class Gateway:
         self._resuming: list[asyncio.Task[None]] = []
         self._durations = Durations()
         limits = Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant)
-        self._queue = Queue(pool, clock=self._clock, limits=limits, durations=self._durations)
+        self._queue = Queue(
+            pool,
+            clock=self._clock,
+            limits=limits,
+            durations=self._durations,
+            recovery=Recovery(clock=self._clock, seconds=config.recovery_seconds),
+        )
         self._flight_metrics = FlightMetrics(self._registry, clock=self._clock)
         self._flights = Flights(
             clock=self._clock,
@@ -228,7 +235,13 @@ class Gateway:
             pool=self._pool,
             queue=self._queue,
             flights=self._flights,
-            jobs=Jobs(flights=self._flights, queue=self._queue, quarantine=self._quarantine, clock=self._clock),
+            jobs=Jobs(
+                flights=self._flights,
+                checks=self._checks,
+                queue=self._queue,
+                quarantine=self._quarantine,
+                clock=self._clock,
+            ),
             readiness=self._readiness,
             counters=self._counters,
             reports=self._reports,

@@ -46,10 +46,17 @@ class Attempts:
         self._max_attempts = max_attempts
 
     async def compile(
-        self, job: Job, *, ticket: Ticket, on_stage: OnStage, verify: bool = True
+        self, job: Job, *, ticket: Ticket, namespace: str, on_stage: OnStage, verify: bool = True
     ) -> Artifact | CompileFailure:
         """Waits for a worker and has it compile; waits for another one if it is lost or taken back. A job of which
         processes die again is given up with that as its result.
+
+        Args:
+            job: what is compiled.
+            ticket: its place in the queue.
+            namespace: in which its key is quarantined if processes die of it.
+            on_stage: told how it goes.
+            verify: whether the artifact is checked.
 
         Raises:
             InvalidRequest: the worker found the request to be malformed or forbidden.
@@ -60,15 +67,19 @@ class Attempts:
         while True:
             try:
                 async with self._queue.worker(ticket) as worker:
-                    return await self._attempt(job, ticket=ticket, worker=worker, on_stage=on_stage, verify=verify)
+                    result = await self._attempt(job, ticket=ticket, worker=worker, on_stage=on_stage, verify=verify)
+                self._note_end(result, ticket=ticket, namespace=namespace)
+                return result
             except Preempted:
                 log.info("job %s: waits again, its worker was needed for an interactive job", ticket.key)
             except WorkerLost as error:
-                if failure := self._note_loss(error, worker=worker, ticket=ticket):
+                if failure := self._note_loss(error, worker=worker, ticket=ticket, namespace=namespace):
                     return failure
             on_stage(Phase.PHASE_QUEUED, "")
 
-    async def verify(self, artifact: Artifact, *, job: Job, ticket: Ticket) -> Artifact | CompileFailure:
+    async def verify(
+        self, artifact: Artifact, *, job: Job, ticket: Ticket, on_stage: OnStage
+    ) -> Artifact | CompileFailure:
         """Waits for a worker and has it check an artifact; waits for another one if it is lost or taken back.
 
         Raises:
@@ -77,6 +88,7 @@ class Attempts:
         while True:
             try:
                 async with self._queue.worker(ticket) as worker:
+                    on_stage(Phase.PHASE_VERIFYING, worker)
                     blobs = await read_constants(job, store=self._store)
                     assignment = Assignment(key=ticket.key, job=job, blobs=blobs)
                     return await self._pool.verify(assignment, artifact, worker=worker)
@@ -87,6 +99,7 @@ class Attempts:
                 log.warning("worker %s was lost on the check of %s: %s", worker, ticket.key, error)
                 if len(ticket.losses) >= self._max_attempts:
                     raise
+            on_stage(Phase.PHASE_QUEUED, "")
 
     async def _attempt(
         self, job: Job, *, ticket: Ticket, worker: str, on_stage: OnStage, verify: bool
@@ -97,18 +110,21 @@ class Attempts:
         result = await self._pool.run(assignment, worker=worker, on_phase=partial(_tell, on_stage, worker))
         if isinstance(result, Artifact):
             self._durations.note(ticket.kind, seconds=self._clock.monotonic() - started_seconds)
-        if isinstance(result, CompileFailure) and result.kind == FailureKind.FAILURE_KIND_CRASHED:
-            self._quarantine.note_death(ticket.key, cause=f"{result.message}\n{result.log_tail}")
-        else:
-            self._quarantine.note_survival(ticket.key)
         return result
 
-    def _note_loss(self, error: WorkerLost, *, worker: str, ticket: Ticket) -> CompileFailure | None:
+    def _note_end(self, result: Artifact | CompileFailure, *, ticket: Ticket, namespace: str) -> None:
+        if isinstance(result, CompileFailure) and result.kind == FailureKind.FAILURE_KIND_CRASHED:
+            cause = f"{result.message}\n{result.log_tail}"
+            self._quarantine.note_death(ticket.key, namespace=namespace, cause=cause)
+        else:
+            self._quarantine.note_survival(ticket.key, namespace=namespace)
+
+    def _note_loss(self, error: WorkerLost, *, worker: str, ticket: Ticket, namespace: str) -> CompileFailure | None:
         """Decides whether the job is tried again: None if it is."""
         ticket.losses.append(worker)
         log.warning("worker %s was lost on %s, attempt %d: %s", worker, ticket.key, len(ticket.losses), error)
         if isinstance(error, ProcessDied):
-            quarantined = self._quarantine.note_death(ticket.key, cause=str(error))
+            quarantined = self._quarantine.note_death(ticket.key, namespace=namespace, cause=str(error))
             if quarantined is not None:
                 log.warning("job %s: quarantined until %s", ticket.key, quarantined.until)
                 return quarantined.failure

@@ -262,16 +262,20 @@ class Broker:
             self._learn(stored, kind=kind)
             self._checks.follow(stored, job=job, kind=kind)
             return Landing(result=stored, source=Source.STORE)
-        quarantined = self._quarantine.find(key.text)
+        quarantined = self._quarantine.find(key.text, namespaces=namespaces)
         if quarantined is not None:
             return Landing(result=quarantined.failure, source=Source.QUARANTINE)
         await require_constants(job, store=self._store)
-        verify_time = await self._checks.time_for(key.text)
+        verify_time = await self._checks.time_for(key.text, namespaces=namespaces)
         ticket = self._queue.enrol(key.text, environment=job.environment, demand=flight.claims.demand, kind=kind)
         log.info("job %s: %d nodes, queued", key.text, len(job.graph.nodes))
         flight.enter(Phase.PHASE_QUEUED)
         made = await self._attempts.compile(
-            job, ticket=ticket, on_stage=flight.enter, verify=verify_time != VERIFY_TIME_AFTER
+            job,
+            ticket=ticket,
+            namespace=flight.namespace,
+            on_stage=flight.enter,
+            verify=verify_time != VERIFY_TIME_AFTER,
         )
         seconds = self._clock.monotonic() - flight.started_seconds
         if isinstance(made, CompileFailure):
@@ -280,7 +284,7 @@ class Broker:
             log.warning("job %s: no artifact after %.1f s: %s %s", key.text, seconds, reason, made.message)
             if made.log_tail:
                 log.warning("job %s: the end of what its process printed:\n%s", key.text, made.log_tail)
-            await self._checks.keep_failure(key.text, made)
+            await self._checks.keep_failure(made, key=key.text, namespace=flight.namespace)
             return Landing(result=made, source=Source.COMPILE)
         manifest = await self._keep(made, key=key, namespace=flight.namespace, verify_time=verify_time)
         self._checks.follow(manifest, job=job, kind=kind)
@@ -289,7 +293,7 @@ class Broker:
         return Landing(result=manifest, source=Source.COMPILE)
 
     def _prospect(self, job: Job, *, key: Key, namespaces: Sequence[str]) -> tuple[Prospect.ValueType, str]:
-        quarantined = self._quarantine.find(key.text)
+        quarantined = self._quarantine.find(key.text, namespaces=namespaces)
         if quarantined is not None:
             return Prospect.PROSPECT_QUARANTINED, quarantined.failure.message
         if self._flights.is_working(key.text, namespaces=namespaces):

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
 from compilefarm.core.artifacts import blobs_of, digest_of_manifest
 from compilefarm.core.errors import Busy, FarmError, StoreUnavailable
 from compilefarm.core.pool import Artifact
-from compilefarm.service.attempts import Attempts
+from compilefarm.service.attempts import Attempts, OnStage
 from compilefarm.service.clock import Clock, pause
 from compilefarm.service.counters import Counters
 from compilefarm.service.demand import Demand
 from compilefarm.service.durations import Kind
+from compilefarm.service.flights import Stage
 from compilefarm.service.priorities import Priority
 from compilefarm.service.queue import Queue
 from compilefarm.service.tickets import Ticket
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.v1.job_pb2 import PHASE_VERIFYING, CompileFailure, FailureKind, Job
+from compilefarm.v1.job_pb2 import PHASE_VERIFYING, CompileFailure, FailureKind, Job, Phase
 from compilefarm.v1.manifest_pb2 import (
     VERIFY_TIME_AFTER,
     VERIFY_TIME_BEFORE,
@@ -44,6 +46,27 @@ _TIMES: dict[Verify, VerifyTime.ValueType] = {
     "after": VERIFY_TIME_AFTER,
     "off": VERIFY_TIME_NEVER,
 }
+
+
+class RunningCheck:
+    """A check on its way.
+
+    Attributes:
+        key, namespace: of the artifact.
+        started_seconds: when it began, by the clock.
+        stage: where it stands.
+    """
+
+    def __init__(self, manifest: Manifest, *, clock: Clock) -> None:
+        self.key = manifest.key
+        self.namespace = manifest.namespace
+        self._clock = clock
+        self.started_seconds = clock.monotonic()
+        self.enter(Phase.PHASE_QUEUED)
+
+    def enter(self, phase: Phase.ValueType, worker: str = "") -> None:
+        """Notes what is being done, and by whom."""
+        self.stage = Stage(phase=phase, worker=worker, since_seconds=self._clock.monotonic())
 
 
 class Checks:
@@ -75,17 +98,24 @@ class Checks:
         self._counters = counters
         self._clock = clock
         # By the digest of the manifest.
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, RunningCheck] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._done: set[str] = set()
 
-    async def time_for(self, key: str) -> VerifyTime.ValueType:
-        """When the next artifact of a key is to be checked.
+    def running(self) -> list[RunningCheck]:
+        """Those that wait for a worker, or have one, in the order in which they came."""
+        return list(self._running.values())
+
+    async def time_for(self, key: str, *, namespaces: Sequence[str]) -> VerifyTime.ValueType:
+        """When the next artifact of a key is to be checked. What failed in one of some namespaces makes that sooner.
 
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        if self._verify == "after" and any(check.HasField("failed") for check in await self._store.find_checks(key)):
-            return VERIFY_TIME_BEFORE
+        if self._verify == "after":
+            found = await self._store.find_checks(key, namespaces=namespaces)
+            if any(check.HasField("failed") for check in found):
+                return VERIFY_TIME_BEFORE
         return _TIMES[self._verify]
 
     def follow(self, manifest: Manifest, *, job: Job, kind: Kind) -> None:
@@ -94,32 +124,34 @@ class Checks:
             return
         digest = digest_of_manifest(manifest)
         if digest not in self._running and digest not in self._done:
-            work = self._follow(manifest, digest=digest, job=job, kind=kind)
-            task = self._running[digest] = asyncio.create_task(work, name=f"check of {manifest.key}")
+            running = self._running[digest] = RunningCheck(manifest, clock=self._clock)
+            work = self._follow(manifest, digest=digest, job=job, kind=kind, on_stage=running.enter)
+            task = self._tasks[digest] = asyncio.create_task(work, name=f"check of {manifest.key}")
             task.add_done_callback(partial(self._end, digest, manifest.key))
 
-    async def keep_failure(self, key: str, failure: CompileFailure) -> None:
+    async def keep_failure(self, failure: CompileFailure, *, key: str, namespace: str) -> None:
         """Keeps why an artifact is not served, if it failed its check."""
         if failure.kind == FailureKind.FAILURE_KIND_VERIFICATION:
             try:
-                await self._store.put_check(self._check(key, failed=failure))
+                await self._store.put_check(self._check(key, namespace=namespace, failed=failure))
             except StoreUnavailable as error:
                 # The client is told all the same.
                 log.error("job %s: why its artifact is not served could not be kept: %s", key, error)
 
     async def close(self) -> None:
         """Gives up the checks that are not done."""
-        tasks = list(self._running.values())
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, manifest: Manifest, *, digest: str, job: Job, kind: Kind) -> None:
+    async def _follow(self, manifest: Manifest, *, digest: str, job: Job, kind: Kind, on_stage: OnStage) -> None:
         key = manifest.key
         try:
-            check = next((each for each in await self._store.find_checks(key) if each.manifest_digest == digest), None)
+            found = await self._store.find_checks(key, namespaces=[manifest.namespace])
+            check = next((each for each in found if each.manifest_digest == digest), None)
             if check is None:
-                check = await self._find_out(manifest, digest=digest, job=job, kind=kind)
+                check = await self._find_out(manifest, digest=digest, job=job, kind=kind, on_stage=on_stage)
                 # Before anything is done about it: whoever is killed in between leaves the reason.
                 await self._store.put_check(check)
             if check.HasField("failed") and await self._store.withdraw(manifest, reason=check.failed.message):
@@ -129,17 +161,19 @@ class Checks:
         except FarmError as error:
             log.warning("job %s: its artifact is checked when it is next asked for: %s", key, error)
 
-    async def _find_out(self, manifest: Manifest, *, digest: str, job: Job, kind: Kind) -> Check:
-        key = manifest.key
+    async def _find_out(self, manifest: Manifest, *, digest: str, job: Job, kind: Kind, on_stage: OnStage) -> Check:
+        key, namespace = manifest.key, manifest.namespace
         contents = {blob.digest: await self._store.get_blob(blob.digest) for blob in blobs_of(manifest)}
         ticket = await self._enrol(key, job=job, kind=kind)
         started_seconds = self._clock.monotonic()
-        found = await self._attempts.verify(Artifact(manifest=manifest, blobs=contents), job=job, ticket=ticket)
+        artifact = Artifact(manifest=manifest, blobs=contents)
+        found = await self._attempts.verify(artifact, job=job, ticket=ticket, on_stage=on_stage)
         seconds = _seconds(found, otherwise=self._clock.monotonic() - started_seconds)
         if isinstance(found, CompileFailure):
-            return self._check(key, manifest_digest=digest, failed=found, seconds=seconds)
+            return self._check(key, namespace=namespace, manifest_digest=digest, failed=found, seconds=seconds)
         log.info("job %s: its artifact passed its check in %.1f s", key, seconds)
-        return self._check(key, manifest_digest=digest, passed=found.manifest.verification, seconds=seconds)
+        passed = found.manifest.verification
+        return self._check(key, namespace=namespace, manifest_digest=digest, passed=passed, seconds=seconds)
 
     async def _enrol(self, key: str, *, job: Job, kind: Kind) -> Ticket:
         while True:
@@ -153,17 +187,25 @@ class Checks:
         self,
         key: str,
         *,
+        namespace: str,
         manifest_digest: str = "",
         passed: Verification | None = None,
         failed: CompileFailure | None = None,
         seconds: float = 0.0,
     ) -> Check:
-        check = Check(key=key, manifest_digest=manifest_digest, passed=passed, failed=failed, seconds=seconds)
+        check = Check(
+            key=key,
+            namespace=namespace,
+            manifest_digest=manifest_digest,
+            passed=passed,
+            failed=failed,
+            seconds=seconds,
+        )
         check.ended.FromDatetime(self._clock.now())
         return check
 
     def _end(self, digest: str, key: str, task: asyncio.Task[None]) -> None:
-        del self._running[digest]
+        del self._running[digest], self._tasks[digest]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("job %s: a defect ended the check of its artifact", key, exc_info=error)
 

@@ -29,6 +29,7 @@ class GatewayConfig:
         orphan_seconds: how long a job goes on after the last one who waited for it went away; prewarm jobs do so to
             their end.
         max_attempts: how often a job is tried when workers are lost on it.
+        recovery_seconds: how long jobs wait for workers that have failed and can be started again.
         quarantine_seconds: how long a key is not tried after two processes died of it.
         max_nodes: nodes that a graph may have.
         max_message_bytes: size of one message on the wire.
@@ -49,6 +50,7 @@ class GatewayConfig:
     max_queued_jobs_of_tenant: int = 500
     orphan_seconds: float = 60.0
     max_attempts: int = 3
+    recovery_seconds: float = 30.0
     quarantine_seconds: float = 3600.0
     max_nodes: int = 200_000
     max_message_bytes: int = 4 * 1024 * 1024

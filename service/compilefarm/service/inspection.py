@@ -48,5 +48,5 @@ async def inspect(text: str, *, store: ArtifactStore, namespaces: Sequence[str])
 
 async def _look(key: str, *, store: ArtifactStore, namespaces: Sequence[str]) -> Inspection | None:
     manifest = await store.find_manifest(key, namespaces=namespaces)
-    checks = await store.find_checks(key)
+    checks = await store.find_checks(key, namespaces=namespaces)
     return None if manifest is None and not checks else Inspection(manifest=manifest, checks=checks)

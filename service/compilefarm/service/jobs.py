@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compilefarm.core.errors import InvalidRequest, JobCancelled, NoSuchJob
+from compilefarm.service.checks import Checks, RunningCheck
 from compilefarm.service.clock import Clock
 from compilefarm.service.flights import Flight, Flights, Stage
 from compilefarm.service.forecast import Outlook
@@ -48,8 +49,9 @@ class JobView:
 class Jobs:
     """Shows the jobs, and ends or releases single ones."""
 
-    def __init__(self, *, flights: Flights, queue: Queue, quarantine: Quarantine, clock: Clock) -> None:
+    def __init__(self, *, flights: Flights, checks: Checks, queue: Queue, quarantine: Quarantine, clock: Clock) -> None:
         self._flights = flights
+        self._checks = checks
         self._queue = queue
         self._quarantine = quarantine
         self._clock = clock
@@ -57,6 +59,10 @@ class Jobs:
     def all(self) -> list[JobView]:
         """Jobs that wait or are being compiled, in the order in which they came."""
         return [self._view(flight) for flight in self._flights.working()]
+
+    def checks(self) -> list[JobView]:
+        """Checks of artifacts that are served already, which wait or are being done, in the order of their coming."""
+        return list(map(self._check_view, self._checks.running()))
 
     def quarantined(self) -> list[Quarantined]:
         """Keys that are not tried for a while."""
@@ -106,6 +112,18 @@ class Jobs:
             waiting_requests=flight.claims.waiting,
             elapsed_seconds=self._clock.monotonic() - flight.started_seconds,
             outlook=self._queue.outlook(flight.key),
+        )
+
+    def _check_view(self, check: RunningCheck) -> JobView:
+        return JobView(
+            key=check.key,
+            stage=check.stage,
+            priority=Priority.PREWARM,
+            tenant="",
+            namespace=check.namespace,
+            waiting_requests=0,
+            elapsed_seconds=self._clock.monotonic() - check.started_seconds,
+            outlook=self._queue.outlook(check.key),
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
 from compilefarm.core.environments import describe, differences
 from compilefarm.core.errors import NoMatchingWorker
@@ -24,24 +25,29 @@ class Wanted:
 class Roster:
     """The workers as they stand at one moment, and the jobs they are good for.
 
-    A worker that has failed is good for none. One that is on its way is good for those that its environment, as far as
-    it is known, allows.
+    A worker that is on its way is good for those that its environment, as far as it is known, allows. One that has
+    failed is good for none, unless it may come back and no other can do the job.
 
     Attributes:
         workers: all of them, in the pool's order.
+
+    Args:
+        workers: all of them.
+        expected: names of those that have failed and may come back.
     """
 
-    def __init__(self, workers: Sequence[WorkerView]) -> None:
+    def __init__(self, workers: Sequence[WorkerView], *, expected: Collection[str] = ()) -> None:
         self.workers = workers
+        self._expected = expected
         self._fitting: dict[bytes, list[str]] = {}
 
     def fitting(self, wanted: Wanted) -> list[str]:
         """Names of the workers that can do such a job now, later or perhaps, in the pool's order."""
-        found = self._fitting.get(wanted.content)
-        if found is None:
-            found = [worker.name for worker in self.workers if _may_fit(worker, wanted=wanted.environment)]
-            self._fitting[wanted.content] = found
-        return found
+        if wanted.content not in self._fitting:
+            fits = partial(_may_fit, wanted=wanted.environment)
+            found = list(filter(fits, self._whole())) or list(filter(fits, self._coming_back()))
+            self._fitting[wanted.content] = [worker.name for worker in found]
+        return self._fitting[wanted.content]
 
     def check(self, wanted: Wanted) -> None:
         """Passes if some worker can do such a job, however busy it is.
@@ -51,6 +57,12 @@ class Roster:
         """
         if not self.fitting(wanted):
             raise NoMatchingWorker(_explain(self.workers, wanted=wanted.environment))
+
+    def _whole(self) -> Iterator[WorkerView]:
+        return (worker for worker in self.workers if worker.state != WorkerState.WORKER_STATE_FAILED)
+
+    def _coming_back(self) -> Iterator[WorkerView]:
+        return (worker for worker in self.workers if worker.name in self._expected)
 
 
 def get_worker(workers: Sequence[WorkerView], *, environment_name: str) -> WorkerView:
@@ -76,8 +88,6 @@ def get_worker(workers: Sequence[WorkerView], *, environment_name: str) -> Worke
 
 
 def _may_fit(worker: WorkerView, *, wanted: Environment) -> bool:
-    if worker.state == WorkerState.WORKER_STATE_FAILED:
-        return False
     if worker.environment is None:
         return worker.state == WorkerState.WORKER_STATE_STARTING
     return not differences(wanted=wanted, offered=worker.environment)

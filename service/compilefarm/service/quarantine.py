@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,6 +19,7 @@ class Quarantined:
 
     Attributes:
         key: it.
+        namespace: of the jobs that these did.
         deaths: how many.
         failure: what is said of the last one.
         since: when that was.
@@ -25,6 +27,7 @@ class Quarantined:
     """
 
     key: str
+    namespace: str
     deaths: int
     failure: CompileFailure
     since: datetime
@@ -32,7 +35,7 @@ class Quarantined:
 
 
 class Quarantine:
-    """Keeps keys of which two processes have died.
+    """Keeps keys of which two processes have died, in each namespace: nobody decides for those who are trusted more.
 
     Args:
         clock: time.
@@ -42,53 +45,56 @@ class Quarantine:
     def __init__(self, *, clock: Clock, seconds: float) -> None:
         self._clock = clock
         self._time_to_live = timedelta(seconds=seconds)
-        self._dead: dict[str, Quarantined] = {}
+        # By namespace and key.
+        self._dead: dict[tuple[str, str], Quarantined] = {}
 
-    def find(self, key: str) -> Quarantined | None:
-        """Why a key is not tried; None if it may be."""
+    def find(self, key: str, *, namespaces: Sequence[str]) -> Quarantined | None:
+        """Why a key is not tried in one of some namespaces; None if it may be."""
         self._forget()
-        entry = self._dead.get(key)
-        return entry if entry is not None and _is_kept(entry) else None
+        entries = (self._dead.get((namespace, key)) for namespace in namespaces)
+        return next((entry for entry in entries if entry is not None and _is_kept(entry)), None)
 
     def all(self) -> list[Quarantined]:
         """All that are not tried, in the order in which they came."""
         self._forget()
         return [entry for entry in self._dead.values() if _is_kept(entry)]
 
-    def note_death(self, key: str, *, cause: str) -> Quarantined | None:
+    def note_death(self, key: str, *, namespace: str, cause: str) -> Quarantined | None:
         """Notes that a process died of a key; not None if it is not tried any more now.
 
         Args:
             key: it.
+            namespace: of the job.
             cause: what is known of the death: one line, and below it the end of what the process printed.
         """
         self._forget()
-        before = self._dead.pop(key, None)
+        before = self._dead.pop((namespace, key), None)
         deaths = before.deaths + 1 if before is not None else 1
         since = self._clock.now()
         until = since + self._time_to_live
-        self._dead[key] = Quarantined(
+        self._dead[namespace, key] = Quarantined(
             key=key,
+            namespace=namespace,
             deaths=deaths,
             failure=_failure(key, cause=cause, deaths=deaths, until=until),
             since=since,
             until=until,
         )
-        return self.find(key)
+        return self.find(key, namespaces=[namespace])
 
-    def note_survival(self, key: str) -> None:
+    def note_survival(self, key: str, *, namespace: str) -> None:
         """Notes that a key was compiled: what died before did not die of it."""
-        self._dead.pop(key, None)
+        self._dead.pop((namespace, key), None)
 
     def release(self, key: str) -> None:
-        """Has a key tried again."""
-        del self._dead[key]
+        """Has a key tried again in every namespace."""
+        self._dead = {place: entry for place, entry in self._dead.items() if entry.key != key}
 
     def _forget(self) -> None:
         now = self._clock.now()
         # They lie in the order in which they expire.
         while self._dead and (first := next(iter(self._dead.values()))).until <= now:
-            del self._dead[first.key]
+            del self._dead[first.namespace, first.key]
 
 
 def _is_kept(entry: Quarantined) -> bool:

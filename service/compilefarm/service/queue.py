@@ -19,6 +19,7 @@ from compilefarm.service.forecast import HAS_STARTED, Outlook, forecast
 from compilefarm.service.limits import Limits
 from compilefarm.service.matching import Roster, Wanted
 from compilefarm.service.preemption import to_be_revoked
+from compilefarm.service.recovery import Recovery
 from compilefarm.service.tickets import Loan, Ticket
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
@@ -38,13 +39,17 @@ class Queue:
         clock: time.
         limits: how many jobs may wait.
         durations: what is known of how long jobs take.
+        recovery: which workers that have failed are waited for.
     """
 
-    def __init__(self, pool: WorkerPool, *, clock: Clock, limits: Limits, durations: Durations) -> None:
+    def __init__(
+        self, pool: WorkerPool, *, clock: Clock, limits: Limits, durations: Durations, recovery: Recovery
+    ) -> None:
         self._pool = pool
         self._clock = clock
         self._limits = limits
         self._durations = durations
+        self._recovery = recovery
         self._is_open = False
         self._numbers = itertools.count()
         self._waiting: dict[Ticket, asyncio.Future[Loan]] = {}
@@ -78,7 +83,7 @@ class Queue:
             NoMatchingWorker: no worker can do it.
             Busy: too many wait already.
         """
-        self._roster = Roster(self._pool.workers())
+        self._roster = self._look()
         ticket = Ticket(key=key, number=next(self._numbers), wanted=Wanted(environment), demand=demand, kind=kind)
         self._roster.check(ticket.wanted)
         if self._find_worker(ticket, idle=self._idle()) is None:
@@ -91,7 +96,7 @@ class Queue:
         Raises:
             NoMatchingWorker: none does.
         """
-        Roster(self._pool.workers()).check(Wanted(environment))
+        self._look().check(Wanted(environment))
 
     def outlook(self, key: str) -> Outlook:
         """What a job can expect: all zero once it has a worker."""
@@ -141,7 +146,7 @@ class Queue:
 
     def _dispatch(self) -> None:
         self._outlooks = None
-        self._roster = Roster(self._pool.workers())
+        self._roster = self._look()
         self._turn_away()
         self._lend()
         for loan in to_be_revoked(self._unserved(), loans=self._loans.values(), roster=self._roster):
@@ -153,6 +158,10 @@ class Queue:
     def _look_again(self) -> None:
         self._next_look = None
         self._dispatch()
+
+    def _look(self) -> Roster:
+        workers = self._pool.workers()
+        return Roster(workers, expected=self._recovery.expected(workers))
 
     def _turn_away(self) -> None:
         """Tells jobs for which there is no worker any more."""

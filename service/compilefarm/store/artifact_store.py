@@ -23,7 +23,7 @@ class ArtifactStore(Protocol):
     async def find_manifest(
         self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
     ) -> Manifest | None:
-        """What is stored under a key, if all of its blobs are there; None is a miss.
+        """What is stored under a key, if all of its blobs are there; None is a miss. Others are given the same object.
 
         Args:
             key: the key.
@@ -76,11 +76,11 @@ class ArtifactStore(Protocol):
         """
 
     async def put_check(self, check: Check) -> None:
-        """Keeps what a check of an artifact found."""
+        """Keeps what a check of an artifact found, in the namespace that it names."""
 
-    async def find_checks(self, key: str) -> list[Check]:
-        """What checks of a key's artifacts found, the latest last. Those of the last days, and those of artifacts that
-        are still there.
+    async def find_checks(self, key: str, *, namespaces: Sequence[str] = EVERYBODYS) -> list[Check]:
+        """What checks of a key's artifacts in some namespaces found, the latest last. Those of the last days, and those
+        of artifacts that are still there.
         """
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:

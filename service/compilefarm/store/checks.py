@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
 from compilefarm.core.digests import digest_of
 from compilefarm.store.backend import Backend
-from compilefarm.store.layout import CHECKS, check_folder, key_of_manifest
+from compilefarm.store.layout import CHECKS, check_folder, check_path, key_of, namespace_of
 from compilefarm.v1.manifest_pb2 import Check
 
 # A graph whose artifact failed is not worth the caution for ever: torch, drivers and workers change.
@@ -26,14 +27,15 @@ class CheckStore:
         """Keeps what was found.
 
         Raises:
-            InvalidRequest: its key is not written as a key.
+            InvalidRequest: its key is not written as a key, or its namespace not as a namespace.
             StoreUnavailable: the store cannot be written.
         """
         content = check.SerializeToString(deterministic=True)
-        await self._backend.create(f"{check_folder(check.key)}/{digest_of(content)}", content=content)
+        path = check_path(check.key, digest=digest_of(content), namespace=check.namespace)
+        await self._backend.create(path, content=content)
 
-    async def find(self, key: str) -> list[Check]:
-        """What was found of a key's artifacts, the latest last. What is damaged is passed over.
+    async def find(self, key: str, *, namespaces: Sequence[str]) -> list[Check]:
+        """What was found of a key's artifacts in some namespaces, the latest last. What is damaged is passed over.
 
         Raises:
             InvalidRequest: `key` is not written as a key.
@@ -41,6 +43,8 @@ class CheckStore:
         """
         checks = []
         async for entry in self._backend.entries(check_folder(key)):
+            if namespace_of(entry.path) not in namespaces:
+                continue
             content = await self._backend.find(entry.path)
             if content is not None and (check := _read(content, path=entry.path)) is not None:
                 checks.append(check)
@@ -54,7 +58,7 @@ class CheckStore:
         """
         old = [entry.path async for entry in self._backend.entries(CHECKS) if entry.modified_seconds < before_seconds]
         for path in old:
-            if key_of_manifest(path) not in but:
+            if key_of(path) not in but:
                 await self._backend.delete(path)
 
 

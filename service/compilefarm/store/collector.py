@@ -16,7 +16,7 @@ from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Entry
 from compilefarm.store.checks import KEPT_SECONDS, CheckStore
 from compilefarm.store.counting import CountingBackend
-from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE, USES, blob_path, key_of_manifest, use_path
+from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE, USES, blob_path, key_of, use_path
 from compilefarm.store.manifests import ManifestStore
 from compilefarm.store.records import NewerRecord
 from compilefarm.store.uses import LEASE_SECONDS, Uses
@@ -97,7 +97,7 @@ class Collector:
         if not dry_run:
             await self._remove_traces(told, remaining=manifests.keys() | blobs.keys())
             await CheckStore(self._backend).forget(
-                before_seconds=self._uses.now() - KEPT_SECONDS, but=frozenset(map(key_of_manifest, manifests))
+                before_seconds=self._uses.now() - KEPT_SECONDS, but=frozenset(map(key_of, manifests))
             )
         return sweep.collected
 

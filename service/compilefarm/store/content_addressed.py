@@ -83,8 +83,8 @@ class ContentAddressedStore(ArtifactStore):
     async def put_check(self, check: Check) -> None:
         await self.checks.put(check)
 
-    async def find_checks(self, key: str) -> list[Check]:
-        return await self.checks.find(key)
+    async def find_checks(self, key: str, *, namespaces: Sequence[str] = EVERYBODYS) -> list[Check]:
+        return await self.checks.find(key, namespaces=namespaces)
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
         return await self.manifests.withdraw(manifest, reason=reason)

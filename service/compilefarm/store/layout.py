@@ -6,7 +6,7 @@ ac/<graph digest>/<rest>/<namespace>/<n>      the same, where farms tell callers
 quarantine/<sha256>                           blobs whose bytes no longer match their digest
 quarantine/<key>-<n>                          manifests that are damaged; <key>-<namespace>-<n>
 quarantine/<name>.reason                      when and why, in words
-checks/<graph digest>/<rest of the key>/<sha256>   what checks of artifacts of the key found
+checks/<graph digest>/<rest of the key>/[<namespace>/]<sha256>   what checks of artifacts of the key found
 used/<path of a blob or a manifest>           empty; its time is when the object was relied upon, roughly
 probe/<random>                                written and deleted when a store is opened
 """
@@ -53,9 +53,7 @@ def manifest_path(key: str, *, variant: int, namespace: str = DEFAULT_NAMESPACE)
     Raises:
         InvalidRequest: `key` is not written as a key, or `namespace` not as a namespace.
     """
-    if namespace and not is_namespace(namespace):
-        raise InvalidRequest(f"{namespace[:100]!r} is not the name of a namespace")
-    return f"{key_folder(key)}/{namespace}/{variant}" if namespace else f"{key_folder(key)}/{variant}"
+    return f"{key_folder(key)}/{_in_namespace(str(variant), namespace=namespace)}"
 
 
 def quarantine_path(path: str) -> str:
@@ -85,8 +83,8 @@ def key_folder(key: str) -> str:
     return f"{MANIFESTS}/{key[:GRAPH_DIGITS]}/{key[GRAPH_DIGITS + 1 :]}"
 
 
-def namespace_of_manifest(path: str) -> str:
-    """The namespace in which a manifest lies."""
+def namespace_of(path: str) -> str:
+    """The namespace in which a manifest or a check lies."""
     return "/".join(path.split("/")[3:-1])
 
 
@@ -99,6 +97,21 @@ def check_folder(key: str) -> str:
     return f"{CHECKS}{key_folder(key).removeprefix(MANIFESTS)}"
 
 
-def key_of_manifest(path: str) -> str:
-    """The key under which a manifest lies."""
+def check_path(key: str, *, digest: str, namespace: str = DEFAULT_NAMESPACE) -> str:
+    """The place of what a check found.
+
+    Raises:
+        InvalidRequest: `key` is not written as a key, or `namespace` not as a namespace.
+    """
+    return f"{check_folder(key)}/{_in_namespace(digest, namespace=namespace)}"
+
+
+def key_of(path: str) -> str:
+    """The key under which a manifest or a check lies."""
     return "-".join(path.split("/")[1:3])
+
+
+def _in_namespace(name: str, *, namespace: str) -> str:
+    if namespace and not is_namespace(namespace):
+        raise InvalidRequest(f"{namespace[:100]!r} is not the name of a namespace")
+    return f"{namespace}/{name}" if namespace else name

@@ -76,8 +76,8 @@ class LimitedStore(ArtifactStore):
     async def put_check(self, check: Check) -> None:
         await self._store.put_check(check)
 
-    async def find_checks(self, key: str) -> list[Check]:
-        return await self._store.find_checks(key)
+    async def find_checks(self, key: str, *, namespaces: Sequence[str] = EVERYBODYS) -> list[Check]:
+        return await self._store.find_checks(key, namespaces=namespaces)
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
         return await self._store.withdraw(manifest, reason=reason)

@@ -20,9 +20,9 @@ from compilefarm.store.layout import (
     GRAPH_DIGITS,
     MANIFESTS,
     key_folder,
-    key_of_manifest,
+    key_of,
     manifest_path,
-    namespace_of_manifest,
+    namespace_of,
 )
 from compilefarm.store.records import DamagedRecord, NewerRecord, read_record, write_record
 from compilefarm.store.seals import Seal
@@ -163,8 +163,8 @@ class ManifestStore:
         some are gone.
         """
         paths = [entry.path async for entry in self._backend.entries(key_folder(key))]
-        numbered = [path for path in paths if _is_numbered(path) and namespace_of_manifest(path) in namespaces]
-        return sorted(numbered, key=lambda path: (namespaces.index(namespace_of_manifest(path)), _number(path)))
+        numbered = [path for path in paths if _is_numbered(path) and namespace_of(path) in namespaces]
+        return sorted(numbered, key=lambda path: (namespaces.index(namespace_of(path)), _number(path)))
 
     async def _take(self, path: str, *, wanted: Callable[[Manifest], bool]) -> Manifest | None:
         """The manifest at a place if it is wanted and can be served. Its lease begins."""
@@ -191,7 +191,7 @@ def _is_numbered(path: str) -> bool:
 
 
 def _read(content: bytes, *, path: str) -> Manifest:
-    return read_record(content, key=key_of_manifest(path), namespace=namespace_of_manifest(path))
+    return read_record(content, key=key_of(path), namespace=namespace_of(path))
 
 
 async def _examine(content: bytes, *, path: str) -> str:

@@ -12,6 +12,7 @@ from obstore.store import MemoryStore
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.backend import Backend
+from compilefarm.store.cached import CachedStore
 from compilefarm.store.collector import Collected, Collector
 from compilefarm.store.content_addressed import ContentAddressedStore
 from compilefarm.store.counting import CountingBackend
@@ -34,7 +35,12 @@ _NO_SEAL = NoSeal()
 
 
 async def open_store(
-    location: str, *, size_limit_bytes: int | None = None, seal: Seal = _NO_SEAL, now: Now = time.time
+    location: str,
+    *,
+    size_limit_bytes: int | None = None,
+    cache_bytes: int = 0,
+    seal: Seal = _NO_SEAL,
+    now: Now = time.time,
 ) -> ArtifactStore:
     """Opens a store and makes sure that it can be written.
 
@@ -42,29 +48,43 @@ async def open_store(
         location: a directory, which is created if it is missing; "s3://bucket/prefix" (see `open_bucket`); or
             "memory:", which ends with the process.
         size_limit_bytes: beyond this size, artifacts are evicted; None keeps all.
+        cache_bytes: memory for what was read lately; 0: all is read from the storage every time.
         seal: vouches for the manifests that are served.
         now: seconds since 1970.
 
     Raises:
         StoreUnavailable: it cannot be used; the message says why and what to do.
     """
-    return await build_store(await open_backend(location), size_limit_bytes=size_limit_bytes, seal=seal, now=now)
+    backend = await open_backend(location)
+    return await build_store(backend, size_limit_bytes=size_limit_bytes, cache_bytes=cache_bytes, seal=seal, now=now)
 
 
 async def build_store(
-    backend: Backend, *, size_limit_bytes: int | None = None, seal: Seal = _NO_SEAL, now: Now = time.time
+    backend: Backend,
+    *,
+    size_limit_bytes: int | None = None,
+    cache_bytes: int = 0,
+    seal: Seal = _NO_SEAL,
+    now: Now = time.time,
 ) -> ArtifactStore:
     """As `open_store`, on a backend."""
     await _probe(backend)
     counting = await _counting(backend)
     uses = Uses(counting, now=now)
-    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now), seal=seal)
-    if size_limit_bytes is None:
-        return store
+    lying = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now), seal=seal)
+    store: ArtifactStore = lying
+    if size_limit_bytes is not None:
+        store = _limited(lying, backend=counting, uses=uses, size_limit_bytes=size_limit_bytes, now=now)
+    return CachedStore(store, limit_bytes=cache_bytes, now=now) if cache_bytes else store
+
+
+def _limited(
+    store: ContentAddressedStore, *, backend: CountingBackend, uses: Uses, size_limit_bytes: int, now: Now
+) -> LimitedStore:
     return LimitedStore(
         store,
-        backend=counting,
-        collector=Collector(counting, manifests=store.manifests, uses=uses),
+        backend=backend,
+        collector=Collector(backend, manifests=store.manifests, uses=uses),
         size_limit_bytes=size_limit_bytes,
         now=now,
     )

@@ -1,0 +1,94 @@
+"""What was loaded a short while ago, in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
+from typing import Generic, TypeVar
+
+from compilefarm.store.uses import Now
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Cache(Generic[K, V]):
+    """Keeps what was loaded, up to a size; what was asked for least recently goes first. However many ask for the same
+    thing at a time, it is loaded once.
+
+    Attributes:
+        size_bytes: the size of all that is kept.
+
+    Args:
+        limit_bytes: the size.
+        size_of: the size of one thing, in bytes.
+        kept_seconds: how long a thing is kept.
+        now: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit_bytes: int,
+        size_of: Callable[[V], int],
+        kept_seconds: float = math.inf,
+        now: Now = time.time,
+    ) -> None:
+        self._limit_bytes = limit_bytes
+        self._size_of = size_of
+        self._kept_seconds = kept_seconds
+        self._now = now
+        self._kept: OrderedDict[K, tuple[V, float]] = OrderedDict()
+        self._loading: dict[K, asyncio.Task[V | None]] = {}
+        self.size_bytes = 0
+
+    async def get(self, key: K, *, load: Callable[[], Awaitable[V | None]]) -> V | None:
+        """What is kept under a key, or else what `load` gives; whatever that raises is raised. None is not kept."""
+        kept = self._kept.get(key)
+        if kept is not None:
+            value, loaded_seconds = kept
+            # A clock that was set back makes nothing younger.
+            if 0 <= self._now() - loaded_seconds < self._kept_seconds:
+                self._kept.move_to_end(key)
+                return value
+            self._remove(key)
+        # Whoever goes away takes nothing from those who wait for the same.
+        return await asyncio.shield(self._loading.get(key) or self._begin(key, load))
+
+    def clear(self) -> None:
+        """Forgets everything, and keeps nothing of what is being loaded at this moment."""
+        self._kept.clear()
+        self._loading.clear()
+        self.size_bytes = 0
+
+    def _begin(self, key: K, load: Callable[[], Awaitable[V | None]]) -> asyncio.Task[V | None]:
+        async def run() -> V | None:
+            return await load()
+
+        task = self._loading[key] = asyncio.create_task(run(), name=f"load of {key}")
+        # What is known of it is as old as the moment at which it was asked for.
+        task.add_done_callback(partial(self._end, key, self._now()))
+        return task
+
+    def _end(self, key: K, begun_seconds: float, task: asyncio.Task[V | None]) -> None:
+        # Those who wait may all be gone; asyncio must not complain that nobody looked at the error.
+        failed = task.cancelled() or task.exception() is not None
+        if self._loading.get(key) is not task:
+            return
+        del self._loading[key]
+        if not failed and (value := task.result()) is not None:
+            self._keep(key, value, begun_seconds)
+
+    def _keep(self, key: K, value: V, begun_seconds: float) -> None:
+        self._kept[key] = value, begun_seconds
+        self.size_bytes += self._size_of(value)
+        while self.size_bytes > self._limit_bytes:
+            self._remove(next(iter(self._kept)))
+
+    def _remove(self, key: K) -> None:
+        value, _ = self._kept.pop(key)
+        self.size_bytes -= self._size_of(value)
