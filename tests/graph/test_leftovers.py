@@ -182,6 +182,10 @@ EFFECTS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "inplace=": (lambda x: functional.hardtanh(x, inplace=True), "torch.nn.functional.hardtanh"),
     "overload that writes": (lambda x: torch.ops.aten.add_.Tensor(x, 1), "aten::add_.Tensor"),
     "overload with out=": (lambda x: torch.ops.aten.add.out(x, x, out=x), "aten::add.out"),
+    "overload with other results to write to": (
+        lambda x: torch.ops.aten.max.dim_max(x, 0, max=x[0], max_values=torch.ones(3, dtype=torch.int64)),
+        "aten::max.dim_max",
+    ),
     "several tensors that are written to": (lambda x: torch._foreach_add_([x], 1), "torch._foreach_add_"),
     "running statistics": (
         lambda x: functional.batch_norm(x, x[0], x[1], training=True),

@@ -20,7 +20,7 @@ import torch
 from torch.fx import Graph, Node
 
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.operators import base_of, is_of_torch
+from compilefarm.graph.operators import base_of, is_of_torch, may_write
 from compilefarm.graph.symbols import find_hint
 from compilefarm.graph.targets import (
     OPERATOR_OVERLOAD,
@@ -94,9 +94,8 @@ def _only_computes(node: Node) -> bool:
     if "out" in node.kwargs:
         return False
     if kind == OPERATOR_OVERLOAD:
-        # Some write to results that have other names than out (torch/_ops.py: OpOverload).
-        writes = node.target._schema.is_mutable
-        return is_of_torch(name) and base_of(name) in OPERATORS and not writes
+        # Some write to results that have other names than out.
+        return is_of_torch(name) and base_of(name) in OPERATORS and not may_write(node.target)
     return (
         (kind == TORCH_FUNCTION and name.removeprefix("torch.") in OPERATORS)
         or (kind == TENSOR_METHOD and (name in OPERATORS or name in _METHODS))
