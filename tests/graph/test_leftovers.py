@@ -183,7 +183,7 @@ EFFECTS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "overload that writes": (lambda x: torch.ops.aten.add_.Tensor(x, 1), "aten::add_.Tensor"),
     "overload with out=": (lambda x: torch.ops.aten.add.out(x, x, out=x), "aten::add.out"),
     "overload with other results to write to": (
-        lambda x: torch.ops.aten.max.dim_max(x, 0, max=x[0], max_values=torch.ones(3, dtype=torch.int64)),
+        lambda x: torch.ops.aten.max.dim_max(x.sin(), 0, max=x[0], max_values=torch.ones(3, dtype=torch.int64)),
         "aten::max.dim_max",
     ),
     "several tensors that are written to": (lambda x: torch._foreach_add_([x], 1), "torch._foreach_add_"),
