@@ -17,6 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from compilefarm.client import stats
 from compilefarm.client.runtime import TorchRuntime
 
+# As libraries do that support several releases of torch.
+NEWER_TORCH = torch.__version__ >= "2.13"
+
 
 class DecoderLayer(nn.Module):
     def __init__(self, width: int = 32, heads: int = 4) -> None:
@@ -45,10 +48,13 @@ def decoder() -> None:
 
 
 def broken() -> None:
-    """A graph, something that Dynamo does not take, and another graph."""
+    """A graph with unused nodes that differ with torch, something that Dynamo does not take, and another graph."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
-        y = torch.sin(x @ x)
+        positions = torch.arange(x.shape[0])
+        if NEWER_TORCH:
+            positions = (positions + 1)[:, None].expand(-1, 2)
+        y = torch.sin(x @ x.T)
         torch._dynamo.graph_break()
         return torch.relu(y) + 1
 

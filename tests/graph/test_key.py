@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from compilefarm.core.keys import key_of
 from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.targets import ATTRIBUTE_OPERATORS
 from compilefarm.graph.testing import CapturedGraph, capture
 
 KEY_OF_A_MODEL = """
@@ -110,6 +111,18 @@ def test_an_operator_may_be_written_as_a_method(method: str, function: Callable[
     else:
         as_function = encoded(lambda graph, x: graph.call_function(function, (x, 1)))
         assert as_method.job.graph == as_function.job.graph
+
+
+@pytest.mark.parametrize(("name", "attribute"), ATTRIBUTE_OPERATORS.items())
+def test_an_attribute_may_be_written_as_an_operator(name: str, attribute: str) -> None:
+    def encoded(target: Any, *args: Any) -> EncodedJob:
+        graph = Graph()
+        graph.output((graph.call_function(target, (graph.placeholder("x"), *args)),))
+        module = GraphModule(torch.nn.Module(), graph)
+        return CapturedGraph(graph_module=module, example_inputs=[torch.ones(2, 3)]).encode()
+
+    as_operator = getattr(torch.ops.aten, name.partition("::")[2])
+    assert encoded(as_operator).job == encoded(getattr, attribute).job
 
 
 def test_same_key_whatever_the_elements_are() -> None:

@@ -68,6 +68,18 @@ def test_names_of_operators() -> None:
         assert targets.get_target(kind, name=name) is target
 
 
+def test_attributes_that_are_operators() -> None:
+    # torch/csrc/autograd/python_variable.cpp: PropertyT, PropertymT, PropertyH and PropertymH. What Dynamo writes as
+    # one of these operators is sent as the attribute.
+    x = torch.randn(2, 3, dtype=torch.complex64)
+    for name, attribute in targets.ATTRIBUTE_OPERATORS.items():
+        by_operator, by_attribute = getattr(torch.ops.aten, name.partition("::")[2])(x), getattr(x, attribute)
+        assert torch.equal(by_operator, by_attribute)
+        assert by_operator.stride() == by_attribute.stride()
+        assert by_operator.data_ptr() == by_attribute.data_ptr()
+        assert by_operator.is_conj() == by_attribute.is_conj()
+
+
 def test_usage_log() -> None:
     # torch._C._log_api_usage_once (torch/csrc/Module.cpp): dropped from graphs.
     assert targets.is_log_call(torch._C._log_api_usage_once)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import torch
-from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 
 from compilefarm.core.errors import InvalidRequest
@@ -21,6 +20,7 @@ from compilefarm.graph.decode import (
 )
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
+from compilefarm.graph.leftovers import find_leftovers
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.operators import is_of_torch
 from compilefarm.graph.options import capture_options
@@ -29,7 +29,6 @@ from compilefarm.graph.targets import (
     ENTER_AUTOCAST,
     OF_LIBRARIES,
     find_objection,
-    is_log_call,
     makes_named_tuple,
     name_call,
 )
@@ -116,7 +115,7 @@ def _encode(
     writer = _GraphWriter(graph_module, lift_all=lift_all)
     inputs = writer.write(example_inputs)
     writer.encoded.kernels.extend(writer.kernels.described)
-    needs = _environment_needs(graph_module.graph, (*example_inputs, *writer.held), writer=writer)
+    needs = _environment_needs((*example_inputs, *writer.held), writer=writer)
     device_types = [name for name, used in (("cpu", needs.cpu), ("cuda", needs.cuda_device is not None)) if used]
     job = Job(
         graph=writer.encoded,
@@ -157,6 +156,10 @@ class _GraphWriter:
     operators: set[str] = field(default_factory=set)
     kernels: KernelTable = field(default_factory=KernelTable)
     depth: int = 0
+    leftovers: Set[Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.leftovers = find_leftovers(self.graph_module.graph)
 
     def write(self, example_inputs: Sequence[object]) -> list[Input]:
         """Writes all nodes and returns what the placeholders stand for."""
@@ -165,6 +168,8 @@ class _GraphWriter:
             raise Bypass("input_count", f"{len(example_inputs)} inputs were given for {len(placeholders)} placeholders")
         inputs = _encode_inputs(placeholders, example_inputs, devices=self.devices, symbols=self.symbols)
         for node in self.graph_module.graph.find_nodes(op="get_attr"):
+            if node in self.leftovers:
+                continue
             held = _attribute(self.graph_module, str(node.target))
             if isinstance(held, torch.Tensor) and self._is_input(held):
                 self._lift(held, target=str(node.target), inputs=inputs)
@@ -181,11 +186,11 @@ class _GraphWriter:
             self.numbers[node] = len(self.encoded.nodes) - 1
         for _ in self.lifted:
             self.encoded.nodes.add().placeholder.SetInParent()
-        for node in (node for node in self.graph_module.graph.nodes if node.op != "placeholder"):
+        for node in self.graph_module.graph.nodes:
+            if node.op == "placeholder" or node in self.leftovers:
+                continue
             if node.op == "get_attr" and str(node.target) in self.lifted:
                 self.numbers[node] = len(placeholders) + self.lifted[str(node.target)]
-                continue
-            if node.op == "call_function" and is_log_call(node.target) and not node.users:
                 continue
             if makes_named_tuple(node):
                 # What takes a tuple sees no names.
@@ -330,15 +335,15 @@ def _attribute(module: object, path: str) -> object:
 
 
 def _encode_call(node: Node, into: Call, values: ValueEncoder) -> None:
-    into.kind, into.target = name_call(node)
-    objection = find_objection(into.kind, name=into.target, args=node.args, kwargs=node.kwargs)
+    into.kind, into.target, args = name_call(node)
+    objection = find_objection(into.kind, name=into.target, args=args, kwargs=node.kwargs)
     if objection is not None:
         raise Bypass("unknown_target", f"the graph calls {into.target}: {objection}")
     _check_device_numbers(node)
     if into.target == ENTER_AUTOCAST:
         # Its "cuda" is a kind of device.
         values = ValueEncoder(numbers={}, devices=None)
-    for argument in node.args:
+    for argument in args:
         values.write(argument, into=into.args.add())
     for key in sorted(node.kwargs):
         values.write(node.kwargs[key], into=into.kwargs.add(name=key).value)
@@ -393,10 +398,10 @@ def _input_tensor(node: Node, given: object, *, what: str) -> torch.Tensor:
     return traced
 
 
-def _environment_needs(graph: FxGraph, example_inputs: Sequence[object], *, writer: _GraphWriter) -> EnvironmentNeeds:
+def _environment_needs(example_inputs: Sequence[object], *, writer: _GraphWriter) -> EnvironmentNeeds:
     cuda_devices, on_cpu = writer.devices.cuda_devices, True
     if cuda_devices:
-        seen = (*example_inputs, *(node.meta.get("example_value") for node in graph.nodes))
+        seen = (*example_inputs, *(node.meta.get("example_value") for node in writer.numbers))
         # Tensors without dimensions are scalars, which kernels of a GPU take as they are.
         on_cpu = any(tensor.device.type == "cpu" and tensor.dim() > 0 for tensor in _tensors(seen))
     return EnvironmentNeeds(

@@ -57,6 +57,12 @@ def find_operator(name: str, *, is_overload: bool) -> Callable[..., Any] | None:
     return getattr(target, overload or "default") if is_overload else target
 
 
+def may_write(overload: Any) -> bool:
+    """Whether an overload of an operator writes to what it is called with."""
+    # torch/_ops.py: OpOverload
+    return bool(overload._schema.is_mutable)
+
+
 def import_operators(modules: Collection[str]) -> frozenset[str]:
     """Imports modules and returns the names under which they made operators callable, with and without overloads, and
     those of functions that Dynamo admits in graphs.

@@ -159,6 +159,8 @@ ATTRIBUTES = frozenset(
     {"H", "T", "device", "dtype", "imag", "itemsize", "layout", "mH", "mT", "nbytes", "ndim", "real", "requires_grad",
      "shape"}
 )  # fmt: skip
+# Attributes that are operators by another name (torch/csrc/autograd/python_variable.cpp: PropertyT and the like).
+ATTRIBUTE_OPERATORS = {"aten::numpy_T": "T", "aten::mT": "mT", "aten::matrix_H": "H", "aten::mH": "mH"}
 
 # Operators under their method names, which Dynamo captures where a model calls super().__eq__ or x.__add__.
 _OPERATOR_METHODS = frozenset(
@@ -209,22 +211,27 @@ def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
     raise Bypass("unknown_target", f"the graph calls {_describe(target)}, which the farm does not take")
 
 
-def name_call(node: Node) -> tuple[TargetKind.ValueType, str]:
-    """Name space and name of what a node calls.
+def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
+    """Name space and name of what a node calls, and its positional arguments; the same for every release of torch where
+    Dynamo has several ways to write a call.
 
     Raises:
         Bypass: it is not on the list of what can be sent.
     """
     if node.op != "call_method":
-        return name_target(node.target)
+        kind, name = name_target(node.target)
+        # For `x.T` Dynamo writes builtins.getattr in one release and the operator in another.
+        if kind == OPERATOR_PACKET and name in ATTRIBUTE_OPERATORS and len(node.args) == 1 and not node.kwargs:
+            return PYTHON_FUNCTION, "builtins.getattr", (*node.args, ATTRIBUTE_OPERATORS[name])
+        return kind, name, node.args
     name = str(node.target)
     if name not in _tensor_methods():
         raise Bypass("unknown_target", f"the graph calls the method {name}, which the farm does not take")
     # For `x == y` Dynamo writes operator.eq in one release and Tensor.__eq__ in another.
     function = vars(operator).get(name) if name.startswith("__") and not node.kwargs else None
     if function in _python_names():
-        return name_target(function)
-    return TENSOR_METHOD, name
+        return *name_target(function), node.args
+    return TENSOR_METHOD, name, node.args
 
 
 def get_target(kind: TargetKind.ValueType, *, name: str, operators: Set[str] = frozenset()) -> Callable[..., Any] | str:

@@ -84,6 +84,9 @@ class Cache(Generic[K, V]):
             self._keep(key, value, begun_seconds)
 
     def _keep(self, key: K, value: V, begun_seconds: float) -> None:
+        if self._size_of(value) > self._limit_bytes:
+            # All others would have to go for nothing.
+            return
         self._kept[key] = value, begun_seconds
         self.size_bytes += self._size_of(value)
         while self.size_bytes > self._limit_bytes:

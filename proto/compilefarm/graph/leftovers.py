@@ -1,0 +1,116 @@
+"""Nodes whose results nobody uses, and that do nothing else.
+
+Models leave such nodes in graphs: libraries compute positions or a part of a mask that only some of their ways need,
+and that changes with their release and with that of torch. The compiler drops them itself once it has taken calls apart
+into operators (torch/_functorch/_aot_autograd/graph_capture.py: eliminate_dead_code). So they decide nothing, and
+graphs that differ in them alone are one graph.
+
+What may go is on a list. Torch's own answer, Node.is_impure, is made for graphs of operators: it takes any method for
+pure, `add_` too. Most functions and methods have no schema, and schemas of operators do not say everything: batch_norm
+writes to its running statistics, _assert_async raises. Whatever is not known to be without effect stays: writes, random
+numbers (leaving one draw out changes those that follow), assertions, switches of modes, subgraphs, kernels, operators
+of other libraries, and what makes a size that depends on elements, of which other nodes know more because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import torch
+from torch.fx import Graph, Node
+
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.operators import base_of, is_of_torch, may_write
+from compilefarm.graph.symbols import find_hint
+from compilefarm.graph.targets import (
+    OPERATOR_OVERLOAD,
+    PYTHON_FUNCTION,
+    TENSOR_METHOD,
+    TORCH_FUNCTION,
+    is_log_call,
+    makes_named_tuple,
+    name_call,
+)
+
+# Operators that make, view, copy or compute tensors, as do the functions and methods of these names. They write to
+# nothing but out=, and draw no random numbers.
+OPERATORS = frozenset(
+    {
+        "abs", "add", "all", "amax", "amin", "any", "arange", "argmax", "argmin", "bitwise_and", "bitwise_not",
+        "bitwise_or", "bitwise_xor", "bmm", "broadcast_to", "cat", "ceil", "chunk", "clamp", "clone", "contiguous",
+        "cos", "cumsum", "detach", "div", "empty", "empty_like", "eq", "exp", "expand", "expand_as", "eye", "flatten",
+        "flip", "floor", "full", "full_like", "gather", "ge", "gt", "index_select", "isinf", "isnan", "le", "linspace",
+        "log", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill", "matmul", "max",
+        "maximum", "mean", "min", "minimum", "mm", "movedim", "mul", "narrow", "ne", "neg", "new_empty", "new_full",
+        "new_ones", "new_zeros", "ones", "ones_like", "outer", "permute", "pow", "prod", "reciprocal", "relu", "repeat",
+        "reshape", "roll", "round", "rsqrt", "rsub", "scalar_tensor", "select", "sigmoid", "sign", "sin", "softmax",
+        "split", "sqrt", "square", "squeeze", "stack", "sub", "sum", "swapaxes", "t", "tanh", "tensor", "tile", "to",
+        "transpose", "tril", "triu", "type_as", "unbind", "unflatten", "unsqueeze", "view", "view_as", "where",
+        "zeros", "zeros_like",
+    }
+)  # fmt: skip
+# Methods that are no operators: conversions, and what is read of a tensor.
+_METHODS = frozenset(
+    {
+        "bfloat16", "bool", "cpu", "dim", "double", "float", "half", "int", "long", "new_tensor", "numel", "size",
+        "stride", "type",
+    }
+)  # fmt: skip
+_PYTHON_FUNCTIONS = frozenset(
+    f"operator.{name}"
+    for name in (
+        "abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "invert", "le", "lshift", "lt", "matmul", "mod",
+        "mul", "ne", "neg", "or_", "pos", "pow", "rshift", "sub", "truediv", "xor",
+    )
+) | {"builtins.getattr"}  # fmt: skip
+
+
+def find_leftovers(graph: Graph) -> Set[Node]:
+    """The nodes of a graph that can be left out: they have no effect, and only others of them use what they give.
+
+    Inputs stay, used or not: they are how the graph is called.
+    """
+    leftovers: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.users.keys() <= leftovers and _has_no_effect(node):
+            leftovers.add(node)
+    return leftovers
+
+
+def _has_no_effect(node: Node) -> bool:
+    if node.op == "get_attr" or makes_named_tuple(node):
+        return True
+    if node.op not in ("call_function", "call_method"):
+        return False
+    return is_log_call(node.target) or (_only_computes(node) and _is_settled(node.meta.get("example_value")))
+
+
+def _only_computes(node: Node) -> bool:
+    try:
+        kind, name, _ = name_call(node)
+    except Bypass:
+        # The encoder says why it cannot be sent.
+        return False
+    if "out" in node.kwargs:
+        return False
+    if kind == OPERATOR_OVERLOAD:
+        # Some write to results that have other names than out.
+        return is_of_torch(name) and base_of(name) in OPERATORS and not may_write(node.target)
+    return (
+        (kind == TORCH_FUNCTION and name.removeprefix("torch.") in OPERATORS)
+        or (kind == TENSOR_METHOD and (name in OPERATORS or name in _METHODS))
+        or (kind == PYTHON_FUNCTION and name in _PYTHON_FUNCTIONS)
+    )
+
+
+def _is_settled(value: object) -> bool:
+    """Whether all sizes and numbers in a value follow from those of the inputs."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_settled, value))
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            return False
+        return all(find_hint(size) is not None for size in (*value.shape, *value.stride(), value.storage_offset()))
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value.node.hint is not None
+    return isinstance(value, int | float | torch.dtype | torch.device | torch.layout)
