@@ -11,12 +11,12 @@ import pytest
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored, StoreUnavailable
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.store.backend import Backend, WrappingBackend
+from compilefarm.store.backend import Backend
 from compilefarm.store.cached import FRESH_SECONDS
 from compilefarm.store.layout import PROBES, blob_path, manifest_path
 from compilefarm.store.local import open_directory
 from compilefarm.store.opening import build_store, collect_garbage, open_store
-from compilefarm.store.testing import MovedClock, sample_artifact, sample_key
+from compilefarm.store.testing import LateAnswers, MovedClock, sample_artifact, sample_key
 from compilefarm.store.uses import LEASE_SECONDS, RENEWAL_SECONDS
 
 KEY = sample_key("job")
@@ -25,30 +25,20 @@ PROGRAM = ARTIFACT.manifest.program.digest
 CACHE_BYTES = 10**6
 
 
-class HeldReads(WrappingBackend):
-    """Counts what is read. The next read waits until the event `held` is set, if there is one; all fail while it is
-    `broken`.
-    """
+class CountedReads(LateAnswers):
+    """Notes what is read. All reads fail while it is `broken`."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self.reads: list[str] = []
-        self.begun = asyncio.Event()
-        self.held: asyncio.Event | None = None
         self.broken = False
 
     async def find(self, path: str) -> bytes | None:
-        if path.startswith(PROBES):
-            return await super().find(path)
-        self.reads.append(path)
-        if self.broken:
-            raise StoreUnavailable("the disk is broken")
-        content = await super().find(path)
-        held, self.held = self.held, None
-        if held is not None:
-            self.begun.set()
-            await held.wait()
-        return content
+        if not path.startswith(PROBES):
+            self.reads.append(path)
+            if self.broken:
+                raise StoreUnavailable("the disk is broken")
+        return await super().find(path)
 
 
 @pytest.fixture
@@ -57,12 +47,12 @@ def clock() -> MovedClock:
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> HeldReads:
-    return HeldReads(open_directory(str(tmp_path)))
+def backend(tmp_path: Path) -> CountedReads:
+    return CountedReads(open_directory(str(tmp_path)))
 
 
 @pytest.fixture
-async def store(backend: HeldReads, clock: MovedClock) -> ArtifactStore:
+async def store(backend: CountedReads, clock: MovedClock) -> ArtifactStore:
     store = await build_store(backend, cache_bytes=CACHE_BYTES, now=clock)
     await store.put_artifact(ARTIFACT.manifest, blobs=ARTIFACT.blobs)
     return store
@@ -74,27 +64,27 @@ async def other(tmp_path: Path, clock: MovedClock) -> ArtifactStore:
     return await open_store(str(tmp_path), now=clock)
 
 
-async def test_what_was_read_is_not_read_again(store: ArtifactStore, backend: HeldReads) -> None:
+async def test_what_was_read_is_not_read_again(store: ArtifactStore, backend: CountedReads) -> None:
     for _ in range(3):
         assert await store.find_manifest(KEY) == ARTIFACT.manifest
         assert await store.get_blob(PROGRAM) == b"program"
     assert backend.reads == [manifest_path(KEY, variant=0), blob_path(PROGRAM)]
 
 
-async def test_what_many_ask_for_is_read_once(store: ArtifactStore, backend: HeldReads) -> None:
-    backend.held = held = asyncio.Event()
+async def test_what_many_ask_for_is_read_once(store: ArtifactStore, backend: CountedReads) -> None:
+    backend.late = late = asyncio.Event()
     asking = [asyncio.create_task(store.get_blob(PROGRAM)) for _ in range(20)]
-    await backend.begun.wait()
+    await backend.asked.wait()
     # Who asked first has others read for it; that it goes away is nothing to them.
     asking[0].cancel()
-    held.set()
+    late.set()
     answers = await asyncio.gather(*asking, return_exceptions=True)
     assert isinstance(answers[0], asyncio.CancelledError)
     assert answers[1:] == [b"program"] * 19
     assert backend.reads == [blob_path(PROGRAM)]
 
 
-async def test_a_failure_is_told_to_all_who_wait_and_not_kept(store: ArtifactStore, backend: HeldReads) -> None:
+async def test_a_failure_is_told_to_all_who_wait_and_not_kept(store: ArtifactStore, backend: CountedReads) -> None:
     backend.broken = True
     asking = [store.find_manifest(KEY) for _ in range(3)]
     answers = await asyncio.gather(*asking, return_exceptions=True)
@@ -110,7 +100,7 @@ async def test_a_miss_is_not_kept(store: ArtifactStore) -> None:
     assert await store.find_manifest(late.manifest.key) == late.manifest
 
 
-async def test_what_was_asked_for_least_recently_makes_room(store: ArtifactStore, backend: HeldReads) -> None:
+async def test_what_was_asked_for_least_recently_makes_room(store: ArtifactStore, backend: CountedReads) -> None:
     contents = [bytes([number]) * (CACHE_BYTES // 4) for number in range(4)]
     digests = [digest_of(content) for content in contents]
     for content, digest in zip(contents, digests, strict=True):
@@ -123,7 +113,7 @@ async def test_what_was_asked_for_least_recently_makes_room(store: ArtifactStore
     assert backend.reads == [blob_path(digests[1])]
 
 
-async def test_what_is_larger_than_the_memory_is_read_every_time(store: ArtifactStore, backend: HeldReads) -> None:
+async def test_what_is_larger_than_the_memory_is_read_every_time(store: ArtifactStore, backend: CountedReads) -> None:
     large = bytes(2 * CACHE_BYTES)
     await store.put_blob(large, digest=digest_of(large))
     assert await store.get_blob(PROGRAM) == b"program"
@@ -157,12 +147,12 @@ async def test_what_is_withdrawn_is_a_miss_at_once(store: ArtifactStore) -> None
     assert await store.find_manifest(KEY) is None
 
 
-async def test_what_was_read_before_a_withdrawal_is_not_kept(store: ArtifactStore, backend: HeldReads) -> None:
-    backend.held = held = asyncio.Event()
+async def test_what_was_read_before_a_withdrawal_is_not_kept(store: ArtifactStore, backend: CountedReads) -> None:
+    backend.late = late = asyncio.Event()
     looking = asyncio.create_task(store.find_manifest(KEY))
-    await backend.begun.wait()
+    await backend.asked.wait()
     await store.withdraw(ARTIFACT.manifest, reason="output 0 differs")
-    held.set()
+    late.set()
     assert await looking == ARTIFACT.manifest
     assert await store.find_manifest(KEY) is None
 

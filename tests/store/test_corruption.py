@@ -14,12 +14,12 @@ from compilefarm.core.digests import DIGEST_LENGTH, digest_of
 from compilefarm.core.errors import NotStored, StoreUnavailable
 from compilefarm.core.pool import Artifact
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.store.backend import Backend, WrappingBackend
+from compilefarm.store.backend import WrappingBackend
 from compilefarm.store.layout import QUARANTINE, blob_path, manifest_path
 from compilefarm.store.local import open_directory
 from compilefarm.store.opening import build_store, open_store
 from compilefarm.store.records import DamagedRecord, read_record, write_record
-from compilefarm.store.testing import sample_artifact, sample_key
+from compilefarm.store.testing import LateAnswers, sample_artifact, sample_key
 from compilefarm.v1.manifest_pb2 import Manifest
 
 KEY = sample_key("job")
@@ -210,23 +210,6 @@ async def test_a_sound_blob_that_replaced_a_damaged_one_stays(tmp_path: Path, ar
         await reading
     assert await store.get_blob(DIGEST) == PROGRAM
     assert (await store.usage()).corrupt_blobs == 0
-
-
-class LateAnswers(WrappingBackend):
-    """What it finds is told when `late` is set, if there is one."""
-
-    def __init__(self, backend: Backend) -> None:
-        super().__init__(backend)
-        self.asked = asyncio.Event()
-        self.late: asyncio.Event | None = None
-
-    async def find(self, path: str) -> bytes | None:
-        content = await super().find(path)
-        late, self.late = self.late, None
-        if late is not None:
-            self.asked.set()
-            await late.wait()
-        return content
 
 
 class NothingMoves(WrappingBackend):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from obstore.store import MemoryStore
 from compilefarm.core.artifacts import ARTIFACT_FORMAT
 from compilefarm.core.digests import digest_of
 from compilefarm.core.pool import Artifact
+from compilefarm.store.backend import Backend, WrappingBackend
 from compilefarm.v1.manifest_pb2 import Blob, Encoding, Library, Manifest
 
 
@@ -52,6 +54,23 @@ class MovedClock:
     def move(self, seconds: float) -> None:
         """Moves it ahead."""
         self._ahead_seconds += seconds
+
+
+class LateAnswers(WrappingBackend):
+    """What it finds next is told when the event `late` is set, if there is one; `asked` says that somebody waits."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self.asked = asyncio.Event()
+        self.late: asyncio.Event | None = None
+
+    async def find(self, path: str) -> bytes | None:
+        content = await super().find(path)
+        late, self.late = self.late, None
+        if late is not None:
+            self.asked.set()
+            await late.wait()
+        return content
 
 
 class FillingStore:
