@@ -98,13 +98,12 @@ class Checks:
         self._counters = counters
         self._clock = clock
         # By the digest of the manifest.
-        self._running: dict[str, RunningCheck] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, tuple[RunningCheck, asyncio.Task[None]]] = {}
         self._done: set[str] = set()
 
     def running(self) -> list[RunningCheck]:
         """Those that wait for a worker, or have one, in the order in which they came."""
-        return list(self._running.values())
+        return [check for check, _ in self._running.values()]
 
     async def time_for(self, key: str, *, namespaces: Sequence[str]) -> VerifyTime.ValueType:
         """When the next artifact of a key is to be checked. What failed in one of some namespaces makes that sooner.
@@ -124,9 +123,10 @@ class Checks:
             return
         digest = digest_of_manifest(manifest)
         if digest not in self._running and digest not in self._done:
-            running = self._running[digest] = RunningCheck(manifest, clock=self._clock)
-            work = self._follow(manifest, digest=digest, job=job, kind=kind, on_stage=running.enter)
-            task = self._tasks[digest] = asyncio.create_task(work, name=f"check of {manifest.key}")
+            check = RunningCheck(manifest, clock=self._clock)
+            work = self._follow(manifest, digest=digest, job=job, kind=kind, on_stage=check.enter)
+            task = asyncio.create_task(work, name=f"check of {manifest.key}")
+            self._running[digest] = check, task
             task.add_done_callback(partial(self._end, digest, manifest.key))
 
     async def keep_failure(self, failure: CompileFailure, *, key: str, namespace: str) -> None:
@@ -140,7 +140,7 @@ class Checks:
 
     async def close(self) -> None:
         """Gives up the checks that are not done."""
-        tasks = list(self._tasks.values())
+        tasks = [task for _, task in self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -205,7 +205,7 @@ class Checks:
         return check
 
     def _end(self, digest: str, key: str, task: asyncio.Task[None]) -> None:
-        del self._running[digest], self._tasks[digest]
+        del self._running[digest]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("job %s: a defect ended the check of its artifact", key, exc_info=error)
 
