@@ -202,6 +202,7 @@ class ChildReady(google.protobuf.message.Message):
     ENVIRONMENT_FIELD_NUMBER: builtins.int
     FARM_VERSION_FIELD_NUMBER: builtins.int
     VOCABULARY_FIELD_NUMBER: builtins.int
+    INCLUDE_FOLDERS_FIELD_NUMBER: builtins.int
     farm_version: builtins.str
     """Version of Compilefarm that its interpreter has, which may be another than the supervisor's."""
     @property
@@ -212,15 +213,20 @@ class ChildReady(google.protobuf.message.Message):
     def vocabulary(self) -> compilefarm.v1.vocabulary_pb2.Vocabulary:
         """What its torch understands. Absent of one that only checks artifacts."""
 
+    @property
+    def include_folders(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Where its Python and its torch have their headers: what the C++ compiler builds with some is of no use with others."""
+
     def __init__(
         self,
         *,
         environment: compilefarm.v1.environment_pb2.Environment | None = ...,
         farm_version: builtins.str = ...,
         vocabulary: compilefarm.v1.vocabulary_pb2.Vocabulary | None = ...,
+        include_folders: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment", "vocabulary", b"vocabulary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "farm_version", b"farm_version", "vocabulary", b"vocabulary"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "farm_version", b"farm_version", "include_folders", b"include_folders", "vocabulary", b"vocabulary"]) -> None: ...
 
 global___ChildReady = ChildReady
 
@@ -337,7 +343,7 @@ global___ChildFailure = ChildFailure
 @typing.final
 class Toolchain(google.protobuf.message.Message):
     """What Inductor found out by trying the C++ compiler, and what it built that every compile needs. It depends on machine,
-    compiler and torch alone, and finding out takes half a minute.
+    compiler, torch and where that lies, and finding out takes half a minute.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -21,7 +21,7 @@ import torch
 from compilefarm.artifact.environment import describe_environment
 from compilefarm.artifact.inductor import kernel_compiles
 from compilefarm.artifact.inductor.build_trials import run_build_trials
-from compilefarm.artifact.inductor.headers import precompile_headers
+from compilefarm.artifact.inductor.headers import include_folders, precompile_headers
 from compilefarm.artifact.inductor.programs import preload_compiler, preload_loader
 from compilefarm.artifact.triton_builds import listen_to_builds
 from compilefarm.core.errors import InvalidRequest
@@ -79,6 +79,7 @@ def main() -> int:
         environment=describe_environment(needs),
         farm_version=importlib.metadata.version("compilefarm"),
         vocabulary=None if arguments.verifier else describe_vocabulary(),
+        include_folders=include_folders(),
     )
     _say(answers, ChildMessage(ready=ready))
     limits.impose(arguments)

@@ -108,16 +108,16 @@ class LocalPool:
         return await self._supervisors[worker].verify(assignment, artifact)
 
     async def _toolchain(self, supervisor: Supervisor) -> Toolchain:
-        environment = supervisor.view().environment
-        if environment is None:
+        ready = supervisor.ready
+        if ready is None:
             name = self._settings.environment_name
             raise RuntimeError(f"no worker of the environment {name} could start: {supervisor.view().problem}")
-        known = self._cache.find(environment)
+        known = self._cache.find(ready)
         if known is not None:
             return known
         log.info("trying the C++ compiler: once per machine, about half a minute")
         try:
-            return await supervisor.probe(keep=partial(self._cache.keep, environment))
+            return await supervisor.probe(keep=partial(self._cache.keep, ready))
         except ChildDied as died:
             raise RuntimeError(f"the C++ compiler could not be tried: {died}") from died
 

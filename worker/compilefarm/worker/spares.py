@@ -9,8 +9,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextvars import Context
 
-from compilefarm.v1.environment_pb2 import Environment
-from compilefarm.v1.vocabulary_pb2 import Vocabulary
+from compilefarm.v1.child_pb2 import ChildReady
 from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildProcess, ChildSettings
 
 log = logging.getLogger(__name__)
@@ -29,8 +28,7 @@ class SpareChild:
         self._settings = settings
         self._owner = owner
         self._restart_seconds = restart_seconds
-        self._environment: Environment | None = None
-        self._vocabulary: Vocabulary | None = None
+        self._ready: ChildReady | None = None
         self._problem: str | None = None
         self._warming: asyncio.Task[ChildProcess] | None = None
         self._children: set[ChildProcess] = set()
@@ -39,14 +37,9 @@ class SpareChild:
         self._attempted = asyncio.Event()
 
     @property
-    def environment(self) -> Environment | None:
-        """What children say of this machine; None before the first has said it."""
-        return self._environment
-
-    @property
-    def vocabulary(self) -> Vocabulary | None:
-        """What the torch of children understands; None before the first has said it."""
-        return self._vocabulary
+    def ready(self) -> ChildReady | None:
+        """What children say of themselves and this machine; None before the first has said it."""
+        return self._ready
 
     @property
     def problem(self) -> str | None:
@@ -114,7 +107,7 @@ class SpareChild:
 
     async def _ready_child(self) -> ChildProcess:
         # Where others have been ready, one that is not was probably killed, as the kernel does when memory runs out.
-        may_try_at_once = self._environment is not None
+        may_try_at_once = self._ready is not None
         while True:
             try:
                 child = await self._start_child()
@@ -143,9 +136,7 @@ class SpareChild:
         except BaseException:
             await self._end(child)
             raise
-        self._environment = ready.environment
-        if ready.HasField("vocabulary"):
-            self._vocabulary = ready.vocabulary
+        self._ready = ready
         return child
 
     async def _end(self, child: ChildProcess) -> None:

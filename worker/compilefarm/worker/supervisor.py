@@ -29,6 +29,7 @@ from compilefarm.v1.admin_service_pb2 import (
 from compilefarm.v1.child_pb2 import (
     ChildBlob,
     ChildFailure,
+    ChildReady,
     ChildTask,
     CompileTask,
     ProbeTask,
@@ -105,18 +106,24 @@ class Supervisor:
 
     def view(self) -> WorkerView:
         """The worker as it stands."""
+        ready = self.ready
         return WorkerView(
             name=self._settings.name,
             state=self._state(),
-            environment=self._compiler.environment,
+            environment=ready and ready.environment,
             environment_name=self._settings.environment_name,
-            vocabulary=self._compiler.vocabulary,
+            vocabulary=ready and ready.vocabulary,
             job_key=self._job_key,
             problem=self._compiler.problem,
             is_warm=self._compiler.is_ready,
             sandbox=sandbox.version if (sandbox := self._settings.compiler.sandbox) else "",
             no_sandbox=self._settings.no_sandbox,
         )
+
+    @property
+    def ready(self) -> ChildReady | None:
+        """What the first child said of itself and this machine; None before that."""
+        return self._compiler.ready
 
     async def start(self) -> None:
         """Starts the first child and waits until it is ready or has failed; the latter shows in `view`."""
@@ -222,8 +229,8 @@ class Supervisor:
         )
         blobs: dict[str, bytes] = {}
         async with self._compiler.taken() as child:
-            environment = self._compiler.environment
-            assert environment is not None, "a child that is ready has said what it is"
+            ready = self._compiler.ready
+            assert ready is not None, "a child that is ready has said what it is"
             async for message in child.messages(ChildTask(compile=task)):
                 match message.WhichOneof("message"):
                     case "progress":
@@ -233,7 +240,7 @@ class Supervisor:
                     case "compiled":
                         result = message.compiled
                         manifest = Manifest(
-                            environment=narrowed(environment, wanted=assignment.job.environment),
+                            environment=narrowed(ready.environment, wanted=assignment.job.environment),
                             program=result.program,
                             libraries=result.libraries,
                             guards=result.guards,
@@ -308,7 +315,7 @@ class Supervisor:
             return WORKER_STATE_BUSY
         if self._compiler.problem is not None:
             return WORKER_STATE_FAILED
-        return WORKER_STATE_IDLE if self._compiler.environment is not None else WORKER_STATE_STARTING
+        return WORKER_STATE_IDLE if self.ready is not None else WORKER_STATE_STARTING
 
     def _spare(self, settings: ChildSettings) -> SpareChild:
         return SpareChild(settings, owner=self._settings.name, restart_seconds=self._settings.restart_seconds)

@@ -17,18 +17,18 @@ from typing import IO
 from google.protobuf.message import DecodeError
 
 from compilefarm.core.environments import narrowed
-from compilefarm.v1.child_pb2 import Toolchain
+from compilefarm.v1.child_pb2 import ChildReady, Toolchain
 from compilefarm.v1.environment_pb2 import Environment
 
 log = logging.getLogger(__name__)
 
 # Of the records; those of another one are not read.
-_FORMAT = b"2"
+_FORMAT = "3"
 _LONGEST_UNUSED_SECONDS = 30 * 24 * 3600
 
 
 class ToolchainCache:
-    """Keeps what was found out and built in a folder, by machine, compiler and torch."""
+    """Keeps what was found out and built in a folder, by machine, compiler, torch, and where that lies."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,9 +41,9 @@ class ToolchainCache:
         except OSError as error:
             log.warning("cannot keep what is known of the C++ compiler in %s: %s", self._folder, error)
 
-    def find(self, environment: Environment) -> Toolchain | None:
-        """What is known about this machine; None if nothing is, or not all of it is there."""
-        path = self._path(environment)
+    def find(self, ready: ChildReady) -> Toolchain | None:
+        """What is known about the machine of a child; None if nothing is, or not all of it is there."""
+        path = self._path(ready)
         if not path.exists():
             return None
         try:
@@ -55,11 +55,11 @@ class ToolchainCache:
             return None
         return known
 
-    def keep(self, environment: Environment, toolchain: Toolchain, built_in: Path) -> Toolchain:
+    def keep(self, ready: ChildReady, toolchain: Toolchain, built_in: Path) -> Toolchain:
         """Keeps what was found out and built, as far as the folder can be written.
 
         Args:
-            environment: of the child that found it out.
+            ready: what the child said of itself that found it out.
             toolchain: as that child said it.
             built_in: the folder of that child.
 
@@ -71,7 +71,7 @@ class ToolchainCache:
             for header in map(Path, toolchain.headers):
                 _copy(built_in / header, self.headers_folder / header.name)
                 kept.headers.append(header.name)
-            with _replacing(self._path(environment)) as file:
+            with _replacing(self._path(ready)) as file:
                 file.write(kept.SerializeToString())
             self._forget_headers()
         except OSError as error:
@@ -84,9 +84,10 @@ class ToolchainCache:
             if path.stat().st_mtime < time.time() - _LONGEST_UNUSED_SECONDS:
                 path.unlink(missing_ok=True)
 
-    def _path(self, environment: Environment) -> Path:
-        machine = narrowed(environment, wanted=Environment())
-        facts = machine.SerializeToString(deterministic=True) + compiler_version().encode() + _FORMAT
+    def _path(self, ready: ChildReady) -> Path:
+        machine = narrowed(ready.environment, wanted=Environment())
+        words = [compiler_version(), *ready.include_folders, _FORMAT]
+        facts = machine.SerializeToString(deterministic=True) + "\n".join(words).encode()
         return self._folder / f"toolchain-{hashlib.sha256(facts).hexdigest()}"
 
 

@@ -8,6 +8,7 @@ no longer is not looked for.
 from __future__ import annotations
 
 import importlib
+import sysconfig
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,11 @@ def precompile_headers() -> list[str]:
     torch.compile(lambda x: x + 1, fullgraph=True)(torch.ones(8))
     beginning = Path(tempfile.gettempdir())
     return sorted(str(path.relative_to(beginning)) for path in _folder().iterdir() if path.is_file())
+
+
+def include_folders() -> list[str]:
+    """Where Python and torch have their headers, as in every command of the C++ compiler (cpp_builder.py)."""
+    return [sysconfig.get_path("include"), str(Path(torch.__file__).parent / "include")]
 
 
 def offer_headers(folder: Path, names: Iterable[str]) -> None:

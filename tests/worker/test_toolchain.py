@@ -1,0 +1,58 @@
+"""What is known of the C++ compiler is used where it holds, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compilefarm.v1.child_pb2 import BuildTrial, ChildReady, Toolchain
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.worker.toolchain import ToolchainCache
+
+READY = ChildReady(
+    environment=Environment(torch="2.11.0"), include_folders=["/usr/include/python3.12", "/opt/torch/include"]
+)
+
+
+def cache_with(folder: Path, ready: ChildReady) -> ToolchainCache:
+    """A cache that knows the compiler of one child, which built a header."""
+    built_in = folder / "child"
+    built_in.mkdir()
+    (built_in / "some.h.gch").write_bytes(b"precompiled")
+    cache = ToolchainCache(folder / "cache")
+    cache.prepare()
+    found = Toolchain(trials=[BuildTrial(program_digest="d", works=True)], headers=["some.h.gch"])
+    cache.keep(ready, found, built_in)
+    return cache
+
+
+def test_what_was_found_out_is_known_with_its_headers(tmp_path: Path) -> None:
+    cache = cache_with(tmp_path, READY)
+    known = cache.find(READY)
+    assert known is not None
+    assert [trial.works for trial in known.trials] == [True]
+    assert [(cache.headers_folder / name).read_bytes() for name in known.headers] == [b"precompiled"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(
+            ChildReady(environment=READY.environment, include_folders=["/usr/include/python3.12", "/home/me/torch"]),
+            id="the same torch in another virtual environment",
+        ),
+        pytest.param(
+            ChildReady(environment=Environment(torch="2.12.0"), include_folders=READY.include_folders),
+            id="another torch in the same place",
+        ),
+    ],
+)
+def test_an_interpreter_that_compiles_otherwise_finds_it_out_anew(tmp_path: Path, other: ChildReady) -> None:
+    assert cache_with(tmp_path, READY).find(other) is None
+
+
+def test_a_header_that_somebody_removed_is_built_anew(tmp_path: Path) -> None:
+    cache = cache_with(tmp_path, READY)
+    (cache.headers_folder / "some.h.gch").unlink()
+    assert cache.find(READY) is None
