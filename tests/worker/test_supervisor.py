@@ -229,6 +229,26 @@ async def test_a_child_that_cannot_start_is_a_problem(script: str, start_seconds
     assert words in view.problem
 
 
+async def test_a_worker_that_cannot_check_takes_no_job() -> None:
+    broken = child_settings("die-before-ready")
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=child_settings("compile"), verifier=broken))
+    await supervisor.start()
+    assert supervisor._verifier is not None
+    await supervisor._verifier.attempted()
+    view = supervisor.view()
+    await supervisor.close()
+    assert view.state == WORKER_STATE_FAILED
+    assert "the last words" in (view.problem or "")
+
+
+async def test_the_next_job_finds_both_processes_ready() -> None:
+    async with supervising("compile") as supervisor:
+        await run(supervisor)
+        assert supervisor._verifier is not None
+        await asyncio.gather(supervisor._compiler.attempted(), supervisor._verifier.attempted())
+        assert supervisor.view().is_warm
+
+
 async def test_a_child_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     async with supervising("print-surroundings", verify=False) as supervisor:

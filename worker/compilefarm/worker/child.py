@@ -62,9 +62,10 @@ def main() -> int:
     compiles_kernels = arguments.cuda_device is not None and not arguments.verifier
     if compiles_kernels:
         kernel_compiles.use_their_assembler()
-    if arguments.cuda_device is not None:
-        _start_cuda(torch.device("cuda", arguments.cuda_device))
-    preload_loader() if arguments.verifier else preload_compiler()
+    device = torch.device("cpu") if arguments.cuda_device is None else torch.device("cuda", arguments.cuda_device)
+    if device.type == "cuda":
+        _start_cuda(device)
+    preload_loader() if arguments.verifier else preload_compiler(device)
     if compiles_kernels:
         listen_to_builds()
         kernel_compiles.prepare()

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from compilefarm.v1.child_pb2 import Toolchain
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.worker.process import ChildDied, ChildSettings
 from compilefarm.worker.sandbox import Sandbox
+from compilefarm.worker.scratch import remove_abandoned
 from compilefarm.worker.supervisor import OnPhase, SlotSettings, Supervisor
 from compilefarm.worker.toolchain import ToolchainCache
 
@@ -82,6 +84,7 @@ class LocalPool:
         """See WorkerPool.start."""
         first, *others = self._supervisors.values()
         self._cache.prepare()
+        await asyncio.to_thread(remove_abandoned, Path(tempfile.gettempdir()))
         await first.start()
         try:
             toolchain = await self._toolchain(first)
@@ -141,6 +144,7 @@ def _slots(settings: PoolSettings, cache: ToolchainCache) -> list[SlotSettings]:
             if settings.verify
             else None,
             compile_seconds=settings.compile_seconds,
+            overlaps=kind == "cuda",
             headers_folder=cache.headers_folder,
             no_sandbox=settings.no_sandbox,
         )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask
 from compilefarm.worker.frames import BrokenPipeOfMessages, MessageTooLarge, pack_frame, read_frame_async
 from compilefarm.worker.launch import Launched, launch
 from compilefarm.worker.sandbox import Sandbox
+from compilefarm.worker.scratch import ScratchFolder
 
 _LOG_TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
@@ -63,7 +62,7 @@ class ChildSettings:
 class ChildProcess:
     """A running child. `start` makes one, `end` must be awaited in the end."""
 
-    def __init__(self, launched: Launched, *, folder: Path, settings: ChildSettings) -> None:
+    def __init__(self, launched: Launched, *, folder: ScratchFolder, settings: ChildSettings) -> None:
         self._launched = launched
         self._process = launched.process
         self._folder = folder
@@ -80,13 +79,13 @@ class ChildProcess:
         Raises:
             OSError: the program cannot be started, or there is no room for its folder.
         """
-        folder = Path(tempfile.mkdtemp(prefix="compilefarm-child-", dir=settings.scratch_folder))
+        folder = ScratchFolder(settings.scratch_folder)
         try:
             launched = await launch(
-                settings.command, folder=folder, additions=settings.environment, sandbox=settings.sandbox
+                settings.command, folder=folder.path, additions=settings.environment, sandbox=settings.sandbox
             )
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
             raise
         return cls(launched, folder=folder, settings=settings)
 
@@ -98,7 +97,7 @@ class ChildProcess:
     @property
     def folder(self) -> Path:
         """Its private folder."""
-        return self._folder
+        return self._folder.path
 
     @property
     def has_ended(self) -> bool:
@@ -157,7 +156,7 @@ class ChildProcess:
             async with asyncio.timeout(_LINGER_SECONDS):
                 await self._listener
         await self._launched.close()
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(self._folder.remove)
 
     async def _next(self) -> ChildMessage:
         stdout = self._process.stdout

@@ -38,10 +38,29 @@ def preload_loader() -> None:
         importlib.import_module(name)
 
 
-def preload_compiler() -> None:
-    """Imports what compiling needs: seconds of work that need not wait for a job."""
+def preload_compiler(device: torch.device) -> None:
+    """Imports what compiling needs and compiles once: seconds of work that need not wait for a job.
+
+    Much is read and registered by the first compile of a process, a sixth of it for a small encoder. A product of
+    matrices has no kernel that would have to be built.
+
+    Args:
+        device: what jobs will be compiled for.
+    """
     for name in _COMPILING:
         importlib.import_module(name)
+    graph = torch.fx.Graph()
+    left, right = graph.placeholder("left"), graph.placeholder("right")
+    product = graph.call_function(torch.matmul, (left, right))
+    graph.output((product,))
+    fake_mode = FakeTensorMode(shape_env=ShapeEnv())
+    with fake_mode:
+        inputs = [torch.empty(8, 8, device=device) for _ in range(2)]
+        for node, value in zip((left, right, product), (*inputs, inputs[0] @ inputs[1]), strict=True):
+            node.meta["example_value"] = value
+    graph_module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    with torch.no_grad():
+        compile_to_program(graph_module, inputs, fake_mode=fake_mode, inductor_options={}, functorch_options={})
 
 
 def compile_lock() -> contextlib.AbstractContextManager[object]:

@@ -1,0 +1,63 @@
+"""What killed farms leave on the disk is removed, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compilefarm.worker.scratch import ScratchFolder, remove_abandoned
+
+_KILLED = """
+import os, pathlib, signal, sys
+from compilefarm.worker.scratch import ScratchFolder
+(ScratchFolder(pathlib.Path(sys.argv[1])).path / "kernel.so").write_bytes(b"half a kernel")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def age(folder: Path) -> None:
+    os.utime(folder, (0, 0))
+
+
+@pytest.fixture
+def abandoned(tmp_path: Path) -> Path:
+    """A folder of a process that was killed long ago."""
+    subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False)
+    (folder,) = tmp_path.iterdir()
+    age(folder)
+    return folder
+
+
+def test_what_a_killed_process_left_is_removed(abandoned: Path) -> None:
+    remove_abandoned(abandoned.parent)
+    assert not abandoned.exists()
+
+
+def test_folders_in_use_stay(tmp_path: Path, abandoned: Path) -> None:
+    used = ScratchFolder(tmp_path)
+    age(used.path)
+    remove_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == [used.path]
+    used.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_may_not_be_locked_yet_stays(tmp_path: Path, abandoned: Path) -> None:
+    os.utime(abandoned)
+    remove_abandoned(tmp_path)
+    assert abandoned.exists()
+
+
+def test_what_others_put_there_stays(tmp_path: Path) -> None:
+    other = tmp_path / "compilefarm-child-link"
+    target = tmp_path / "target"
+    target.mkdir()
+    other.symlink_to(target)
+    os.utime(other, (0, 0), follow_symlinks=False)
+    remove_abandoned(tmp_path)
+    assert other.is_symlink()
+    assert target.is_dir()
