@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import grpc
 import pytest
+from rich.console import Console
 
+from compilefarm.cli.jobs import show
 from compilefarm.cli.main import main
+from compilefarm.cli.words import key_words
 from compilefarm.core.errors import ProcessDied
 from compilefarm.core.keys import key_of
 from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import HeldCompiles, ScriptedPool, sample_job, serving_in_thread
 from compilefarm.service.testing.pool import OnPhase
+from compilefarm.v1.admin_service_pb2 import JobStatus, ListJobsResponse, QuarantinedKey
 from compilefarm.v1.compile_service_pb2 import (
     CompileRequest,
     CompileResponse,
@@ -99,6 +105,16 @@ def test_checks_are_listed_beside_jobs(capsys: pytest.CaptureFixture[str]) -> No
     assert f" {KEY[:25]} " in said
     assert "check: verifying, worker-0" in said
     assert "nobody" in said
+
+
+def test_jobs_of_namespaces_say_where_their_results_will_lie() -> None:
+    out = io.StringIO()
+    jobs = [JobStatus(key=KEY, namespace="team-a"), JobStatus(key=KEY)]
+    listed = ListJobsResponse(jobs=jobs, quarantined=[QuarantinedKey(key=KEY, namespace="team-b")])
+    show(listed, Console(file=out, width=200), only_quarantined=False)
+    beginning = re.escape(key_words(KEY))
+    for place in (" in team-a", " ", " in team-b"):
+        assert re.search(f"│ {beginning}{place} +│", out.getvalue())
 
 
 def test_jobs_that_run_and_wait(farm: Farm) -> None:

@@ -54,11 +54,11 @@ class Job:
         self.has_worker = asyncio.Event()
         self.let_go = asyncio.Event()
         self.worker = ""
-        ticket = queue.enrol(key, environment=environment, demand=self.demand, kind=kind)
+        self.ticket = queue.enrol(key, environment=environment, demand=self.demand, kind=kind)
 
         async def run() -> None:
             self.has_asked.set()
-            async with queue.worker(ticket) as self.worker:
+            async with queue.worker(self.ticket) as self.worker:
                 self.has_worker.set()
                 await self.let_go.wait()
 
@@ -133,8 +133,19 @@ async def test_the_more_urgent_come_first_and_among_equals_the_one_that_came_fir
     ):
         jobs.append(Job(queue, key=key, priority=priority))
     await enter(jobs)
-    assert [queue.outlook(key).jobs_ahead for key in "0ijbcp"] == [0, 0, 1, 2, 3, 4]
+    ahead = {job.key: queue.outlook(job.ticket).jobs_ahead for job in jobs}
+    assert ahead == {"0": 0, "i": 0, "j": 1, "b": 2, "c": 3, "p": 4}
     assert await order_of(jobs) == "0ijbcp"
+
+
+async def test_jobs_of_one_key_each_have_an_outlook_of_their_own() -> None:
+    queue = queue_of(1)
+    # As for two namespaces.
+    jobs = [Job(queue, key="0"), Job(queue, key="a"), Job(queue, key="a")]
+    await enter(jobs)
+    assert [queue.outlook(job.ticket).jobs_ahead for job in jobs] == [0, 0, 1]
+    for job in jobs:
+        await job.end()
 
 
 async def test_tenants_take_turns_however_many_jobs_one_of_them_has() -> None:
@@ -164,7 +175,7 @@ async def test_a_tenant_with_seven_jobs_running_yields_to_the_background_job_of_
     interactive = Job(queue, key="i", tenant="a")
     await enter([background, interactive])
     # 7 + 1 against 1 * 2^3, and the background job was there first.
-    assert queue.outlook("i").jobs_ahead == 1
+    assert queue.outlook(interactive.ticket).jobs_ahead == 1
     await running[0].end()
     # 6 + 1 against 8.
     await interactive.has_worker.wait()
@@ -187,7 +198,7 @@ async def test_a_job_that_becomes_more_urgent_moves_up() -> None:
     await enter(jobs)
     jobs[3].demand.priority = Priority.INTERACTIVE
     queue.reconsider()
-    assert queue.outlook("c").jobs_ahead == 0
+    assert queue.outlook(jobs[3].ticket).jobs_ahead == 0
     assert await order_of(jobs) == "0cab"
 
 

@@ -62,15 +62,19 @@ def _add_row(table: Table, job: JobStatus, *, doing: str) -> None:
     waiting = "nobody" if not job.waiting_requests else str(job.waiting_requests)
     priority = enum_words(Priority.Name(job.priority), prefix="PRIORITY_")
     since = seconds_words(job.elapsed_seconds)
-    table.add_row(key_words(job.key), doing, since, priority, job.tenant, waiting, _starts(job))
+    table.add_row(_named(job.key, job.namespace), doing, since, priority, job.tenant, waiting, _starts(job))
 
 
 def _show_quarantined(response: ListJobsResponse, to: Console) -> None:
     table = Table("quarantined key", "until (UTC)", Column("why", overflow="fold"))
     for entry in response.quarantined:
         until = entry.until.ToDatetime().isoformat(sep=" ", timespec="minutes")
-        table.add_row(key_words(entry.key), until, entry.failure.message)
+        table.add_row(_named(entry.key, entry.namespace), until, entry.failure.message)
     to.print(table)
+
+
+def _named(key: str, namespace: str) -> str:
+    return f"{key_words(key)} in {namespace}" if namespace else key_words(key)
 
 
 def _doing(job: JobStatus) -> str:

@@ -267,12 +267,12 @@ class Broker:
             return Landing(result=quarantined.failure, source=Source.QUARANTINE)
         await require_constants(job, store=self._store)
         verify_time = await self._checks.time_for(key.text, namespaces=namespaces)
-        ticket = self._queue.enrol(key.text, environment=job.environment, demand=flight.claims.demand, kind=kind)
+        flight.ticket = self._queue.enrol(key.text, environment=job.environment, demand=flight.claims.demand, kind=kind)
         log.info("job %s: %d nodes, queued", key.text, len(job.graph.nodes))
         flight.enter(Phase.PHASE_QUEUED)
         made = await self._attempts.compile(
             job,
-            ticket=ticket,
+            ticket=flight.ticket,
             namespace=flight.namespace,
             on_stage=flight.enter,
             verify=verify_time != VERIFY_TIME_AFTER,
@@ -344,7 +344,7 @@ class Broker:
         return manifest
 
     def _progress(self, flight: Flight, *, stage: Stage, kind: Kind) -> Progress:
-        outlook = self._queue.outlook(flight.key)
+        outlook = self._queue.outlook(flight.ticket)
         return Progress(
             phase=stage.phase,
             elapsed_seconds=self._clock.monotonic() - flight.started_seconds,

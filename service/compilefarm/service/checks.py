@@ -17,7 +17,7 @@ from typing import Literal
 from compilefarm.core.artifacts import blobs_of, digest_of_manifest
 from compilefarm.core.errors import Busy, FarmError, StoreUnavailable
 from compilefarm.core.pool import Artifact
-from compilefarm.service.attempts import Attempts, OnStage
+from compilefarm.service.attempts import Attempts
 from compilefarm.service.clock import Clock, pause
 from compilefarm.service.counters import Counters
 from compilefarm.service.demand import Demand
@@ -54,6 +54,7 @@ class RunningCheck:
     Attributes:
         key, namespace: of the artifact.
         started_seconds: when it began, by the clock.
+        ticket: its place in the queue; None before it has one.
         stage: where it stands.
     """
 
@@ -62,6 +63,7 @@ class RunningCheck:
         self.namespace = manifest.namespace
         self._clock = clock
         self.started_seconds = clock.monotonic()
+        self.ticket: Ticket | None = None
         self.enter(Phase.PHASE_QUEUED)
 
     def enter(self, phase: Phase.ValueType, worker: str = "") -> None:
@@ -124,7 +126,7 @@ class Checks:
         digest = digest_of_manifest(manifest)
         if digest not in self._running and digest not in self._done:
             check = RunningCheck(manifest, clock=self._clock)
-            work = self._follow(manifest, digest=digest, job=job, kind=kind, on_stage=check.enter)
+            work = self._follow(check, manifest=manifest, digest=digest, job=job, kind=kind)
             task = asyncio.create_task(work, name=f"check of {manifest.key}")
             self._running[digest] = check, task
             task.add_done_callback(partial(self._end, digest, manifest.key))
@@ -145,13 +147,13 @@ class Checks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, manifest: Manifest, *, digest: str, job: Job, kind: Kind, on_stage: OnStage) -> None:
+    async def _follow(self, running: RunningCheck, *, manifest: Manifest, digest: str, job: Job, kind: Kind) -> None:
         key = manifest.key
         try:
             found = await self._store.find_checks(key, namespaces=[manifest.namespace])
             check = next((each for each in found if each.manifest_digest == digest), None)
             if check is None:
-                check = await self._find_out(manifest, digest=digest, job=job, kind=kind, on_stage=on_stage)
+                check = await self._find_out(running, manifest=manifest, digest=digest, job=job, kind=kind)
                 # Before anything is done about it: whoever is killed in between leaves the reason.
                 await self._store.put_check(check)
             if check.HasField("failed") and await self._store.withdraw(manifest, reason=check.failed.message):
@@ -161,13 +163,13 @@ class Checks:
         except FarmError as error:
             log.warning("job %s: its artifact is checked when it is next asked for: %s", key, error)
 
-    async def _find_out(self, manifest: Manifest, *, digest: str, job: Job, kind: Kind, on_stage: OnStage) -> Check:
+    async def _find_out(self, running: RunningCheck, *, manifest: Manifest, digest: str, job: Job, kind: Kind) -> Check:
         key, namespace = manifest.key, manifest.namespace
         contents = {blob.digest: await self._store.get_blob(blob.digest) for blob in blobs_of(manifest)}
-        ticket = await self._enrol(key, job=job, kind=kind)
+        running.ticket = await self._enrol(key, job=job, kind=kind)
         started_seconds = self._clock.monotonic()
         artifact = Artifact(manifest=manifest, blobs=contents)
-        found = await self._attempts.verify(artifact, job=job, ticket=ticket, on_stage=on_stage)
+        found = await self._attempts.verify(artifact, job=job, ticket=running.ticket, on_stage=running.enter)
         seconds = _seconds(found, otherwise=self._clock.monotonic() - started_seconds)
         if isinstance(found, CompileFailure):
             return self._check(key, namespace=namespace, manifest_digest=digest, failed=found, seconds=seconds)

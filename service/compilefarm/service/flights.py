@@ -23,6 +23,7 @@ from compilefarm.service.demand import Claims, Demand
 from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import job_key
 from compilefarm.service.priorities import Priority
+from compilefarm.service.tickets import Ticket
 from compilefarm.v1.job_pb2 import CompileFailure, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -71,6 +72,7 @@ class Flight:
         namespace: in which its result will lie.
         claims: who waits for it.
         started_seconds: when it left, by the clock.
+        ticket: its place in the queue; None before it has one.
         stages: where the job has been, in order; none while the store is being looked into.
         task: does the job.
     """
@@ -81,6 +83,7 @@ class Flight:
         self.claims = claims
         self._clock = clock
         self.started_seconds = clock.monotonic()
+        self.ticket: Ticket | None = None
         self.stages: list[Stage] = []
         self._waiters: set[asyncio.Future[bool]] = set()
         self._given_up: FarmError | None = None

@@ -34,7 +34,7 @@ HAS_STARTED = Outlook(jobs_ahead=0, wait_seconds=0.0)
 
 def forecast(
     order: Sequence[Ticket], *, roster: Roster, loans: Iterable[Loan], durations: Durations, now_seconds: float
-) -> dict[str, Outlook]:
+) -> dict[Ticket, Outlook]:
     """Plays the queue forward: every job takes as long as its kind does, and none comes in between.
 
     Args:
@@ -45,7 +45,7 @@ def forecast(
         now_seconds: the time, by the clock of the loans.
 
     Returns:
-        What each job can expect, by its key.
+        What each job can expect.
     """
     free, preemptible = _workers(roster, loans=loans, durations=durations, now_seconds=now_seconds)
     before: Counter[tuple[str, ...]] = Counter()
@@ -59,7 +59,7 @@ def forecast(
         starts = {name: 0.0 if takes_back and name in preemptible else free[name] for name in fitting}
         worker = min(fitting, key=starts.__getitem__)
         ahead = sum(count for others, count in before.items() if not starts.keys().isdisjoint(others))
-        outlooks[ticket.key] = Outlook(jobs_ahead=ahead, wait_seconds=starts[worker])
+        outlooks[ticket] = Outlook(jobs_ahead=ahead, wait_seconds=starts[worker])
         free[worker] = starts[worker] + durations.estimate(ticket.kind)
         preemptible.discard(worker)
         before[fitting] += 1

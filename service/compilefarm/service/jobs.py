@@ -111,7 +111,7 @@ class Jobs:
             namespace=flight.namespace,
             waiting_requests=flight.claims.waiting,
             elapsed_seconds=self._clock.monotonic() - flight.started_seconds,
-            outlook=self._queue.outlook(flight.key),
+            outlook=self._queue.outlook(flight.ticket),
         )
 
     def _check_view(self, check: RunningCheck) -> JobView:
@@ -123,7 +123,7 @@ class Jobs:
             namespace=check.namespace,
             waiting_requests=0,
             elapsed_seconds=self._clock.monotonic() - check.started_seconds,
-            outlook=self._queue.outlook(check.key),
+            outlook=self._queue.outlook(check.ticket),
         )
 
 

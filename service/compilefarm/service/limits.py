@@ -10,7 +10,7 @@ from compilefarm.service.forecast import Outlook
 from compilefarm.service.tickets import Ticket
 
 # Tells what each of some waiting jobs can expect, by its key.
-Foresee = Callable[[Iterable[Ticket]], Mapping[str, Outlook]]
+Foresee = Callable[[Iterable[Ticket]], Mapping[Ticket, Outlook]]
 
 _LEAST_RETRY_SECONDS = 1.0
 
@@ -45,8 +45,8 @@ class Limits:
 
 def _busy(what: str, ticket: Ticket, *, rivals: Sequence[Ticket], foresee: Foresee) -> Busy:
     outlooks = foresee([*rivals, ticket])
-    wait_seconds = outlooks[ticket.key].wait_seconds
-    room_seconds = min((outlooks[rival.key].wait_seconds for rival in rivals if rival.key in outlooks), default=0.0)
+    wait_seconds = outlooks[ticket].wait_seconds
+    room_seconds = min((outlooks[rival].wait_seconds for rival in rivals if rival in outlooks), default=0.0)
     retry_after_seconds = max(room_seconds, _LEAST_RETRY_SECONDS)
     return Busy(
         f"{what}, the estimated wait is {wait_seconds:.0f} s; "

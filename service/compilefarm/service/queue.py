@@ -58,7 +58,7 @@ class Queue:
         self._roster = Roster(())
         self._next_look: Timer | None = None
         # As they were when the queue changed last, and when that was.
-        self._outlooks: dict[str, Outlook] | None = None
+        self._outlooks: dict[Ticket, Outlook] | None = None
         self._changed_seconds = 0.0
 
     def open(self) -> None:
@@ -98,12 +98,14 @@ class Queue:
         """
         self._look().check(Wanted(environment))
 
-    def outlook(self, key: str) -> Outlook:
-        """What a job can expect: all zero once it has a worker."""
+    def outlook(self, ticket: Ticket | None) -> Outlook:
+        """What a job can expect: all zero once it has a worker, and as long as it has no place in the queue."""
+        if ticket is None:
+            return HAS_STARTED
         if self._outlooks is None:
             self._changed_seconds = self._clock.monotonic()
             self._outlooks = self._foresee(self._waiting)
-        outlook = self._outlooks.get(key, HAS_STARTED)
+        outlook = self._outlooks.get(ticket, HAS_STARTED)
         return outlook.after(self._clock.monotonic() - self._changed_seconds)
 
     def reconsider(self) -> None:
@@ -192,7 +194,7 @@ class Queue:
             self._waiting.pop(ticket).set_result(loan)
         self._turns = shares.turns
 
-    def _foresee(self, waiting: Iterable[Ticket]) -> dict[str, Outlook]:
+    def _foresee(self, waiting: Iterable[Ticket]) -> dict[Ticket, Outlook]:
         return forecast(
             in_order(waiting, shares=self._shares()),
             roster=self._roster,
