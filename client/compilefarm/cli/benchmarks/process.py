@@ -58,8 +58,9 @@ def measure(arguments: argparse.Namespace) -> Result:
     result.seconds = dict(means.seconds)
     _describe_work(result, programs)
     outputs = [first, *(case.results(function, given) for given in case.calls[1:])]
-    result.call_seconds = _warm_seconds(case, function)
     result.peak_memory_bytes = _peak_memory_bytes()
+    way.settle()
+    result.call_seconds = _warm_seconds(case, function)
     _compare(result, case, outputs)
     way.keep(means)
     return result

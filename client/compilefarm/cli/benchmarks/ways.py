@@ -81,6 +81,9 @@ class Way(Protocol):
     def describe(self, result: Result, means: Means) -> None:
         """Says into which phases the seconds to the first result went, and what was moved for it."""
 
+    def settle(self) -> None:
+        """Waits until nothing works for this way any more, which would slow down the calls that are measured next."""
+
     def keep(self, means: Means) -> None:
         """Leaves what other processes load. This is not timed."""
 
@@ -89,6 +92,9 @@ class _Way:
     def describe(self, result: Result, means: Means) -> None:
         """What is in no phase is Dynamo: it runs before, between and after the others."""
         means.give_rest("dynamo", of_seconds=result.total_seconds)
+
+    def settle(self) -> None:
+        """Nothing works for it."""
 
     def keep(self, means: Means) -> None:
         """Nothing is left."""
@@ -279,6 +285,13 @@ class FromFarm(_Way):
         result.bytes_sent, result.bytes_fetched = summary.bytes_sent, summary.bytes_fetched
         result.keys = [record.key for record in records if record.key]
         super().describe(result, means)
+
+    def settle(self) -> None:
+        """The farm is on this machine, and gets ready for its next job."""
+        from compilefarm.cli.benchmarks.farms import wait_until_quiet
+        from compilefarm.client.config import ADDRESS
+
+        wait_until_quiet(os.environ[ADDRESS])
 
 
 WAYS: Mapping[str, Callable[[], Way]] = {
