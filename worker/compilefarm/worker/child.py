@@ -22,7 +22,7 @@ from compilefarm.artifact.environment import describe_environment
 from compilefarm.artifact.inductor import kernel_compiles
 from compilefarm.artifact.inductor.build_trials import run_build_trials
 from compilefarm.artifact.inductor.headers import include_folders, precompile_headers
-from compilefarm.artifact.inductor.programs import preload_compiler, preload_loader
+from compilefarm.artifact.inductor.programs import compile_once, preload_compiler, preload_loader
 from compilefarm.artifact.triton_builds import listen_to_builds
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.encode import EnvironmentNeeds
@@ -65,7 +65,7 @@ def main() -> int:
     device = torch.device("cpu") if arguments.cuda_device is None else torch.device("cuda", arguments.cuda_device)
     if device.type == "cuda":
         _start_cuda(device)
-    preload_loader() if arguments.verifier else preload_compiler(device)
+    preload_loader() if arguments.verifier else preload_compiler()
     if compiles_kernels:
         listen_to_builds()
         kernel_compiles.prepare()
@@ -82,10 +82,13 @@ def main() -> int:
         vocabulary=None if arguments.verifier else describe_vocabulary(),
         include_folders=include_folders(),
     )
-    _say(answers, ChildMessage(ready=ready))
     limits.impose(arguments)
     if compiles_kernels:
         kernel_compiles.start()
+    if not arguments.verifier:
+        # Under the limits, which processes that it starts have as well.
+        compile_once(device)
+    _say(answers, ChildMessage(ready=ready))
     task = read_frame(sys.stdin.buffer, ChildTask)
     if task is not None:
         _do(task, answers, admitted=admitted)

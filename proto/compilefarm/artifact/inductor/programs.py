@@ -38,17 +38,22 @@ def preload_loader() -> None:
         importlib.import_module(name)
 
 
-def preload_compiler(device: torch.device) -> None:
-    """Imports what compiling needs and compiles once: seconds of work that need not wait for a job.
-
-    Much is read and registered by the first compile of a process, a sixth of it for a small encoder. A product of
-    matrices has no kernel that would have to be built.
-
-    Args:
-        device: what jobs will be compiled for.
-    """
+def preload_compiler() -> None:
+    """Imports what compiling needs: seconds of work that need not wait for a job."""
     for name in _COMPILING:
         importlib.import_module(name)
+
+
+def compile_once(device: torch.device) -> None:
+    """Compiles something small: much is read and registered by the first compile of a process.
+
+    That is a sixth of the compile of a small encoder. A product of matrices has no kernel that would have to be built.
+    On a GPU this starts the processes that compile kernels.
+
+    Args:
+        device: what jobs will be compiled for; patterns of graphs are registered by device
+            (torch/_inductor/fx_passes/joint_graph.py: lazy_init).
+    """
     graph = torch.fx.Graph()
     left, right = graph.placeholder("left"), graph.placeholder("right")
     product = graph.call_function(torch.matmul, (left, right))
