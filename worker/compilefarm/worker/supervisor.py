@@ -107,6 +107,7 @@ class Supervisor:
         self._job_key: str | None = None
         self._compiler = self._spare(settings.compiler)
         self._verifier = self._spare(settings.verifier) if settings.verifier is not None else None
+        self._spares = [spare for spare in (self._compiler, self._verifier) if spare is not None]
 
     def view(self) -> WorkerView:
         """The worker as it stands."""
@@ -119,7 +120,7 @@ class Supervisor:
             vocabulary=ready and ready.vocabulary,
             job_key=self._job_key,
             problem=self._problem(),
-            is_warm=self._compiler.is_ready and (self._verifier is None or self._verifier.is_ready),
+            is_warm=all(spare.is_ready for spare in self._spares),
             sandbox=sandbox.version if (sandbox := self._settings.compiler.sandbox) else "",
             no_sandbox=self._settings.no_sandbox,
         )
@@ -136,9 +137,8 @@ class Supervisor:
 
     async def close(self) -> None:
         """Ends every child. None is left when it returns."""
-        await self._compiler.close()
-        if self._verifier is not None:
-            await self._verifier.close()
+        for spare in self._spares:
+            await spare.close()
 
     async def probe(self, *, keep: Callable[[Toolchain, Path], Toolchain]) -> Toolchain:
         """Finds out what the C++ compiler of this machine can do, which takes half a minute.
@@ -320,13 +320,11 @@ class Supervisor:
         return WORKER_STATE_IDLE if self.ready is not None else WORKER_STATE_STARTING
 
     def _problem(self) -> str | None:
-        problems = (spare.problem for spare in (self._compiler, self._verifier) if spare is not None)
-        return next(filter(None, problems), None)
+        return next((spare.problem for spare in self._spares if spare.problem is not None), None)
 
     def _warm_up(self) -> None:
-        self._compiler.warm_up()
-        if self._verifier is not None:
-            self._verifier.warm_up()
+        for spare in self._spares:
+            spare.warm_up()
 
     def _spare(self, settings: ChildSettings) -> SpareChild:
         return SpareChild(settings, owner=self._settings.name, restart_seconds=self._settings.restart_seconds)
