@@ -123,7 +123,7 @@ def test_the_entry_point_reads_the_environment(
     assert len(made) == 1
     assert runtime.local_compiles == 0
     assert len(runtime.graphs) == 2
-    entry_point._farm_of_process().close()
+    entry_point.farm_of_process().close()
 
 
 def test_the_entry_point_says_what_the_environment_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,15 @@ def compilefarm(
     Raises:
         ConfigurationError: the environment names none, or something unknown.
     """
-    return _farm_of_process().backend(graph_module, example_inputs, mode=mode, options=options, name=name)
+    return farm_of_process().backend(graph_module, example_inputs, mode=mode, options=options, name=name)
 
 
-def _farm_of_process() -> Farm:
+def farm_of_process() -> Farm:
+    """The farm that the environment names; the same one at every call.
+
+    Raises:
+        ConfigurationError: it names none, or something unknown.
+    """
     global _farm
     with _lock:
         if _farm is None:

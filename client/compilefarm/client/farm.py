@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from compilefarm.client.announcements import announce, announce_defect
 from compilefarm.client.captures import Capture, recording_of
@@ -167,7 +167,7 @@ class Farm:
         """
         asked = Asked(mode=mode, options=options or {})
         with self._around.runtime.fixing_floats(graph_module):
-            return self._obtain(graph_module, example_inputs, asked=asked, name=name)
+            return self._compile_graph(graph_module, example_inputs, asked=asked, name=name)
 
     def compile(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options | None = None) -> Program:
         """Compiles a graph that was captured by other means, such as torch.fx.symbolic_trace.
@@ -181,8 +181,47 @@ class Farm:
         """
         asked = Asked(options=options or {})
         if returns_one_value(graph_module):
-            return first_of(self._obtain(returning_tuple(graph_module), example_inputs, asked=asked, name=""))
-        return self._obtain(graph_module, example_inputs, asked=asked, name="")
+            return first_of(self._compile_graph(returning_tuple(graph_module), example_inputs, asked=asked, name=""))
+        return self._compile_graph(graph_module, example_inputs, asked=asked, name="")
+
+    def compile_request(self, request: Request) -> Program:
+        """Compiles what another process captured, for this machine and for the current GPU of this process.
+
+        Args:
+            request: with the tensors that its graph holds. Without an answer it is compiled here, and Triton kernels
+                that it brings are run: it has to come from somebody who is trusted.
+
+        Returns:
+            A callable that takes the inputs of the job, in order, and returns a list or tuple.
+
+        Raises:
+            InvalidRequest, GraphRejected: there is no answer, and it cannot be compiled here either.
+            As `backend`; Bypass as well if sizes differ from call to call.
+        """
+        runtime = self._around.runtime
+        encoded = runtime.restate(request)
+        return self._obtain(
+            lambda _: encoded,
+            compile_here=lambda: runtime.compile_job_locally(encoded),
+            nodes=len(request.job.graph.nodes),
+        )
+
+    def load_compiled_function(self, file: BinaryIO, **given: Any) -> Program:
+        """As torch.compiler.load_compiled_function: a function that was compiled ahead of time with the backend of a
+        farm, without running Dynamo. Its program comes from this farm.
+
+        torch.compiler.load_compiled_function itself asks the farm that the environment names.
+
+        Args:
+            file: what `save_compiled_function` wrote. It is unpickled, which runs code that it names: it has to come
+                from somebody who is trusted.
+            given: f_globals= and external_data=, as torch takes them.
+
+        Raises:
+            RuntimeError: torch says that the function does not fit this machine.
+            As `compile_request`.
+        """
+        return self._around.runtime.load_saved(file, ask=self.compile_request, given=given)
 
     def prewarm(
         self,
@@ -225,20 +264,32 @@ class Farm:
         """Ends the connection. What was compiled stays usable; a later graph connects again."""
         self._connection.close()
 
-    def _obtain(self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, name: str) -> Program:
-        entry = self._around.ledger.open(name=name, nodes=len(graph_module.graph.nodes), clock=self._around.clock)
+    def _compile_graph(self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, name: str) -> Program:
+        options = merge_options(mode=asked.mode, options=asked.options)
+        return self._obtain(
+            lambda entry: self._encode(graph_module, example_inputs, asked=asked, options=options, entry=entry),
+            compile_here=lambda: self._around.runtime.compile_locally(graph_module, example_inputs, options=options),
+            nodes=len(graph_module.graph.nodes),
+            name=name,
+        )
+
+    def _obtain(
+        self, encode: Callable[[Entry], Encoded], *, compile_here: Callable[[], Program], nodes: int, name: str = ""
+    ) -> Program:
+        entry = self._around.ledger.open(name=name, nodes=nodes, clock=self._around.clock)
         try:
-            return self._from_farm_or_here(graph_module, example_inputs, asked=asked, entry=entry)
+            return self._from_farm_or_here(encode, compile_here=compile_here, entry=entry)
         finally:
             self._reporter.report(entry.record)
 
     def _from_farm_or_here(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, entry: Entry
+        self, encode: Callable[[Entry], Encoded], *, compile_here: Callable[[], Program], entry: Entry
     ) -> Program:
-        options = merge_options(mode=asked.mode, options=asked.options)
+        encoded = None
+        savable = self._around.runtime.savable
         try:
-            encoded = self._encode(graph_module, example_inputs, asked=asked, options=options, entry=entry)
-            return self._from_farm(encoded, entry=entry)
+            encoded = encode(entry)
+            return savable(self._from_farm(encoded, entry=entry), encoded)
         except NotAllowed as error:
             entry.close(None, reason=error.reason, message=str(error))
             raise
@@ -254,7 +305,7 @@ class Farm:
                 raise
             announce_defect(entry.record, error)
         with entry.phase("local"):
-            return self._around.runtime.compile_locally(graph_module, example_inputs, options=options)
+            return savable(compile_here(), encoded)
 
     def _encode(
         self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, options: Options, entry: Entry

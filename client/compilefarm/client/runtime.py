@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from compilefarm.core.errors import IncompatibleArtifact
+from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job
@@ -15,6 +18,7 @@ from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.v1.request_file_pb2 import CompileArguments
 
 if TYPE_CHECKING:
+    from compilefarm.graph.decode import DecodedJob
     from compilefarm.graph.encode import EnvironmentNeeds
 
 Program = Callable[..., Any]
@@ -71,6 +75,13 @@ class Runtime(Protocol):
             Bypass: it cannot be said faithfully.
         """
 
+    def restate(self, request: Request) -> Encoded:
+        """The job of another process for this one.
+
+        Raises:
+            Bypass: it cannot be said without the process that captured it.
+        """
+
     def describe_call(self, *, mode: str | None, options: Options) -> CompileArguments:
         """How torch.compile was called, for a graph that was encoded; `options` are without those of the mode."""
 
@@ -97,6 +108,19 @@ class Runtime(Protocol):
     def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
         """Compiles without the farm, as `torch.compile` would."""
 
+    def compile_job_locally(self, encoded: Encoded) -> Program:
+        """Compiles a job without the farm.
+
+        Raises:
+            InvalidRequest, GraphRejected: the job is malformed, or this torch refuses its graph.
+        """
+
+    def savable(self, program: Program, encoded: Encoded | None) -> Program:
+        """The program as something that torch can save, if the graph could be said."""
+
+    def load_saved(self, file: BinaryIO, *, ask: Callable[[Request], Program], given: Mapping[str, Any]) -> Program:
+        """A function that torch saved. Programs in it come from `ask`; `given` is for torch."""
+
 
 class TorchRuntime:
     """The torch of this process."""
@@ -116,6 +140,11 @@ class TorchRuntime:
         if encoded.symbols and not are_watched(encoded.symbols):
             raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
         return encoded
+
+    def restate(self, request: Request) -> Encoded:
+        from compilefarm.graph.restating import restate_job
+
+        return restate_job(request.job, blobs=request.blobs, environment=self.describe)
 
     def describe(self, needs: EnvironmentNeeds) -> Environment:
         """This machine, as far as a graph needs it."""
@@ -160,6 +189,53 @@ class TorchRuntime:
         with compile_lock():
             program: Program = torch._inductor.compile(graph_module, list(example_inputs), options=dict(options))
         return program
+
+    def compile_job_locally(self, encoded: Encoded) -> Program:
+        from compilefarm.artifact.inductor.programs import compile_lock, compile_to_program
+        from compilefarm.graph.ambient import apply_ambient
+        from compilefarm.graph.options import config_patches
+
+        job = encoded.job
+        inductor_options, functorch_options = config_patches(job.options)
+        with compile_lock(), apply_ambient(job.ambient):
+            decoded = decode_own_job(encoded)
+            program: Program = compile_to_program(
+                decoded.graph_module,
+                decoded.inputs,
+                fake_mode=decoded.fake_mode,
+                inductor_options=inductor_options,
+                functorch_options=functorch_options,
+            )
+        return program
+
+    def savable(self, program: Program, encoded: Encoded | None) -> Program:
+        from compilefarm.client.saving import SavableProgram
+
+        return SavableProgram(program, encoded=encoded)
+
+    def load_saved(self, file: BinaryIO, *, ask: Callable[[Request], Program], given: Mapping[str, Any]) -> Program:
+        import torch.compiler
+
+        from compilefarm.client.saving import asking
+
+        with asking(ask):
+            loaded: Program = torch.compiler.load_compiled_function(file, **given)
+        return loaded
+
+
+def decode_own_job(encoded: Encoded) -> DecodedJob:
+    """The graph of a job that this process, or one that it trusts, has captured: its kernels are run."""
+    from compilefarm.graph.decode import decode_job
+
+    job = encoded.job
+    kernels: Sequence[object] = ()
+    if job.graph.kernels:
+        from compilefarm.graph.triton_modules import build_kernels
+
+        # For as long as the process: torch reads the files whenever it comes to them.
+        kernels = build_kernels(job.graph.kernels, folder=Path(tempfile.mkdtemp(prefix="compilefarm-kernels-")))
+    operators = {operator.name for operator in job.environment.operators}
+    return decode_job(job, blobs=encoded.blobs, operators=operators, kernels=kernels)
 
 
 def merge_options(*, mode: str | None, options: Options | None) -> dict[str, object]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 import grpc
 
@@ -18,6 +18,7 @@ from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import REASON_KEY, FarmError, IncompatibleArtifact, NotStored
 from compilefarm.core.keys import key_of
+from compilefarm.core.requests import Request, unpack_request
 from compilefarm.v1 import blob_service_pb2, blob_service_pb2_grpc, compile_service_pb2, compile_service_pb2_grpc
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import NamedValue, Value
@@ -104,6 +105,14 @@ class FakeRuntime:
         job = Job(environment=self.environment, options=JobOptions(inductor=said))
         return _FakeEncoded(job=job, blobs=graph_module.blobs)
 
+    def restate(self, request: Request) -> Encoded:
+        if self.encoding_error is not None:
+            raise self.encoding_error
+        job = Job()
+        job.CopyFrom(request.job)
+        job.environment.CopyFrom(self.environment)
+        return _FakeEncoded(job=job, blobs=request.blobs)
+
     def describe_call(self, *, mode: str | None, options: Options) -> CompileArguments:
         said = [NamedValue(name=name, value=Value(text=repr(options[name]))) for name in sorted(options)]
         return CompileArguments(mode=mode or "", options=said)
@@ -129,6 +138,18 @@ class FakeRuntime:
         if self.local_error is not None:
             raise self.local_error
         return lambda *inputs: ("local", dict(options), inputs)
+
+    def compile_job_locally(self, encoded: Encoded) -> Program:
+        self.local_compiles += 1
+        return lambda *inputs: ("local", encoded.job, inputs)
+
+    def savable(self, program: Program, encoded: Encoded | None) -> Program:
+        """Programs of this runtime are not saved."""
+        return program
+
+    def load_saved(self, file: BinaryIO, *, ask: Callable[[Request], Program], given: Mapping[str, Any]) -> Program:
+        """A file of this runtime is a request."""
+        return ask(unpack_request(file.read()))
 
 
 def manifest_of(*contents: bytes, key: str = "key", torch: str = "2.11.0") -> Manifest:

@@ -1,0 +1,77 @@
+"""Programs that torch can save: a function compiled ahead of time holds what to ask a farm, not what it answered.
+
+`torch.compile(...).aot_compile(...)` saves bytecode, guards, and what the backend returned; a process that loads it
+runs no Dynamo. torch/_dynamo/aot_compile_types.py says what a backend has to return for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from torch._dynamo.aot_compile_types import SerializableCallable  # torch/_dynamo/aot_compile_types.py
+
+from compilefarm.client.backend import farm_of_process
+from compilefarm.client.runtime import Encoded, Program
+from compilefarm.core.requests import Request, pack_request, unpack_request
+from compilefarm.graph.bypass import Bypass
+
+Ask = Callable[[Request], Program]
+
+_ask: ContextVar[Ask | None] = ContextVar("ask", default=None)
+
+
+@contextmanager
+def asking(ask: Ask) -> Iterator[None]:
+    """Has programs that are loaded inside come from there, rather than from the farm that the environment names."""
+    token = _ask.set(ask)
+    try:
+        yield
+    finally:
+        _ask.reset(token)
+
+
+class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has no types there
+    """A program, and the request that it is the answer to.
+
+    Args:
+        program: what is called.
+        encoded: the graph as the wire says it; None if it cannot be said.
+    """
+
+    def __init__(self, program: Program, *, encoded: Encoded | None) -> None:
+        self._program = program
+        self._encoded = encoded
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._program(*inputs)
+
+    @classmethod
+    def serialize_compile_artifacts(cls, fn: SavableProgram) -> bytes:
+        """The request.
+
+        Raises:
+            Bypass: the graph cannot be said, or not without this process.
+            UnusableRequestFile: the request is too large.
+        """
+        encoded = fn._encoded
+        if encoded is None:
+            raise Bypass("unsaid", "the graph cannot be sent to a farm, so that a pod could not ask for its program")
+        if encoded.symbols:
+            raise Bypass("dynamic_shapes", "sizes that differ from call to call cannot be saved: compile for one size")
+        if encoded.held:
+            raise Bypass("held_tensors", "the graph changes a tensor that it holds: make it a buffer of the model")
+        return pack_request(Request(job=encoded.job, blobs=encoded.blobs))
+
+    @classmethod
+    def deserialize_compile_artifacts(cls, data: bytes) -> Program:
+        """Asks a farm for the program.
+
+        Raises:
+            UnusableRequestFile: the bytes are no request.
+            As `Farm.compile_request`.
+        """
+        ask = _ask.get() or farm_of_process().compile_request
+        return ask(unpack_request(data))

@@ -1,0 +1,46 @@
+"""Requests of other processes, as this one would say them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.job_pb2 import Job
+
+
+def restate_job(
+    job: Job, *, blobs: Mapping[str, bytes], environment: Callable[[EnvironmentNeeds], Environment]
+) -> EncodedJob:
+    """The job for this machine, for as many threads as this process has, and for its current GPU if it has one.
+
+    The other settings that it was captured with, such as autocast or the precision of matrix products, stay: they
+    belong to what was captured.
+
+    Args:
+        job: of another process. Its inputs are all that its program takes, tensors that its graph holds and changes
+            among them.
+        blobs: bytes of the tensors that the graph holds, by digest.
+        environment: describes this machine as far as the graph needs it.
+
+    Raises:
+        Bypass: its sizes differ from call to call, and nobody would check the guards of its program.
+    """
+    if job.symbols:
+        raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
+    device = torch.cuda.current_device() if job.environment.HasField("cuda") else None
+    needs = EnvironmentNeeds(
+        cpu=job.environment.HasField("cpu"),
+        cuda_device=device,
+        operators={operator.name for operator in job.environment.operators},
+        triton_kernels=job.environment.triton_kernels,
+    )
+    restated = Job()
+    restated.CopyFrom(job)
+    restated.environment.CopyFrom(environment(needs))
+    if restated.ambient.cpu_threads:
+        restated.ambient.cpu_threads = torch.get_num_threads()
+    return EncodedJob(job=restated, blobs=blobs, cuda_devices=() if device is None else (device,), symbols=(), held=())
