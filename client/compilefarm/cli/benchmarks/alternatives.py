@@ -87,6 +87,13 @@ ALTERNATIVES: Mapping[str, Alternative] = {
         farm="filled",
         surroundings=_NO_COMPILER,
     ),
+    "farm-saved": Alternative(
+        story="a farm that has it, and a function saved by aot_compile: no Dynamo",
+        process="saved",
+        made_by="farm-saved-made",
+        farm="filled",
+        surroundings=_NO_COMPILER,
+    ),
 }
 
 # What nobody compares: it makes what others load.
@@ -97,4 +104,5 @@ MAKERS: Mapping[str, Alternative] = {
     "standalone-made": Alternative(story="compiles the graphs", process="standalone-maker"),
     "precompile-made": Alternative(story="compiles the model", process="precompiled-maker", surroundings=_PRECOMPILE),
     "aotinductor-made": Alternative(story="compiles the package", process="package-maker"),
+    "farm-saved-made": Alternative(story="compiles ahead of time", process="saved-maker", farm="filled"),
 }

@@ -154,7 +154,7 @@ class _Runs:
             self._redis = self._redis or self._programs.enter_context(serving_redis(self._folder / "redis"))
             found[REDIS_URL] = self._redis
         if alternative.farm:
-            if alternative.farm == "fresh":
+            if alternative.farm == "fresh" or not self._farm:
                 self._start_farm()
             wait_until_quiet(self._farm)
             found[ADDRESS] = self._farm

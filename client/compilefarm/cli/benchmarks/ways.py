@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -294,6 +295,57 @@ class FromFarm(_Way):
         wait_until_quiet(os.environ[ADDRESS])
 
 
+class _Whole(torch.nn.Module):  # type: ignore[misc]
+    """A model behind a forward that is written in Python, which is what torch compiles ahead of time."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+
+class Saved(FromFarm):
+    """A function that another process compiled ahead of time with the farm (Farm.load_compiled_function): no Dynamo."""
+
+    def obtain(self, case: Case, means: Means) -> Function:
+        from compilefarm.client import Farm
+
+        with _saved_path(means).open("rb") as file:
+            function = Farm().load_compiled_function(file)
+        return functools.partial(function, _Whole(case.function))
+
+    def describe(self, result: Result, means: Means) -> None:
+        super().describe(result, means)
+        result.bytes_fetched += _saved_path(means).stat().st_size
+        # Dynamo does not run; what is in no other phase is importing it, and unpickling.
+        means.seconds["load"] += means.seconds.pop("dynamo")
+
+
+class SavedMaker(FromFarm):
+    """Makes what Saved loads."""
+
+    def obtain(self, case: Case, means: Means) -> Function:
+        from compilefarm.client import Farm
+
+        if case.dynamic:
+            raise Unfit("what is compiled ahead of time with a farm is for sizes that do not differ")
+        if not isinstance(case.function, torch.nn.Module):
+            raise Unfit("only modules are compiled ahead of time here")
+        model, given = _Whole(case.function), case.calls[0]
+        arguments = ((), dict(given)) if isinstance(given, Mapping) else (given, {})
+        # Guards on the identity of Python objects cannot be saved.
+        options = means.options() | {"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}
+        with torch._dynamo.config.patch(enable_aot_compile=True), torch.set_grad_enabled(case.training):
+            compiled = torch.compile(model.forward, fullgraph=True, backend=Farm().backend, options=options)
+            self._function = compiled.aot_compile(arguments)
+        return functools.partial(self._function, model)
+
+    def keep(self, means: Means) -> None:
+        self._function.save_compiled_function(str(_saved_path(means)))
+
+
 WAYS: Mapping[str, Callable[[], Way]] = {
     "eager": Eager,
     "local": Local,
@@ -305,6 +357,8 @@ WAYS: Mapping[str, Callable[[], Way]] = {
     "package-maker": PackageMaker,
     "package": Package,
     "farm": FromFarm,
+    "saved-maker": SavedMaker,
+    "saved": Saved,
 }
 
 
@@ -321,6 +375,10 @@ def _artifact_path(means: Means, number: int) -> Path:
 
 def _package_path(means: Means) -> Path:
     return means.bundle / "model.pt2"
+
+
+def _saved_path(means: Means) -> Path:
+    return means.bundle / "function"
 
 
 def _dynamic_shapes(case: Case, given: Given) -> Any:
