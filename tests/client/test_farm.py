@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import signal
 import socket
@@ -23,6 +24,7 @@ from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.core.errors import CorruptArtifact, NotStored, Unreachable
 from compilefarm.core.keys import key_of
+from compilefarm.core.requests import Request, pack_request
 from compilefarm.graph.bypass import Bypass
 
 WAITING = Path(__file__).with_name("waiting.py")
@@ -68,6 +70,45 @@ def test_wait_has_the_farm_compile_once(address: str, servicer: FarmServicer) ->
     assert [record.outcome for record in pod.ledger.records()] == ["compiled", "hit"]
     assert servicer.compiles == [key()]
     assert set(pod.last.seconds) == {"encode", "wait", "fetch", "load", "first_call"}
+    pod.farm.close()
+
+
+def request_of_another_machine() -> Request:
+    job = FakeRuntime().encode(FakeGraphModule(), [], options={}).job
+    job.environment.torch = "1.0"
+    return Request(job=job)
+
+
+def test_a_request_of_another_machine_is_asked_for_this_one(address: str, servicer: FarmServicer) -> None:
+    servicer.keys.add(key())
+    pod = Pod(address, on_miss="error")
+    assert pod.farm.compile_request(request_of_another_machine())("x")[0] == "farm"
+    assert (pod.last.outcome, pod.last.key) == ("hit", key())
+    pod.farm.close()
+
+
+def test_a_request_that_no_farm_answers_is_compiled_here_for_this_machine() -> None:
+    pod = Pod("no-such-host.invalid:1")
+    place, job, _ = pod.farm.compile_request(request_of_another_machine())()
+    assert (place, job.environment.torch) == ("local", FakeRuntime().environment.torch)
+    assert (pod.last.outcome, pod.last.reason) == ("fallback", "unreachable")
+    assert pod.runtime.local_compiles == 1
+
+
+def test_a_request_that_means_nothing_without_its_process_is_refused(address: str, servicer: FarmServicer) -> None:
+    pod = Pod(address)
+    pod.runtime.encoding_error = Bypass("dynamic_shapes", "sizes differ")
+    with pytest.raises(Bypass, match="sizes differ"):
+        pod.farm.compile_request(request_of_another_machine())
+    assert servicer.compiles == []
+    pod.farm.close()
+
+
+def test_a_saved_function_comes_from_the_farm_that_loads_it(address: str, servicer: FarmServicer) -> None:
+    servicer.keys.add(key())
+    pod = Pod(address, on_miss="error")
+    saved = io.BytesIO(pack_request(request_of_another_machine()))
+    assert pod.farm.load_compiled_function(saved)()[0] == "farm"
     pod.farm.close()
 
 

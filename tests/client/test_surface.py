@@ -22,7 +22,14 @@ print(sorted(heavy & set(sys.modules)), len(set(sys.modules) - before))
 
 def test_public_names() -> None:
     assert compilefarm.client.__all__ == ["Farm", "save_request", "stats"]
-    assert sorted(name for name in vars(Farm) if not name.startswith("_")) == ["backend", "close", "compile", "prewarm"]
+    assert sorted(name for name in vars(Farm) if not name.startswith("_")) == [
+        "backend",
+        "close",
+        "compile",
+        "compile_request",
+        "load_compiled_function",
+        "prewarm",
+    ]
     assert list(inspect.signature(Farm).parameters) == [
         "address",
         "on_miss",

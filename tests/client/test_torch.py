@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 from torch import fx
+from torch._dynamo.aot_compile_types import SerializableCallable
 
 from compilefarm.client import backend as entry_point
 from compilefarm.client.config import ConfigurationError
 from compilefarm.client.farm import Farm, Surroundings
 from compilefarm.client.records import Ledger
 from compilefarm.client.runtime import Encoded, Options, Program, merge_options
+from compilefarm.client.saving import SavableProgram
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.graph.bypass import Bypass
 from compilefarm.v1.manifest_pb2 import Manifest
 
 
@@ -195,3 +198,13 @@ def test_without_a_farm_the_model_is_compiled_by_inductor_all_the_same(caplog: p
     assert set(record.seconds) == {"encode", "wait", "local"}
     (line,) = (entry.getMessage() for entry in caplog.records if entry.name == "compilefarm.client")
     assert "no-such-host.invalid:1 cannot be reached: check that it runs" in line
+
+
+def test_what_torch_asks_of_a_program_that_it_saves() -> None:
+    # torch/_dynamo/aot_compile_types.py: SerializableCallable. Without it nothing compiled ahead of time can be saved.
+    wanted = {"serialize_compile_artifacts", "deserialize_compile_artifacts", "__call__"}
+    assert SerializableCallable.__abstractmethods__ == wanted
+    program = SavableProgram(lambda x: [x], encoded=None)
+    assert isinstance(program, SerializableCallable)
+    with pytest.raises(Bypass, match="cannot be sent to a farm"):
+        SavableProgram.serialize_compile_artifacts(program)
