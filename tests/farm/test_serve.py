@@ -130,7 +130,10 @@ def test_a_forbidden_target_is_refused_and_the_farm_goes_on(farm: ServedFarm) ->
 
 
 def test_a_compile_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    with serve(tmp_path, ["--compile-timeout", "1"]) as farm, grpc.insecure_channel(farm.address) as channel:
+    with (
+        serve(tmp_path, ["--compile-timeout", "1", "--verify", "off"]) as farm,
+        grpc.insecure_channel(farm.address) as channel,
+    ):
         responses = list(CompileServiceStub(channel).Compile(CompileRequest(job=job(15))))
         failure = responses[-1].finished.failure
         assert "longer than 1 s" in failure.message
@@ -196,7 +199,10 @@ def test_an_unknown_address_is_said(tmp_path: Path) -> None:
 
 def test_a_compile_that_wants_more_memory_than_there_is(tmp_path: Path) -> None:
     large = encoded(lambda x: x.expand(2**30, 4) + 1, torch.ones(4))
-    with serve(tmp_path, ["--memory-limit", "4"]) as farm, grpc.insecure_channel(farm.address) as channel:
+    with (
+        serve(tmp_path, ["--memory-limit", "4", "--verify", "off"]) as farm,
+        grpc.insecure_channel(farm.address) as channel,
+    ):
         *_, last = CompileServiceStub(channel).Compile(CompileRequest(job=large))
         assert last.finished.failure.kind == FAILURE_KIND_OUT_OF_MEMORY
         *_, last = CompileServiceStub(channel).Compile(CompileRequest(job=job(12)))
