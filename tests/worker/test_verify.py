@@ -13,6 +13,7 @@ from compilefarm.graph.testing import capture
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker import verify
+from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.decoding import Admitted
 
 Program = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
@@ -92,7 +93,7 @@ def _with_a_program(calls: torch.Tensor, weight: torch.Tensor, x: torch.Tensor) 
     ],
 )
 def test_what_is_wrong_is_named(check: Callable[[Program], Verification], program: Program, reason: str) -> None:
-    with pytest.raises(verify.VerificationFailed, match=reason):
+    with pytest.raises(VerificationFailed, match=reason):
         check(program)
 
 
@@ -110,5 +111,5 @@ def test_the_order_of_what_a_graph_sorts_is_free_and_its_values_are_not(monkeypa
         verify.verify_task(VerifyTask(job=encoded.job), admitted=Admitted())
 
     run(lambda x: _ranked(x).flip(0))
-    with pytest.raises(verify.VerificationFailed, match="output 0 differs"):
+    with pytest.raises(VerificationFailed, match="output 0 differs"):
         run(lambda x: _ranked(x) * 1.1)
