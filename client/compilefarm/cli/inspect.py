@@ -177,7 +177,7 @@ def _difference_words(found: Verification) -> str:
     if found.compared_by_seed:
         count = found.compared + found.compared_by_seed
         words.append(
-            f"of {count} results {found.compared_by_seed} are random and compared with the artifact's own under one seed"
+            f"of {count} results {found.compared_by_seed} are random, compared with the artifact's own under one seed"
         )
     if found.unsteady:
         words.append(f"{found.unsteady} results were not compared, as eager gives others each time")
