@@ -13,7 +13,14 @@ from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.job_pb2 import FAILURE_KIND_VERIFICATION, CompileFailure
-from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, VERIFY_TIME_NEVER, Check, Verification, VerifyTime
+from compilefarm.v1.manifest_pb2 import (
+    BUILDER_KERNEL,
+    VERIFY_TIME_AFTER,
+    VERIFY_TIME_NEVER,
+    Check,
+    Verification,
+    VerifyTime,
+)
 
 from .commands import run_command
 
@@ -22,13 +29,21 @@ ENDED = Timestamp(seconds=1_800_000_000)
 WRONG = CompileFailure(kind=FAILURE_KIND_VERIFICATION, message="output 0 differs from eager by 3")
 
 
-def inspected(folder: Path, *arguments: str, checks: tuple[Check, ...], time: VerifyTime.ValueType | None) -> int:
+def inspected(
+    folder: Path,
+    *arguments: str,
+    checks: tuple[Check, ...],
+    time: VerifyTime.ValueType | None,
+    kernels: tuple[bytes, ...] = (),
+) -> int:
     """Inspects a key of which an artifact is stored, unless no time is given, and what checks found."""
 
     async def fill() -> None:
         store = await open_store(str(folder))
         if time is not None:
-            artifact = sample_artifact(KEY)
+            artifact = sample_artifact(KEY, libraries=(*kernels, b"library"))
+            for library in artifact.manifest.libraries[: len(kernels)]:
+                library.builder = BUILDER_KERNEL
             artifact.manifest.verify_time = time
             await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
         for check in checks:
@@ -55,6 +70,33 @@ def test_a_check_after_serving_is_told_with_its_seconds(tmp_path: Path, capsys: 
     said = capsys.readouterr().out
     assert "not before it was served" in said
     assert "passed  2027-01-15 08:00:00 UTC, in 1.50 s: in a clean process" in said
+
+
+def test_what_a_check_found_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = Verification(
+        largest_difference=0.001,
+        absolute_tolerance=0.01,
+        subprocesses=1,
+        compiled_kernels=2,
+        benchmarks=3,
+        compared=4,
+        compared_by_seed=5,
+        unsteady=6,
+        differing_integers=7,
+    )
+    inspected(tmp_path, checks=(Check(key=KEY, passed=found, ended=ENDED),), time=VERIFY_TIME_AFTER)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 programs started, 2 kernels compiled, 3 measured;" in said
+    assert "at most 0.001 (0.01 is allowed), in 7 integers, which hang on last bits of floats" in said
+    assert "of 9 results 5 are random" in said
+    assert "6 results were not compared" in said
+
+
+def test_kernels_and_libraries_are_told_with_their_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernels = tuple(bytes([number]) * 1000 for number in range(3))
+    inspected(tmp_path, checks=(), time=VERIFY_TIME_NEVER, kernels=kernels)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "3 kernels of Triton, 3.0 kB (3.0 kB unpacked); 1 shared libraries, 7 B (7 B unpacked)" in said
 
 
 def test_an_artifact_that_nobody_checks_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,19 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from farm.models import DYNAMIC, MODELS
 
 from compilefarm.client import stats
-
-# gRPC's own connections are not among these, but a download by Python would be.
-WATCHED = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "socket.connect")
-started: list[str] = []
-
-
-def listen(event: str, arguments: tuple[object, ...]) -> None:
-    if event in WATCHED:
-        started.append(f"{event} {arguments[0]}")
-
+from compilefarm.core.processes import watch_processes
 
 made = {name: make() for name, make in MODELS.items()}
-sys.addaudithook(listen)
+# gRPC's own connections are not among these, but a download by Python would be.
+started = watch_processes(further=["socket.connect"])
 seen = []
 with torch.no_grad():
     for name, (model, inputs) in made.items():
@@ -38,4 +30,4 @@ with torch.no_grad():
         difference = max((compiled(*given) - model(*given)).abs().max().item() for given in calls)
         outcomes = [record.outcome for record in stats()[before:]]
         seen.append({"model": name, "outcomes": outcomes, "difference": difference})
-print(json.dumps({"models": seen, "started": started}))
+print(json.dumps({"models": seen, "started": [f"{each.event} {each}" for each in started]}))

@@ -13,19 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from compilefarm.core.processes import PROCESS_EVENTS
+
 # Modules that nobody imports; requests are made to name them.
 DECOYS = ("this", "turtledemo", "idlelib", "lib2to3", "xmlrpc")
 SECONDS = 20.0
 MEMORY_BYTES = 1 << 30
 # As they are audited by Python (https://docs.python.org/3/library/audit_events.html).
-_FORBIDDEN_EVENTS = frozenset(
-    {
-        "builtins.input", "ctypes.dlopen", "os.chmod", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.link",
-        "os.mkdir", "os.posix_spawn", "os.putenv", "os.remove", "os.rename", "os.rmdir", "os.spawn", "os.symlink",
-        "os.system", "os.truncate", "pickle.find_class", "pty.spawn", "shutil.copyfile", "shutil.move", "shutil.rmtree",
-        "socket.__new__", "socket.bind", "socket.connect", "socket.getaddrinfo", "subprocess.Popen", "webbrowser.open",
-    }
-)  # fmt: skip
+_FORBIDDEN_EVENTS = PROCESS_EVENTS | {
+    "builtins.input", "ctypes.dlopen", "os.chmod", "os.kill", "os.link", "os.mkdir", "os.putenv", "os.remove",
+    "os.rename", "os.rmdir", "os.symlink", "os.truncate", "pickle.find_class", "shutil.copyfile", "shutil.move",
+    "shutil.rmtree", "socket.__new__", "socket.bind", "socket.connect", "socket.getaddrinfo", "webbrowser.open",
+}  # fmt: skip
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 _is_watching = False

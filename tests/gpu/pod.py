@@ -19,11 +19,9 @@ import torch
 
 from compilefarm.artifact.inductor.kernels import KernelWork, count_kernel_work
 from compilefarm.client import Farm, stats
+from compilefarm.core.processes import Start, watch_processes
 
 from .workloads import WORKLOADS, Workload
-
-# gRPC's own connections are not among these, but a download by Python would be.
-WATCHED = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "socket.connect")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +71,8 @@ def main() -> int:
         )
         torch._dynamo.reset()
     expected = torch.load(arguments.expected, map_location=arguments.device)
-    started: list[str] = []
-    sys.addaudithook(lambda event, given: started.append(f"{event} {given[:2]}"[:200]) if event in WATCHED else None)
+    # gRPC's own connections are not among these, but a download by Python would be.
+    started = watch_processes(further=["socket.connect"])
     work = count_kernel_work()
     farm = Farm()
     for name in names:
@@ -84,7 +82,7 @@ def main() -> int:
 
 
 def _look(
-    name: str, farm: Farm, device: torch.device, expected: list[torch.Tensor], started: list[str], work: KernelWork
+    name: str, farm: Farm, device: torch.device, expected: list[torch.Tensor], started: list[Start], work: KernelWork
 ) -> Seen:
     workload = WORKLOADS[name]
     before, compiled_before, benchmarks_before = len(stats()), work.compiled, work.benchmarks
@@ -108,7 +106,7 @@ def _look(
         messages=[record.message for record in records if record.message],
         seconds=seconds,
         bytes_fetched=sum(record.bytes_fetched for record in records),
-        started=list(started),
+        started=[f"{each.event} {each}"[:200] for each in started],
         compiled_kernels=work.compiled - compiled_before,
         benchmarks=work.benchmarks - benchmarks_before,
         **measured,

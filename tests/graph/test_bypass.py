@@ -247,6 +247,16 @@ def test_cuda_graphs_are_a_bypass_on_a_gpu_alone(fake_mode: FakeTensorMode) -> N
     assert _encode(_call(torch.relu), on_cpu, **options).job == _encode(_call(torch.relu), on_cpu).job
 
 
+@pytest.mark.parametrize("asked", [1, 2, 3])
+def test_kernels_that_each_process_would_measure_are_a_bypass_on_a_gpu_alone(
+    fake_mode: FakeTensorMode, asked: int
+) -> None:
+    options = {"triton.multi_kernel": asked}
+    assert _reason(_call(torch.relu), _on("cuda:0", fake_mode), **options) == "multi_kernel"
+    assert _encode(_call(torch.relu), _on("cuda:0", fake_mode), **{"triton.multi_kernel": 0})
+    assert _encode(_call(torch.relu), _on("cpu", fake_mode), **options)
+
+
 def test_what_a_graph_needs_of_the_machine(fake_mode: FakeTensorMode) -> None:
     seen: list[EnvironmentNeeds] = []
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from compilefarm.graph.decode import decode_job
-from compilefarm.graph.inputs import random_inputs, restore_integers
+from compilefarm.graph.inputs import move_by_last_bits, random_inputs, restore_integers
 from compilefarm.graph.testing import capture
 
 
@@ -110,3 +110,34 @@ def test_integers_are_restored_where_they_lie() -> None:
     assert spread.stride() == (6, 2)
     assert mask.all()
     assert floats.all()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(3, 40),
+        torch.ones(40).expand(3, 40),
+        torch.ones(40, 3, requires_grad=True).t(),
+        torch.ones(40, dtype=torch.float64),
+        torch.ones(40, dtype=torch.bfloat16),
+        torch.ones(40).to(torch.float8_e4m3fn),
+        torch.ones(40, dtype=torch.complex64),
+    ],
+    ids=lambda tensor: f"{tensor.dtype}{list(tensor.shape)}",
+)
+def test_floats_move_up_and_down_by_their_last_bits(tensor: torch.Tensor) -> None:
+    job = capture(lambda x: x.unsqueeze(0), tensor).encode().job
+    (made,), (moved,) = random_inputs(job, seed=0), random_inputs(job, seed=0)
+    move_by_last_bits([moved], seed=1)
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    shares = ((moved.to(wide) - made.to(wide)) / made.to(wide)).real
+    assert shares.min() < 0 < shares.max()
+    assert shares.abs().max() < 6 * torch.finfo(tensor.dtype).eps
+    assert moved.stride() == made.stride()
+
+
+def test_integers_do_not_move() -> None:
+    job = capture(lambda x, y: (x + 1, ~y), torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool)).encode()
+    made, moved = random_inputs(job.job, seed=0), random_inputs(job.job, seed=0)
+    move_by_last_bits(moved, seed=1)
+    assert all(map(torch.equal, made, moved))  # type: ignore[arg-type]

@@ -16,8 +16,8 @@ from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_OUTPUT_TOO_LARGE,
     FAILURE_KIND_VERIFICATION,
 )
+from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.failures import failure_of
-from compilefarm.worker.verify import VerificationFailed
 
 
 def within_inductor(cause: Exception) -> Exception:

@@ -27,7 +27,7 @@ from compilefarm.v1.job_pb2 import (
     Phase,
 )
 from compilefarm.worker.supervisor import SlotSettings, Supervisor
-from compilefarm.worker.testing import ENVIRONMENT, PROGRAM, child_settings
+from compilefarm.worker.testing import ENVIRONMENT, ORDINARY, PROGRAM, child_settings
 from tests.processes import is_alive
 
 JOB = Assignment(key="a key", job=Job())
@@ -35,7 +35,12 @@ JOB = Assignment(key="a key", job=Job())
 
 @contextlib.asynccontextmanager
 async def supervising(
-    script: str, *limits: str, verify: bool = True, compile_seconds: float = 60.0, output_bytes: int = 1 << 30
+    script: str,
+    *limits: str,
+    verify: bool = True,
+    compile_seconds: float = 60.0,
+    verify_seconds: float = 60.0,
+    output_bytes: int = 1 << 30,
 ) -> AsyncIterator[Supervisor]:
     child = child_settings(script, *limits, output_bytes=output_bytes)
     supervisor = Supervisor(
@@ -44,6 +49,7 @@ async def supervising(
             compiler=child,
             verifier=child if verify else None,
             compile_seconds=compile_seconds,
+            verify_seconds=verify_seconds,
         )
     )
     await supervisor.start()
@@ -55,6 +61,15 @@ async def supervising(
 
 async def run(supervisor: Supervisor) -> Artifact | CompileFailure:
     return await supervisor.run(JOB, on_phase=lambda _: None)
+
+
+async def the_next_job_is_done(supervisor: Supervisor) -> bool:
+    """Whether the slot still does what it is for. The next child may take its time to start, which the limits count."""
+    assert supervisor._verifier is not None
+    await asyncio.gather(supervisor._compiler.attempted(), supervisor._verifier.attempted())
+    ordinary = Assignment(key="the next key", job=ORDINARY)
+    artifact = await supervisor.run(ordinary, on_phase=lambda _: None)
+    return isinstance(artifact, Artifact) and artifact.manifest.HasField("verification")
 
 
 async def test_a_job_gives_an_artifact_that_was_checked() -> None:
@@ -144,13 +159,24 @@ async def test_a_forbidden_request_is_no_result() -> None:
             await run(supervisor)
 
 
-async def test_a_compile_that_hangs_is_ended() -> None:
-    async with supervising("hang", compile_seconds=0.5) as supervisor:
+async def test_a_compile_that_hangs_is_ended_and_the_next_job_is_done() -> None:
+    async with supervising("hang", compile_seconds=2.0) as supervisor:
         failure = await run(supervisor)
         assert isinstance(failure, CompileFailure)
         assert failure.kind == FAILURE_KIND_TIMEOUT
         assert "--compile-timeout" in failure.message
         assert supervisor.view().state == WORKER_STATE_IDLE
+        assert await the_next_job_is_done(supervisor)
+
+
+async def test_a_check_that_hangs_is_ended_and_says_nothing_against_the_artifact() -> None:
+    async with supervising("hang-in-verification", verify_seconds=2.0) as supervisor:
+        failure = await run(supervisor)
+        assert isinstance(failure, CompileFailure)
+        assert failure.kind == FAILURE_KIND_TIMEOUT
+        assert failure.message.startswith("the check of the artifact took longer than 2 s")
+        assert supervisor.view().state == WORKER_STATE_IDLE
+        assert await the_next_job_is_done(supervisor)
 
 
 # What a child may take before it has to fail: enough to name its own failure, which takes torch.
@@ -160,14 +186,14 @@ MEMORY = f"--memory-limit={4 * 10**9}"
 @pytest.mark.parametrize(
     ("script", "limits", "kind", "words", "jobs"),
     [
-        # These take torch to name their failure: one job is enough.
+        # These take torch to name their failure: one such job is enough.
         ("allocate", (MEMORY,), FAILURE_KIND_OUT_OF_MEMORY, "Cannot allocate memory", 1),
         ("write-a-large-file", ("--file-limit=50000000",), FAILURE_KIND_OUTPUT_TOO_LARGE, "File too large", 1),
         ("abort-without-memory", (), FAILURE_KIND_OUT_OF_MEMORY, "SIGABRT", 3),
         ("say-too-much", (), FAILURE_KIND_OUTPUT_TOO_LARGE, "larger than 50000000 bytes", 3),
     ],
 )
-async def test_what_takes_too_much_fails_by_name_and_the_next_job_runs(
+async def test_what_takes_too_much_fails_by_name_and_the_next_job_is_done(
     script: str, limits: tuple[str, ...], kind: int, words: str, jobs: int
 ) -> None:
     async with supervising(script, *limits, output_bytes=50_000_000) as supervisor:
@@ -177,6 +203,7 @@ async def test_what_takes_too_much_fails_by_name_and_the_next_job_runs(
             assert failure.kind == kind
             assert words in failure.message
         assert supervisor.view().state == WORKER_STATE_IDLE
+        assert await the_next_job_is_done(supervisor)
 
 
 async def hanging_job(supervisor: Supervisor) -> asyncio.Task[Artifact | CompileFailure]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
+from torch._inductor.runtime.benchmarking import benchmarker
 
 from compilefarm.graph.testing import capture
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker import verify
+from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.decoding import Admitted
 
-Program = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
+triton = pytest.importorskip("triton")
+
+Program = Callable[..., Any]
 
 
 def model(calls: torch.Tensor, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -35,12 +40,17 @@ class _WrongBackward(torch.autograd.Function):
         return gradients[0] * x, None
 
 
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verifier takes compilers out of its process, and counts what that compiles, for good."""
+    for name in ("PATH", "CC", "CXX"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(triton, "compile", lambda: "a kernel")
+
+
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], Verification]:
     """Verifies a program as if it were the artifact of `model`."""
-    # The verifier takes compilers out of its process for good.
-    for name in ("PATH", "CC", "CXX"):
-        monkeypatch.setenv(name, "")
     weight = torch.nn.Parameter(torch.rand(3, 4))
     encoded = capture(model, torch.zeros(2), weight, torch.rand(3, 4)).encode()
 
@@ -81,6 +91,27 @@ def _with_a_program(calls: torch.Tensor, weight: torch.Tensor, x: torch.Tensor) 
     return model(calls, weight, x)
 
 
+def _with_a_fork(calls: torch.Tensor, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return model(calls, weight, x)
+
+
+def _with_a_kernel(calls: torch.Tensor, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    triton.compile()
+    return model(calls, weight, x)
+
+
+def _with_a_choice(calls: torch.Tensor, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    # Once by itself, and once by way of what picks the device.
+    benchmarker.benchmark_cpu(lambda: None, warmup=0, rep=0)
+    benchmarker.benchmark(lambda: None, device="cpu", warmup=0, rep=0)
+    return model(calls, weight, x)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
@@ -89,10 +120,13 @@ def _with_a_program(calls: torch.Tensor, weight: torch.Tensor, x: torch.Tensor) 
         (_without_backward, "gradient of input 1"),
         (_without_the_write, "input 0 afterwards differs from eager"),
         (_with_a_program, "started programs: 1 x /bin/true"),
+        (_with_a_fork, "started programs: 1 x os.fork"),
+        (_with_a_kernel, "compiled 1 kernels and measured 0"),
+        (_with_a_choice, "compiled 0 kernels and measured 2"),
     ],
 )
 def test_what_is_wrong_is_named(check: Callable[[Program], Verification], program: Program, reason: str) -> None:
-    with pytest.raises(verify.VerificationFailed, match=reason):
+    with pytest.raises(VerificationFailed, match=reason):
         check(program)
 
 
@@ -101,8 +135,6 @@ def _ranked(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_order_of_what_a_graph_sorts_is_free_and_its_values_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PATH", "CC", "CXX"):
-        monkeypatch.setenv(name, "")
     encoded = capture(_ranked, torch.rand(50)).encode()
 
     def run(program: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -110,5 +142,182 @@ def test_the_order_of_what_a_graph_sorts_is_free_and_its_values_are_not(monkeypa
         verify.verify_task(VerifyTask(job=encoded.job), admitted=Admitted())
 
     run(lambda x: _ranked(x).flip(0))
-    with pytest.raises(verify.VerificationFailed, match="output 0 differs"):
+    with pytest.raises(VerificationFailed, match="output 0 differs"):
         run(lambda x: _ranked(x) * 1.1)
+
+
+def _verified(
+    monkeypatch: pytest.MonkeyPatch,
+    model: Callable[..., Any],
+    *inputs: Any,
+    program: Callable[..., Any],
+    options: Mapping[str, object] | None = None,
+) -> Verification:
+    """What the verifier finds of a program as the artifact of a model."""
+    encoded = capture(model, *inputs).encode(options=options)
+    monkeypatch.setattr(verify, "load_artifact", lambda *_, **__: lambda *given: list(program(*given)))
+    return verify.verify_task(VerifyTask(job=encoded.job), admitted=Admitted())
+
+
+def _changed(model: Callable[..., Any], number: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Program:
+    """The model with one of its outputs changed."""
+
+    def program(*given: Any) -> list[torch.Tensor]:
+        outputs = list(model(*given))
+        outputs[number] = change(outputs[number])
+        return outputs
+
+    return program
+
+
+def _first(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """The tensor with its first elements inverted or one larger."""
+    changed = tensor.clone().flatten()
+    changed[:count] = ~changed[:count] if tensor.dtype == torch.bool else changed[:count] + 1
+    return changed.view(tensor.shape)
+
+
+def _of_many_kinds(scales: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    # A float of 24 bits decides about the last digits of numbers this large.
+    steps = (scales * 1e9).round().long()
+    return x.sin().argmax(-1), x > 0, torch.complex(x, x.sin()), steps, torch.arange(2000)
+
+
+_INPUTS = torch.rand(1000), torch.rand(20, 100)
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (0, lambda ranks: ranks + 1),
+        (0, lambda ranks: _first(ranks, 1)),
+        (1, torch.logical_not),
+        (1, lambda mask: _first(mask, 3)),
+        (2, lambda spectrum: spectrum.conj()),
+        (2, lambda spectrum: spectrum * 1.1),
+        (3, lambda steps: steps + steps // 10),
+        (4, lambda numbers: numbers.flip(0)),
+    ],
+)
+def test_numbers_of_every_kind_are_compared(
+    monkeypatch: pytest.MonkeyPatch, number: int, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    program = _changed(_of_many_kinds, number, change)
+    with pytest.raises(VerificationFailed, match=f"output {number} differs from eager"):
+        _verified(monkeypatch, _of_many_kinds, *_INPUTS, program=program)
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "differing"),
+    [
+        (1, lambda mask: mask, 0),
+        # As many as one in a thousand.
+        (1, lambda mask: _first(mask, 2), 2),
+        (2, lambda spectrum: spectrum * 1.0001, 0),
+        (3, lambda steps: _first(steps, 1000), 1000),
+    ],
+)
+def test_what_last_bits_decide_may_differ(
+    monkeypatch: pytest.MonkeyPatch, number: int, change: Callable[[torch.Tensor], torch.Tensor], differing: int
+) -> None:
+    program = _changed(_of_many_kinds, number, change)
+    found = _verified(monkeypatch, _of_many_kinds, *_INPUTS, program=program)
+    assert found.differing_integers == differing
+    assert found.compared == 7
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-7), (torch.float32, 1e-3), (torch.bfloat16, 5e-2), (torch.float16, 2e-2)],
+)
+def test_tolerances_are_those_of_the_dtype(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float
+) -> None:
+    def doubled(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x + x,)
+
+    def off_by(share: float) -> Verification:
+        def change(output: torch.Tensor) -> torch.Tensor:
+            changed = output.clone()
+            changed[0] += share * output.abs().max()
+            return changed
+
+        return _verified(monkeypatch, doubled, torch.ones(100, dtype=dtype), program=_changed(doubled, 0, change))
+
+    assert off_by(0.85 * tolerance).relative_tolerance == tolerance
+    with pytest.raises(VerificationFailed, match=f"{tolerance:.0e} of that is allowed"):
+        off_by(1.15 * tolerance)
+
+
+def _dropping(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.nn.functional.dropout(x, 0.5), torch.rand(3), x.sin()
+
+
+def _drawing_otherwise(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """As Inductor does: the same under one seed, but not what eager draws."""
+    torch.rand(1)
+    return _dropping(x)
+
+
+def test_of_a_random_graph_all_that_no_seed_changes_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(50)
+    found = _verified(monkeypatch, _dropping, x, program=_drawing_otherwise)
+    assert (found.compared, found.compared_by_seed, found.unsteady) == (2, 2, 0)
+    assert found.not_compared == ""
+    wrong = _changed(_drawing_otherwise, 2, lambda output: output * 1.1)
+    with pytest.raises(VerificationFailed, match="output 2 differs from eager"):
+        _verified(monkeypatch, _dropping, x, program=wrong)
+
+
+_unseeded = torch.Generator()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda output: output + torch.rand(50, generator=_unseeded), "output 0 is random, and differs"),
+        (lambda output: output / 0, "output 0 is not finite where eager is"),
+        (lambda output: output[1:], r"output 0 is \[49\] instead of \[50\]"),
+        (lambda output: output.double(), "output 0 is of another kind"),
+    ],
+)
+def test_random_results_are_held_to_what_can_be_said_of_them(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torch.Tensor], reason: str
+) -> None:
+    with pytest.raises(VerificationFailed, match=reason):
+        _verified(monkeypatch, _dropping, torch.rand(50), program=_changed(_drawing_otherwise, 0, change))
+
+
+def test_what_draws_as_eager_does_is_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"fallback_random": True}
+    x = torch.rand(50)
+    assert _verified(monkeypatch, _dropping, x, program=_dropping, options=options).compared == 4
+    with pytest.raises(VerificationFailed, match="output 0 differs from eager"):
+        _verified(monkeypatch, _dropping, x, program=_drawing_otherwise, options=options)
+
+
+def _unrepeatable(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.sin(), x.cos()
+
+
+def test_what_eager_gives_otherwise_each_time_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As memory that nobody wrote to. What differs by last bits alone, as sums of no set order, is compared."""
+    runs = iter(range(100))
+
+    def eager(x: torch.Tensor) -> list[torch.Tensor]:
+        run = next(runs)
+        return [x.sin() + run, x.cos() + 1e-6 * run]
+
+    decode = verify.decode
+
+    def decode_unrepeatable(*given: Any, **named: Any) -> Any:
+        decoded = decode(*given, **named)
+        monkeypatch.setattr(decoded.graph_module, "forward", eager)
+        return decoded
+
+    monkeypatch.setattr(verify, "decode", decode_unrepeatable)
+    found = _verified(monkeypatch, _unrepeatable, torch.rand(50), program=_unrepeatable)
+    assert (found.compared, found.compared_by_seed, found.unsteady) == (2, 0, 1)
+    wrong = _changed(_unrepeatable, 1, lambda output: output * 1.1)
+    with pytest.raises(VerificationFailed, match="output 1 differs from eager"):
+        _verified(monkeypatch, _unrepeatable, torch.rand(50), program=wrong)

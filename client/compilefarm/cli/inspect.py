@@ -24,10 +24,12 @@ from compilefarm.v1.admin_service_pb2 import InspectRequest
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from compilefarm.v1.job_pb2 import Phase
 from compilefarm.v1.manifest_pb2 import (
+    BUILDER_KERNEL,
     VERIFY_TIME_AFTER,
     VERIFY_TIME_NEVER,
     Blob,
     Check,
+    Library,
     Manifest,
     Sources,
     Verification,
@@ -102,6 +104,8 @@ def show(manifest: Manifest, to: Console) -> None:
         facts.add_row("signed", f"by key {manifest.signature.key_id}")
     facts.add_row("environment", describe(manifest.environment))
     facts.add_row("program", _blob_words(manifest.program))
+    if manifest.libraries:
+        facts.add_row("libraries", _libraries_words(manifest.libraries))
     for library in manifest.libraries:
         facts.add_row("  library", f"{library.name[:16]}  {_blob_words(library.blob)}")
     if manifest.HasField("sources"):
@@ -130,6 +134,19 @@ def _blob_words(blob: Blob) -> str:
     return f"{size_words(blob.size_bytes)} ({size_words(blob.content_size_bytes)} unpacked)  {blob.digest[:16]}"
 
 
+def _libraries_words(libraries: Iterable[Library]) -> str:
+    """How many libraries and kernels there are, and how much they hold."""
+    words = []
+    for what, of_kind in (
+        ("kernels of Triton", [each.blob for each in libraries if each.builder == BUILDER_KERNEL]),
+        ("shared libraries", [each.blob for each in libraries if each.builder != BUILDER_KERNEL]),
+    ):
+        size, unpacked = sum(blob.size_bytes for blob in of_kind), sum(blob.content_size_bytes for blob in of_kind)
+        if of_kind:
+            words.append(f"{len(of_kind)} {what}, {size_words(size)} ({size_words(unpacked)} unpacked)")
+    return "; ".join(words)
+
+
 def _verification_words(manifest: Manifest) -> str:
     if manifest.HasField("verification"):
         return _found_words(manifest.verification)
@@ -138,16 +155,30 @@ def _verification_words(manifest: Manifest) -> str:
 
 def _found_words(found: Verification) -> str:
     loaded = (
-        f"in a clean process: {found.subprocesses} programs started, loaded in {seconds_words(found.load_seconds)}, "
+        f"in a clean process: {found.subprocesses} programs started, {found.compiled_kernels} kernels compiled, "
+        f"{found.benchmarks} measured; loaded in {seconds_words(found.load_seconds)}"
     )
     if found.not_compared:
-        return f"{loaded}not compared: {found.not_compared}"
-    compared = (
-        f"differs from eager by at most {found.largest_difference:.2g} ({found.absolute_tolerance:.2g} is allowed)"
-        if found.absolute_tolerance
-        else "nothing to compare with eager: no floating-point output"
-    )
+        return f"{loaded}, not compared: {found.not_compared}"
     return (
-        f"{loaded}{compared}; a call takes {seconds_words(found.call_seconds)}, "
+        f"{loaded}, {_difference_words(found)}; a call takes {seconds_words(found.call_seconds)}, "
         f"eager {seconds_words(found.eager_call_seconds)}"
     )
+
+
+def _difference_words(found: Verification) -> str:
+    words = ["no floating-point output to compare with eager"]
+    if found.absolute_tolerance:
+        words = [
+            f"differs from eager by at most {found.largest_difference:.2g} ({found.absolute_tolerance:.2g} is allowed)"
+        ]
+    if found.differing_integers:
+        words.append(f"in {found.differing_integers} integers, which hang on last bits of floats")
+    if found.compared_by_seed:
+        count = found.compared + found.compared_by_seed
+        words.append(
+            f"of {count} results {found.compared_by_seed} are random, compared with the artifact's own under one seed"
+        )
+    if found.unsteady:
+        words.append(f"{found.unsteady} results were not compared, as eager gives others each time")
+    return ", ".join(words)

@@ -16,6 +16,10 @@ from compilefarm.v1.job_pb2 import Job
 DRAWN = 65_537
 # By so many each tensor begins later than the one before, so that no two are alike.
 _FURTHER = 7_919
+# What is computed in another order differs by so many of the smallest steps of its dtype.
+_LAST_BITS = 4
+# https://docs.nvidia.com/cuda/parallel-thread-execution/ (tf32): 10 bits of mantissa
+_TF32_EPSILON = 1 / 1024
 
 
 class Noise:
@@ -83,14 +87,48 @@ def restore_integers(inputs: Sequence[torch.Tensor | int]) -> None:
             _restore(given)
 
 
+def move_by_last_bits(inputs: Sequence[torch.Tensor | int], *, seed: int) -> None:
+    """Makes every float a little larger or smaller, in place: about as much as another order of additions would.
+
+    Args:
+        inputs: as random_inputs gives them.
+        seed: decides which become larger.
+    """
+    for number, given in enumerate(inputs):
+        if isinstance(given, torch.Tensor) and (given.is_floating_point() or given.is_complex()):
+            _move(given, seed=seed + number)
+
+
+def _move(tensor: torch.Tensor, *, seed: int) -> None:
+    with torch.inference_mode(False), torch.no_grad():
+        once = _written_once(tensor)
+        # Narrow types have no sums of their own.
+        exact = once.float() if once.itemsize < torch.float32.itemsize else once
+        generator = torch.Generator(once.device).manual_seed(seed)
+        signs = torch.rand(once.shape, generator=generator, device=once.device).sub_(0.5).sign_()
+        once.copy_(exact + exact * (signs * _last_bits(once)))
+
+
+def _last_bits(tensor: torch.Tensor) -> float:
+    """A few of them, as a share. Products on a GPU may have those of TF32."""
+    share: float = torch.finfo(tensor.dtype).eps
+    if tensor.is_cuda and torch.get_float32_matmul_precision() != "highest":
+        share = max(share, _TF32_EPSILON)
+    return _LAST_BITS * share
+
+
 def _fill(tensor: torch.Tensor, *, noise: Noise, number: int) -> None:
     if not (tensor.is_floating_point() or tensor.is_complex()):
         _restore(tensor)
         return
     with torch.inference_mode(False), torch.no_grad():
-        # What expand() repeats is written once.
-        once = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
+        once = _written_once(tensor)
         _repeat(noise.elements(once, number=number).to(once.device), once)
+
+
+def _written_once(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without what expand() repeats."""
+    return tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())]
 
 
 def _restore(tensor: torch.Tensor) -> None:

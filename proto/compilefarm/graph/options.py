@@ -57,6 +57,9 @@ _REFUSED = (
     "test_configs.",
 )  # fmt: skip
 _CUDA_GRAPHS = "triton.cudagraphs"
+# Several kernels for one thing, of which the first call in each process measures and picks one
+# (torch/_inductor/codegen/multi_kernel.py); a pick that is forced is read from the settings of that process.
+_MULTI_KERNEL = "triton.multi_kernel"
 # Some texts become flags of a compiler: none may hold a second flag or a path.
 _PLAIN_TEXT = re.compile(r"[\w.,:*|+-]*")
 
@@ -70,7 +73,7 @@ def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Option
 
     Raises:
         Bypass: an option is not known (a local compile says so in torch's own words), is not a literal, names things of
-            this machine, or asks for CUDA graphs.
+            this machine, or asks for what no artifact can hold: CUDA graphs, a choice of kernels at the first call.
     """
     wanted = {name.replace("-", "_"): value for name, value in user_options.items()}
     known = settings.defaults(_INDUCTOR)
@@ -80,6 +83,8 @@ def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Option
     inductor = settings.values(_INDUCTOR) | wanted
     if cuda and inductor[_CUDA_GRAPHS]:
         raise Bypass("cuda_graphs", "CUDA graphs are asked for; use a mode or options without them")
+    if cuda and inductor[_MULTI_KERNEL]:
+        raise Bypass("multi_kernel", f"{_MULTI_KERNEL} has each process measure kernels at its first call; set it to 0")
     return Options(
         inductor=_deviations(_INDUCTOR, now=inductor),
         functorch=_deviations(_FUNCTORCH, now=settings.values(_FUNCTORCH)),

@@ -32,7 +32,7 @@ class _FailureKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     FAILURE_KIND_COMPILE_ERROR: _FailureKind.ValueType  # 1
     """The compiler raised an error for this graph; a local compile would raise it too."""
     FAILURE_KIND_TIMEOUT: _FailureKind.ValueType  # 2
-    """It took longer than the farm's limit."""
+    """The compile, or the check of what it made, took longer than the farm's limit; the message says which."""
     FAILURE_KIND_OUT_OF_MEMORY: _FailureKind.ValueType  # 3
     """The host's memory ran out, or what a compile may have of it."""
     FAILURE_KIND_CRASHED: _FailureKind.ValueType  # 4
@@ -54,7 +54,7 @@ FAILURE_KIND_UNSPECIFIED: FailureKind.ValueType  # 0
 FAILURE_KIND_COMPILE_ERROR: FailureKind.ValueType  # 1
 """The compiler raised an error for this graph; a local compile would raise it too."""
 FAILURE_KIND_TIMEOUT: FailureKind.ValueType  # 2
-"""It took longer than the farm's limit."""
+"""The compile, or the check of what it made, took longer than the farm's limit; the message says which."""
 FAILURE_KIND_OUT_OF_MEMORY: FailureKind.ValueType  # 3
 """The host's memory ran out, or what a compile may have of it."""
 FAILURE_KIND_CRASHED: FailureKind.ValueType  # 4

@@ -448,8 +448,12 @@ class Verification(google.protobuf.message.Message):
     NOT_COMPARED_FIELD_NUMBER: builtins.int
     COMPILED_KERNELS_FIELD_NUMBER: builtins.int
     BENCHMARKS_FIELD_NUMBER: builtins.int
+    COMPARED_FIELD_NUMBER: builtins.int
+    COMPARED_BY_SEED_FIELD_NUMBER: builtins.int
+    UNSTEADY_FIELD_NUMBER: builtins.int
+    DIFFERING_INTEGERS_FIELD_NUMBER: builtins.int
     largest_difference: builtins.float
-    """Largest absolute difference from eager over all floating-point outputs."""
+    """Largest absolute difference from eager over all floating-point and complex outputs."""
     absolute_tolerance: builtins.float
     """The tolerances it was held to (as torch.testing.assert_close has them for the dtype)."""
     relative_tolerance: builtins.float
@@ -470,6 +474,16 @@ class Verification(google.protobuf.message.Message):
     """Kernels of Triton that were compiled until the first call had returned."""
     benchmarks: builtins.int
     """Variants of kernels that were measured until then, to choose one."""
+    compared: builtins.int
+    """Outputs, gradients and inputs afterwards that were compared with eager's. Zero in those of older releases."""
+    compared_by_seed: builtins.int
+    """Those that differ from seed to seed, and from eager's under any: held to eager's shapes and dtypes, and to what the
+    artifact gave under the same seed before.
+    """
+    unsteady: builtins.int
+    """Those of which eager gives others each time, under one seed, too: held to eager's shapes and dtypes alone."""
+    differing_integers: builtins.int
+    """Elements of integers and booleans that differ from eager's; tolerated, as they hang on last bits of floats."""
     def __init__(
         self,
         *,
@@ -484,7 +498,11 @@ class Verification(google.protobuf.message.Message):
         not_compared: builtins.str = ...,
         compiled_kernels: builtins.int = ...,
         benchmarks: builtins.int = ...,
+        compared: builtins.int = ...,
+        compared_by_seed: builtins.int = ...,
+        unsteady: builtins.int = ...,
+        differing_integers: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["absolute_tolerance", b"absolute_tolerance", "benchmarks", b"benchmarks", "call_seconds", b"call_seconds", "compiled_kernels", b"compiled_kernels", "eager_call_seconds", b"eager_call_seconds", "first_call_seconds", b"first_call_seconds", "largest_difference", b"largest_difference", "load_seconds", b"load_seconds", "not_compared", b"not_compared", "relative_tolerance", b"relative_tolerance", "subprocesses", b"subprocesses"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["absolute_tolerance", b"absolute_tolerance", "benchmarks", b"benchmarks", "call_seconds", b"call_seconds", "compared", b"compared", "compared_by_seed", b"compared_by_seed", "compiled_kernels", b"compiled_kernels", "differing_integers", b"differing_integers", "eager_call_seconds", b"eager_call_seconds", "first_call_seconds", b"first_call_seconds", "largest_difference", b"largest_difference", "load_seconds", b"load_seconds", "not_compared", b"not_compared", "relative_tolerance", b"relative_tolerance", "subprocesses", b"subprocesses", "unsteady", b"unsteady"]) -> None: ...
 
 global___Verification = Verification

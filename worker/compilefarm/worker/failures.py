@@ -14,8 +14,8 @@ from compilefarm.v1.job_pb2 import (
     CompileFailure,
     FailureKind,
 )
+from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.exhaustion import find_exhausted
-from compilefarm.worker.verify import VerificationFailed
 
 _LONGEST_MESSAGE = 4000
 

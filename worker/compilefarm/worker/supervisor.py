@@ -41,7 +41,6 @@ from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_OUT_OF_MEMORY,
     FAILURE_KIND_OUTPUT_TOO_LARGE,
     FAILURE_KIND_TIMEOUT,
-    FAILURE_KIND_VERIFICATION,
     PHASE_VERIFYING,
     CompileFailure,
     FailureKind,
@@ -268,8 +267,9 @@ class Supervisor:
                 verification = await self._verification_of(assignment, artifact, verifier)
         except TimeoutError:
             return CompileFailure(
-                kind=FAILURE_KIND_VERIFICATION,
-                message=f"the check of the artifact took longer than {self._settings.verify_seconds:.0f} s",
+                kind=FAILURE_KIND_TIMEOUT,
+                message=f"the check of the artifact took longer than {self._settings.verify_seconds:.0f} s; "
+                "the artifact was made, and nothing is known to be wrong with it",
             )
         except (ChildNotStarted, ChildOutOfMemory):
             raise

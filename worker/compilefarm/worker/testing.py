@@ -49,6 +49,8 @@ from compilefarm.worker.sandbox import Sandbox
 
 ENVIRONMENT = Environment(torch="2.11.0", python_abi="cpython-311-x86_64-linux-gnu")
 PROGRAM = b"a scripted program"
+# Every script does this job as it should: a slot that goes on after the worst of a script can show it.
+ORDINARY = Job(environment=ENVIRONMENT)
 _LARGE_BYTES = 16 * 1024 * 1024
 
 
@@ -260,6 +262,7 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
 _CHECKS: dict[str, Callable[[BinaryIO], None]] = {
     "fail-verification": lambda pipe: _fail(pipe, kind=FAILURE_KIND_VERIFICATION),
     "die-in-verification": _die,
+    "hang-in-verification": lambda _: signal.pause(),
 }
 
 
@@ -284,10 +287,11 @@ def main() -> None:
         case "compile" if task is not None and script == "of-job":
             _compile_of_job(pipe, task.compile.job, work=arguments)
         case "compile":
-            _COMPILES.get(script, _compile)(pipe)
+            work = _compile if task is not None and task.compile.job == ORDINARY else _COMPILES.get(script, _compile)
+            work(pipe)
         case "verify":
             check = _CHECKS.get(script)
-            if check is None:
+            if check is None or (task is not None and task.verify.job == ORDINARY):
                 write_frame(pipe, ChildMessage(verified=Verification(load_seconds=0.25)))
             else:
                 check(pipe)

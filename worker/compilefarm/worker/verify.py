@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
 
-from compilefarm.artifact.inductor.kernels import KernelWork, count_kernel_work
+from compilefarm.artifact.inductor.kernels import count_kernel_work
 from compilefarm.artifact.load import load_artifact
 from compilefarm.core.expressions import holds
+from compilefarm.core.processes import Start, watch_processes
 from compilefarm.graph.ambient import apply_ambient
-from compilefarm.graph.inputs import random_inputs, restore_integers
+from compilefarm.graph.inputs import move_by_last_bits, random_inputs, restore_integers
+from compilefarm.graph.options import config_patches
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
+from compilefarm.worker.comparison import Comparison, Results, VerificationFailed
 from compilefarm.worker.decoding import Admitted, decode
+from compilefarm.worker.seeds import SEED, check_random, find_randomness
 from compilefarm.worker.synthetic import are_refused
 
 INPUT_SEED = 1
@@ -32,14 +36,8 @@ _LONGEST_REASON = 300
 _ORDERING = frozenset({"argsort", "kthvalue", "median", "mode", "msort", "sort", "topk"})
 # Inputs up to this size are compared with what eager leaves of them.
 _KEPT_BYTES = 1 << 28
-# Largest difference allowed, as a share of the largest magnitude in the output. A wrong kernel is off by about all of
-# it; another order of additions, or TF32 for float32, by much less.
-_TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-_TF32_TOLERANCE = 2e-2
-
-
-class VerificationFailed(Exception):
-    """The artifact does not do what the graph does, or is not finished work."""
+# Seeds by which floats are moved to find out which integers hang on their last bits.
+_MOVES = (1, 2, 3)
 
 
 def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
@@ -55,9 +53,8 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
     """
     surroundings = dict(os.environ)
     _hide_compilers()
-    started_programs = _count_programs()
-    # Triton takes a second to import, and a CPU job never does.
-    kernel_work = count_kernel_work() if task.job.environment.HasField("cuda") else KernelWork()
+    started_programs = watch_processes()
+    kernel_work = count_kernel_work()
     blobs = {blob.digest: blob.content for blob in task.blobs}
     result = Verification()
     with apply_ambient(task.job.ambient):
@@ -72,6 +69,7 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
 
         try:
             given = inputs()
+            torch.manual_seed(SEED)
             started = time.perf_counter()
             outputs = _call(program, given)
             result.first_call_seconds = time.perf_counter() - started
@@ -88,17 +86,10 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
             return result
 
         # Dynamo flattens outputs; the decoded graph returns them as they were captured.
-        eager, is_ordered = decoded.graph_module, _is_ordered(decoded.graph_module)
+        eager = decoded.graph_module
         if task.job.graph.kernels:
             _tune_eager(eager, inputs(), surroundings)
-        theirs = _run(eager, inputs())
-        if _is_random(theirs, _run(eager, inputs())):
-            result.not_compared = "eager gives other results each time"
-        else:
-            _compare(ours, theirs, result, is_ordered=is_ordered)
-            other = _with_other_sizes(task)
-            if other is not None:
-                _compare_beyond(lambda: inputs(other), program, eager, result, is_ordered=is_ordered)
+        _compare(task, ours, inputs, program, eager, result)
         with torch.no_grad():
             given = inputs()
             result.call_seconds = _median_seconds(program, given)
@@ -106,7 +97,7 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
     return result
 
 
-def _check_finished(started_programs: Sequence[str], result: Verification) -> None:
+def _check_finished(started_programs: Sequence[Start], result: Verification) -> None:
     """Whether the worker has left nothing to do."""
     result.subprocesses = len(started_programs)
     if started_programs:
@@ -132,20 +123,10 @@ def _tune_eager(eager: Callable[..., Any], inputs: Sequence[Any], surroundings: 
     _call(eager, inputs)
 
 
-def _count_programs() -> list[str]:
-    """A list that grows with every program this process starts from now on."""
-    started: list[str] = []
-
-    def listen(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.system"):
-            started.append(" ".join(map(str, arguments[1])) if event == "subprocess.Popen" else str(arguments[0]))
-
-    sys.addaudithook(listen)
-    return started
-
-
-def _counted(programs: Sequence[str]) -> str:
-    return "; ".join(f"{count} x {program[:_LONGEST_COMMAND]}" for program, count in Counter(programs).most_common(5))
+def _counted(started: Sequence[Start]) -> str:
+    return "; ".join(
+        f"{count} x {program[:_LONGEST_COMMAND]}" for program, count in Counter(map(str, started)).most_common(5)
+    )
 
 
 def _with_other_sizes(task: VerifyTask) -> Job | None:
@@ -162,23 +143,74 @@ def _with_other_sizes(task: VerifyTask) -> Job | None:
     return other
 
 
+def _compare(
+    task: VerifyTask,
+    ours: Results,
+    inputs: Callable[..., list[torch.Tensor | int]],
+    program: Callable[..., Any],
+    eager: Callable[..., Any],
+    result: Verification,
+) -> None:
+    """Compares at the sizes of the job, and at others where it may have others."""
+    is_ordered = _is_ordered(eager)
+    # What is compared for other reasons leaves no figures.
+    near = Comparison(is_ordered=is_ordered)
+    theirs = _run(eager, inputs())
+    draws_alike = bool(config_patches(task.job.options)[0].get("fallback_random"))
+    randomness = find_randomness(
+        theirs, lambda seed: _run(eager, inputs(), seed=seed), draws_alike=draws_alike, near=near
+    )
+    comparison = Comparison(is_ordered=is_ordered, found=result, moved=_moved(eager, inputs))
+    comparison.compare(ours, theirs, without=randomness.names)
+    if randomness.names:
+        check_random(ours, _run(program, inputs()), theirs, randomness, near=near)
+    tensors = {name for name, value in theirs.items() if isinstance(value, torch.Tensor)}
+    result.compared = len(tensors - randomness.names)
+    result.compared_by_seed, result.unsteady = len(randomness.seeded), len(randomness.unsteady)
+    other = _with_other_sizes(task)
+    if other is not None:
+        beyond = Comparison(is_ordered=is_ordered, found=result, moved=_moved(eager, lambda: inputs(other)))
+        _compare_beyond(lambda: inputs(other), program, eager, beyond, without=randomness.names)
+
+
 def _compare_beyond(
     inputs: Callable[[], Sequence[Any]],
     program: Callable[..., Any],
     eager: Callable[..., Any],
-    result: Verification,
+    comparison: Comparison,
     *,
-    is_ordered: bool,
+    without: Set[str],
 ) -> None:
     """Compares at sizes that the artifact was not tuned for."""
     try:
         expected = _run(eager, inputs())
     except Exception:  # noqa: BLE001 - whatever eager raises, the model does not take these sizes
         return
-    _compare(_run(program, inputs()), expected, result, is_ordered=is_ordered)
+    comparison.compare(_run(program, inputs()), expected, without=without)
 
 
-def _run(program: Callable[..., Any], inputs: Sequence[Any]) -> dict[str, Any]:
+def _moved(
+    eager: Callable[..., Any], inputs: Callable[[], list[torch.Tensor | int]]
+) -> Callable[[], Sequence[Results]]:
+    """Gives results of eager with its floats moved by a few last bits; the same ones whenever it is called."""
+
+    @functools.cache
+    def run() -> Sequence[Results]:
+        results = []
+        for seed in _MOVES:
+            given = inputs()
+            move_by_last_bits(given, seed=seed)
+            try:
+                results.append(_run(eager, given))
+            except Exception:  # noqa: BLE001 - whatever eager raises, the graph does not take these inputs
+                break
+        return results
+
+    return run
+
+
+def _run(program: Callable[..., Any], inputs: Sequence[Any], *, seed: int = SEED) -> dict[str, Any]:
+    torch.manual_seed(seed)
     return _all_that_is_left(_call(program, inputs), inputs)
 
 
@@ -208,60 +240,6 @@ def _call(program: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
     return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
 
 
-def _is_random(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two runs of eager on equal inputs differ: a graph with dropout has nothing to be compared with."""
-    return any(
-        isinstance(a, torch.Tensor) and not torch.equal(_plain(a), _plain(second[name])) for name, a in first.items()
-    )
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Elements that can be compared: NaN equals nothing, and types of eight bits compare nothing."""
-    wide = tensor.float() if tensor.is_floating_point() and tensor.itemsize < torch.float32.itemsize else tensor
-    return torch.nan_to_num(wide)
-
-
-def _compare(ours: Mapping[str, Any], theirs: Mapping[str, Any], result: Verification, *, is_ordered: bool) -> None:
-    if ours.keys() != theirs.keys():
-        # Only a list of them that is too short or too long, or gradients that nobody expects, can lead here.
-        differing = ", ".join(sorted(ours.keys() ^ theirs.keys()))
-        raise VerificationFailed(f"the artifact or eager alone has {differing}")
-    for name, expected in theirs.items():
-        if isinstance(expected, torch.Tensor):
-            _compare_tensor(name, ours[name], expected, result, is_ordered=is_ordered)
-
-
-def _compare_tensor(name: str, ours: Any, theirs: torch.Tensor, result: Verification, *, is_ordered: bool) -> None:
-    if not isinstance(ours, torch.Tensor) or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        raise VerificationFailed(f"{name} is {_kind(ours)} instead of {_kind(theirs)}")
-    if not theirs.is_floating_point() or theirs.numel() == 0:
-        # Integers come out of comparisons and arg-sorts, where a last bit of difference before may turn one around.
-        return
-    tolerance = _TOLERANCES.get(theirs.dtype, _TF32_TOLERANCE)
-    if theirs.is_cuda and torch.get_float32_matmul_precision() != "highest":
-        tolerance = max(tolerance, _TF32_TOLERANCE)
-    ours, theirs = ours.detach().double(), theirs.detach().double()
-    if not torch.equal(ours.isfinite(), theirs.isfinite()):
-        raise VerificationFailed(f"{name} is not finite where eager is, or the other way round")
-    finite = theirs.isfinite()
-    magnitude = theirs[finite].abs().max().item() if finite.any() else 0.0
-    difference = _difference(ours[finite], theirs[finite])
-    if not is_ordered and difference > tolerance * max(magnitude, 1e-3):
-        difference = _difference(ours[finite].sort().values, theirs[finite].sort().values)
-    result.largest_difference = max(result.largest_difference, difference)
-    result.relative_tolerance = max(result.relative_tolerance, tolerance)
-    result.absolute_tolerance = max(result.absolute_tolerance, tolerance * max(magnitude, 1e-3))
-    if difference > tolerance * max(magnitude, 1e-3):
-        raise VerificationFailed(
-            f"{name} differs from eager by {difference:.3g} where values reach {magnitude:.3g}; "
-            f"{tolerance:.0e} of that is allowed"
-        )
-
-
-def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    return (ours - theirs).abs().max().item() if ours.numel() else 0.0
-
-
 def _is_ordered(graph_module: torch.fx.GraphModule) -> bool:
     """Whether what a graph computes has one order.
 
@@ -275,10 +253,6 @@ def _is_ordered(graph_module: torch.fx.GraphModule) -> bool:
         for node in module.graph.nodes
     }
     return names.isdisjoint(_ORDERING)
-
-
-def _kind(value: Any) -> str:
-    return f"{value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def _median_seconds(program: Callable[..., Any], inputs: Sequence[Any]) -> float:

@@ -23,6 +23,7 @@ import torch
 from compilefarm.cli.benchmarks.cases import Case, make_case
 from compilefarm.cli.benchmarks.results import Result
 from compilefarm.cli.benchmarks.ways import WAYS, Means
+from compilefarm.core.processes import Start, watch_processes
 
 _COMPILER = re.compile(r"(c\+\+|g\+\+|gcc|cc|clang|clang\+\+)(-[0-9.]+)?")
 _CALLS = 30
@@ -48,7 +49,7 @@ def measure(arguments: argparse.Namespace) -> Result:
     """Goes the way and returns what was measured."""
     case = make_case(arguments.model, device=arguments.device)
     _start(arguments.device)
-    programs = _watch_programs()
+    programs = watch_processes()
     way, means, result = WAYS[arguments.way](), Means(mode=arguments.mode, bundle=arguments.bundle), Result()
     started = time.perf_counter()
     function = way.obtain(case, means)
@@ -84,23 +85,11 @@ def _start(device: str) -> None:
     (x @ x).sum().item()
 
 
-def _watch_programs() -> list[str]:
-    """A list that grows with every program that this process starts."""
-    started: list[str] = []
-
-    def listen(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("subprocess.Popen", "os.posix_spawn", "os.system"):
-            started.append(str(arguments[0]))
-
-    sys.addaudithook(listen)
-    return started
-
-
-def _describe_work(result: Result, programs: list[str]) -> None:
+def _describe_work(result: Result, programs: list[Start]) -> None:
     from torch._dynamo.utils import counters
 
     result.programs = len(programs)
-    result.compiler_runs = sum(_COMPILER.fullmatch(Path(program).name) is not None for program in programs)
+    result.compiler_runs = sum(_COMPILER.fullmatch(Path(each.program).name) is not None for each in programs)
     work = counters["inductor"]
     result.local_compiles = work["fxgraph_cache_miss"] + work["fxgraph_cache_bypass"]
     # torch/_inductor/runtime/benchmarking.py: time_and_count

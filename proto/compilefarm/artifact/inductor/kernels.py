@@ -12,7 +12,9 @@ import ast
 import copy
 import hashlib
 import importlib
+import importlib.util
 import pickle
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from typing import Any
 from compilefarm.artifact.inductor.wrappers import blank
 
 _COMPILER = "async_compile"
+_MEASUREMENT = re.compile(r"benchmarking\.\w+\.benchmark_\w+")
 _HEURISTICS = "torch._inductor.runtime.triton_heuristics"
 _IMPORT = f"from {__name__} import finished_kernel"
 
@@ -221,33 +224,44 @@ def _load(content: bytes, *, device: int) -> Any:
     return kernel
 
 
-@dataclass(slots=True)
 class KernelWork:
-    """What this process has done about kernels of Triton since `count_kernel_work`.
+    """What this process has done about kernels since it was made.
 
     Attributes:
-        compiled: kernels that were compiled, or looked for in Triton's cache.
-        benchmarks: variants that were measured.
+        compiled: kernels of Triton that were compiled, or looked for in Triton's cache.
     """
 
-    compiled: int = 0
-    benchmarks: int = 0
+    def __init__(self) -> None:
+        self.compiled = 0
+        self._measured_before = _measured()
+
+    @property
+    def benchmarks(self) -> int:
+        """Variants that were measured, on a GPU or a CPU."""
+        return _measured() - self._measured_before
 
 
 def count_kernel_work() -> KernelWork:
-    """Counts from now on, for as long as this process lives."""
+    """Counts from now on, for as long as this process lives. Without Triton, measurements alone."""
     work = KernelWork()
+    if importlib.util.find_spec("triton") is None:
+        return work
     triton: Any = importlib.import_module("triton")
-    autotuner: Any = importlib.import_module(_HEURISTICS).CachingAutotuner
-    compile_kernel, bench = triton.compile, autotuner.bench
+    compile_kernel = triton.compile
 
     def counted_compile(*args: Any, **kwargs: Any) -> Any:
         work.compiled += 1
         return compile_kernel(*args, **kwargs)
 
-    def counted_bench(*args: Any, **kwargs: Any) -> Any:
-        work.benchmarks += 1
-        return bench(*args, **kwargs)
-
-    triton.compile, autotuner.bench = counted_compile, counted_bench
+    triton.compile = counted_compile
     return work
+
+
+def _measured() -> int:
+    """What torch has counted (torch/_inductor/runtime/benchmarking.py: time_and_count).
+
+    All that measures ends there, tuning kernels as well as choosing among several. `benchmark` counts itself and then
+    the one for its device, hence these alone.
+    """
+    counters = importlib.import_module("torch._dynamo.utils").counters["inductor"]
+    return sum(count for name, count in counters.items() if _MEASUREMENT.fullmatch(name))

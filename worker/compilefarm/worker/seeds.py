@@ -1,0 +1,92 @@
+"""Results that hang on random numbers.
+
+Inductor draws other random numbers than eager from one seed, unless the option `fallback_random` has it draw as eager
+does. What differs from seed to seed is therefore held to what the artifact gave under that seed before, and in kind to
+eager; all else of such a graph is compared with eager as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+
+import torch
+
+from compilefarm.worker.comparison import Comparison, Results, VerificationFailed, differing_names
+
+SEED = 1
+_OTHER_SEED = 2
+
+# Runs a program on inputs like those of every other run, with torch's generators at a seed.
+Run = Callable[[int], Results]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Randomness:
+    """What of eager's results cannot be expected of an artifact.
+
+    Attributes:
+        seeded: names of results that differ from seed to seed.
+        unsteady: names of those that differ from run to run under one seed, such as memory that nobody wrote to.
+        other: eager's results under another seed, of these.
+    """
+
+    seeded: Set[str]
+    unsteady: Set[str]
+    other: Results
+
+    @property
+    def names(self) -> Set[str]:
+        """Of all of them."""
+        return self.seeded | self.unsteady
+
+
+def find_randomness(theirs: Results, eager: Run, *, draws_alike: bool, near: Comparison) -> Randomness:
+    """Tells results apart by running eager once more, and again if that made a difference.
+
+    Args:
+        theirs: results of eager under SEED.
+        eager: runs it.
+        draws_alike: whether the artifact draws the random numbers that eager does.
+        near: tells what differs by last bits alone, such as sums of which the order is not set.
+    """
+    other = eager(_OTHER_SEED)
+    varying = differing_names(theirs, other)
+    if not varying:
+        return Randomness(seeded=frozenset(), unsteady=frozenset(), other={})
+    other = {name: other[name] for name in varying}
+    again = eager(SEED)
+    restless = differing_names({name: theirs[name] for name in varying}, again)
+    unsteady = {name for name in restless if not near.agrees(again, theirs, name=name)}
+    seeded = {name for name in varying - unsteady if name not in restless or not near.agrees(other, theirs, name=name)}
+    return Randomness(seeded=frozenset() if draws_alike else seeded, unsteady=unsteady, other=other)
+
+
+def check_random(ours: Results, again: Results, theirs: Results, randomness: Randomness, *, near: Comparison) -> None:
+    """Holds random results to what can be said of them.
+
+    Args:
+        ours: results of the artifact.
+        again: the same under the same seed.
+        theirs: results of eager.
+        randomness: what `find_randomness` said of these.
+        near: compares two runs of the artifact.
+
+    Raises:
+        VerificationFailed: they are of another kind than eager's, not finite, or others under one seed.
+    """
+    for name in sorted(randomness.names):
+        _check_kind(name, ours[name], theirs[name], randomness.other[name])
+    for name in sorted(randomness.seeded):
+        if not near.agrees(again, ours, name=name):
+            raise VerificationFailed(f"{name} is random, and differs from call to call under one seed")
+
+
+def _check_kind(name: str, ours: object, theirs: torch.Tensor, other: torch.Tensor) -> None:
+    if not isinstance(ours, torch.Tensor) or ours.dtype != theirs.dtype or ours.dim() != theirs.dim():
+        raise VerificationFailed(f"{name} is of another kind than eager's")
+    # A graph that picks at random may give another number of elements each time.
+    if theirs.shape == other.shape != ours.shape:
+        raise VerificationFailed(f"{name} is {list(ours.shape)} instead of {list(theirs.shape)}")
+    if theirs.isfinite().all() and other.isfinite().all() and not ours.isfinite().all():
+        raise VerificationFailed(f"{name} is not finite where eager is")
