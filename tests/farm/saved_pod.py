@@ -13,21 +13,13 @@ import torch
 from torch._dynamo.utils import counters
 
 from compilefarm.client import stats
+from compilefarm.core.processes import watch_processes
 
 from .models import MODELS
 
-WATCHED = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.fork", "socket.connect")
-started: list[str] = []
-
-
-def listen(event: str, arguments: tuple[object, ...]) -> None:
-    if event in WATCHED:
-        started.append(f"{event} {arguments[0]}")
-
-
 files = sorted(Path(sys.argv[1]).iterdir())
 made = {file: MODELS[file.stem]() for file in files}
-sys.addaudithook(listen)
+started = watch_processes(further=["socket.connect"])
 seen = []
 with torch.no_grad():
     for file, (model, inputs) in made.items():
@@ -35,4 +27,4 @@ with torch.no_grad():
             function = torch.compiler.load_compiled_function(content)
         difference = (function(model, *inputs) - model(*inputs)).abs().max().item()
         seen.append({"model": file.stem, "outcome": stats()[-1].outcome, "difference": difference})
-print(json.dumps({"models": seen, "started": started, "traced": counters["frames"]["total"]}))
+print(json.dumps({"models": seen, "started": [str(each) for each in started], "traced": counters["frames"]["total"]}))

@@ -73,7 +73,7 @@ def main() -> int:
     expected = torch.load(arguments.expected, map_location=arguments.device)
     # gRPC's own connections are not among these, but a download by Python would be.
     started = watch_processes(further=["socket.connect"])
-    work = count_kernel_work()
+    work = count_kernel_work(with_triton=True)
     farm = Farm()
     for name in names:
         seen = _look(name, farm, arguments.device, expected[name], started, work)

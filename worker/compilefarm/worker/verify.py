@@ -54,7 +54,7 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
     surroundings = dict(os.environ)
     _hide_compilers()
     started_programs = watch_processes()
-    kernel_work = count_kernel_work()
+    kernel_work = count_kernel_work(with_triton=task.job.environment.HasField("cuda"))
     blobs = {blob.digest: blob.content for blob in task.blobs}
     result = Verification()
     with apply_ambient(task.job.ambient):

@@ -12,7 +12,6 @@ import ast
 import copy
 import hashlib
 import importlib
-import importlib.util
 import pickle
 import re
 import tempfile
@@ -241,10 +240,15 @@ class KernelWork:
         return _measured() - self._measured_before
 
 
-def count_kernel_work() -> KernelWork:
-    """Counts from now on, for as long as this process lives. Without Triton, measurements alone."""
+def count_kernel_work(*, with_triton: bool) -> KernelWork:
+    """Counts from now on, for as long as this process lives.
+
+    Args:
+        with_triton: whether kernels of Triton are counted. Triton takes a second to import, and what computes on a CPU
+            alone has none.
+    """
     work = KernelWork()
-    if importlib.util.find_spec("triton") is None:
+    if not with_triton:
         return work
     triton: Any = importlib.import_module("triton")
     compile_kernel = triton.compile
