@@ -152,7 +152,7 @@ def test_machine_code_is_the_same_wherever_the_source_lay(
         monkeypatch.setenv("TRITON_CACHE_DIR", str(folder / "cache"))
         function = autotuner_of(folder).fn
         source = triton.compiler.ASTSource(function, {"x": "*fp32", "XBLOCK": "constexpr"}, {(1,): 128})
-        codes.append(triton.compile(source, target=target).asm["cubin"])
+        codes.append(triton.compile(source, target=target, options={"enable_fp_fusion": True}).asm["cubin"])
     assert codes[0] == codes[1]
     assert str(tmp_path).encode() not in codes[0]
 
