@@ -10,10 +10,12 @@ import grpc
 import pytest
 import torch
 
+from compilefarm.artifact.environment import describe_environment
 from compilefarm.artifact.load import load_artifact
 from compilefarm.client import Farm, stats
 from compilefarm.core.artifacts import blobs_to_run
 from compilefarm.core.errors import CorruptArtifact
+from compilefarm.graph.encode import encode_job
 from compilefarm.graph.testing import capture
 from compilefarm.v1.blob_service_pb2 import ReadRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
@@ -44,7 +46,9 @@ class Served:
 def served(farm: ServedFarm) -> Iterator[Served]:
     model, inputs = mlp()
     with torch.no_grad():
-        job = capture(model, *inputs).encode().job
+        captured = capture(model, *inputs)
+        given = captured.example_inputs
+        job = encode_job(captured.graph_module, given, options={}, environment=describe_environment).job
     with grpc.insecure_channel(farm.address) as channel:
         *_, last = CompileServiceStub(channel).Compile(CompileRequest(job=job))
         manifest = last.finished.manifest
