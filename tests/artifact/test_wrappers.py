@@ -13,7 +13,7 @@ import torch
 
 from compilefarm.artifact.inductor import kernels
 from compilefarm.artifact.inductor.kernels import FinishedKernel
-from compilefarm.artifact.inductor.wrappers import finished_wrapper, moved_wrapper
+from compilefarm.artifact.inductor.wrappers import WrapperNotMoved, finished_wrapper, moved_wrapper
 
 importlib.import_module("torch._inductor.kernel.mm")  # registers extern kernels
 
@@ -165,3 +165,37 @@ with torch.cuda._DeviceGuard(3):
     a = f(0, device(type='cuda', index=3), 'cuda:3', "cuda:3", x[0])
 """
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = f(device=0)",
+        "x = torch.empty(3, device='cuda:0 ')",
+        "x = torch.device('cuda', 0)",
+        "x = torch.device(type=\"cuda\",  index=0)",
+        "with torch.cuda.device(0):",
+        "stream = torch._C._cuda_getCurrentRawStream(device_index=0)",
+        "get_raw_stream( 0 )",
+        "k = finished_kernel(digest)",
+    ],
+)
+def test_a_wrapper_that_would_stay_on_the_first_gpu_is_refused(line: str) -> None:
+    with pytest.raises(WrapperNotMoved, match=r"line 2 of the wrapper stays on GPU 0"):
+        moved_wrapper(f"import torch\n    {line}\n", device=1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x[0] = f(0, dim=0, index=0)",
+        "buf0 = empty_strided_cuda((0, 1), (1, 0), torch.float32)",
+        "device(type='cpu', index=0)",
+        "stream0 = get_raw_stream(0)",
+        "torch.cuda.set_device(0)",
+        "x = 'cuda:0'",
+        "x = 'cuda:01'",
+    ],
+)
+def test_what_is_no_gpu_keeps_no_wrapper_from_moving(line: str) -> None:
+    assert moved_wrapper(line, device=1).partition("=")[0] == line.partition("=")[0].replace("(0)", "(1)")
