@@ -246,6 +246,9 @@ def test_wrappers_are_written_as_they_are_read() -> None:
         assert text in wrapper, f"wrappers.py or kernels.py looks for {text}"
     kernel = inspect.getsource(importlib.import_module("torch._inductor.codegen.triton"))
     assert "async_compile.triton(" in kernel, "kernels.py takes these out of a wrapper"
+    extern = importlib.import_module("torch._inductor.select_algorithm").extern_kernels
+    importlib.import_module("torch._inductor.kernel.mm")
+    assert callable(extern.mm), "what is left of extern_kernels comes from torch"
 
 
 # What artifact/ takes of torch's and Triton's inside, by the test here that tells when it moves.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from compilefarm.artifact.inductor import kernels
+from compilefarm.artifact.inductor import kernels, programs
 from compilefarm.artifact.inductor.kernels import FinishedKernel
 from compilefarm.artifact.inductor.wrappers import WrapperNotMoved, finished_wrapper, moved_wrapper
 
@@ -122,7 +122,7 @@ def module_with(**attributes: Any) -> ModuleType:
 def test_a_wrapper_asks_for_its_kernels_and_compiles_nothing() -> None:
     source, taken = kernels.take_kernels(WRAPPER, [module_with(first=1), module_with(second=2)])
     assert [(kernel.name, kernel.content) for kernel in taken] == [("first", b"1"), ("second", b"2")]
-    assert not kernels.has_kernels(source)
+    assert kernels.names_of_kernels(source) == []
     finished = finished_wrapper(source)
     assert "AsyncCompile" not in finished
     assert "jit" not in finished
@@ -137,9 +137,42 @@ def test_a_wrapper_asks_for_its_kernels_and_compiles_nothing() -> None:
 def test_a_kernel_of_another_kind_is_left_to_inductor() -> None:
     source, taken = kernels.take_kernels(WRAPPER, [module_with(second=2)])
     assert [kernel.name for kernel in taken] == ["second"]
-    assert kernels.has_kernels(source)
+    assert kernels.names_of_kernels(source) == ["first"]
     assert "first = async_compile.triton('first'" in source
     assert "async_compile.wait(globals())" in source
+
+
+def graph_of(source: str, *, bundle: object) -> Any:
+    """As much of a CompiledFxGraph as finishing it takes."""
+    return SimpleNamespace(
+        source_code=source,
+        cache_key="compilefarm_no_such_wrapper",
+        _triton_bundle=bundle,
+        fx_kwargs={},
+        runnable_graph_str="",
+        inductor_post_grad_graph_str="",
+    )
+
+
+@pytest.mark.usefixtures("finishing")
+def test_a_program_is_packed_with_its_winners_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(WRAPPER, bundle="all variants of all kernels, with every step to machine code")
+    cache = importlib.import_module("torch._inductor.codecache")
+    wrapper = module_with(__file__=cache.get_path(graph.cache_key, "py")[2], first=1, second=2)
+    monkeypatch.setattr(cache.PyCodeCache, "modules", [wrapper])
+    assert [kernel.content for kernel in programs._finish(graph)] == [b"1", b"2"]
+    assert graph._triton_bundle is None
+    assert "async_compile" not in graph.source_code
+
+
+@pytest.mark.usefixtures("finishing")
+def test_a_program_with_a_kernel_that_is_not_found_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(WRAPPER, bundle="all variants")
+    cache = importlib.import_module("torch._inductor.codecache")
+    wrapper = module_with(__file__=cache.get_path(graph.cache_key, "py")[2], second=2)
+    monkeypatch.setattr(cache.PyCodeCache, "modules", [wrapper])
+    with pytest.raises(programs.KernelsLeft, match="would be compiled by pods: first$"):
+        programs._finish(graph)
 
 
 def test_a_wrapper_without_kernels_stays_as_it_is() -> None:

@@ -103,9 +103,9 @@ def take_kernels(source: str, modules: Sequence[ModuleType]) -> tuple[str, list[
     return _without_idle_compiler("\n".join(lines)), taken
 
 
-def has_kernels(source: str) -> bool:
-    """Whether a wrapper still has kernels that it compiles or looks for itself."""
-    return any(_kernel_statements(ast.parse(source)))
+def names_of_kernels(source: str) -> list[str]:
+    """The kernels that a wrapper compiles or looks for itself."""
+    return [name for _, name in _kernel_statements(ast.parse(source))]
 
 
 def _kernel_statements(tree: ast.Module) -> Iterator[tuple[ast.Assign, str]]:
