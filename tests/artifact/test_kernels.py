@@ -100,7 +100,7 @@ def elsewhere(autotuner: Any) -> None:
     autotuner.is_backward = True
     autotuner.size_hints = {another("x"): 128}
     autotuner.mutated_arg_names = [another("x")]
-    autotuner.triton_meta["configs"] = copy.deepcopy([(tuple([0]), another("divisible"))])
+    autotuner.triton_meta["configs"] = copy.deepcopy([((0,), another("divisible"))])
     autotuner.inductor_meta["kernel_name"] = another("doubled")
     kernel = autotuner.compile_results[0].kernel
     kernel.n_regs, kernel.n_spills, kernel.name = 32, 0, another("doubled")
@@ -141,9 +141,7 @@ def test_a_kept_kernel_is_what_it_was(tmp_path: Path) -> None:
     assert kernel.fn.arg_names == ["x", "XBLOCK"]
 
 
-def test_machine_code_is_the_same_wherever_the_source_lay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machine_code_is_the_same_wherever_the_source_lay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variables that children have. Triton's own assembler needs no GPU."""
     monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", surroundings(tmp_path)["TRITON_DISABLE_LINE_INFO"])
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", 90, 32)

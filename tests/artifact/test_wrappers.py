@@ -171,7 +171,7 @@ def test_a_program_with_a_kernel_that_is_not_found_is_not_packed(monkeypatch: py
     cache = importlib.import_module("torch._inductor.codecache")
     wrapper = module_with(__file__=cache.get_path(graph.cache_key, "py")[2], second=2)
     monkeypatch.setattr(cache.PyCodeCache, "modules", [wrapper])
-    with pytest.raises(programs.KernelsLeft, match="would be compiled by pods: first$"):
+    with pytest.raises(programs.KernelsLeft, match=r"would be compiled by pods: first$"):
         programs._finish(graph)
 
 
@@ -206,7 +206,7 @@ with torch.cuda._DeviceGuard(3):
         "x = f(device=0)",
         "x = torch.empty(3, device='cuda:0 ')",
         "x = torch.device('cuda', 0)",
-        "x = torch.device(type=\"cuda\",  index=0)",
+        'x = torch.device(type="cuda",  index=0)',
         "with torch.cuda.device(0):",
         "stream = torch._C._cuda_getCurrentRawStream(device_index=0)",
         "get_raw_stream( 0 )",

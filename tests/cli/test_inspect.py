@@ -14,7 +14,15 @@ from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.job_pb2 import FAILURE_KIND_VERIFICATION, CompileFailure
-from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, VERIFY_TIME_NEVER, Check, SourceFile, Sources, Verification, VerifyTime
+from compilefarm.v1.manifest_pb2 import (
+    VERIFY_TIME_AFTER,
+    VERIFY_TIME_NEVER,
+    Check,
+    SourceFile,
+    Sources,
+    Verification,
+    VerifyTime,
+)
 
 from .commands import run_command
 

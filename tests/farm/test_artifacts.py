@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +42,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(farm: ServedFarm) -> Iterator[Served]:
+def served(farm: ServedFarm) -> Served:
     model, inputs = mlp()
     with torch.no_grad():
         captured = capture(model, *inputs)
@@ -57,7 +56,7 @@ def served(farm: ServedFarm) -> Iterator[Served]:
             digest: b"".join(piece.chunk for piece in reading.Read(ReadRequest(digest=digest)))
             for digest in {blob.digest for blob in blobs_to_run(manifest)}
         }
-    yield Served(job=job, manifest=manifest, blobs=blobs)
+    return Served(job=job, manifest=manifest, blobs=blobs)
 
 
 def test_a_hit_fetches_what_runs_and_nothing_for_people(farm: ServedFarm, served: Served) -> None:
@@ -95,7 +94,7 @@ def without_its_libraries(served: Served) -> Manifest:
 def test_an_artifact_that_lacks_a_library_is_refused_and_nothing_is_built(
     served: Served, without_its_libraries: Manifest
 ) -> None:
-    with pytest.raises(CorruptArtifact, match="the artifact holds no library for source [0-9a-f]{64}"):
+    with pytest.raises(CorruptArtifact, match=r"the artifact holds no library for source [0-9a-f]{64}"):
         load_artifact(without_its_libraries, blobs=served.blobs)
     assert callable(load_artifact(served.manifest, blobs=served.blobs))
 
