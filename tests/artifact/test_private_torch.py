@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib
+import importlib.util
 import inspect
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
 
-from compilefarm.artifact.inductor import libraries, programs
+from compilefarm.artifact.inductor import kernels, libraries, programs, wrappers
 from compilefarm.artifact.inductor.programs import not_serializable_error
 
 
@@ -145,3 +149,163 @@ def test_kernels_are_assembled_alike_here_and_where_they_are_compiled() -> None:
     said = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=True)
     here, there = ast.literal_eval(said.stdout.splitlines()[-1])
     assert here == there, "kernel_compiles.use_their_assembler sets what torch/_inductor/compile_worker sets"
+
+
+def test_places_that_a_compile_writes_to() -> None:
+    cache = importlib.import_module("torch._inductor.codecache")
+    assert Path(cache._HEADER_DIR).is_absolute(), "headers.py keeps precompiled headers of it"
+    assert len(cache.get_path("key", "py")) == 3, "finish_program finds a wrapper's module by get_path(...)[2]"
+    assert isinstance(cache.PyCodeCache.modules, list), "finish_program looks for the wrapper among these"
+    assert hasattr(importlib.import_module("torch._inductor.config"), "unsafe_marked_cacheable_functions"), (
+        "compile_to_program has torch save graphs that it does not know"
+    )
+    called = inspect.getsource(importlib.import_module("torch._inductor.output_code").CompiledFxGraph.__call__)
+    assert "torch._inductor.debug" in called, "every call looks there, so loading imports it"
+
+
+def test_a_bundle_is_one_entry_and_two_tables() -> None:
+    kind = importlib.import_module("torch._dynamo.aot_compile_types").BundledAOTAutogradSerializableCallable
+    assert "bundle = (serialized_entry, triton_kernels, triton_constant_args)" in inspect.getsource(
+        kind.serialize_compile_artifacts
+    ), "finish_program takes the entry and leaves the tables"
+    assert "pickle.loads(data)" in inspect.getsource(kind.deserialize_compile_artifacts), "it makes a pickle of them"
+    part = importlib.import_module("torch._functorch._aot_autograd.aot_autograd_result")
+    bundled = {field.name for field in dataclasses.fields(part.BundledCompiledForward)}
+    assert "result" in bundled, "the graph of compiled_fw is its result"
+    graph = importlib.import_module("torch._inductor.output_code").CompiledFxGraph
+    assert {"constants", "device_idxs", "_triton_bundle"} <= {field.name for field in dataclasses.fields(graph)}
+
+
+def test_inductor_compiles_kernels_through_an_attribute_of_triton() -> None:
+    pytest.importorskip("triton")
+    heuristics = importlib.import_module("torch._inductor.runtime.triton_heuristics")
+    source = inspect.getsource(heuristics.CachingAutotuner)
+    assert "triton.compile(*compile_args, **compile_kwargs)" in source, (
+        "count_kernel_work puts a counter in the place of triton.compile: called in another way, its count stays 0"
+    )
+    assert "import triton\n" in inspect.getsource(importlib.import_module("torch._inductor.runtime.triton_compat"))
+    assert heuristics.triton is importlib.import_module("triton")
+    assert "self.bench(" in source, "count_kernel_work counts calls of CachingAutotuner.bench"
+
+
+def test_what_a_finished_kernel_sets_and_leaves_out_is_where_it_was() -> None:
+    pytest.importorskip("triton")
+    heuristics = importlib.import_module("torch._inductor.runtime.triton_heuristics")
+    source = inspect.getsource(heuristics.CachingAutotuner)
+    names = ("configs", "filename", "autotune_cache_info", "device_props", "triton_meta", "fn", *kernels._BOOKKEEPING)
+    for name in names:
+        assert re.search(rf"self\.{name}\b.* = ", source), f"kernels.py sets CachingAutotuner.{name}"
+    for name in ("kernel", "config", "compile_meta"):
+        assert f"self.{name} = " in inspect.getsource(heuristics.CompileResult), f"kernels.py uses its {name}"
+    assert "launcher.config = " in inspect.getsource(heuristics), "the winner is launchers[0].config"
+    compiled = inspect.getsource(importlib.import_module("triton.compiler").CompiledKernel)
+    assert "self.src = src" in compiled
+
+
+def test_triton_calls_its_builders_with_names_that_are_listened_to() -> None:
+    pytest.importorskip("triton")
+    driver = importlib.import_module("triton.backends.nvidia.driver")
+    for name in ("compile_module_from_src", "compile_module_from_file"):
+        builder = getattr(driver, name, None)
+        if builder is not None:
+            given = inspect.signature(inspect.unwrap(builder)).parameters
+            assert next(iter(given)) in ("src", "src_path"), f"triton_builds reads the source of {name}"
+            assert {"name", "library_dirs"} <= set(given), f"triton_builds passes these on to {name}"
+
+
+def test_a_program_is_loaded_in_a_context_of_its_own() -> None:
+    guards = importlib.import_module("torch._guards")
+    mode = importlib.import_module("torch._subclasses").FakeTensorMode
+    shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes").ShapeEnv
+    context = guards.TracingContext(mode(shape_env=shapes()))
+    with guards.tracing(context):
+        assert guards.TracingContext.try_get() is context
+    importlib.import_module("torch._inductor.compile_fx")
+
+
+def test_wrappers_are_written_as_they_are_read() -> None:
+    """wrappers.py and kernels.py know Inductor's texts; here they come from those who write them."""
+    module = importlib.import_module("torch._inductor.codegen.cuda.device_op_overrides")
+    overrides = module.CUDADeviceOpOverrides()
+    guard, switch = overrides.device_guard(0), overrides.set_device(0)
+    assert wrappers.moved_wrapper(f"with {guard}:\n    {switch}\n", device=3) == (
+        f"with {overrides.device_guard(3)}:\n    {overrides.set_device(3)}\n"
+    )
+    device = torch.device("cuda", 0)
+    for text in (repr(device), repr(str(device))):
+        assert wrappers.moved_wrapper(text, device=3) == text.replace("0", "3")
+    wrapper = inspect.getsource(importlib.import_module("torch._inductor.codegen.wrapper"))
+    for text in (
+        "get_raw_stream({",
+        "async_compile = AsyncCompile()",
+        "async_compile.wait(globals())",
+        "del async_compile",
+        "def get_args(",
+        "def benchmark_compiled_module(",
+    ):
+        assert text in wrapper, f"wrappers.py or kernels.py looks for {text}"
+    kernel = inspect.getsource(importlib.import_module("torch._inductor.codegen.triton"))
+    assert "async_compile.triton(" in kernel, "kernels.py takes these out of a wrapper"
+    extern = importlib.import_module("torch._inductor.select_algorithm").extern_kernels
+    importlib.import_module("torch._inductor.kernel.mm")
+    assert callable(extern.mm), "what is left of extern_kernels comes from torch"
+
+
+# What artifact/ takes of torch's and Triton's inside, by the test here that tells when it moves.
+_CANARIES = {
+    "torch._dynamo.convert_frame": test_dynamo_compiles_under_a_lock_that_a_thread_may_take_twice,
+    "torch._functorch": test_settings_that_a_compile_and_a_load_rely_on_exist,
+    "torch._functorch._aot_autograd.aot_autograd_result": test_a_bundle_is_one_entry_and_two_tables,
+    "torch._functorch._aot_autograd.autograd_cache": test_settings_that_a_compile_and_a_load_rely_on_exist,
+    "torch._functorch.config": test_settings_that_a_compile_and_a_load_rely_on_exist,
+    "torch._guards": test_a_program_is_loaded_in_a_context_of_its_own,
+    "torch._inductor": test_settings_that_a_compile_and_a_load_rely_on_exist,
+    "torch._inductor.async_compile": test_what_compiling_kernels_needs_once_can_be_done_before,
+    "torch._inductor.codecache": test_places_that_a_compile_writes_to,
+    "torch._inductor.compile_fx": test_a_program_is_loaded_in_a_context_of_its_own,
+    "torch._inductor.config": test_settings_that_a_compile_and_a_load_rely_on_exist,
+    "torch._inductor.cpu_vec_isa": test_the_compiler_is_tried_through_check_build,
+    "torch._inductor.debug": test_places_that_a_compile_writes_to,
+    "torch._inductor.runtime.compile_tasks": test_kernels_are_assembled_alike_here_and_where_they_are_compiled,
+    "torch._inductor.runtime.runtime_utils": test_kernels_of_triton_are_kept_as_inductor_keeps_them,
+    "torch._inductor.runtime.triton_heuristics": test_kernels_of_triton_are_kept_as_inductor_keeps_them,
+    "torch._inductor.select_algorithm": test_wrappers_are_written_as_they_are_read,
+    "torch._inductor.standalone_compile": test_standalone_compile_can_make_one_serializable_program,
+    "torch._inductor.triton_bundler": test_a_cached_graph_is_reloaded_in_one_place,
+    "torch._subclasses": test_a_program_is_loaded_in_a_context_of_its_own,
+    "torch.fx.experimental.symbolic_shapes": test_a_program_is_loaded_in_a_context_of_its_own,
+    "triton": test_inductor_compiles_kernels_through_an_attribute_of_triton,
+    "triton.backends.nvidia.driver": test_triton_builds_through_functions_of_its_driver,
+    "triton.runtime": test_what_compiling_kernels_needs_once_can_be_done_before,
+}
+_PRIVATE = re.compile(r"triton(\.\w+)*|torch(\.\w+)*\._\w+(\.\w+)*|torch\.fx\.experimental\.\w+")
+
+
+def test_every_private_module_has_a_canary() -> None:
+    folder = Path(programs.__file__).parent.parent
+    modules = {name for path in folder.rglob("*.py") for name in _modules_named_in(ast.parse(path.read_text()))}
+    private = {name for name in modules if _PRIVATE.fullmatch(name) and _is_module(name)}
+    assert private == set(_CANARIES)
+
+
+def _modules_named_in(tree: ast.Module) -> Iterator[str]:
+    """What is imported, by a statement or by a name in a text, and chains of attributes of torch."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                yield from (alias.name for alias in aliases)
+            case ast.ImportFrom(module=str(module), names=aliases):
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in aliases)
+            case ast.Constant(value=str(text)):
+                yield text
+            case ast.Attribute():
+                yield ast.unparse(node)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        # An attribute of a class, or a setting such as "triton.cudagraphs".
+        return False

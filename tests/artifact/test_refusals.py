@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from compilefarm.artifact import triton_builds
 from compilefarm.artifact.blobs import pack
 from compilefarm.artifact.inductor.kernels import finished_kernel
 from compilefarm.artifact.load import check_fits, load_artifact
@@ -19,7 +20,7 @@ from compilefarm.core.artifacts import ARTIFACT_FORMAT
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
 from compilefarm.v1.environment_pb2 import Cpu, Cuda, Environment
-from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_KERNEL, Library, Manifest
+from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_KERNEL, BUILDER_TRITON, Library, Manifest
 
 HERE = Environment(
     torch="2.11.0",
@@ -53,8 +54,9 @@ class Delivered:
         self.manifest = Manifest(format=ARTIFACT_FORMAT, environment=HERE)
         self.blobs: dict[str, bytes] = {}
         self.manifest.program.CopyFrom(self._trap(trace, size=1))
-        for size, builder in ((2, BUILDER_INDUCTOR), (3, BUILDER_KERNEL)):
-            # Kernels are offered to the whole process: those of each test have names of their own.
+        for size, builder in ((2, BUILDER_INDUCTOR), (3, BUILDER_KERNEL), (4, BUILDER_TRITON)):
+            # Kernels and Triton's libraries are offered to the whole process: those of each test have names of their
+            # own.
             asked_for = digest_of(f"{trace} {size}".encode())
             library = Library(source_digest=asked_for, name="library", builder=builder)
             library.blob.CopyFrom(self._trap(trace, size=size))
@@ -116,7 +118,7 @@ def lose(delivered: Delivered, digest: str) -> None:
     del delivered.blobs[digest]
 
 
-@pytest.mark.parametrize("number", [0, 1, 2], ids=["program", "library", "kernel"])
+@pytest.mark.parametrize("number", [0, 1, 2, 3], ids=["program", "library", "kernel", "Triton's library"])
 @pytest.mark.parametrize("damage", [flip, truncate, extend, empty, swap, forge, lose])
 def test_other_bytes_are_refused_before_any_is_unpickled(
     trace: Path, damage: Callable[[Delivered, str], None], number: int
@@ -128,6 +130,7 @@ def test_other_bytes_are_refused_before_any_is_unpickled(
     assert not trace.exists()
     with pytest.raises(KeyError):
         finished_kernel(delivered.manifest.libraries[1].source_digest)
+    assert delivered.manifest.libraries[2].source_digest not in triton_builds._offered
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from compilefarm.artifact.inductor import kernels
+from compilefarm.artifact.inductor import kernels, programs
 from compilefarm.artifact.inductor.kernels import FinishedKernel
-from compilefarm.artifact.inductor.wrappers import finished_wrapper, moved_wrapper
+from compilefarm.artifact.inductor.wrappers import WrapperNotMoved, finished_wrapper, moved_wrapper
 
 importlib.import_module("torch._inductor.kernel.mm")  # registers extern kernels
 
@@ -122,7 +122,7 @@ def module_with(**attributes: Any) -> ModuleType:
 def test_a_wrapper_asks_for_its_kernels_and_compiles_nothing() -> None:
     source, taken = kernels.take_kernels(WRAPPER, [module_with(first=1), module_with(second=2)])
     assert [(kernel.name, kernel.content) for kernel in taken] == [("first", b"1"), ("second", b"2")]
-    assert not kernels.has_kernels(source)
+    assert kernels.names_of_kernels(source) == []
     finished = finished_wrapper(source)
     assert "AsyncCompile" not in finished
     assert "jit" not in finished
@@ -137,9 +137,42 @@ def test_a_wrapper_asks_for_its_kernels_and_compiles_nothing() -> None:
 def test_a_kernel_of_another_kind_is_left_to_inductor() -> None:
     source, taken = kernels.take_kernels(WRAPPER, [module_with(second=2)])
     assert [kernel.name for kernel in taken] == ["second"]
-    assert kernels.has_kernels(source)
+    assert kernels.names_of_kernels(source) == ["first"]
     assert "first = async_compile.triton('first'" in source
     assert "async_compile.wait(globals())" in source
+
+
+def graph_of(source: str, *, bundle: object) -> Any:
+    """As much of a CompiledFxGraph as finishing it takes."""
+    return SimpleNamespace(
+        source_code=source,
+        cache_key="compilefarm_no_such_wrapper",
+        _triton_bundle=bundle,
+        fx_kwargs={},
+        runnable_graph_str="",
+        inductor_post_grad_graph_str="",
+    )
+
+
+@pytest.mark.usefixtures("finishing")
+def test_a_program_is_packed_with_its_winners_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(WRAPPER, bundle="all variants of all kernels, with every step to machine code")
+    cache = importlib.import_module("torch._inductor.codecache")
+    wrapper = module_with(__file__=cache.get_path(graph.cache_key, "py")[2], first=1, second=2)
+    monkeypatch.setattr(cache.PyCodeCache, "modules", [wrapper])
+    assert [kernel.content for kernel in programs._finish(graph)] == [b"1", b"2"]
+    assert graph._triton_bundle is None
+    assert "async_compile" not in graph.source_code
+
+
+@pytest.mark.usefixtures("finishing")
+def test_a_program_with_a_kernel_that_is_not_found_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(WRAPPER, bundle="all variants")
+    cache = importlib.import_module("torch._inductor.codecache")
+    wrapper = module_with(__file__=cache.get_path(graph.cache_key, "py")[2], second=2)
+    monkeypatch.setattr(cache.PyCodeCache, "modules", [wrapper])
+    with pytest.raises(programs.KernelsLeft, match=r"would be compiled by pods: first$"):
+        programs._finish(graph)
 
 
 def test_a_wrapper_without_kernels_stays_as_it_is() -> None:
@@ -165,3 +198,37 @@ with torch.cuda._DeviceGuard(3):
     a = f(0, device(type='cuda', index=3), 'cuda:3', "cuda:3", x[0])
 """
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = f(device=0)",
+        "x = torch.empty(3, device='cuda:0 ')",
+        "x = torch.device('cuda', 0)",
+        'x = torch.device(type="cuda",  index=0)',
+        "with torch.cuda.device(0):",
+        "stream = torch._C._cuda_getCurrentRawStream(device_index=0)",
+        "get_raw_stream( 0 )",
+        "k = finished_kernel(digest)",
+    ],
+)
+def test_a_wrapper_that_would_stay_on_the_first_gpu_is_refused(line: str) -> None:
+    with pytest.raises(WrapperNotMoved, match=r"line 2 of the wrapper stays on GPU 0"):
+        moved_wrapper(f"import torch\n    {line}\n", device=1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x[0] = f(0, dim=0, index=0)",
+        "buf0 = empty_strided_cuda((0, 1), (1, 0), torch.float32)",
+        "device(type='cpu', index=0)",
+        "stream0 = get_raw_stream(0)",
+        "torch.cuda.set_device(0)",
+        "x = 'cuda:0'",
+        "x = 'cuda:01'",
+    ],
+)
+def test_what_is_no_gpu_keeps_no_wrapper_from_moving(line: str) -> None:
+    assert moved_wrapper(line, device=1).partition("=")[0] == line.partition("=")[0].replace("(0)", "(1)")

@@ -1,4 +1,4 @@
-"""`compilefarm inspect` about checks."""
+"""`compilefarm inspect` about checks, and about sources that no farm of ours would have stored."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from compilefarm.artifact.blobs import pack
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
@@ -18,6 +19,8 @@ from compilefarm.v1.manifest_pb2 import (
     VERIFY_TIME_AFTER,
     VERIFY_TIME_NEVER,
     Check,
+    SourceFile,
+    Sources,
     Verification,
     VerifyTime,
 )
@@ -111,3 +114,38 @@ def test_all_of_it_is_there_for_programs(tmp_path: Path, capsys: pytest.CaptureF
     said = json.loads(capsys.readouterr().out)
     assert said["manifest"]["verify_time"] == "VERIFY_TIME_AFTER"
     assert said["checks"][0]["failed"]["message"] == WRONG.message
+
+
+def write_sources_of(folder: Path, *paths: str) -> int:
+    """Asks for the sources of an artifact whose sources have these paths, to be written into `folder / "sources"`."""
+    artifact = sample_artifact(KEY)
+    content = Sources(files=[SourceFile(path=path, text="planted") for path in paths])
+    blob, stored = pack(content.SerializeToString())
+    artifact.manifest.sources.CopyFrom(blob)
+
+    async def fill() -> None:
+        store = await open_store(str(folder / "store"))
+        await store.put_artifact(artifact.manifest, blobs={**artifact.blobs, blob.digest: stored})
+
+    async def opened() -> object:
+        return await open_store(str(folder / "store"))
+
+    asyncio.run(fill())
+    with serving_in_thread(store=asyncio.run(opened())) as address:  # type: ignore[arg-type]
+        return run_command("inspect", KEY, "--source", str(folder / "sources"), "--address", address)
+
+
+def test_sources_are_written_below_the_folder(tmp_path: Path) -> None:
+    assert write_sources_of(tmp_path, "forward/wrapper.py", "kernels/triton_0.ptx") == 0
+    assert (tmp_path / "sources" / "forward" / "wrapper.py").read_text() == "planted"
+    assert (tmp_path / "sources" / "kernels" / "triton_0.ptx").read_text() == "planted"
+
+
+@pytest.mark.parametrize(
+    "path", ["../planted", "a/../../planted", "/tmp/planted", "..", ".profile", "a/.git/config", "a\\b", "", "a//b"]
+)
+def test_sources_are_written_nowhere_else(tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert write_sources_of(tmp_path, path) != 0
+    assert f"{path!r} is no path for a file of sources" in capsys.readouterr().err
+    assert {each.name for each in tmp_path.iterdir()} <= {"store", "sources"}
+    assert [each for each in (tmp_path / "sources").rglob("*") if each.is_file()] == []

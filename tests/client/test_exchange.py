@@ -16,6 +16,7 @@ from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, manifest_of
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_KEY, NotAllowed, NotAuthenticated
+from compilefarm.core.keys import key_of
 from compilefarm.v1 import blob_service_pb2 as blobs
 from compilefarm.v1 import compile_service_pb2 as compiles
 from compilefarm.v1 import job_pb2
@@ -102,8 +103,11 @@ class Script:
         self.take_compile().terminate(told, grpc.StatusCode[status], f"because of {reason or status}")
 
     def finish_compile(self, manifest: Manifest = MANIFEST, outcome: str = "OUTCOME_HIT") -> None:
+        call = self.take_compile()
         finished = compiles.Finished(outcome=compiles.Outcome.Value(outcome), manifest=manifest)
-        self.take_compile(compiles.CompileResponse(finished=finished)).terminate((), OK, "")
+        finished.manifest.key = key_of(self.asked.job).text
+        call.send_response(compiles.CompileResponse(finished=finished))
+        call.terminate((), OK, "")
 
     def fail_compile(self, kind: str, message: str) -> None:
         failure = job_pb2.CompileFailure(kind=job_pb2.FailureKind.Value(kind), message=message, error_type="torch.Bad")
@@ -152,7 +156,8 @@ def test_an_artifact_is_fetched_and_loaded(script: Script, outcome: str, expecte
     script.finish_compile(outcome=outcome)
     assert script.answer_read().digest == digest_of(b"program")
     assert program.result()(1, 2) == ("farm", b"program", (1, 2))
-    assert (script.record.outcome, script.record.key, script.record.bytes_fetched) == (expected, "key", 7)
+    assert (script.record.outcome, script.record.bytes_fetched) == (expected, 7)
+    assert script.record.key == key_of(script.asked.job).text
     assert script.record.bytes_sent > 0
     assert script.runtime.preloads == 1
     assert script.runtime.local_compiles == 0
@@ -169,6 +174,7 @@ def test_the_compiler_stack_is_imported_while_the_farm_works(script: Script) -> 
     call.send_response(compiles.CompileResponse(progress=compiles.Progress(phase=job_pb2.PHASE_UNSPECIFIED)))
     call.send_response(compiles.CompileResponse())
     finished = compiles.Finished(outcome=compiles.OUTCOME_COMPILED, manifest=MANIFEST)
+    finished.manifest.key = key_of(script.asked.job).text
     call.send_response(compiles.CompileResponse(finished=finished))
     call.terminate((), OK, "")
     script.answer_read()

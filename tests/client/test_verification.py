@@ -14,6 +14,7 @@ from compilefarm.core.signatures import SigningKey, new_signing_key
 from compilefarm.v1.manifest_pb2 import Manifest
 
 KEY = new_signing_key()
+OTHER_KEY = f"{'f' * 16}-{'0' * 64}"
 
 
 class Pod:
@@ -68,8 +69,8 @@ def changed(manifest: Manifest) -> Manifest:
 
 
 def of_another_graph(manifest: Manifest) -> Manifest:
-    manifest.key = manifest.key[:-1] + ("0" if manifest.key[-1] != "0" else "1")
-    return KEY.sign(manifest)
+    manifest.key = OTHER_KEY
+    return manifest
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def of_another_graph(manifest: Manifest) -> Manifest:
         (lambda manifest: manifest, "the artifact is not signed"),
         (new_signing_key().sign, f"and trusted are {KEY.public.key_id}"),
         (changed, "it was changed after"),
-        (of_another_graph, "the farm answered with the artifact of another graph"),
+        (lambda manifest: KEY.sign(of_another_graph(manifest)), "the farm answered with the artifact of another graph"),
     ],
     ids=["unsigned", "foreign", "changed", "another graph"],
 )
@@ -102,6 +103,15 @@ def test_a_pod_without_keys_believes_its_farm(pod: Callable[..., Pod]) -> None:
     assert trusting.run() == "farm"
     trusting.servicer.sign = new_signing_key().sign
     assert trusting.run() == "farm"
+
+
+def test_no_pod_loads_the_artifact_of_another_graph(pod: Callable[..., Pod], caplog: pytest.LogCaptureFixture) -> None:
+    trusting = pod()
+    trusting.servicer.sign = of_another_graph
+    assert trusting.run() == "local"
+    assert trusting.reads == 0
+    (line,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert f"{OTHER_KEY} instead of {trusting.servicer.compiles[-1]}" in line
 
 
 def test_the_keys_of_the_environment_hold_for_every_farm(

@@ -189,3 +189,52 @@ def test_fake_tensors_can_be_left_for_a_while() -> None:
         with tracing.not_faking():
             assert torch.ones(2).tolist() == [1.0, 1.0]
         assert isinstance(torch.ones(2), FakeTensor)
+
+
+# Where Dynamo has them elsewhere in older releases: under torch._C, which is listed as well.
+_LATER_MODES = {
+    f"torch._functorch.predispatch.{name}"
+    for name in (
+        "_enter_dual_level", "_exit_dual_level", "_jvp_decrement_nesting", "_jvp_increment_nesting", "_make_dual",
+        "_unpack_dual", "_unwrap_for_grad",
+    )
+}  # fmt: skip
+
+
+def test_what_enters_and_leaves_modes() -> None:
+    # A name that a release lacks is left out without a word, and graphs that hold it are compiled locally.
+    functions = targets._torch_functions()
+    is_newest = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+    assert set(targets._MODES) - functions.keys() <= (set() if is_newest else _LATER_MODES)
+
+
+def test_operators_that_call_subgraphs() -> None:
+    # torch._ops._higher_order_ops, filled by torch/_higher_order_ops.
+    for name in targets._HIGHER_ORDER:
+        assert targets.get_target(targets.HIGHER_ORDER_OPERATOR, name=name).name() == name
+
+
+def test_symbols_are_made_as_dynamo_makes_them() -> None:
+    # What graph/symbols.py uses of torch/fx/experimental/symbolic_shapes.py, sym_node.py and torch/_dynamo/source.py.
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.sym_node import SymNode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    shapes, source = ShapeEnv(), ConstantSource("s")
+    symbol = shapes.create_symbol(8, source, dynamic_dim=DimDynamic.DYNAMIC)
+    number = shapes.create_symintnode(symbol, hint=8, source=source)
+    assert isinstance(number.node, SymNode)
+    assert number.node.expr == symbol
+    assert shapes.bound_sympy(symbol).lower >= 0
+
+
+def test_what_tells_that_floats_became_tensors() -> None:
+    # torch/_dynamo/symbolic_convert.py, torch/_dynamo/exc.py and torch/_guards.py, for graph/tracing.py.
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+    from torch._dynamo.symbolic_convert import TensorifyState
+    from torch._guards import CompileContext, TracingContext
+
+    assert issubclass(TensorifyScalarRestartAnalysis, Exception)
+    assert callable(TensorifyState.should_specialize)
+    assert CompileContext.current_compile_id() is None
+    assert TracingContext.try_get() is None

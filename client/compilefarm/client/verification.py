@@ -1,4 +1,4 @@
-"""Whether the farm made an artifact, asked before anything of it is fetched."""
+"""Whether an artifact is what was asked for, and of the farm: asked before anything of it is fetched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compilefarm.v1.manifest_pb2 import Manifest
 
 
 def check_origin(manifest: Manifest, job: Job, *, trusted: Sequence[PublicKey]) -> None:
-    """Passes if somebody who is trusted says that the artifact is for the job.
+    """Passes if the artifact is for the job, and somebody who is trusted says so.
 
     Args:
         manifest: describes the artifact.
@@ -20,13 +20,17 @@ def check_origin(manifest: Manifest, job: Job, *, trusted: Sequence[PublicKey]) 
         trusted: whose word counts; if there are none, anybody's does.
 
     Raises:
-        UntrustedArtifact: nobody does.
+        UntrustedArtifact: nobody says so, or the artifact is for another job: of the same environment it could be
+            loaded, and would compute something else.
     """
-    if not trusted:
-        return
-    # Pods that trust the address that they were given need not have it.
-    from compilefarm.core.signatures import check_signature
+    if trusted:
+        # Pods that trust the address that they were given need not have it.
+        from compilefarm.core.signatures import check_signature
 
-    check_signature(manifest, trusted=trusted)
-    if manifest.key != key_of(job).text:
-        raise UntrustedArtifact(f"the farm answered with the artifact of another graph ({manifest.key}): see its log")
+        check_signature(manifest, trusted=trusted)
+    wanted = key_of(job).text
+    if manifest.key != wanted:
+        raise UntrustedArtifact(
+            f"the farm answered with the artifact of another graph: {manifest.key or 'no key'} instead of {wanted}; "
+            "its log and its store tell why"
+        )

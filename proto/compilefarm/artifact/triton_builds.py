@@ -9,6 +9,7 @@ pods answer from artifacts. Triton's own cache is left alone, since its keys hol
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -70,6 +71,7 @@ def _stand_in(driver: Any, function: str, *, source_of: Callable[[str], str]) ->
     if original is None:
         return
 
+    @functools.wraps(original)
     def build(*args: Any, **kwargs: Any) -> Any:
         source = source_of(args[0] if args else kwargs.get("src") or kwargs["src_path"])
         name = kwargs["name"]

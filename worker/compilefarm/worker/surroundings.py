@@ -31,5 +31,7 @@ def surroundings(folder: Path, *, additions: Mapping[str, str] | None = None) ->
         "PYTHONUNBUFFERED": "1",
         # So that equal jobs give equal bytes.
         "PYTHONHASHSEED": "0",
+        # Machine code of a kernel names the file that its source lay in, in a folder of this child, otherwise.
+        "TRITON_DISABLE_LINE_INFO": "1",
     }
     return {**passed_on, **private, **(additions or {})}

@@ -12,6 +12,7 @@ import ast
 import copy
 import hashlib
 import importlib
+import io
 import pickle
 import re
 import tempfile
@@ -46,6 +47,15 @@ class FinishedKernel:
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
+# What an autotuner remembers of its own compile: for logs, profiles and further tuning. A pod does nothing with it, and
+# it differs between kernels that are the same.
+_BOOKKEEPING = {
+    "precompile_time_taken_ns": 0,
+    "autotune_time_taken_ns": 0,
+    "kernel_hash": "",
+    "compile_id": None,
+    "is_backward": False,
+}
 # For the whole process, as Inductor's own: equal content is the same kernel, whichever artifact brought it.
 _offered: dict[str, bytes] = {}
 _loaded: dict[tuple[str, int], Any] = {}
@@ -95,9 +105,9 @@ def take_kernels(source: str, modules: Sequence[ModuleType]) -> tuple[str, list[
     return _without_idle_compiler("\n".join(lines)), taken
 
 
-def has_kernels(source: str) -> bool:
-    """Whether a wrapper still has kernels that it compiles or looks for itself."""
-    return any(_kernel_statements(ast.parse(source)))
+def names_of_kernels(source: str) -> list[str]:
+    """The kernels that a wrapper compiles or looks for itself."""
+    return [name for _, name in _kernel_statements(ast.parse(source))]
 
 
 def _kernel_statements(tree: ast.Module) -> Iterator[tuple[ast.Assign, str]]:
@@ -149,16 +159,20 @@ def _finish(name: str, autotuner: Any) -> FinishedKernel:
     # What coordinate descent found is kept nowhere; Triton has it in its cache.
     winner = next(found, None) or autotuner._precompile_config(config)
     unpicklable = autotuner.prepare_for_pickle()
+    source_path = getattr(autotuner.fn, "file_name", None)
     try:
         finished = copy.copy(autotuner)
+        finished.__dict__.update(_BOOKKEEPING)
+        autotuner.fn.file_name = ""
         finished.compile_results = [_with_machine_code(winner, function=autotuner.fn)]
         finished.configs = finished.save_cache_hook = finished.coordesc_tuner = finished.autotune_cache_info = None
         # It named a file in a folder of this process.
         finished.filename = None
         finished.inductor_meta = {**autotuner.inductor_meta, "coordinate_descent_tuning": False}
         finished.__dict__.pop("_reload_kernel", None)
-        content = pickle.dumps(finished)
+        content = _pickled(finished)
     finally:
+        autotuner.fn.file_name = source_path
         autotuner.restore_after_unpickle(unpicklable)
     digest = hashlib.sha256(content).hexdigest()
     return FinishedKernel(digest=digest, name=name, content=content, sources=_steps(winner))
@@ -175,7 +189,9 @@ def _with_machine_code(result: Any, *, function: Any) -> Any:
     if isinstance(result, importlib.import_module(_HEURISTICS).StaticTritonCompileResult):
         finished.kernel = copy.copy(result.kernel)
         state = finished.kernel.__dict__
-        state.pop("C_impl", None)
+        # Found out anew by whoever loads it.
+        for name in ("C_impl", "n_regs", "n_spills"):
+            state.pop(name, None)
         # Once it is on the GPU, the launcher has let go of it.
         state.update(cubin_raw=_machine_code(result), cubin_path=None, function=None)
         return finished
@@ -184,9 +200,41 @@ def _with_machine_code(result: Any, *, function: Any) -> Any:
     source = copy.copy(result.kernel.src)
     source.fn = function
     finished.kernel.__dict__.update(
-        result.kernel.__dict__, asm={"cubin": result.kernel.asm["cubin"]}, metadata_group={}, src=source, _run=None
+        result.kernel.__dict__,
+        asm={"cubin": result.kernel.asm["cubin"]},
+        metadata_group={},
+        src=source,
+        _run=None,
+        _module_pid=None,
     )
     return finished
+
+
+class _EqualPickler(pickle._Pickler):
+    """Gives equal bytes for equal kernels, be they compiled here, in another process or found in a cache.
+
+    A pickle refers back to what is the same object, and which of equal texts are one differs between those. So equal
+    texts are one here, and tuples are never referred back to. Only the pickler in Python can be told.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._texts: dict[str | bytes, str | bytes] = {}
+
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+        if type(obj) in (str, bytes):
+            obj = self._texts.setdefault(obj, obj)
+        super().save(obj, save_persistent_id)  # type: ignore[misc]  # typeshed hides it
+
+    def memoize(self, obj: Any) -> None:
+        if type(obj) is not tuple:
+            super().memoize(obj)  # type: ignore[misc]
+
+
+def _pickled(kernel: Any) -> bytes:
+    file = io.BytesIO()
+    _EqualPickler(file).dump(kernel)
+    return file.getvalue()
 
 
 def _machine_code(result: Any) -> bytes:

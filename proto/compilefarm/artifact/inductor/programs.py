@@ -14,7 +14,7 @@ from torch._guards import TracingContext, tracing  # torch/_guards.py
 from torch._subclasses import FakeTensorMode  # torch/_subclasses/fake_tensor.py
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from compilefarm.artifact.inductor.kernels import FinishedKernel, has_kernels, take_kernels
+from compilefarm.artifact.inductor.kernels import FinishedKernel, names_of_kernels, take_kernels
 from compilefarm.artifact.inductor.wrappers import finished_wrapper, moved_wrapper
 from compilefarm.graph.targets import cacheable_names
 
@@ -135,8 +135,16 @@ class FinishedProgram:
     sources: Mapping[str, str]
 
 
+class KernelsLeft(Exception):
+    """A program has kernels that the worker does not find, so that an artifact of it would not be finished work."""
+
+
 def finish_program(program: Any) -> FinishedProgram:
-    """What of a compiled program goes into an artifact. It has run, so that its kernels are chosen."""
+    """What of a compiled program goes into an artifact. It has run, so that its kernels are chosen.
+
+    Raises:
+        KernelsLeft: some of them cannot be packed.
+    """
     # With torch's table of launched kernels (torch/_dynamo/aot_compile_types.py), which a load would write over that of
     # the pod. It is for kernels that Inductor leaves to Python; here it compiles all.
     entry, *_ = pickle.loads(program.serialize())  # noqa: S301 - pickled by this very process
@@ -164,15 +172,20 @@ def _file_of(name: str) -> str:
 
 
 def _finish(graph: Any) -> list[FinishedKernel]:
-    """Finishes a CompiledFxGraph (torch/_inductor/output_code.py); returns its kernels."""
+    """Finishes a CompiledFxGraph (torch/_inductor/output_code.py); returns its kernels.
+
+    Raises:
+        KernelsLeft: some of them cannot be packed.
+    """
     codecache = importlib.import_module("torch._inductor.codecache")
     code_hash = codecache.code_hash
     path = codecache.get_path(graph.cache_key, "py")[2]
     modules = [module for module in codecache.PyCodeCache.modules if module.__file__ == path]
     source, kernels = take_kernels(graph.source_code, modules)
-    if kernels and not has_kernels(source):
-        # All variants of all kernels, with every step between source and machine code.
-        graph._triton_bundle = None
+    if left := names_of_kernels(source):
+        raise KernelsLeft(f"kernels that were not found in this process would be compiled by pods: {', '.join(left)}")
+    # All variants of all kernels, with every step between source and machine code.
+    graph._triton_bundle = None
     graph.source_code = finished_wrapper(source)
     # It names the file that the wrapper is written to. A pod's cache may hold the unfinished one under the old name.
     graph.cache_key = code_hash(graph.source_code)
