@@ -251,9 +251,18 @@ def test_wrappers_are_written_as_they_are_read() -> None:
     assert callable(extern.mm), "what is left of extern_kernels comes from torch"
 
 
+def test_torch_counts_what_is_measured() -> None:
+    # torch/_inductor/runtime/benchmarking.py: time_and_count. Without it an artifact that measures in pods would pass.
+    benchmarker = importlib.import_module("torch._inductor.runtime.benchmarking").benchmarker
+    work = kernels.KernelWork()
+    benchmarker.benchmark_cpu(lambda: None, warmup=0, rep=0)
+    assert work.benchmarks == 1
+
+
 # What artifact/ takes of torch's and Triton's inside, by the test here that tells when it moves.
 _CANARIES = {
     "torch._dynamo.convert_frame": test_dynamo_compiles_under_a_lock_that_a_thread_may_take_twice,
+    "torch._dynamo.utils": test_torch_counts_what_is_measured,
     "torch._functorch": test_settings_that_a_compile_and_a_load_rely_on_exist,
     "torch._functorch._aot_autograd.aot_autograd_result": test_a_bundle_is_one_entry_and_two_tables,
     "torch._functorch._aot_autograd.autograd_cache": test_settings_that_a_compile_and_a_load_rely_on_exist,
