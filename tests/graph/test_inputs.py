@@ -136,6 +136,14 @@ def test_floats_move_up_and_down_by_their_last_bits(tensor: torch.Tensor) -> Non
     assert moved.stride() == made.stride()
 
 
+def test_floats_move_by_more_where_something_coarser_is_computed_of_them() -> None:
+    job = capture(lambda x: x.bfloat16(), torch.ones(40)).encode().job
+    (made,), (moved,) = random_inputs(job, seed=0), random_inputs(job, seed=0)
+    move_by_last_bits([moved], seed=1, epsilon=torch.finfo(torch.bfloat16).eps)
+    shares = ((moved - made) / made).abs()  # type: ignore[operator]  # there are only tensors
+    torch.testing.assert_close(shares, torch.full((40,), 4 * torch.finfo(torch.bfloat16).eps), rtol=1e-3, atol=0)
+
+
 def test_integers_do_not_move() -> None:
     job = capture(lambda x, y: (x + 1, ~y), torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool)).encode()
     made, moved = random_inputs(job.job, seed=0), random_inputs(job.job, seed=0)

@@ -228,6 +228,22 @@ def test_what_last_bits_decide_may_differ(
     assert found.compared == 7
 
 
+def test_last_bits_are_those_of_the_coarsest_floats_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def coarse(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return ((x.bfloat16() * 100).round().long(),)
+
+    def fine(x: torch.Tensor) -> tuple[torch.Tensor]:
+        """As a fused kernel may do it, which rounds less often."""
+        return ((x * 100).round().long(),)
+
+    x = torch.rand(5000)
+    assert _verified(monkeypatch, coarse, x, program=fine).differing_integers > 100
+    with pytest.raises(VerificationFailed, match="output 0 differs from eager"):
+        _verified(monkeypatch, coarse, x, program=_changed(fine, 0, lambda steps: steps * 2))
+    with pytest.raises(VerificationFailed, match="output 0 differs from eager"):
+        _verified(monkeypatch, fine, x, program=coarse)
+
+
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [(torch.float64, 1e-7), (torch.float32, 1e-3), (torch.bfloat16, 5e-2), (torch.float16, 2e-2)],

@@ -87,31 +87,32 @@ def restore_integers(inputs: Sequence[torch.Tensor | int]) -> None:
             _restore(given)
 
 
-def move_by_last_bits(inputs: Sequence[torch.Tensor | int], *, seed: int) -> None:
+def move_by_last_bits(inputs: Sequence[torch.Tensor | int], *, seed: int, epsilon: float = 0.0) -> None:
     """Makes every float a little larger or smaller, in place: about as much as another order of additions would.
 
     Args:
         inputs: as random_inputs gives them.
         seed: decides which become larger.
+        epsilon: smallest step of what is computed of them, where that is coarser than they are.
     """
     for number, given in enumerate(inputs):
         if isinstance(given, torch.Tensor) and (given.is_floating_point() or given.is_complex()):
-            _move(given, seed=seed + number)
+            _move(given, seed=seed + number, epsilon=epsilon)
 
 
-def _move(tensor: torch.Tensor, *, seed: int) -> None:
+def _move(tensor: torch.Tensor, *, seed: int, epsilon: float) -> None:
     with torch.inference_mode(False), torch.no_grad():
         once = _written_once(tensor)
         # Narrow types have no sums of their own.
         exact = once.float() if once.itemsize < torch.float32.itemsize else once
         generator = torch.Generator(once.device).manual_seed(seed)
         signs = torch.rand(once.shape, generator=generator, device=once.device).sub_(0.5).sign_()
-        once.copy_(exact + exact * (signs * _last_bits(once)))
+        once.copy_(exact + exact * (signs * _last_bits(once, epsilon=epsilon)))
 
 
-def _last_bits(tensor: torch.Tensor) -> float:
+def _last_bits(tensor: torch.Tensor, *, epsilon: float) -> float:
     """A few of them, as a share. Products on a GPU may have those of TF32."""
-    share: float = torch.finfo(tensor.dtype).eps
+    share: float = max(torch.finfo(tensor.dtype).eps, epsilon)
     if tensor.is_cuda and torch.get_float32_matmul_precision() != "highest":
         share = max(share, _TF32_EPSILON)
     return _LAST_BITS * share

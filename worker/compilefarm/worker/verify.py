@@ -148,7 +148,7 @@ def _compare(
     ours: Results,
     inputs: Callable[..., list[torch.Tensor | int]],
     program: Callable[..., Any],
-    eager: Callable[..., Any],
+    eager: torch.fx.GraphModule,
     result: Verification,
 ) -> None:
     """Compares at the sizes of the job, and at others where it may have others."""
@@ -190,16 +190,17 @@ def _compare_beyond(
 
 
 def _moved(
-    eager: Callable[..., Any], inputs: Callable[[], list[torch.Tensor | int]]
+    eager: torch.fx.GraphModule, inputs: Callable[[], list[torch.Tensor | int]]
 ) -> Callable[[], Sequence[Results]]:
     """Gives results of eager with its floats moved by a few last bits; the same ones whenever it is called."""
+    epsilon = _coarsest_epsilon(eager)
 
     @functools.cache
     def run() -> Sequence[Results]:
         results = []
         for seed in _MOVES:
             given = inputs()
-            move_by_last_bits(given, seed=seed)
+            move_by_last_bits(given, seed=seed, epsilon=epsilon)
             try:
                 results.append(_run(eager, given))
             except Exception:  # noqa: BLE001 - whatever eager raises, the graph does not take these inputs
@@ -207,6 +208,20 @@ def _moved(
         return results
 
     return run
+
+
+def _coarsest_epsilon(graph_module: torch.fx.GraphModule) -> float:
+    """Smallest step of the coarsest floats that a graph computes, such as those of autocast. Floats of eight bits are
+    what wider ones are rounded to, and nothing is computed in them.
+    """
+    values = (
+        node.meta.get("example_value")
+        for module in graph_module.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+    )
+    floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    return max((torch.finfo(value.dtype).eps for value in floats if value.itemsize > 1), default=0.0)
 
 
 def _run(program: Callable[..., Any], inputs: Sequence[Any], *, seed: int = SEED) -> dict[str, Any]:
