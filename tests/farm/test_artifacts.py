@@ -43,7 +43,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(farm: ServedFarm) -> Served:
-    model, inputs = mlp()
+    model, inputs = mlp(width=28)
     with torch.no_grad():
         captured = capture(model, *inputs)
         given = captured.example_inputs
@@ -60,7 +60,7 @@ def served(farm: ServedFarm) -> Served:
 
 
 def test_a_hit_fetches_what_runs_and_nothing_for_people(farm: ServedFarm, served: Served) -> None:
-    model, inputs = mlp()
+    model, inputs = mlp(width=28)
     with torch.no_grad():
         torch.compile(model, backend=Farm(farm.address).backend)(*inputs)
     record = stats()[-1]
