@@ -126,7 +126,7 @@ def test_twenty_threads_lead_to_one_compile(farm: ServedFarm) -> None:
 
 
 def test_options_reach_the_worker(farm: ServedFarm) -> None:
-    model, inputs = mlp(width=24)
+    model, inputs = mlp(width=28)  # compiled for test_artifacts, too
 
     def use(options: dict[str, Any] | None) -> dict[str, Any]:
         def work() -> None:
