@@ -14,6 +14,7 @@ from compilefarm.artifact.load import load_artifact
 from compilefarm.client import Farm, stats
 from compilefarm.core.artifacts import blobs_to_run
 from compilefarm.core.errors import CorruptArtifact
+from compilefarm.graph.admission import Admitted
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.testing import capture
 from compilefarm.v1.blob_service_pb2 import ReadRequest
@@ -24,7 +25,6 @@ from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.worker import verify
-from compilefarm.worker.decoding import Admitted
 
 from .models import mlp
 from .serving import ServedFarm

@@ -29,12 +29,16 @@ def ahead() -> Iterator[None]:
         yield
 
 
-def compile_ahead(function: Any, *inputs: torch.Tensor, farm: Farm, **options: Any) -> Any:
+def compile_ahead(function: Any, *inputs: torch.Tensor, farm: Farm) -> Any:
     # What makes identities of Python objects guards cannot be saved.
     filters = {"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}
-    compiled = torch.compile(function, fullgraph=True, backend=farm.backend, options=filters, **options)
+    compiled = torch.compile(function, fullgraph=True, backend=farm.backend, options=filters)
     with torch.no_grad():
         return compiled.aot_compile((inputs, {}))
+
+
+def save(model: nn.Module, path: Path, *inputs: torch.Tensor, farm: Farm) -> None:
+    compile_ahead(model.forward, *inputs, farm=farm).save_compiled_function(str(path))
 
 
 def test_a_pod_without_a_compiler_runs_saved_functions_and_no_dynamo(farm: ServedFarm, tmp_path: Path) -> None:
@@ -43,8 +47,7 @@ def test_a_pod_without_a_compiler_runs_saved_functions_and_no_dynamo(farm: Serve
     for name in names:
         model, inputs = MODELS[name]()
         torch._dynamo.reset()
-        compiled = compile_ahead(model.forward, *inputs, farm=Farm(farm.address))
-        compiled.save_compiled_function(str(saved / f"{name}.function"))
+        save(model, saved / f"{name}.function", *inputs, farm=Farm(farm.address))
     pod = subprocess.run(
         [sys.executable, "-m", "tests.farm.saved_pod", str(saved)],
         cwd=Path(__file__).parent.parent.parent,
@@ -63,10 +66,6 @@ def test_a_pod_without_a_compiler_runs_saved_functions_and_no_dynamo(farm: Serve
 class Scaled(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x) * 2
-
-
-def save(model: nn.Module, path: Path, *inputs: torch.Tensor, farm: Farm) -> None:
-    compile_ahead(model.forward, *inputs, farm=farm).save_compiled_function(str(path))
 
 
 def test_without_a_farm_a_saved_function_is_compiled_where_it_is_loaded(farm: ServedFarm, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch._inductor.runtime.benchmarking import benchmarker
 
+from compilefarm.graph.admission import Admitted
 from compilefarm.graph.testing import capture
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker import verify
 from compilefarm.worker.comparison import VerificationFailed
-from compilefarm.worker.decoding import Admitted
 
 triton = pytest.importorskip("triton")
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from compilefarm.core.errors import IncompatibleArtifact
@@ -18,7 +16,6 @@ from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.v1.request_file_pb2 import CompileArguments
 
 if TYPE_CHECKING:
-    from compilefarm.graph.decode import DecodedJob
     from compilefarm.graph.encode import EnvironmentNeeds
 
 Program = Callable[..., Any]
@@ -192,13 +189,16 @@ class TorchRuntime:
 
     def compile_job_locally(self, encoded: Encoded) -> Program:
         from compilefarm.artifact.inductor.programs import compile_lock, compile_to_program
+        from compilefarm.graph.admission import Admitted, decode
         from compilefarm.graph.ambient import apply_ambient
         from compilefarm.graph.options import config_patches
 
         job = encoded.job
+        # This process, or one that it trusts, has captured it.
+        admitted = Admitted(operators={operator.name for operator in job.environment.operators}, triton_kernels=True)
         inductor_options, functorch_options = config_patches(job.options)
         with compile_lock(), apply_ambient(job.ambient):
-            decoded = decode_own_job(encoded)
+            decoded = decode(job, blobs=encoded.blobs, admitted=admitted)
             program: Program = compile_to_program(
                 decoded.graph_module,
                 decoded.inputs,
@@ -221,21 +221,6 @@ class TorchRuntime:
         with asking(ask):
             loaded: Program = torch.compiler.load_compiled_function(file, **given)
         return loaded
-
-
-def decode_own_job(encoded: Encoded) -> DecodedJob:
-    """The graph of a job that this process, or one that it trusts, has captured: its kernels are run."""
-    from compilefarm.graph.decode import decode_job
-
-    job = encoded.job
-    kernels: Sequence[object] = ()
-    if job.graph.kernels:
-        from compilefarm.graph.triton_modules import build_kernels
-
-        # For as long as the process: torch reads the files whenever it comes to them.
-        kernels = build_kernels(job.graph.kernels, folder=Path(tempfile.mkdtemp(prefix="compilefarm-kernels-")))
-    operators = {operator.name for operator in job.environment.operators}
-    return decode_job(job, blobs=encoded.blobs, operators=operators, kernels=kernels)
 
 
 def merge_options(*, mode: str | None, options: Options | None) -> dict[str, object]:

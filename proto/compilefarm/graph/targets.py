@@ -335,19 +335,20 @@ def _leaving() -> Mapping[object, str]:
     return {_torch_functions()[leave]: enter for enter, leave in _EXITS.items() if enter in _torch_functions()}
 
 
+def nodes_of(graph_module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """Nodes of a graph and of the graphs in it."""
+    for module in graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from module.graph.nodes
+
+
 def cacheable_names(graph_module: torch.fx.GraphModule) -> list[str]:
     """What a graph calls, as torch names it in the setting for what may be saved beyond what it saves by itself."""
     # torch/_ops.py: HigherOrderOperator.cacheable; torch/_functorch/_aot_autograd/autograd_cache.py: check_node_safe.
     # Lowering may put other higher-order operators into the place of those of the graph.
     called = [
         *higher_order_operators().values(),
-        *(
-            node.target
-            for module in graph_module.modules()
-            if isinstance(module, torch.fx.GraphModule)
-            for node in module.graph.nodes
-            if isinstance(node.target, FunctionType)
-        ),
+        *(node.target for node in nodes_of(graph_module) if isinstance(node.target, FunctionType)),
     ]
     return sorted({f"{target.__module__}.{target.__name__}" for target in called})
 

@@ -25,6 +25,7 @@ from compilefarm.artifact.inductor.headers import include_folders, precompile_he
 from compilefarm.artifact.inductor.programs import compile_once, preload_compiler, preload_loader
 from compilefarm.artifact.triton_builds import listen_to_builds
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph.admission import Admitted
 from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.graph.operators import import_operators
 from compilefarm.graph.vocabulary import describe_vocabulary
@@ -41,7 +42,6 @@ from compilefarm.v1.child_pb2 import (
 from compilefarm.v1.job_pb2 import Phase
 from compilefarm.worker import limits
 from compilefarm.worker.compile import compile_task
-from compilefarm.worker.decoding import Admitted
 from compilefarm.worker.failures import failure_of
 from compilefarm.worker.frames import read_frame, write_frame
 from compilefarm.worker.verify import verify_task

@@ -17,6 +17,7 @@ from compilefarm.artifact.inductor.headers import offer_headers
 from compilefarm.artifact.inductor.libraries import BuiltLibrary, recording_libraries
 from compilefarm.artifact.inductor.programs import FinishedProgram, compile_to_program, finish_program
 from compilefarm.artifact.triton_builds import built_libraries
+from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.options import config_patches
@@ -31,7 +32,6 @@ from compilefarm.v1.manifest_pb2 import (
     Sources,
     Timing,
 )
-from compilefarm.worker.decoding import Admitted, decode
 from compilefarm.worker.limits import time_limit
 from compilefarm.worker.synthetic import are_refused
 

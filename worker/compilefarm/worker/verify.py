@@ -16,14 +16,15 @@ from compilefarm.artifact.inductor.kernels import count_kernel_work
 from compilefarm.artifact.load import load_artifact
 from compilefarm.core.expressions import holds
 from compilefarm.core.processes import Start, watch_processes
+from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.inputs import move_by_last_bits, random_inputs, restore_integers
 from compilefarm.graph.options import config_patches
+from compilefarm.graph.targets import nodes_of
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.comparison import Comparison, Results, VerificationFailed
-from compilefarm.worker.decoding import Admitted, decode
 from compilefarm.worker.seeds import SEED, check_random, find_randomness
 from compilefarm.worker.synthetic import are_refused
 
@@ -193,11 +194,10 @@ def _moved(
     eager: torch.fx.GraphModule, inputs: Callable[[], list[torch.Tensor | int]]
 ) -> Callable[[], Sequence[Results]]:
     """Gives results of eager with its floats moved by a few last bits; the same ones whenever it is called."""
-    epsilon = _coarsest_epsilon(eager)
 
     @functools.cache
     def run() -> Sequence[Results]:
-        results = []
+        results, epsilon = [], _coarsest_epsilon(eager)
         for seed in _MOVES:
             given = inputs()
             move_by_last_bits(given, seed=seed, epsilon=epsilon)
@@ -214,12 +214,7 @@ def _coarsest_epsilon(graph_module: torch.fx.GraphModule) -> float:
     """Smallest step of the coarsest floats that a graph computes, such as those of autocast. Floats of eight bits are
     what wider ones are rounded to, and nothing is computed in them.
     """
-    values = (
-        node.meta.get("example_value")
-        for module in graph_module.modules()
-        if isinstance(module, torch.fx.GraphModule)
-        for node in module.graph.nodes
-    )
+    values = (node.meta.get("example_value") for node in nodes_of(graph_module))
     floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
     return max((torch.finfo(value.dtype).eps for value in floats if value.itemsize > 1), default=0.0)
 
@@ -263,9 +258,7 @@ def _is_ordered(graph_module: torch.fx.GraphModule) -> bool:
     """
     names = {
         (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).partition(".")[0]
-        for module in graph_module.modules()
-        if isinstance(module, torch.fx.GraphModule)
-        for node in module.graph.nodes
+        for node in nodes_of(graph_module)
     }
     return names.isdisjoint(_ORDERING)
 

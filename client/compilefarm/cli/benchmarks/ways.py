@@ -256,7 +256,7 @@ class PackageMaker(_Way):
         if not isinstance(case.function, torch.nn.Module):
             raise Unfit("torch.export takes modules only")
         given = case.calls[0]
-        args, kwargs = ((), dict(given)) if isinstance(given, Mapping) else (given, None)
+        args, kwargs = _arguments(given)
         with torch.no_grad():
             program = torch.export.export(case.function, args, kwargs, dynamic_shapes=_dynamic_shapes(case, given))
             path = str(_package_path(means))
@@ -333,13 +333,12 @@ class SavedMaker(FromFarm):
             raise Unfit("what is compiled ahead of time with a farm is for sizes that do not differ")
         if not isinstance(case.function, torch.nn.Module):
             raise Unfit("only modules are compiled ahead of time here")
-        model, given = _Whole(case.function), case.calls[0]
-        arguments = ((), dict(given)) if isinstance(given, Mapping) else (given, {})
+        model = _Whole(case.function)
         # Guards on the identity of Python objects cannot be saved.
         options = means.options() | {"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}
         with torch._dynamo.config.patch(enable_aot_compile=True), torch.set_grad_enabled(case.training):
             compiled = torch.compile(model.forward, fullgraph=True, backend=Farm().backend, options=options)
-            self._function = compiled.aot_compile(arguments)
+            self._function = compiled.aot_compile(_arguments(case.calls[0]))
         return functools.partial(self._function, model)
 
     def keep(self, means: Means) -> None:
@@ -379,6 +378,11 @@ def _package_path(means: Means) -> Path:
 
 def _saved_path(means: Means) -> Path:
     return means.bundle / "function"
+
+
+def _arguments(given: Given) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What is given by position, and by keyword."""
+    return ((), dict(given)) if isinstance(given, Mapping) else (given, {})
 
 
 def _dynamic_shapes(case: Case, given: Given) -> Any:

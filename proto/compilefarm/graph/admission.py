@@ -1,4 +1,4 @@
-"""What a child decodes, and what of a request it may run."""
+"""What a process decodes, and what of a request it may run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decode(job: Job, *, blobs: Mapping[str, bytes], admitted: Admitted) -> Decod
         # Triton takes a second to import, and most jobs have no such kernels.
         from compilefarm.graph.triton_modules import build_kernels
 
-        # It goes with the folder of the child: torch reads the files whenever it comes to them.
-        folder = Path(tempfile.mkdtemp(prefix="kernels-"))
+        # Torch reads the files whenever it comes to them. They go with the folder of a child; a pod keeps them.
+        folder = Path(tempfile.mkdtemp(prefix="compilefarm-kernels-"))
         kernels = build_kernels(job.graph.kernels, folder=folder)
     return decode_job(job, blobs=blobs, operators=admitted.operators, kernels=kernels)
