@@ -28,6 +28,11 @@ JOB = Assignment(key="a key", job=Job())
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
+    return opened_sandbox()
+
+
+def opened_sandbox() -> Sandbox:
+    """One for this interpreter, with the paths that it has by now."""
     try:
         return open_sandbox(interpreter=sys.executable, gpu=False)
     except SandboxUnavailable as error:
@@ -91,6 +96,15 @@ async def test_without_a_sandbox_it_reaches_all_of_it(surroundings: dict[str, st
     reached = await outcomes(None, tmp_path, **surroundings)
     names = ("connect", "read", "list", "signal", f"write to {tmp_path}")
     assert {name: reached[name] for name in names} == dict.fromkeys(names, "done")
+
+
+@pytest.mark.parametrize("entry", [".", "", "/"])
+async def test_a_path_of_modules_does_not_open_the_root(
+    entry: str, surroundings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{entry}:{os.environ.get('PYTHONPATH', '')}")
+    reached = await outcomes(opened_sandbox(), "/dev", **surroundings)
+    assert (reached["read"], reached["write to /dev"]) == ("FileNotFoundError", "OSError")
 
 
 async def test_a_child_knows_its_own_paths_and_no_secret(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

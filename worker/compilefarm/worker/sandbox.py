@@ -159,7 +159,9 @@ def _readable(interpreter: str, *, gpu: bool) -> Iterator[Path]:
     named = [entry for name in _FOLDER_VARIABLES for entry in os.environ.get(name, "").split(os.pathsep)]
     settings = [*_SETTINGS, *(["/sys"] if gpu else _PROCESSORS)]
     for path in map(Path, filter(None, [*told.stdout.splitlines(), *named, *settings])):
-        if path.is_absolute() and path.exists():
+        # A relative or empty entry of PYTHONPATH is told as the root, from where it was asked; to children it names
+        # their own folder.
+        if path.is_absolute() and path != Path("/") and path.exists():
             yield path
 
 
