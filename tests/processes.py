@@ -8,16 +8,31 @@ from pathlib import Path
 
 def descendants(pid: int) -> set[int]:
     """Processes that descend from a process, by what /proc says now."""
+    parents = _parents()
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def last_descendants(pid: int) -> set[int]:
+    """Those that have no children themselves."""
+    return descendants(pid) - set(_parents().values())
+
+
+def parent_of(pid: int) -> int | None:
+    """None if it has ended."""
+    return _parents().get(pid)
+
+
+def _parents() -> dict[int, int]:
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 # The name in parentheses may hold anything, spaces too.
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+    return parents
 
 
 def alive(pids: set[int]) -> set[int]:

@@ -153,7 +153,9 @@ def test_kernels_are_assembled_alike_here_and_where_they_are_compiled() -> None:
 
 def test_places_that_a_compile_writes_to() -> None:
     cache = importlib.import_module("torch._inductor.codecache")
-    assert Path(cache._HEADER_DIR).is_absolute(), "headers.py keeps precompiled headers of it"
+    folder = importlib.import_module("torch._inductor.runtime.cache_dir_utils").default_cache_dir()
+    assert os.path.join(folder, "precompiled_headers") == cache._HEADER_DIR, "headers.use_own_folder says so again"
+    assert os.path.join(cache._HEADER_DIR, "locks") == cache._HEADER_LOCK_DIR
     assert len(cache.get_path("key", "py")) == 3, "finish_program finds a wrapper's module by get_path(...)[2]"
     assert isinstance(cache.PyCodeCache.modules, list), "finish_program looks for the wrapper among these"
     assert hasattr(importlib.import_module("torch._inductor.config"), "unsafe_marked_cacheable_functions"), (

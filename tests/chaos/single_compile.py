@@ -15,6 +15,7 @@ from pathlib import Path
 
 from compilefarm.service.testing import calling
 from compilefarm.v1.admin_service_pb2 import StatusResponse
+from tests.processes import last_descendants
 
 from .farm import ROOT, KilledFarm, running, with_root
 from .programs import SIZE_BYTES
@@ -100,8 +101,8 @@ def _kill_a_worker(farm: KilledFarm, ledger: Path) -> None:
     """Kills a child that has a job, once every worker has one."""
     while not ledger.exists() or len(ledger.read_text().splitlines()) < _WORKERS:
         asyncio.run(_status(farm.address))
-    # The spares come later than those that have the jobs.
-    os.kill(farm.children()[0], signal.SIGKILL)
+    # Next children are forked when these have ended.
+    os.kill(min(last_descendants(farm.process.pid)), signal.SIGKILL)
 
 
 async def _status(address: str) -> StatusResponse:

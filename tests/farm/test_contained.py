@@ -116,6 +116,15 @@ def test_a_graph_reaches_nothing_around_its_compile(contained: ServedFarm, tmp_p
         assert "sandbox: bubblewrap" in contained.ask(command)
 
 
+def test_without_a_sandbox_children_share_no_place_either(tmp_path: Path) -> None:
+    with serve(tmp_path, ("--sandbox", "off")) as farm:
+        # What is found at a place of another child, or is missing there, would fail the second.
+        assert [became(farm, graph).outcome for graph in (lambda x: x.sin() + 1, lambda x: x.cos() + 1)] == [
+            "compiled",
+            "compiled",
+        ]
+
+
 def test_a_graph_that_is_wrong_fails_as_it_does_locally(contained: ServedFarm) -> None:
     def fail(backend: Any) -> str:
         # Inductor has no kernel for it, and may not take the library's.

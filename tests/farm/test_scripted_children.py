@@ -17,11 +17,11 @@ from compilefarm.v1.compile_service_pb2 import Outcome, Priority
 from compilefarm.v1.job_pb2 import FailureKind, Phase
 from compilefarm.worker.pool import LocalPool, PoolSettings
 from compilefarm.worker.testing import ENVIRONMENT, child_settings
-from tests.processes import alive, descendants
+from tests.processes import alive, descendants, parent_of
 
 JOB, OTHER = (sample_job(target, environment=ENVIRONMENT) for target in ("torch.relu", "torch.sin"))
-# In the command of a child that hangs, and in that of its grandchild.
-SCRIPTED = ("hang-with-grandchild", "signal.pause()")
+# In the command of the grandchild of a script that hangs with one.
+HANGING = "signal.pause()"
 Farm = Callable[[str], AbstractAsyncContextManager[Calls]]
 
 
@@ -41,12 +41,13 @@ def farm(tmp_path: Path) -> Farm:
 
 
 async def processes_of_compile(calls: Calls) -> set[int]:
-    """The child that has the job and its grandchild. The next child is started when the job is over."""
-    while (
-        len(found := {pid for pid in descendants(os.getpid()) if any(word in command(pid) for word in SCRIPTED)}) != 2
-    ):
+    """The child that has the job and its grandchild."""
+    while not (found := {pid for pid in descendants(os.getpid()) if HANGING in command(pid)}):
         await calls.status()
-    return found
+    (grandchild,) = found
+    child = parent_of(grandchild)
+    assert child is not None
+    return {child, grandchild}
 
 
 def command(pid: int) -> str:

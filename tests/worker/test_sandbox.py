@@ -123,31 +123,42 @@ async def test_how_a_child_ended_is_said_as_without_a_sandbox(sandbox: Sandbox, 
 
 
 async def test_cancelling_ends_all_that_runs_inside(sandbox: Sandbox) -> None:
+    before = descendants(os.getpid())
     async with supervising("hang-with-grandchild", sandbox=sandbox) as supervisor:
         begun = asyncio.Event()
         job = asyncio.create_task(supervisor.run(JOB, on_phase=lambda _: begun.set()))
         await begun.wait()
         (child,) = [child for child in supervisor._compiler._children if "grandchild" in child.log_tail]
-        # bubblewrap, the first process inside, the child and the grandchild.
-        processes = {child.pid} | descendants(child.pid)
-        assert len(alive(processes)) == 4
+        # The fork server, bubblewrap and two that hold its place, the child outside and inside, and the grandchild.
+        processes = descendants(os.getpid()) - before
+        assert len(alive(processes)) == 7
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
             await job
-        assert alive(processes) == set()
+        (fork_server,) = alive(processes)
+        assert fork_server != child.pid
 
 
+@pytest.mark.parametrize("is_running", [False, True])
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13, 21])
-async def test_a_start_that_is_called_off_leaves_nothing(sandbox: Sandbox, turns: int, tmp_path: Path) -> None:
+async def test_a_start_that_is_called_off_leaves_nothing(
+    sandbox: Sandbox, turns: int, is_running: bool, tmp_path: Path
+) -> None:
     settings = replace(child_settings("compile", sandbox=sandbox), scratch_folder=tmp_path)
     before = descendants(os.getpid())
-    starting = asyncio.create_task(ChildProcess.start(settings))
+    server = settings.fork_server()
+    if is_running:
+        await (await ChildProcess.start(server, settings)).end()
+    starting = asyncio.create_task(ChildProcess.start(server, settings))
     for _ in range(turns):
         await asyncio.sleep(0)
     starting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await (await starting).end()
-    assert alive(descendants(os.getpid()) - before) == set()
+    await server.close()
+    # The kernel ends in its own time what was forked for nobody.
+    while alive(descendants(os.getpid()) - before):
+        pass
     assert not os.listdir(tmp_path)
 
 
@@ -160,7 +171,8 @@ from tests.processes import alive, descendants
 
 async def main():
     sandbox = open_sandbox(interpreter=sys.executable, gpu=False)
-    child = await ChildProcess.start(child_settings("compile", sandbox=sandbox))
+    settings = child_settings("compile", sandbox=sandbox)
+    child = await ChildProcess.start(settings.fork_server(), settings)
     await child.ready()
     print("ready", flush=True)
     await asyncio.Event().wait()
@@ -174,7 +186,8 @@ def test_a_child_ends_with_a_supervisor_that_is_killed(sandbox: Sandbox) -> None
         assert supervisor.stdout is not None
         assert supervisor.stdout.readline() == "ready\n"
         processes = descendants(supervisor.pid)
-        assert len(processes) == 3
+        # The fork server, bubblewrap and two that hold its place, the child outside and inside.
+        assert len(processes) == 6
         supervisor.kill()
     # The kernel ends them in its own time.
     while alive(processes):

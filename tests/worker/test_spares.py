@@ -4,15 +4,14 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
 
-from compilefarm.worker.process import ChildNotStarted, ChildSettings
-from compilefarm.worker.spares import SpareChildren
+from compilefarm.worker.process import ChildNotStarted
+from compilefarm.worker.spares import SpareChild
 from compilefarm.worker.testing import child_settings
 
 JOB: ContextVar[str] = ContextVar("job", default="")
@@ -43,7 +42,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 async def test_a_child_that_is_started_during_a_job_does_not_belong_to_it(listener: Listener) -> None:
-    spare = SpareChildren(child_settings("die-before-ready"), owner="slot", restart_seconds=60)
+    spare = SpareChild(child_settings("die-before-ready"), owner="slot", restart_seconds=60)
     JOB.set("a job")
     with pytest.raises(ChildNotStarted):
         async with spare.taken():
@@ -53,12 +52,12 @@ async def test_a_child_that_is_started_during_a_job_does_not_belong_to_it(listen
 
 
 async def test_a_spare_that_was_killed_is_not_given_a_task() -> None:
-    spare = SpareChildren(child_settings("compile"), owner="slot", restart_seconds=60)
+    spare = SpareChild(child_settings("compile"), owner="slot", restart_seconds=60)
     spare.warm_up()
     await spare.attempted()
     (killed,) = spare._children
     os.kill(killed.pid, signal.SIGKILL)
-    await killed._process.wait()
+    await killed._forked.wait()
     async with spare.taken() as child:
         assert child.pid != killed.pid
         assert not child.has_ended
@@ -66,14 +65,12 @@ async def test_a_spare_that_was_killed_is_not_given_a_task() -> None:
 
 
 async def test_a_worker_whose_children_have_been_ready_starts_another_at_once_if_one_is_killed(tmp_path: Path) -> None:
-    # Only the second child dies before it is ready.
-    script = f"""case $(ls {tmp_path} | wc -l) in 1) kind=die-before-ready;; *) kind=compile;; esac
-        touch {tmp_path}/$$; exec {sys.executable} -m compilefarm.worker.testing $kind"""
-    settings = ChildSettings(command=("/bin/sh", "-c", script), environment={})
-    spare = SpareChildren(settings, owner="slot", restart_seconds=60)
+    ledger = tmp_path / "ledger"
+    settings = child_settings("die-second", f"--ledger={ledger}")
+    spare = SpareChild(settings, owner="slot", restart_seconds=60)
     async with spare.taken():
         pass
     async with asyncio.timeout(30), spare.taken() as child:
         assert not child.has_ended
-    assert len(os.listdir(tmp_path)) == 3
+    assert len(ledger.read_text().splitlines()) == 3
     await spare.close()

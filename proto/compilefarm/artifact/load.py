@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from compilefarm.artifact.blobs import unpack
 from compilefarm.artifact.inductor.kernels import offer_kernels
 from compilefarm.artifact.inductor.libraries import BuiltLibrary, LibraryNotPacked, using_libraries
@@ -23,7 +25,7 @@ Program = Callable[..., Any]
 
 def preload() -> None:
     """Imports what loading needs: seconds of work that need not wait for an answer."""
-    preload_loader()
+    preload_loader(with_triton=torch.cuda.is_initialized())
 
 
 def check_fits(manifest: Manifest, environment: Environment) -> None:

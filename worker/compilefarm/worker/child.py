@@ -1,17 +1,17 @@
-"""The child process of a supervisor: `python -m compilefarm.worker.child`.
+"""The child processes of a supervisor: `python -m compilefarm.worker.child`.
 
-It imports what its tasks need, says that it is ready, does one task and ends. Tasks come on standard input, answers go
-out on what was standard output; everything that libraries print goes to standard error. It has no credentials, and no
-way to say anything but compilefarm.v1.ChildMessage.
+It imports what tasks need and waits to be forked. A child says that it is ready, does one task and ends. Tasks come on
+standard input, answers go out on what was standard output; everything that libraries print goes to standard error. A
+child has no credentials, and no way to say anything but compilefarm.v1.ChildMessage.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
+import contextlib
+import importlib
 import importlib.metadata
 import os
-import signal
 import sys
 import traceback
 from typing import BinaryIO
@@ -21,7 +21,7 @@ import torch
 from compilefarm.artifact.environment import describe_environment
 from compilefarm.artifact.inductor import kernel_compiles
 from compilefarm.artifact.inductor.build_trials import run_build_trials
-from compilefarm.artifact.inductor.headers import include_folders, precompile_headers
+from compilefarm.artifact.inductor.headers import include_folders, precompile_headers, use_own_folder
 from compilefarm.artifact.inductor.programs import compile_once, preload_compiler, preload_loader
 from compilefarm.artifact.triton_builds import listen_to_builds
 from compilefarm.core.errors import InvalidRequest
@@ -43,10 +43,9 @@ from compilefarm.v1.job_pb2 import Phase
 from compilefarm.worker import limits
 from compilefarm.worker.compile import compile_task
 from compilefarm.worker.failures import failure_of
+from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import read_frame, write_frame
 from compilefarm.worker.verify import verify_task
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> int:
@@ -57,18 +56,21 @@ def main() -> int:
     parser.add_argument("--allow-triton-kernels", action="store_true", help="run the source of kernels in a request")
     limits.add_arguments(parser)
     arguments = parser.parse_args()
-    _die_with_parent()
+    on_gpu = arguments.cuda_device is not None
+    compiles_kernels = on_gpu and not arguments.verifier
+    device = torch.device("cuda", arguments.cuda_device) if on_gpu else torch.device("cpu")
+    _preload(verifier=arguments.verifier, device=device)
+    wait_to_be_forked()
     answers = _take_standard_output()
-    compiles_kernels = arguments.cuda_device is not None and not arguments.verifier
+    if not arguments.verifier:
+        use_own_folder()
+    if on_gpu:
+        _start_cuda(device)
     if compiles_kernels:
         kernel_compiles.use_their_assembler()
-    device = torch.device("cpu") if arguments.cuda_device is None else torch.device("cuda", arguments.cuda_device)
-    if device.type == "cuda":
-        _start_cuda(device)
-    preload_loader() if arguments.verifier else preload_compiler()
-    if compiles_kernels:
         listen_to_builds()
         kernel_compiles.prepare()
+    # Whatever they do when they are imported, they do it in here.
     admitted = Admitted(operators=import_operators(arguments.modules), triton_kernels=arguments.allow_triton_kernels)
     needs = EnvironmentNeeds(
         cpu=True,
@@ -84,9 +86,8 @@ def main() -> int:
     )
     limits.impose(arguments)
     if compiles_kernels:
+        # Under the limits, which the processes that it starts have as well.
         kernel_compiles.start()
-    if not arguments.verifier:
-        # Under the limits, which processes that it starts have as well.
         compile_once(device)
     _say(answers, ChildMessage(ready=ready))
     task = read_frame(sys.stdin.buffer, ChildTask)
@@ -95,11 +96,22 @@ def main() -> int:
     return 0
 
 
-def _die_with_parent() -> None:
-    """A supervisor that is killed cannot kill its children: the kernel does it then."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+def _preload(*, verifier: bool, device: torch.device) -> None:
+    """Does what need not be done in each child, and nothing that would be of no use after a fork: CUDA is not started,
+    and no thread is.
+    """
+    with contextlib.suppress(ImportError):
+        # Inductor shows bars if it can, and the first of them starts a thread.
+        importlib.import_module("tqdm").tqdm.monitor_interval = 0
+    # Whether there is a GPU is asked without starting CUDA (torch/cuda/__init__.py: is_available).
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    if verifier:
+        preload_loader(with_triton=device.type == "cuda")
+    else:
+        preload_compiler(with_triton=device.type == "cuda")
+        if device.type == "cpu":
+            compile_once(device)
+    del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
 
 
 def _start_cuda(device: torch.device) -> None:

@@ -27,9 +27,6 @@ log = logging.getLogger(__name__)
 # Threads, too. A compile has as many processes as there are processors, and each perhaps as many threads.
 _PROCESSES = max(4096, (os.cpu_count() or 1) ** 2)
 
-# Of each kind. They start on cores that a job on a GPU leaves free, and take longer to start than a small job.
-_CUDA_SPARES = 2
-
 
 def child_command(python: str) -> tuple[str, ...]:
     """The program that children of an interpreter run."""
@@ -147,7 +144,6 @@ def _slots(settings: PoolSettings, cache: ToolchainCache) -> list[SlotSettings]:
             if settings.verify
             else None,
             compile_seconds=settings.compile_seconds,
-            spares=_CUDA_SPARES if kind == "cuda" else 1,
             overlaps=kind == "cuda",
             headers_folder=cache.headers_folder,
             no_sandbox=settings.no_sandbox,

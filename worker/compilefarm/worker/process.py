@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask
+from compilefarm.worker.fork_server import ForkedChild, ForkServer, ForkServerDied, words_of
 from compilefarm.worker.frames import BrokenPipeOfMessages, MessageTooLarge, pack_frame, read_frame_async
-from compilefarm.worker.launch import Launched, launch
 from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.scratch import ScratchFolder
 
@@ -43,12 +43,12 @@ class ChildSettings:
     """How children are started.
 
     Attributes:
-        command: program and arguments.
+        command: program and arguments of the fork server that becomes children.
         environment: variables beside the few that are passed on.
         scratch_folder: where each child gets a private folder; None is the system's place for such.
-        start_seconds: how long a child may take to be ready.
+        start_seconds: how long a child may take to be ready; the first one, with what its fork server takes.
         output_bytes: how much a child may return in all.
-        sandbox: what it is started in; None starts it as any other process.
+        sandbox: what children are put in; None leaves them as any other process.
     """
 
     command: tuple[str, ...]
@@ -58,13 +58,16 @@ class ChildSettings:
     output_bytes: int = 1 << 30
     sandbox: Sandbox | None = None
 
+    def fork_server(self) -> ForkServer:
+        """One for such children. It has to be closed in the end."""
+        return ForkServer(self.command, environment=self.environment, scratch_folder=self.scratch_folder)
+
 
 class ChildProcess:
     """A running child. `start` makes one, `end` must be awaited in the end."""
 
-    def __init__(self, launched: Launched, *, folder: ScratchFolder, settings: ChildSettings) -> None:
-        self._launched = launched
-        self._process = launched.process
+    def __init__(self, forked: ForkedChild, *, folder: ScratchFolder, settings: ChildSettings) -> None:
+        self._forked = forked
         self._folder = folder
         self._settings = settings
         self._left_bytes = settings.output_bytes
@@ -73,26 +76,33 @@ class ChildProcess:
         self._ending: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, settings: ChildSettings) -> ChildProcess:
+    async def start(cls, server: ForkServer, settings: ChildSettings) -> ChildProcess:
         """Starts a child in a process group and a private folder of its own.
 
         Raises:
-            OSError: the program cannot be started, or there is no room for its folder.
+            ChildDied: its fork server ended instead, or took too long.
+            OSError: the program cannot be started, there is no room for its folder, or no sandbox.
         """
         folder = ScratchFolder(settings.scratch_folder)
         try:
-            launched = await launch(
-                settings.command, folder=folder.path, additions=settings.environment, sandbox=settings.sandbox
-            )
-        except BaseException:
+            async with asyncio.timeout(settings.start_seconds):
+                forked = await server.fork(folder=folder.path, sandbox=settings.sandbox)
+        except BaseException as error:
             folder.remove()
+            if isinstance(error, ForkServerDied):
+                raise ChildDied(str(error)) from error
+            if isinstance(error, TimeoutError):
+                said = server.log_tail
+                # It may never be able to; the next child gets another one.
+                await server.close()
+                raise ChildDied(f"not ready after {settings.start_seconds:.0f} s\n{said}") from error
             raise
-        return cls(launched, folder=folder, settings=settings)
+        return cls(forked, folder=folder, settings=settings)
 
     @property
     def pid(self) -> int:
         """Process number, which is also the number of its group."""
-        return self._process.pid
+        return self._forked.pid
 
     @property
     def folder(self) -> Path:
@@ -102,7 +112,7 @@ class ChildProcess:
     @property
     def has_ended(self) -> bool:
         """Whether it has ended by itself, or was killed by somebody else."""
-        return self._process.returncode is not None
+        return self._forked.has_ended
 
     @property
     def log_tail(self) -> str:
@@ -130,8 +140,7 @@ class ChildProcess:
         Raises:
             ChildDied: it ended within a message.
         """
-        stdin = self._process.stdin
-        assert stdin is not None
+        stdin = self._forked.stdin
         # A child that dies early is noticed by its missing answer.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             stdin.write(pack_frame(task))
@@ -146,23 +155,21 @@ class ChildProcess:
         Several may await it, and a cancelled one leaves nothing undone.
         """
         if self._ending is None:
-            self._ending = asyncio.create_task(self._end(), name=f"end of child {self._process.pid}")
+            self._ending = asyncio.create_task(self._end(), name=f"end of child {self.pid}")
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
-        self._launched.kill()
+        self._forked.kill()
         # The last of what it started has ended when nobody can print any more.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):
                 await self._listener
-        await self._launched.close()
+        await self._forked.close()
         await asyncio.to_thread(self._folder.remove)
 
     async def _next(self) -> ChildMessage:
-        stdout = self._process.stdout
-        assert stdout is not None
         try:
-            message = await read_frame_async(stdout, ChildMessage, largest_bytes=self._left_bytes)
+            message = await read_frame_async(self._forked.stdout, ChildMessage, largest_bytes=self._left_bytes)
         except MessageTooLarge as error:
             limit = self._settings.output_bytes
             raise ChildSaidTooMuch(f"what it returns is larger than {limit} bytes, the limit of this farm") from error
@@ -174,15 +181,13 @@ class ChildProcess:
         return message
 
     async def _cause_of_death(self) -> ChildDied:
-        code = await self._process.wait()
+        code = await self._forked.wait()
         await asyncio.gather(self._listener, return_exceptions=True)
-        cause = f"it {self._launched.words_of(code)}\n{self.log_tail}".strip()
+        cause = f"it {words_of(code)}\n{self.log_tail}".strip()
         is_out_of_memory = any(words in self.log_tail for words in _WORDS_OF_MEMORY)
         return ChildOutOfMemory(cause) if is_out_of_memory else ChildDied(cause)
 
     async def _listen_to_errors(self) -> None:
-        stderr = self._process.stderr
-        assert stderr is not None
-        while content := await stderr.read(_READ_BYTES):
+        while content := await self._forked.stderr.read(_READ_BYTES):
             self._tail += content
             del self._tail[:-_LOG_TAIL_BYTES]

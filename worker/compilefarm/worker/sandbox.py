@@ -7,15 +7,18 @@ written. There is no network, no home, no other process, and no privilege, whoev
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from compilefarm.worker.namespaces import PLACEHOLDER
 from compilefarm.worker.surroundings import surroundings
 
 Mode = Literal["auto", "require", "off"]
@@ -30,6 +33,16 @@ _PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 _FOLDER_VARIABLES = ("CPATH", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH")
 _SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 _LIMIT_SECONDS = 60
+_ENTER = """
+import os, sys
+from compilefarm.worker.namespaces import enter_sandbox, give_up_privileges
+inside = int(sys.argv[1])
+try:
+    enter_sandbox(inside, os.pidfd_open(inside))
+    give_up_privileges()
+except OSError as error:
+    sys.exit(str(error))
+"""
 _INTERPRETER_PATHS = "import sys; print(*{sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path}, sep='\\n')"
 
 
@@ -47,30 +60,31 @@ class SandboxUnavailable(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """What children are started in.
+    """What children are put in.
 
     Attributes:
         program: bubblewrap.
+        interpreter: a Python that can run inside.
         version: what it says of itself.
         readable: files and folders beside those of the system that can be read.
         devices: devices that can be used.
     """
 
     program: str
+    interpreter: str
     version: str
     readable: tuple[Path, ...]
     devices: tuple[Path, ...] = ()
 
-    def around(self, command: Sequence[str], *, folder: Path, info: int | None = None) -> tuple[str, ...]:
-        """The command that runs another one inside.
+    def around_nothing(self, *, folder: Path, info: int) -> tuple[str, ...]:
+        """The command that makes the sandbox and says on standard output when it is there. Whoever is to run in it
+        joins it.
 
         Args:
-            command: the other one.
-            folder: what it may write to, and finds at FOLDER.
+            folder: what can be written to, and is found at FOLDER.
             info: a file descriptor to which bubblewrap writes which process is the first one inside.
         """
-        options: list[str] = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
-        options += [] if info is None else ["--info-fd", str(info)]
+        options: list[str] = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--info-fd", str(info)]
         for place in map(Path, _SYSTEM):
             if place.is_symlink():
                 options += ["--symlink", os.readlink(place), str(place)]
@@ -84,7 +98,11 @@ class Sandbox:
             options += _read_only(place)
         for device in self.devices:
             options += ["--dev-bind", str(device), str(device)]
-        return (self.program, *options, "--remount-ro", "/dev", "--remount-ro", "/", "--", *command)
+        return (self.program, *options, "--remount-ro", "/dev", "--remount-ro", "/", "--", *self._placeholder)
+
+    @property
+    def _placeholder(self) -> tuple[str, ...]:
+        return (self.interpreter, "-I", "-S", "-c", PLACEHOLDER)
 
 
 def choose_sandbox(mode: Mode, *, interpreter: str, gpu: bool) -> tuple[Sandbox | None, str]:
@@ -122,15 +140,15 @@ def open_sandbox(*, interpreter: str, gpu: bool) -> Sandbox:
         )
     sandbox = Sandbox(
         program=program,
+        interpreter=interpreter,
         version=_run([program, "--version"]).stdout.strip(),
         readable=tuple(_readable(interpreter, gpu=gpu)),
         devices=tuple(sorted(Path("/dev").glob("nvidia*"))) if gpu else (),
     )
-    with tempfile.TemporaryDirectory(prefix="compilefarm-sandbox-") as folder:
-        tried = _run(sandbox.around([interpreter, "-c", "import encodings"], folder=Path(folder)))
-    if tried.returncode != 0:
+    problem = _try(sandbox)
+    if problem:
         raise SandboxUnavailable(
-            f"{program} cannot be used: {first_line(tried.stderr)}",
+            f"{program} cannot be used: {problem}",
             remedy="allow user namespaces to this user or container (kernel.unprivileged_userns_clone, "
             "kernel.apparmor_restrict_unprivileged_userns, or the seccomp profile)",
         )
@@ -148,6 +166,35 @@ def find_bubblewrap() -> str | None:
 def first_line(text: str) -> str:
     """What a program said first."""
     return next(filter(None, text.splitlines()), "it said nothing")
+
+
+def _try(sandbox: Sandbox) -> str:
+    """Why the sandbox cannot be made or cannot be entered; empty if it can."""
+    reading, writing = os.pipe()
+    with tempfile.TemporaryDirectory(prefix="compilefarm-sandbox-") as folder, os.fdopen(reading) as info:
+        try:
+            process = subprocess.Popen(
+                sandbox.around_nothing(folder=Path(folder), info=writing),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=surroundings(FOLDER),
+                cwd="/",
+                pass_fds=(writing,),
+            )
+        finally:
+            os.close(writing)
+        with process:
+            try:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                if not process.stdout.read(1):
+                    return first_line(process.stderr.read())
+                entered = _run([sys.executable, "-c", _ENTER, str(json.load(info)["child-pid"])])
+                return first_line(entered.stderr) if entered.returncode != 0 else ""
+            finally:
+                process.kill()
 
 
 def _readable(interpreter: str, *, gpu: bool) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Children that are warm before they are needed."""
+"""A child that is warm before it is needed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
-from collections import deque
 from collections.abc import AsyncIterator
 from contextvars import Context
 
@@ -16,32 +15,28 @@ from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildProcess,
 log = logging.getLogger(__name__)
 
 
-class SpareChildren:
-    """Keeps children ready, and hands each out for one task.
+class SpareChild:
+    """Keeps one child ready, and hands it out for one task.
 
     Args:
-        settings: how they are started.
-        count: how many are kept.
+        settings: how it is started.
         at_once: starts another as soon as one is handed out, and not only when `warm_up` is called.
-        owner: whose they are, for messages.
+        owner: whose it is, for messages.
         restart_seconds: how long to wait before a child that could not start is started again.
     """
 
-    def __init__(
-        self, settings: ChildSettings, *, count: int = 1, at_once: bool = False, owner: str, restart_seconds: float
-    ) -> None:
+    def __init__(self, settings: ChildSettings, *, at_once: bool = False, owner: str, restart_seconds: float) -> None:
         self._settings = settings
-        self._count = count
+        self._fork_server = settings.fork_server()
         self._at_once = at_once
         self._owner = owner
         self._restart_seconds = restart_seconds
         self._ready: ChildReady | None = None
         self._problem: str | None = None
-        self._idle: deque[ChildProcess] = deque()
-        self._starting: set[asyncio.Task[None]] = set()
+        self._warming: asyncio.Task[ChildProcess] | None = None
         self._children: set[ChildProcess] = set()
         self._closing = False
-        # Set as long as one is ready, or there is a problem.
+        # The first attempt to start has come to an end, good or bad.
         self._attempted = asyncio.Event()
 
     @property
@@ -55,25 +50,26 @@ class SpareChildren:
         return self._problem
 
     @property
-    def are_ready(self) -> bool:
-        """Whether all of them could begin at once."""
-        return len(self._idle) == self._count
+    def is_ready(self) -> bool:
+        """Whether a task could begin at once."""
+        return self._warming is not None and self._warming.done()
 
     def warm_up(self) -> None:
-        """Starts as many children as are missing."""
-        while len(self._idle) + len(self._starting) < self._count and not self._closing:
+        """Starts a child, unless there is one."""
+        if self._warming is None and not self._closing:
+            self._attempted = asyncio.Event()
             # In a context of its own: the child belongs to no job yet, least of all to the one that has just ended.
-            starting = asyncio.create_task(self._start_one(), name=f"spare child of {self._owner}", context=Context())
-            self._starting.add(starting)
-            starting.add_done_callback(self._starting.discard)
+            self._warming = asyncio.create_task(
+                self._ready_child(), name=f"spare child of {self._owner}", context=Context()
+            )
 
     async def attempted(self) -> None:
-        """Waits until a child is ready or has failed; the latter shows in `problem`."""
+        """Waits until the child is ready or has failed; the latter shows in `problem`."""
         await self._attempted.wait()
 
     @contextlib.asynccontextmanager
     async def taken(self) -> AsyncIterator[ChildProcess]:
-        """A child, for one task; nothing is left of it afterwards.
+        """The child, for one task; nothing is left of it afterwards.
 
         Raises:
             ChildNotStarted: there is none, and the last attempt to start one failed.
@@ -87,12 +83,12 @@ class SpareChildren:
     async def close(self) -> None:
         """Ends every child. None is left when it returns."""
         self._closing = True
-        starting = list(self._starting)
-        for task in starting:
-            task.cancel()
-        await asyncio.gather(*starting, return_exceptions=True)
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)
         for child in list(self._children):
             await self._end(child)
+        await self._fork_server.close()
 
     async def _take(self) -> ChildProcess:
         while (child := await self._take_any()).has_ended:
@@ -102,26 +98,20 @@ class SpareChildren:
         return child
 
     async def _take_any(self) -> ChildProcess:
-        assert not self._closing, "a closed slot gets no tasks"
         self.warm_up()
-        while not self._idle:
-            if self._problem is not None:
-                # It is tried again and again; the task may find another worker meanwhile.
-                raise ChildNotStarted(self._problem)
-            await self._attempted.wait()
-        child = self._idle.popleft()
-        self._tell()
+        await self._attempted.wait()
+        if self._problem is not None:
+            # It is tried again and again; the task may find another worker meanwhile.
+            raise ChildNotStarted(self._problem)
+        assert self._warming is not None, "a closed slot gets no tasks"
+        # Shielded: a task that is cancelled meanwhile must not take the next one's child with it.
+        child = await asyncio.shield(self._warming)
+        self._warming = None
         if self._at_once:
             self.warm_up()
         return child
 
-    def _tell(self) -> None:
-        if self._idle or self._problem is not None:
-            self._attempted.set()
-        else:
-            self._attempted.clear()
-
-    async def _start_one(self) -> None:
+    async def _ready_child(self) -> ChildProcess:
         # Where others have been ready, one that is not was probably killed, as the kernel does when memory runs out.
         may_try_at_once = self._ready is not None
         while True:
@@ -136,16 +126,15 @@ class SpareChildren:
                     continue
                 self._problem = f"its process cannot start: {error}"
                 log.error("worker %s: %s", self._owner, self._problem)
-                self._tell()
+                self._attempted.set()
                 await asyncio.sleep(self._restart_seconds)
             else:
                 self._problem = None
-                self._idle.append(child)
-                self._tell()
-                return
+                self._attempted.set()
+                return child
 
     async def _start_child(self) -> ChildProcess:
-        child = await ChildProcess.start(self._settings)
+        child = await ChildProcess.start(self._fork_server, self._settings)
         self._children.add(child)
         try:
             ready = await child.ready()

@@ -49,7 +49,7 @@ from compilefarm.v1.job_pb2 import (
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
 from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildOutOfMemory, ChildSaidTooMuch, ChildSettings
-from compilefarm.worker.spares import SpareChildren
+from compilefarm.worker.spares import SpareChild
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,6 @@ class SlotSettings:
         compile_seconds: how long a compile may take before it is ended.
         verify_seconds: how long the check may take.
         restart_seconds: how long to wait before a child that could not start is started again.
-        spares: how many children of each kind are kept ready.
         overlaps: whether the next children start while a job is at work. On a CPU they would take cores from it, and
             threads that wait for each other after every kernel lose a turn each time: a check of 0.9 s took 6.9 s on
             two cores.
@@ -83,7 +82,6 @@ class SlotSettings:
     compile_seconds: float = 3600.0
     verify_seconds: float = 600.0
     restart_seconds: float = 10.0
-    spares: int = 1
     overlaps: bool = False
     headers_folder: Path = Path()
     no_sandbox: str = ""
@@ -121,7 +119,7 @@ class Supervisor:
             vocabulary=ready and ready.vocabulary,
             job_key=self._job_key,
             problem=self._problem(),
-            is_warm=all(spare.are_ready for spare in self._spares),
+            is_warm=all(spare.is_ready for spare in self._spares),
             sandbox=sandbox.version if (sandbox := self._settings.compiler.sandbox) else "",
             no_sandbox=self._settings.no_sandbox,
         )
@@ -257,7 +255,7 @@ class Supervisor:
         raise AssertionError("messages() ends only by raising")
 
     async def _verify(
-        self, assignment: Assignment, artifact: Artifact, verifier: SpareChildren, on_phase: OnPhase
+        self, assignment: Assignment, artifact: Artifact, verifier: SpareChild, on_phase: OnPhase
     ) -> Artifact | CompileFailure:
         on_phase(PHASE_VERIFYING)
         loop = asyncio.get_running_loop()
@@ -283,7 +281,7 @@ class Supervisor:
         return Artifact(manifest=manifest, blobs=artifact.blobs)
 
     @staticmethod
-    async def _verification_of(assignment: Assignment, artifact: Artifact, verifier: SpareChildren) -> Verification:
+    async def _verification_of(assignment: Assignment, artifact: Artifact, verifier: SpareChild) -> Verification:
         content = {**assignment.blobs, **artifact.blobs}
         manifest = Manifest()
         manifest.CopyFrom(artifact.manifest)
@@ -326,10 +324,9 @@ class Supervisor:
         for spare in self._spares:
             spare.warm_up()
 
-    def _spare(self, settings: ChildSettings) -> SpareChildren:
-        return SpareChildren(
+    def _spare(self, settings: ChildSettings) -> SpareChild:
+        return SpareChild(
             settings,
-            count=self._settings.spares,
             at_once=self._settings.overlaps,
             owner=self._settings.name,
             restart_seconds=self._settings.restart_seconds,

@@ -43,6 +43,7 @@ from compilefarm.v1.job_pb2 import (
 )
 from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Verification
 from compilefarm.worker import limits
+from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import read_frame, write_frame
 from compilefarm.worker.process import ChildSettings
 from compilefarm.worker.sandbox import Sandbox
@@ -108,12 +109,19 @@ def _note(ledger: Path | None, word: str, job: Job) -> None:
         file.write(f"{word} {_digest_of_job(job)}\n")
 
 
+def _is_second(ledger: Path) -> bool:
+    with ledger.open("a+") as file:
+        file.write(f"{os.getpid()}\n")
+        file.seek(0)
+        return len(file.readlines()) == 2
+
+
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("--size", type=int, default=1024, metavar="BYTES", help="of a program that is made of its job")
     option("--seconds", type=float, default=0.0, help="that making it takes")
     option("--gate", type=Path, help="a named pipe: nothing is made before somebody opens it for writing")
-    option("--ledger", type=Path, help="a file that is told of every compile that begins and that ends")
+    option("--ledger", type=Path, help="a file that is told of every compile, or of every child")
 
 
 def _compile(pipe: BinaryIO, *, named: bytes = PROGRAM, sent: bytes = PROGRAM, claimed: str | None = None) -> None:
@@ -273,11 +281,12 @@ def main() -> None:
     limits.add_arguments(parser)
     # A pool adds options of the real child.
     arguments, _ = parser.parse_known_args()
+    wait_to_be_forked()
     script = arguments.script
     pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     if script == "never-ready":
         signal.pause()
-    if script == "die-before-ready":
+    if script == "die-before-ready" or (script == "die-second" and _is_second(arguments.ledger)):
         _die(pipe)
     version = os.environ.get("SCRIPTED_VERSION") or importlib.metadata.version("compilefarm")
     write_frame(pipe, ChildMessage(ready=ChildReady(environment=ENVIRONMENT, farm_version=version)))

@@ -8,6 +8,7 @@ no longer is not looked for.
 from __future__ import annotations
 
 import importlib
+import os
 import sysconfig
 import tempfile
 from collections.abc import Iterable
@@ -26,6 +27,16 @@ def precompile_headers() -> list[str]:
 def include_folders() -> list[str]:
     """Where Python and torch have their headers, as in every command of the C++ compiler (cpp_builder.py)."""
     return [sysconfig.get_path("include"), str(Path(torch.__file__).parent / "include")]
+
+
+def use_own_folder() -> None:
+    """Has Inductor keep headers in this process's folder for temporary files: it decides where when it is imported,
+    which may have been before a fork.
+    """
+    folder = importlib.import_module("torch._inductor.runtime.cache_dir_utils").default_cache_dir()
+    headers = os.path.join(folder, "precompiled_headers")
+    places = {"_HEADER_DIR": headers, "_HEADER_LOCK_DIR": os.path.join(headers, "locks")}
+    vars(importlib.import_module("torch._inductor.codecache")).update(places)
 
 
 def offer_headers(folder: Path, names: Iterable[str]) -> None:

@@ -32,15 +32,23 @@ _LOGGED_BY_GRAPH = ("runnable_graph_str", "inductor_post_grad_graph_str")
 _LOGGED_BY_ENTRY = ("aot_joint_graph_str", "aot_forward_graph_str", "aot_backward_graph_str")
 
 
-def preload_loader() -> None:
-    """Imports what loading needs: work that need not wait for an answer."""
-    for name in (*_LOADING, *(_LAUNCHING if torch.cuda.is_initialized() else ())):
+def preload_loader(*, with_triton: bool) -> None:
+    """Imports what loading needs: work that need not wait for an answer.
+
+    Args:
+        with_triton: with what launches its kernels.
+    """
+    for name in (*_LOADING, *(_LAUNCHING if with_triton else ())):
         importlib.import_module(name)
 
 
-def preload_compiler() -> None:
-    """Imports what compiling needs: seconds of work that need not wait for a job."""
-    for name in _COMPILING:
+def preload_compiler(*, with_triton: bool) -> None:
+    """Imports what compiling needs: seconds of work that need not wait for a job.
+
+    Args:
+        with_triton: with what compiles and launches its kernels.
+    """
+    for name in (*_COMPILING, *(_LAUNCHING if with_triton else ())):
         importlib.import_module(name)
 
 

@@ -1,0 +1,389 @@
+"""A supervisor's end of a fork server, which makes children that need not import anything; in a sandbox or not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import Any, TypeVar
+
+from compilefarm.worker.sandbox import FOLDER, Sandbox
+from compilefarm.worker.scratch import ScratchFolder
+from compilefarm.worker.surroundings import surroundings
+
+_PIPE_BYTES = 64 * 1024
+_TAIL_BYTES = 16 * 1024
+# A process that was killed ends at once, unless the kernel has it wait for a device.
+_LINGER_SECONDS = 5.0
+
+_T = TypeVar("_T")
+
+
+class ForkServerDied(Exception):
+    """There is none that could be forked; the message holds why, and the end of what it printed."""
+
+
+class ForkedChild:
+    """A child and its pipes. It was started; `kill` and then `close` end it.
+
+    Attributes:
+        pid: number of the process, and of its group. In a sandbox it is another process there that does the work.
+        stdin, stdout, stderr: its pipes.
+    """
+
+    def __init__(self, pid: int, *, pipes: _Pipes, place: _Place | None) -> None:
+        self.pid = pid
+        self.stdin = pipes.stdin
+        self.stdout = pipes.stdout
+        self.stderr = pipes.stderr
+        self._pipes = pipes
+        self._place = place
+        self._end = asyncio.create_task(_code(pipes.news), name=f"end of process {pid}")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself, or was killed by somebody else."""
+        return self._end.done()
+
+    def kill(self) -> None:
+        """Kills it and everything it started; without a sandbox, what is still of its group."""
+        if self._place is not None:
+            # The one outside waits for the one inside; without it, nobody would, and bubblewrap could not end.
+            self._place.kill()
+            return
+        # It may not be at the head of its group yet.
+        if not self.has_ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """How it ended: its exit status, or less than zero, the number of the signal that killed it."""
+        return await asyncio.shield(self._end)
+
+    async def close(self) -> None:
+        """Waits until it has ended, once it was killed. To be awaited once, in the end."""
+        await asyncio.wait([self._end], timeout=_LINGER_SECONDS)
+        self._end.cancel()
+        await self._pipes.close()
+        if self._place is not None:
+            await self._place.close()
+
+
+class ForkServer:
+    """A process that becomes children. It is started with the first of them, and again if it has ended.
+
+    Args:
+        command: program and arguments; it has to call compilefarm.worker.forks.wait_to_be_forked.
+        environment: variables of it and of children beside the few that are passed on.
+        scratch_folder: where it gets a private folder; None is the system's place for such.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, environment: Mapping[str, str], scratch_folder: Path | None = None
+    ) -> None:
+        self._command = command
+        self._environment = environment
+        self._scratch_folder = scratch_folder
+        self._running: _Running | None = None
+        self._starting = asyncio.Lock()
+
+    @property
+    def log_tail(self) -> str:
+        """The end of what it printed before it was forked."""
+        return "" if self._running is None else self._running.log_tail
+
+    async def fork(self, *, folder: Path, sandbox: Sandbox | None) -> ForkedChild:
+        """Starts a child in a session and group of its own.
+
+        Args:
+            folder: where it runs, and what it may write to.
+            sandbox: what it is put in.
+
+        Raises:
+            ForkServerDied: there is none to fork.
+            OSError: the program cannot be started, or the sandbox cannot be made.
+        """
+        async with self._starting:
+            if self._running is None or self._running.has_ended:
+                await self.close()
+                self._running = await _Running.start(
+                    self._command, environment=self._environment, scratch_folder=self._scratch_folder
+                )
+            running = self._running
+        place = None if sandbox is None else await _Place.open(sandbox, folder=folder)
+        where = folder if sandbox is None else FOLDER
+        try:
+            return await running.fork(where, variables=surroundings(where, additions=self._environment), place=place)
+        except BaseException:
+            if place is not None:
+                place.kill()
+                await place.close()
+            raise
+
+    async def close(self) -> None:
+        """Ends it, and with it children that were not ended before."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running.close()
+
+
+class _Pipes:
+    """Those between this process and a child.
+
+    Attributes:
+        stdin, stdout, stderr, news: the ends of this process.
+        theirs: the others, as long as they are open here.
+    """
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+    news: asyncio.StreamReader
+
+    def __init__(self) -> None:
+        self._transports: list[asyncio.BaseTransport] = []
+        self.theirs: list[int] = []
+
+    @classmethod
+    async def open(cls) -> _Pipes:
+        pipes = cls()
+        try:
+            pipes.stdin = await pipes._writer()
+            pipes.stdout, pipes.stderr, pipes.news = [await pipes._reader() for _ in range(3)]
+        except BaseException:
+            await pipes.close()
+            raise
+        return pipes
+
+    def close_theirs(self) -> None:
+        while self.theirs:
+            os.close(self.theirs.pop())
+
+    async def close(self) -> None:
+        self.close_theirs()
+        for transport in self._transports:
+            transport.close()
+        # asyncio closes the pipes in its next turn.
+        await asyncio.sleep(0)
+
+    async def _writer(self) -> asyncio.StreamWriter:
+        reading, writing = os.pipe()
+        self.theirs.append(reading)
+        # As asyncio.open_connection: the protocol knows when there is room in the pipe.
+        transport, protocol = await _loop().connect_write_pipe(
+            _protocol_of(asyncio.StreamReader()), FileIO(writing, "w")
+        )
+        self._transports.append(transport)
+        return asyncio.StreamWriter(transport, protocol, None, _loop())
+
+    async def _reader(self) -> asyncio.StreamReader:
+        reading, writing = os.pipe()
+        self.theirs.append(writing)
+        stream = asyncio.StreamReader(limit=_PIPE_BYTES)
+        self._transports.append((await _loop().connect_read_pipe(_protocol_of(stream), FileIO(reading)))[0])
+        return stream
+
+
+class _Running:
+    """A fork server that was started."""
+
+    def __init__(self, process: Process, *, requests: socket.socket, folder: ScratchFolder) -> None:
+        self._process = process
+        self._requests = requests
+        self._folder = folder
+        self._tail = bytearray()
+        self._listener = asyncio.create_task(self._listen(), name=f"output of fork server {process.pid}")
+
+    @classmethod
+    async def start(
+        cls, command: Sequence[str], *, environment: Mapping[str, str], scratch_folder: Path | None
+    ) -> _Running:
+        folder = ScratchFolder(scratch_folder)
+        # It keeps the bounds of messages.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            process = await _uncancelled(
+                asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=theirs.fileno(),
+                    stdout=PIPE,
+                    stderr=STDOUT,
+                    env=surroundings(folder.path, additions=environment),
+                    cwd=folder.path,
+                    start_new_session=True,
+                ),
+                undo=_end_process,
+            )
+        except BaseException:
+            ours.close()
+            folder.remove()
+            raise
+        finally:
+            theirs.close()
+        return cls(process, requests=ours, folder=folder)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.returncode is not None
+
+    @property
+    def log_tail(self) -> str:
+        return self._tail.decode(errors="replace").strip()
+
+    async def fork(self, folder: Path, *, variables: Mapping[str, str], place: _Place | None) -> ForkedChild:
+        request = {
+            "folder": str(folder),
+            "variables": dict(variables),
+            "sandbox": None if place is None else place.first_pid,
+        }
+        pipes = await _Pipes.open()
+        try:
+            passed_on = pipes.theirs if place is None else [*pipes.theirs, place.first]
+            socket.send_fds(self._requests, [json.dumps(request).encode()], passed_on)
+            pipes.close_theirs()
+            if not (told := await pipes.news.readline()):
+                raise await self._died()
+            message = json.loads(told)
+            if "error" in message:
+                raise OSError(message["error"])
+        except BaseException as error:
+            # A child that nobody wants to hear of is killed by the fork server.
+            await pipes.close()
+            if isinstance(error, BrokenPipeError | ConnectionResetError):
+                raise await self._died() from error
+            raise
+        return ForkedChild(message["pid"], pipes=pipes, place=place)
+
+    async def close(self) -> None:
+        await _end_process(self._process)
+        await self._listener
+        self._requests.close()
+        await asyncio.to_thread(self._folder.remove)
+
+    async def _died(self) -> ForkServerDied:
+        code = await self._process.wait()
+        await self._listener
+        return ForkServerDied(f"it {words_of(code)}\n{self.log_tail}".strip())
+
+    async def _listen(self) -> None:
+        output = self._process.stdout
+        assert output is not None
+        while content := await output.read(_PIPE_BYTES):
+            self._tail += content
+            del self._tail[:-_TAIL_BYTES]
+
+
+class _Place:
+    """A sandbox with nothing in it but a process that waits, so that others can join it.
+
+    Attributes:
+        first_pid: number of the first process inside.
+        first: a handle (pidfd_open(2)) of it. With it all others in there end.
+    """
+
+    def __init__(self, process: Process, *, first_pid: int, first: int) -> None:
+        self._process = process
+        self.first_pid = first_pid
+        self.first = first
+
+    @classmethod
+    async def open(cls, sandbox: Sandbox, *, folder: Path) -> _Place:
+        reading, writing = os.pipe()
+        with FileIO(reading) as pipe:
+            try:
+                process = await _uncancelled(
+                    asyncio.create_subprocess_exec(
+                        *sandbox.around_nothing(folder=folder, info=writing),
+                        stdin=DEVNULL,
+                        stdout=PIPE,
+                        stderr=PIPE,
+                        env=surroundings(FOLDER),
+                        cwd=folder,
+                        start_new_session=True,
+                        pass_fds=(writing,),
+                    ),
+                    undo=_end_process,
+                )
+            finally:
+                os.close(writing)
+            assert process.stdout is not None
+            assert process.stderr is not None
+            try:
+                told = await _read_all(pipe)
+                if told and await process.stdout.read(1):
+                    first_pid = json.loads(told)["child-pid"]
+                    return cls(process, first_pid=first_pid, first=os.pidfd_open(first_pid))
+                said = (await process.stderr.read()).decode(errors="replace").strip()
+                raise OSError(f"{sandbox.program} {words_of(await process.wait())}\n{said}")
+            except BaseException:
+                await _end_process(process)
+                raise
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            # bubblewrap outlives all that runs inside: nothing is left there when it has ended.
+            signal.pidfd_send_signal(self.first, signal.SIGKILL)
+
+    async def close(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                await self._process.wait()
+        os.close(self.first)
+
+
+def words_of(code: int) -> str:
+    """How a process ended."""
+    if code >= 0:
+        return f"ended with status {code}"
+    hint = " (as the kernel does when memory runs out)" if -code == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{hint}"
+
+
+async def _uncancelled(starting: Coroutine[Any, Any, _T], *, undo: Callable[[_T], Awaitable[None]]) -> _T:
+    """What is started, or nothing: a process that has half begun cannot be ended safely; a moment later it can."""
+    task = asyncio.create_task(starting)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if task.exception() is None:
+            await undo(task.result())
+        raise
+
+
+async def _end_process(process: Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+async def _code(news: asyncio.StreamReader) -> int:
+    told = await news.readline()
+    # Without its fork server a child is killed as well.
+    return json.loads(told)["code"] if told else -signal.SIGKILL
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+def _protocol_of(stream: asyncio.StreamReader) -> Callable[[], asyncio.StreamReaderProtocol]:
+    return lambda: asyncio.StreamReaderProtocol(stream)
+
+
+async def _read_all(pipe: FileIO) -> bytes:
+    reader = asyncio.StreamReader()
+    transport, _ = await _loop().connect_read_pipe(_protocol_of(reader), pipe)
+    try:
+        return await reader.read()
+    finally:
+        transport.close()

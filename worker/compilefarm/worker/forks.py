@@ -1,0 +1,134 @@
+"""What a fork server does: it imports what children need, and becomes one whenever it is asked to (fork(2)).
+
+Imports take seconds of a processor, a fork 20 ms. A fork server never sees a task, so that every child begins as the
+first one did. Requests come on a socket that is its standard input: a frame of JSON, and with it (SCM_RIGHTS, unix(7))
+what will be the child's standard input, output and error, a pipe for news of it, and the sandbox if there is one.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+from compilefarm.worker.namespaces import end_with_parent, enter_sandbox, give_up_privileges
+
+_REQUEST_BYTES = 128 * 1024
+_DESCRIPTORS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    pid: int
+    handle: int
+    news: int
+
+
+def wait_to_be_forked() -> None:
+    """Returns in every child that is asked for, and never in this process, which ends when nobody can ask any more.
+
+    To be called with one thread: others would be missing in children, and locks that they hold would stay locked.
+    """
+    end_with_parent()
+    requests = socket.socket(fileno=os.dup(0))
+    children: dict[int, _Child] = {}
+    selector = selectors.DefaultSelector()
+    selector.register(requests, selectors.EVENT_READ)
+    # What was imported is looked through no more, and its pages stay shared with the children.
+    gc.collect()
+    gc.freeze()
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is not requests:
+                child = children.pop(key.fd)
+                selector.unregister(child.handle)
+                _tell_end(child)
+                continue
+            request, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, _DESCRIPTORS)
+            if not request:
+                os._exit(0)
+            news = descriptors[3]
+            try:
+                pid = os.fork()
+            except OSError as error:
+                _tell(news, {"error": f"no process could be forked: {error}"})
+                _close(*descriptors)
+                continue
+            if pid == 0:
+                selector.close()
+                requests.close()
+                for other in children.values():
+                    _close(other.handle, other.news)
+                _become(json.loads(request), descriptors)
+                return
+            if not _tell(news, {"pid": pid}):
+                os.kill(pid, signal.SIGKILL)
+            _close(*descriptors[:3], *descriptors[4:])
+            child = _Child(pid, os.pidfd_open(pid), news)
+            children[child.handle] = child
+            selector.register(child.handle, selectors.EVENT_READ)
+
+
+def _tell_end(child: _Child) -> None:
+    _, status = os.waitpid(child.pid, 0)
+    _tell(child.news, {"code": os.waitstatus_to_exitcode(status)})
+    _close(child.handle, child.news)
+
+
+def _tell(news: int, message: dict[str, Any]) -> bool:
+    """Whether who asked still wants to know."""
+    try:
+        os.write(news, json.dumps(message).encode() + b"\n")
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def _become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """The rest of a fork: its pipes, its place, its surroundings."""
+    os.setsid()
+    for target, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, target)
+    if request["sandbox"] is not None:
+        enter_sandbox(request["sandbox"], descriptors[4])
+        give_up_privileges()
+    _close(*descriptors)
+    if request["sandbox"] is None:
+        end_with_parent()
+    else:
+        # It ends with the sandbox.
+        _stay_outside()
+    os.environ.update(request["variables"])
+    os.chdir(request["folder"])
+    # It was looked up once, perhaps, in the process that was forked.
+    tempfile.tempdir = None
+
+
+def _stay_outside() -> None:
+    """Returns in a child of this process, which is in the namespace of processes that this one has entered: children
+    alone are (pid_namespaces(7)). This process ends as that one does.
+    """
+    pid = os.fork()
+    if pid == 0:
+        end_with_parent()
+        return
+    # Nobody waits for the end of a pipe that this process keeps open.
+    os.closerange(0, 3)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        os._exit(code)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

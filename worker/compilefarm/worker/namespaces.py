@@ -1,0 +1,100 @@
+"""Enters the sandbox that bubblewrap has made around another process, without running a program.
+
+A child is a fork of a process that has imported what it needs. bubblewrap can only run programs, so it makes the
+sandbox around a process that does nothing, and the child joins that one's namespaces (setns(2), namespaces(7)). What
+bubblewrap would take from a program, the child gives up itself: every capability, and the way to get one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import struct
+
+# What a program has to be that is run in a sandbox only so that others can join it: it says when the sandbox is there.
+PLACEHOLDER = "import os, signal; os.write(1, b'.'); signal.pause()"
+
+# linux/sched.h. Mounts come last: there is another /proc behind them.
+_NAMESPACES = {
+    "cgroup": 0x02000000,
+    "ipc": 0x08000000,
+    "uts": 0x04000000,
+    "net": 0x40000000,
+    "pid": 0x20000000,
+    "mnt": 0x00020000,
+}
+_CLONE_NEWUSER = 0x10000000
+_NS_GET_USERNS = 0xB701  # linux/nsfs.h
+# linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_CAPABILITY_VERSION = 0x20080522  # linux/capability.h: _LINUX_CAPABILITY_VERSION_3
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def end_with_parent() -> None:
+    """Has the kernel end this process when the one that started it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def enter_sandbox(inside: int, handle: int) -> None:
+    """Moves this process, which has one thread, to where another one is. Its children will be there in all respects; it
+    itself is still seen from outside as a process of its own.
+
+    Args:
+        inside: number of the first process in the sandbox.
+        handle: of that process (pidfd_open(2)).
+
+    Raises:
+        OSError: the kernel does not allow it.
+        ProcessLookupError: that process has ended.
+    """
+    namespaces = {kind: os.open(f"/proc/{inside}/ns/{kind}", os.O_RDONLY) for kind in (*_NAMESPACES, "user")}
+    here = os.open("/proc/self/ns/user", os.O_RDONLY)
+    # It was that process, and not another one that got its number, whose namespaces were opened.
+    signal.pidfd_send_signal(handle, 0)
+    # bubblewrap makes mounts as the administrator of one user namespace, and runs programs in one within that, unless
+    # the user is the administrator. A machine's own administrator may have neither.
+    owner = fcntl.ioctl(namespaces["mnt"], _NS_GET_USERNS)
+    if not os.path.sameopenfile(owner, here):
+        _setns(owner, _CLONE_NEWUSER)
+    for kind, flag in _NAMESPACES.items():
+        _setns(namespaces[kind], flag)
+    if not os.path.sameopenfile(namespaces["user"], owner):
+        _setns(namespaces["user"], _CLONE_NEWUSER)
+    for descriptor in (*namespaces.values(), here, owner):
+        os.close(descriptor)
+
+
+def give_up_privileges() -> None:
+    """Gives up all capabilities of this process and its children, for ever."""
+    for capability in range(64):
+        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            # There are no more.
+            break
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    header = struct.pack("II", _CAPABILITY_VERSION, 0)
+    if _libc.capset(header, bytes(24)) != 0:
+        raise _error("capset(2)")
+    # Its own files in /proc are closed to a process whose privileges change (proc(5)).
+    _prctl(_PR_SET_DUMPABLE, 1)
+
+
+def _setns(descriptor: int, flag: int) -> None:
+    if _libc.setns(descriptor, flag) != 0:
+        raise _error(f"setns(2) to {os.readlink(f'/proc/self/fd/{descriptor}')}")
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise _error(f"prctl(2) {option}")
+
+
+def _error(call: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{call} failed: {os.strerror(number)}")
