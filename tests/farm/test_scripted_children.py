@@ -16,12 +16,12 @@ from compilefarm.service.testing import Calls, calling, sample_job, serving
 from compilefarm.v1.compile_service_pb2 import Outcome, Priority
 from compilefarm.v1.job_pb2 import FailureKind, Phase
 from compilefarm.worker.pool import LocalPool, PoolSettings
-from compilefarm.worker.testing import ENVIRONMENT, child_settings
+from compilefarm.worker.testing import ENVIRONMENT, scripted_command
 from tests.processes import alive, descendants, parent_of
 
 JOB, OTHER = (sample_job(target, environment=ENVIRONMENT) for target in ("torch.relu", "torch.sin"))
 # In the command of the grandchild of a script that hangs with one.
-HANGING = "signal.pause()"
+HANGING = "import signal; signal.pause()"
 Farm = Callable[[str], AbstractAsyncContextManager[Calls]]
 
 
@@ -31,7 +31,7 @@ def farm(tmp_path: Path) -> Farm:
 
     @asynccontextmanager
     async def run(script: str) -> AsyncIterator[Calls]:
-        command = child_settings(script).command
+        command = scripted_command(script)
         pool = LocalPool(PoolSettings(cache_folder=tmp_path, verify=False, command=command))
         config = GatewayConfig(listen="127.0.0.1:0", orphan_seconds=0.0)
         async with serving(pool=pool, config=config) as gateway, calling(gateway.address) as calls:

@@ -9,13 +9,13 @@ from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, WORKER_STATE_I
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.joint import JointPool
 from compilefarm.worker.pool import LocalPool, PoolSettings
-from compilefarm.worker.testing import child_settings
+from compilefarm.worker.testing import scripted_command
 
 
 def settings(
     cache_folder: Path, *, script: str = "compile", slots: int = 2, name: str = DEFAULT_ENVIRONMENT
 ) -> PoolSettings:
-    command = child_settings(script).command
+    command = scripted_command(script)
     return PoolSettings(cache_folder=cache_folder, slots=slots, command=command, environment_name=name)
 
 

@@ -50,6 +50,7 @@ async def supervising(
         yield supervisor
     finally:
         await supervisor.close()
+        await child.server.close()
 
 
 async def run(supervisor: Supervisor) -> str:
@@ -146,16 +147,15 @@ async def test_a_start_that_is_called_off_leaves_nothing(
 ) -> None:
     settings = replace(child_settings("compile", sandbox=sandbox), scratch_folder=tmp_path)
     before = descendants(os.getpid())
-    server = settings.fork_server()
     if is_running:
-        await (await ChildProcess.start(server, settings)).end()
-    starting = asyncio.create_task(ChildProcess.start(server, settings))
+        await (await ChildProcess.start(settings)).end()
+    starting = asyncio.create_task(ChildProcess.start(settings))
     for _ in range(turns):
         await asyncio.sleep(0)
     starting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await (await starting).end()
-    await server.close()
+    await settings.server.close()
     # The kernel ends in its own time what was forked for nobody.
     while alive(descendants(os.getpid()) - before):
         pass
@@ -172,7 +172,7 @@ from tests.processes import alive, descendants
 async def main():
     sandbox = open_sandbox(interpreter=sys.executable, gpu=False)
     settings = child_settings("compile", sandbox=sandbox)
-    child = await ChildProcess.start(settings.fork_server(), settings)
+    child = await ChildProcess.start(settings)
     await child.ready()
     print("ready", flush=True)
     await asyncio.Event().wait()

@@ -42,17 +42,20 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 async def test_a_child_that_is_started_during_a_job_does_not_belong_to_it(listener: Listener) -> None:
-    spare = SpareChild(child_settings("die-before-ready"), owner="slot", restart_seconds=60)
+    settings = child_settings("die-before-ready")
+    spare = SpareChild(settings, owner="slot", restart_seconds=60)
     JOB.set("a job")
     with pytest.raises(ChildNotStarted):
         async with spare.taken():
             raise AssertionError("there is no child")
     await spare.close()
+    await settings.server.close()
     assert listener.jobs == [""]
 
 
 async def test_a_spare_that_was_killed_is_not_given_a_task() -> None:
-    spare = SpareChild(child_settings("compile"), owner="slot", restart_seconds=60)
+    settings = child_settings("compile")
+    spare = SpareChild(settings, owner="slot", restart_seconds=60)
     spare.warm_up()
     await spare.attempted()
     (killed,) = spare._children
@@ -62,6 +65,7 @@ async def test_a_spare_that_was_killed_is_not_given_a_task() -> None:
         assert child.pid != killed.pid
         assert not child.has_ended
     await spare.close()
+    await settings.server.close()
 
 
 async def test_a_worker_whose_children_have_been_ready_starts_another_at_once_if_one_is_killed(tmp_path: Path) -> None:
@@ -74,3 +78,4 @@ async def test_a_worker_whose_children_have_been_ready_starts_another_at_once_if
         assert not child.has_ended
     assert len(ledger.read_text().splitlines()) == 3
     await spare.close()
+    await settings.server.close()

@@ -57,6 +57,7 @@ async def supervising(
         yield supervisor
     finally:
         await supervisor.close()
+        await child.server.close()
 
 
 async def run(supervisor: Supervisor) -> Artifact | CompileFailure:
@@ -245,25 +246,26 @@ async def test_closing_ends_a_running_job() -> None:
     [("die-before-ready", 60, "SIGSEGV"), ("never-ready", 0.5, "not ready after")],
 )
 async def test_a_child_that_cannot_start_is_a_problem(script: str, start_seconds: float, words: str) -> None:
-    supervisor = Supervisor(
-        SlotSettings(name="slot", compiler=child_settings(script, start_seconds=start_seconds), verifier=None)
-    )
+    child = child_settings(script, start_seconds=start_seconds)
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
     await supervisor.start()
     view = supervisor.view()
     await supervisor.close()
+    await child.server.close()
     assert view.state == WORKER_STATE_FAILED
     assert view.problem is not None
     assert words in view.problem
 
 
 async def test_a_worker_that_cannot_check_takes_no_job() -> None:
-    broken = child_settings("die-before-ready")
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child_settings("compile"), verifier=broken))
+    works, broken = child_settings("compile"), child_settings("die-before-ready")
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=works, verifier=broken))
     await supervisor.start()
     assert supervisor._verifier is not None
     await supervisor._verifier.attempted()
     view = supervisor.view()
     await supervisor.close()
+    await asyncio.gather(works.server.close(), broken.server.close())
     assert view.state == WORKER_STATE_FAILED
     assert "the last words" in (view.problem or "")
 
@@ -288,8 +290,10 @@ async def test_a_child_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_job_does_not_wait_for_a_child_that_cannot_start() -> None:
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child_settings("die-before-ready"), verifier=None))
+    child = child_settings("die-before-ready")
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
     await supervisor.start()
     with pytest.raises(WorkerLost, match="the last words"):
         await run(supervisor)
     await supervisor.close()
+    await child.server.close()

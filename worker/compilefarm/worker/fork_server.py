@@ -84,15 +84,11 @@ class ForkServer:
     Args:
         command: program and arguments; it has to call compilefarm.worker.forks.wait_to_be_forked.
         environment: variables of it and of children beside the few that are passed on.
-        scratch_folder: where it gets a private folder; None is the system's place for such.
     """
 
-    def __init__(
-        self, command: Sequence[str], *, environment: Mapping[str, str], scratch_folder: Path | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> None:
         self._command = command
         self._environment = environment
-        self._scratch_folder = scratch_folder
         self._running: _Running | None = None
         self._starting = asyncio.Lock()
 
@@ -101,11 +97,12 @@ class ForkServer:
         """The end of what it printed before it was forked."""
         return "" if self._running is None else self._running.log_tail
 
-    async def fork(self, *, folder: Path, sandbox: Sandbox | None) -> ForkedChild:
+    async def fork(self, *, folder: Path, variables: Mapping[str, str], sandbox: Sandbox | None) -> ForkedChild:
         """Starts a child in a session and group of its own.
 
         Args:
             folder: where it runs, and what it may write to.
+            variables: of the child alone.
             sandbox: what it is put in.
 
         Raises:
@@ -115,14 +112,14 @@ class ForkServer:
         async with self._starting:
             if self._running is None or self._running.has_ended:
                 await self.close()
-                self._running = await _Running.start(
-                    self._command, environment=self._environment, scratch_folder=self._scratch_folder
-                )
+                self._running = await _Running.start(self._command, environment=self._environment)
             running = self._running
         place = None if sandbox is None else await _Place.open(sandbox, folder=folder)
         where = folder if sandbox is None else FOLDER
         try:
-            return await running.fork(where, variables=surroundings(where, additions=self._environment), place=place)
+            return await running.fork(
+                where, variables=surroundings(where, additions={**self._environment, **variables}), place=place
+            )
         except BaseException:
             if place is not None:
                 place.kill()
@@ -204,10 +201,8 @@ class _Running:
         self._listener = asyncio.create_task(self._listen(), name=f"output of fork server {process.pid}")
 
     @classmethod
-    async def start(
-        cls, command: Sequence[str], *, environment: Mapping[str, str], scratch_folder: Path | None
-    ) -> _Running:
-        folder = ScratchFolder(scratch_folder)
+    async def start(cls, command: Sequence[str], *, environment: Mapping[str, str]) -> _Running:
+        folder = ScratchFolder()
         # It keeps the bounds of messages.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:

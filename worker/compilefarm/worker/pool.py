@@ -16,6 +16,7 @@ from pathlib import Path
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
 from compilefarm.v1.child_pb2 import Toolchain
 from compilefarm.v1.job_pb2 import CompileFailure
+from compilefarm.worker.fork_server import ForkServer
 from compilefarm.worker.process import ChildDied, ChildSettings
 from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.scratch import remove_abandoned
@@ -78,7 +79,8 @@ class LocalPool:
     def __init__(self, settings: PoolSettings) -> None:
         self._settings = settings
         self._cache = ToolchainCache(settings.cache_folder)
-        self._supervisors = {slot.name: Supervisor(slot) for slot in _slots(settings, self._cache)}
+        self._servers = _Servers(settings)
+        self._supervisors = {slot.name: Supervisor(slot) for slot in _slots(settings, self._servers, self._cache)}
 
     async def start(self) -> None:
         """See WorkerPool.start."""
@@ -97,6 +99,7 @@ class LocalPool:
     async def close(self) -> None:
         """See WorkerPool.close."""
         await asyncio.gather(*(supervisor.close() for supervisor in self._supervisors.values()))
+        await self._servers.close()
 
     def workers(self) -> Sequence[WorkerView]:
         """See WorkerPool.workers."""
@@ -125,24 +128,42 @@ class LocalPool:
             raise RuntimeError(f"the C++ compiler could not be tried: {died}") from died
 
 
-def _slots(settings: PoolSettings, cache: ToolchainCache) -> list[SlotSettings]:
+class _Servers:
+    """What children of all slots are forked from: one of those that compile, and one of those that check."""
+
+    def __init__(self, settings: PoolSettings) -> None:
+        shares = settings.shares or max(1, len(settings.cuda_devices)) * settings.slots
+        memory = settings.memory_bytes or _memory_of_machine() // shares
+        command = [
+            *settings.command,
+            f"--memory-limit={memory}",
+            f"--file-limit={settings.output_bytes}",
+            # Elsewhere all processes of the user would count, also those of other jobs.
+            *([f"--process-limit={_PROCESSES}"] if settings.sandbox is not None else []),
+            # Each child sees one GPU, which is number 0 to it.
+            *(["--cuda-device=0"] if settings.cuda_devices else []),
+            *(f"--import={module}" for module in settings.modules),
+            *(["--allow-triton-kernels"] if settings.triton_kernels else []),
+        ]
+        # Inductor reads it when it is imported.
+        environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // shares))}
+        self.compiling = ForkServer(command, environment=environment)
+        self.checking = ForkServer([*command, "--verifier"], environment=environment)
+
+    async def close(self) -> None:
+        await asyncio.gather(self.compiling.close(), self.checking.close())
+
+
+def _slots(settings: PoolSettings, servers: _Servers, cache: ToolchainCache) -> list[SlotSettings]:
     devices: Sequence[str | None] = settings.cuda_devices or (None,)
     kind = "cuda" if settings.cuda_devices else "cpu"
-    count = len(devices) * settings.slots
-    shares = settings.shares or count
-    threads = max(1, (os.cpu_count() or 1) // shares)
-    memory = settings.memory_bytes or _memory_of_machine() // shares
     prefix = "" if settings.environment_name == DEFAULT_ENVIRONMENT else f"{settings.environment_name}-"
     return [
         SlotSettings(
             name=f"{prefix}{kind}-{number}",
             environment_name=settings.environment_name,
-            compiler=_child(
-                settings, device, compile_threads=threads, memory_bytes=memory, readable=(cache.headers_folder,)
-            ),
-            verifier=_child(settings, device, "--verifier", compile_threads=threads, memory_bytes=memory)
-            if settings.verify
-            else None,
+            compiler=_child(settings, servers.compiling, device, readable=(cache.headers_folder,)),
+            verifier=_child(settings, servers.checking, device) if settings.verify else None,
             compile_seconds=settings.compile_seconds,
             overlaps=kind == "cuda",
             headers_folder=cache.headers_folder,
@@ -162,29 +183,12 @@ def _memory_of_machine() -> int:
 
 
 def _child(
-    settings: PoolSettings,
-    device: str | None,
-    *options: str,
-    compile_threads: int,
-    memory_bytes: int,
-    readable: tuple[Path, ...] = (),
+    settings: PoolSettings, server: ForkServer, device: str | None, *, readable: tuple[Path, ...] = ()
 ) -> ChildSettings:
-    # Each child sees one GPU, which is number 0 to it.
-    gpu = () if device is None else ("--cuda-device", "0")
-    imports = [f"--import={module}" for module in settings.modules]
-    kernels = ("--allow-triton-kernels",) if settings.triton_kernels else ()
-    limits = [f"--memory-limit={memory_bytes}", f"--file-limit={settings.output_bytes}"]
     sandbox = settings.sandbox
-    if sandbox is not None:
-        sandbox = replace(sandbox, readable=(*sandbox.readable, *readable))
-        # Elsewhere all processes of the user would count, also those of other jobs.
-        limits.append(f"--process-limit={_PROCESSES}")
     return ChildSettings(
-        command=(*settings.command, *limits, *gpu, *imports, *kernels, *options),
-        environment={
-            "CUDA_VISIBLE_DEVICES": "" if device is None else device,
-            "TORCHINDUCTOR_COMPILE_THREADS": str(compile_threads),
-        },
+        server=server,
+        variables={"CUDA_VISIBLE_DEVICES": "" if device is None else device},
         output_bytes=settings.output_bytes,
-        sandbox=sandbox,
+        sandbox=sandbox and replace(sandbox, readable=(*sandbox.readable, *readable)),
     )

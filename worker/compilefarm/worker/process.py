@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask
@@ -43,24 +43,20 @@ class ChildSettings:
     """How children are started.
 
     Attributes:
-        command: program and arguments of the fork server that becomes children.
-        environment: variables beside the few that are passed on.
+        server: what becomes them. Whoever made it closes it in the end.
+        variables: of children, beside those that the fork server has.
         scratch_folder: where each child gets a private folder; None is the system's place for such.
         start_seconds: how long a child may take to be ready; the first one, with what its fork server takes.
         output_bytes: how much a child may return in all.
         sandbox: what children are put in; None leaves them as any other process.
     """
 
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
+    server: ForkServer
+    variables: Mapping[str, str] = field(default_factory=dict)
     scratch_folder: Path | None = None
     start_seconds: float = 180.0
     output_bytes: int = 1 << 30
     sandbox: Sandbox | None = None
-
-    def fork_server(self) -> ForkServer:
-        """One for such children. It has to be closed in the end."""
-        return ForkServer(self.command, environment=self.environment, scratch_folder=self.scratch_folder)
 
 
 class ChildProcess:
@@ -76,17 +72,17 @@ class ChildProcess:
         self._ending: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, server: ForkServer, settings: ChildSettings) -> ChildProcess:
+    async def start(cls, settings: ChildSettings) -> ChildProcess:
         """Starts a child in a process group and a private folder of its own.
 
         Raises:
             ChildDied: its fork server ended instead, or took too long.
             OSError: the program cannot be started, there is no room for its folder, or no sandbox.
         """
-        folder = ScratchFolder(settings.scratch_folder)
+        server, folder = settings.server, ScratchFolder(settings.scratch_folder)
         try:
             async with asyncio.timeout(settings.start_seconds):
-                forked = await server.fork(folder=folder.path, sandbox=settings.sandbox)
+                forked = await server.fork(folder=folder.path, variables=settings.variables, sandbox=settings.sandbox)
         except BaseException as error:
             folder.remove()
             if isinstance(error, ForkServerDied):

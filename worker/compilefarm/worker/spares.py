@@ -27,7 +27,6 @@ class SpareChild:
 
     def __init__(self, settings: ChildSettings, *, at_once: bool = False, owner: str, restart_seconds: float) -> None:
         self._settings = settings
-        self._fork_server = settings.fork_server()
         self._at_once = at_once
         self._owner = owner
         self._restart_seconds = restart_seconds
@@ -88,7 +87,6 @@ class SpareChild:
             await asyncio.gather(self._warming, return_exceptions=True)
         for child in list(self._children):
             await self._end(child)
-        await self._fork_server.close()
 
     async def _take(self) -> ChildProcess:
         while (child := await self._take_any()).has_ended:
@@ -134,7 +132,7 @@ class SpareChild:
                 return child
 
     async def _start_child(self) -> ChildProcess:
-        child = await ChildProcess.start(self._fork_server, self._settings)
+        child = await ChildProcess.start(self._settings)
         self._children.add(child)
         try:
             ready = await child.ready()

@@ -43,6 +43,7 @@ from compilefarm.v1.job_pb2 import (
 )
 from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Verification
 from compilefarm.worker import limits
+from compilefarm.worker.fork_server import ForkServer
 from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import read_frame, write_frame
 from compilefarm.worker.process import ChildSettings
@@ -53,6 +54,11 @@ PROGRAM = b"a scripted program"
 # Every script does this job as it should: a slot that goes on after the worst of a script can show it.
 ORDINARY = Job(environment=ENVIRONMENT)
 _LARGE_BYTES = 16 * 1024 * 1024
+
+
+def scripted_command(script: str, *limits: str) -> tuple[str, ...]:
+    """The program that children of a script are forked from."""
+    return (sys.executable, "-m", "compilefarm.worker.testing", script, *limits)
 
 
 def child_settings(
@@ -68,11 +74,14 @@ def child_settings(
     Args:
         script: its name.
         limits: options of compilefarm.worker.limits, for the child itself.
-        start_seconds, output_bytes, sandbox, environment: see ChildSettings.
+        start_seconds, output_bytes, sandbox: see ChildSettings.
+        environment: see ForkServer.
+
+    Returns:
+        Settings whose fork server has to be closed in the end.
     """
     return ChildSettings(
-        command=(sys.executable, "-m", "compilefarm.worker.testing", script, *limits),
-        environment=environment,
+        server=ForkServer(scripted_command(script, *limits), environment=environment),
         start_seconds=start_seconds,
         output_bytes=output_bytes,
         sandbox=sandbox,
