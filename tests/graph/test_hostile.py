@@ -132,7 +132,7 @@ def test_texts_that_are_code_stay_texts(text: str) -> None:
 def test_arithmetic_that_explodes(name: str) -> None:
     job = _job(kind="python", target=f"operator.{name}")
     del job.graph.nodes[1].call.args[:]
-    job.graph.nodes[1].call.args.extend([Value(integer=2**62), Value(integer=2**62)])
+    job.graph.nodes[1].call.args.extend([Value(integer=2**62 + 1), Value(integer=2**62)])
     with pytest.raises((InvalidRequest, GraphRejected)):
         decode_job(job, blobs={})
 

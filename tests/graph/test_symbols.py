@@ -18,7 +18,7 @@ from compilefarm.graph.decode import GraphRejected, decode_job
 from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.graph.tracing import fixing_floats
-from compilefarm.v1.graph_pb2 import Call, Node, Value
+from compilefarm.v1.graph_pb2 import Call, Node, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 
 
@@ -164,6 +164,31 @@ def test_a_size_that_turned_out_to_be_one_number_is_said_as_a_fixed_one() -> Non
     )
     assert tensor.shape[0].HasField("expression")
     assert tensor.shape[1].size == 3
+
+
+def test_what_was_computed_with_it_before_that_is_computed() -> None:
+    def model(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        width = x.shape[1]
+        shifted = table[:, width + 1 : 2 * width**2]
+        return shifted * 2 if width == 3 else shifted
+
+    # Dynamo leaves what it noted while the size was a symbol.
+    captured = dynamic(model, torch.ones(8, 3), torch.arange(30.0).reshape(2, 15))
+    decoded = decode_job(captured.encode().job, blobs={})
+    (output,) = decoded.graph_module.graph.output_node().args[0]
+    assert output.meta["example_value"].shape == (2, 11)
+
+
+@pytest.mark.parametrize(
+    ("function", "power"), [("operator.pow", 2**40), ("operator.lshift", 2**40), ("operator.ipow", 65)]
+)
+def test_numbers_that_take_memory_are_not_computed(function: str, power: int) -> None:
+    job = capture(lambda x: x * 2, torch.ones(3)).encode().job
+    kind = TargetKind.TARGET_KIND_PYTHON_FUNCTION
+    call = Call(kind=kind, target=function, args=[Value(integer=2), Value(integer=power)])
+    job.graph.nodes.insert(1, Node(call=call))
+    with pytest.raises(InvalidRequest, match="on large numbers"):
+        decode_job(job, blobs={})
 
 
 class Restarting:

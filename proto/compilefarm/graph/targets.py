@@ -15,7 +15,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from keyword import iskeyword
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -23,6 +23,7 @@ from torch.fx import Node
 from torch.nn.attention import SDPBackend
 
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.expressions import MAX_MAGNITUDE
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.operators import (
     base_of,
@@ -147,11 +148,11 @@ _MATH_FUNCTIONS = (
     "acos", "asin", "atan", "atan2", "ceil", "cos", "cosh", "exp", "floor", "log", "log2", "pow", "sin", "sinh",
     "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
-# What on plain numbers and lists can take any time and memory. Dynamo folds it away while sizes are static.
-_GROWING = frozenset(
-    {operator.add, operator.iadd, operator.mul, operator.imul, operator.pow, operator.ipow, pow}
-    | {operator.lshift, operator.ilshift}
-)
+# What on plain numbers and lists can take any time and memory. Dynamo folds it away while sizes are static, but not
+# where a symbol turns out to be one number later in a graph.
+_RAISING = frozenset({operator.pow, operator.ipow, pow, operator.lshift, operator.ilshift})
+_GROWING = _RAISING | {operator.add, operator.iadd, operator.mul, operator.imul}
+_HIGHEST_POWER = 64
 _FOLDS = frozenset({sum, max, min})
 _MOST_DIGITS = 400
 # What builtins.getattr may read.
@@ -373,8 +374,8 @@ def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
     if target not in (getattr, operator.getitem) and any(isinstance(argument, str) for argument in args):
         return "an operator is called on text"
     on_tensors = any(isinstance(argument, torch.Tensor) for argument in args)
-    if target in _GROWING and not on_tensors and not any(map(_stays_small, args)):
-        return "an operator that grows is called on plain numbers or lists"
+    if target in _GROWING and not on_tensors and not any(map(_stays_small, args)) and not _is_arithmetic(target, args):
+        return "an operator that grows is called on large numbers or on lists"
     if target is operator.setitem and not isinstance(args[0] if args else None, torch.Tensor):
         return "an item of something that is no tensor is set"
     if target in _FOLDS and len(args) == 1 and isinstance(args[0], torch.Tensor):
@@ -389,6 +390,13 @@ def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
 def _stays_small(value: object) -> bool:
     """Whether what it is combined with becomes of its kind: a float, or an expression, whose size is looked at."""
     return isinstance(value, float | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _is_arithmetic(target: object, args: Sequence[object]) -> bool:
+    """Whether all that is computed is a number of at most some thousand bits, with which nothing is computed then."""
+    return all(isinstance(value, int) and abs(value) <= MAX_MAGNITUDE for value in args) and (
+        target not in _RAISING or (len(args) == 2 and abs(cast(int, args[1])) <= _HIGHEST_POWER)
+    )
 
 
 def _items(args: Sequence[object]) -> Iterator[object]:

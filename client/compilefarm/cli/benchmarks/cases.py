@@ -112,6 +112,25 @@ class _Field(nn.Module):  # type: ignore[misc]
         return getattr(self.model(**given), self.name)
 
 
+class _Breaks(nn.Module):  # type: ignore[misc]
+    """Five graphs, which Dynamo hands to the backend one after the other, each when the one before has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d, self.e = (perceptron(width) for width in (1024, 896, 768, 640, 512))
+
+    def forward(self, x: Any) -> Any:
+        x = self.a(x)
+        torch._dynamo.graph_break()
+        x = self.b(x)
+        torch._dynamo.graph_break()
+        x = self.c(x)
+        torch._dynamo.graph_break()
+        x = self.d(x)
+        torch._dynamo.graph_break()
+        return self.e(x)
+
+
 class _Step(nn.Module):  # type: ignore[misc]
     """A model with its loss."""
 
@@ -173,9 +192,9 @@ def _convolutional(_: str) -> Case:
     return Case(function=_Field(model, "pooler_output"), calls=[{"pixel_values": torch.randn(1, 3, 224, 224)}])
 
 
-def perceptron() -> Any:
+def perceptron(width: int = 1024) -> Any:
     """Two linear layers with GELU and a norm."""
-    return nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.LayerNorm(1024), nn.Linear(1024, 256))
+    return nn.Sequential(nn.Linear(256, width), nn.GELU(), nn.LayerNorm(width), nn.Linear(width, 256))
 
 
 def _mlp(_: str) -> Case:
@@ -191,6 +210,10 @@ def _training(_: str) -> Case:
     return Case(function=_Step(perceptron()), calls=[(torch.randn(64, 256), torch.randn(64, 256))], training=True)
 
 
+def _breaks(_: str) -> Case:
+    return Case(function=_Breaks().eval(), calls=[(torch.randn(64, 256),)])
+
+
 def _llama_of(layers: int) -> Callable[[str], Case]:
     return lambda device: _llama(device, layers=layers)
 
@@ -203,5 +226,6 @@ _MAKERS: Mapping[str, Callable[[str], Case]] = {
     "mlp": _mlp,
     "dynamic": _dynamic,
     "training": _training,
+    "breaks": _breaks,
     **{f"llama-{layers}": _llama_of(layers) for layers in LAYERS},
 }

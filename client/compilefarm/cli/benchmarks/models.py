@@ -16,6 +16,7 @@ MODELS: Mapping[str, str] = {
     "mlp": "two linear layers with GELU and a norm",
     "dynamic": "the same layers with dynamic=True, called with batches of three sizes",
     "training": "the same layers, one step forward and backward",
+    "breaks": "five such pairs of layers of different widths with graph breaks between them",
     **{f"llama-{layers}": f"a Llama-style decoder of {layers} layers" for layers in LAYERS},
 }
 # Measured where none is named.
