@@ -277,6 +277,7 @@ _CANARIES = {
     "torch._inductor.config": test_settings_that_a_compile_and_a_load_rely_on_exist,
     "torch._inductor.cpu_vec_isa": test_the_compiler_is_tried_through_check_build,
     "torch._inductor.debug": test_places_that_a_compile_writes_to,
+    "torch._inductor.runtime.cache_dir_utils": test_places_that_a_compile_writes_to,
     "torch._inductor.runtime.compile_tasks": test_kernels_are_assembled_alike_here_and_where_they_are_compiled,
     "torch._inductor.runtime.runtime_utils": test_kernels_of_triton_are_kept_as_inductor_keeps_them,
     "torch._inductor.runtime.triton_heuristics": test_kernels_of_triton_are_kept_as_inductor_keeps_them,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.uses import RENEWAL_SECONDS
 from compilefarm.v1 import admin_service_pb2 as wire
 from compilefarm.v1.environment_pb2 import Cpu, Environment
+from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
 from tests.cli.commands import run_command
 
 NOW = 1_800_000_000.0
@@ -107,12 +109,29 @@ def test_bubblewrap_that_may_not_be_used_is_told_why(programs: Path, doctor: Doc
     assert "user namespaces" in check["remedy"]
 
 
-def test_bubblewrap_is_tried_with_nothing_shared(programs: Path, doctor: Doctor, tmp_path: Path) -> None:
+@pytest.fixture
+def sandbox() -> Sandbox:
+    """One of this machine."""
+    try:
+        return open_sandbox(interpreter=sys.executable, gpu=False)
+    except SandboxUnavailable as error:
+        pytest.skip(f"{error}: {error.remedy}")
+
+
+def test_bubblewrap_is_tried_with_nothing_shared(
+    sandbox: Sandbox, programs: Path, doctor: Doctor, tmp_path: Path
+) -> None:
     said = tmp_path / "said"
-    script(programs, "bwrap", f'echo "$@" >> {said}; echo bubblewrap 0.11.0')
+    script(programs, "bwrap", f'echo "$@" >> {said}; exec {sandbox.program} "$@"')
     check = doctor()["sandbox"]
-    assert (check["state"], check["finding"]) == ("ok", f"bubblewrap 0.11.0 ({programs / 'bwrap'})")
+    assert (check["state"], check["finding"]) == ("ok", f"{sandbox.version} ({programs / 'bwrap'})")
     assert "--unshare-all" in said.read_text().splitlines()[1]
+
+
+def test_a_program_that_runs_nothing_is_no_bubblewrap(programs: Path, doctor: Doctor) -> None:
+    script(programs, "bwrap", "echo bubblewrap 0.11.0")
+    check = doctor()["sandbox"]
+    assert (check["state"], "does not say what runs inside" in check["finding"]) == ("warning", True)
 
 
 def test_a_gpu_needs_what_triton_needs(programs: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:

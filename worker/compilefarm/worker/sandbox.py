@@ -191,7 +191,9 @@ def _try(sandbox: Sandbox) -> str:
                 assert process.stderr is not None
                 if not process.stdout.read(1):
                     return first_line(process.stderr.read())
-                entered = _run([sys.executable, "-c", _ENTER, str(json.load(info)["child-pid"])])
+                if not (told := info.read()):
+                    return "it does not say what runs inside"
+                entered = _run([sys.executable, "-c", _ENTER, str(json.loads(told)["child-pid"])])
                 return first_line(entered.stderr) if entered.returncode != 0 else ""
             finally:
                 process.kill()
