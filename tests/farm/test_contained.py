@@ -125,6 +125,12 @@ def test_without_a_sandbox_children_share_no_place_either(tmp_path: Path) -> Non
         ]
 
 
+def test_children_share_no_memory_that_can_be_written(contained: ServedFarm) -> None:
+    maps = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in contained.children()}
+    assert len(maps) > 2
+    assert [line for text in maps.values() for line in text.splitlines() if line.split()[1] == "rw-s"] == []
+
+
 def test_a_graph_that_is_wrong_fails_as_it_does_locally(contained: ServedFarm) -> None:
     def fail(backend: Any) -> str:
         # Inductor has no kernel for it, and may not take the library's.

@@ -108,6 +108,27 @@ async def test_a_path_of_modules_does_not_open_the_root(
     assert (reached["read"], reached["write to /dev"]) == ("FileNotFoundError", "OSError")
 
 
+async def test_a_child_does_not_reach_the_file_of_its_interpreter(sandbox: Sandbox) -> None:
+    # What is run is mounted as it was where it was started, so that a sandbox that can only be read does not help.
+    before = os.stat(sys.executable).st_ctime_ns
+    async with supervising("touch-the-interpreter", sandbox=sandbox) as supervisor:
+        await run(supervisor)
+    assert os.stat(sys.executable).st_ctime_ns == before
+
+
+async def test_a_child_that_stops_its_group_is_ended(sandbox: Sandbox) -> None:
+    before = descendants(os.getpid())
+    async with supervising("stop-the-group", sandbox=sandbox) as supervisor:
+        begun = asyncio.Event()
+        job = asyncio.create_task(supervisor.run(JOB, on_phase=lambda _: begun.set()))
+        await begun.wait()
+        processes = descendants(os.getpid()) - before
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        (_fork_server,) = alive(processes)
+
+
 async def test_a_child_knows_its_own_paths_and_no_secret(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     async with supervising("print-surroundings", sandbox=sandbox) as supervisor:

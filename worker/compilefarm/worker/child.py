@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import os
 import sys
+import threading
 import traceback
 from typing import BinaryIO
 
@@ -101,17 +102,22 @@ def _preload(*, verifier: bool, device: torch.device) -> None:
     and no thread is.
     """
     with contextlib.suppress(ImportError):
-        # Inductor shows bars if it can, and the first of them starts a thread.
-        importlib.import_module("tqdm").tqdm.monitor_interval = 0
-    # Whether there is a GPU is asked without starting CUDA (torch/cuda/__init__.py: is_available).
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        # Inductor shows bars if it can. The first of them starts a thread, and makes a lock in memory that all children
+        # would share: one that is killed while it holds it would stop the others.
+        bars = importlib.import_module("tqdm").tqdm
+        bars.monitor_interval = 0
+        bars.set_lock(threading.RLock())
+    with_triton = device.type == "cuda"
+    # Modules ask whether there is a GPU when they are imported, which starts CUDA where NVML is missing.
+    is_available = torch.cuda.is_available
+    torch.cuda.is_available = lambda: with_triton
     if verifier:
-        preload_loader(with_triton=device.type == "cuda")
+        preload_loader(with_triton=with_triton)
     else:
-        preload_compiler(with_triton=device.type == "cuda")
-        if device.type == "cpu":
-            compile_once(device)
-    del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
+        preload_compiler(with_triton=with_triton)
+    torch.cuda.is_available = is_available
+    if not (verifier or with_triton):
+        compile_once(device)
 
 
 def _start_cuda(device: torch.device) -> None:

@@ -8,12 +8,14 @@ import json
 import os
 import signal
 import socket
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process, SubprocessStreamProtocol
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
+from compilefarm.worker.interpreters import throwaway_copy
 from compilefarm.worker.sandbox import FOLDER, Sandbox
 from compilefarm.worker.scratch import ScratchFolder
 from compilefarm.worker.surroundings import surroundings
@@ -34,7 +36,8 @@ class ForkedChild:
     """A child and its pipes. It was started; `kill` and then `close` end it.
 
     Attributes:
-        pid: number of the process, and of its group. In a sandbox it is another process there that does the work.
+        pid: number of the process, and of its group. In a sandbox it is another process there that does the work, in a
+            group of its own.
         stdin, stdout, stderr: its pipes.
     """
 
@@ -126,6 +129,11 @@ class ForkServer:
                 await place.close()
             raise
 
+    async def end_if_silent(self) -> None:
+        """Ends it if it was its answer that was waited for in vain; the next child gets another."""
+        if self._running is not None and self._running.is_silent:
+            await self.close()
+
     async def close(self) -> None:
         """Ends it, and with it children that were not ended before."""
         running, self._running = self._running, None
@@ -197,18 +205,23 @@ class _Running:
         self._process = process
         self._requests = requests
         self._folder = folder
+        self._is_closed = False
+        # Somebody gave up waiting for its answer, and nobody had one since.
+        self.is_silent = False
         self._tail = bytearray()
         self._listener = asyncio.create_task(self._listen(), name=f"output of fork server {process.pid}")
 
     @classmethod
     async def start(cls, command: Sequence[str], *, environment: Mapping[str, str]) -> _Running:
         folder = ScratchFolder()
+        executable = await asyncio.to_thread(throwaway_copy, command[0])
         # It keeps the bounds of messages.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             process = await _uncancelled(
                 asyncio.create_subprocess_exec(
                     *command,
+                    executable=None if executable is None else f"/proc/{os.getpid()}/fd/{executable}",
                     stdin=theirs.fileno(),
                     stdout=PIPE,
                     stderr=STDOUT,
@@ -224,6 +237,8 @@ class _Running:
             raise
         finally:
             theirs.close()
+            if executable is not None:
+                os.close(executable)
         return cls(process, requests=ours, folder=folder)
 
     @property
@@ -248,10 +263,13 @@ class _Running:
             if not (told := await pipes.news.readline()):
                 raise await self._died()
             message = json.loads(told)
+            self.is_silent = False
             if "error" in message:
                 raise OSError(message["error"])
         except BaseException as error:
-            # A child that nobody wants to hear of is killed by the fork server.
+            self.is_silent |= isinstance(error, asyncio.CancelledError)
+            # A child that nobody wants to hear of is killed by the fork server; one that was told of finds its pipes
+            # closed.
             await pipes.close()
             if isinstance(error, BrokenPipeError | ConnectionResetError):
                 raise await self._died() from error
@@ -259,6 +277,7 @@ class _Running:
         return ForkedChild(message["pid"], pipes=pipes, place=place)
 
     async def close(self) -> None:
+        self._is_closed = True
         await _end_process(self._process)
         await self._listener
         self._requests.close()
@@ -267,7 +286,8 @@ class _Running:
     async def _died(self) -> ForkServerDied:
         code = await self._process.wait()
         await self._listener
-        return ForkServerDied(f"it {words_of(code)}\n{self.log_tail}".strip())
+        cause = "was ended, since it gave no answer" if self._is_closed else words_of(code)
+        return ForkServerDied(f"it {cause}\n{self.log_tail}".strip())
 
     async def _listen(self) -> None:
         output = self._process.stdout
@@ -275,6 +295,44 @@ class _Running:
         while content := await output.read(_PIPE_BYTES):
             self._tail += content
             del self._tail[:-_TAIL_BYTES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Started:
+    """bubblewrap, with its pipes, which asyncio's Process does not give away."""
+
+    process: Process
+    transport: asyncio.SubprocessTransport
+
+    def close_pipes(self) -> None:
+        """asyncio waits for the end of each pipe before it says that the process has ended."""
+        for number in (1, 2):
+            pipe = self.transport.get_pipe_transport(number)
+            assert pipe is not None
+            pipe.close()
+
+    async def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.close_pipes()
+        await self.process.wait()
+
+
+async def _start(command: Sequence[str], *, folder: Path, passed_on: int) -> _Started:
+    loop = _loop()
+    # As asyncio.create_subprocess_exec, which keeps the transport to itself.
+    transport, protocol = await loop.subprocess_exec(
+        lambda: SubprocessStreamProtocol(limit=_PIPE_BYTES, loop=loop),
+        *command,
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        env=surroundings(FOLDER),
+        cwd=folder,
+        start_new_session=True,
+        pass_fds=(passed_on,),
+    )
+    return _Started(process=Process(transport, protocol, loop), transport=transport)
 
 
 class _Place:
@@ -285,8 +343,8 @@ class _Place:
         first: a handle (pidfd_open(2)) of it. With it all others in there end.
     """
 
-    def __init__(self, process: Process, *, first_pid: int, first: int) -> None:
-        self._process = process
+    def __init__(self, started: _Started, *, first_pid: int, first: int) -> None:
+        self._started = started
         self.first_pid = first_pid
         self.first = first
 
@@ -295,32 +353,26 @@ class _Place:
         reading, writing = os.pipe()
         with FileIO(reading) as pipe:
             try:
-                process = await _uncancelled(
-                    asyncio.create_subprocess_exec(
-                        *sandbox.around_nothing(folder=folder, info=writing),
-                        stdin=DEVNULL,
-                        stdout=PIPE,
-                        stderr=PIPE,
-                        env=surroundings(FOLDER),
-                        cwd=folder,
-                        start_new_session=True,
-                        pass_fds=(writing,),
-                    ),
-                    undo=_end_process,
+                started = await _uncancelled(
+                    _start(sandbox.around_nothing(folder=folder, info=writing), folder=folder, passed_on=writing),
+                    undo=_Started.end,
                 )
             finally:
                 os.close(writing)
+            process = started.process
             assert process.stdout is not None
             assert process.stderr is not None
             try:
                 told = await _read_all(pipe)
                 if told and await process.stdout.read(1):
                     first_pid = json.loads(told)["child-pid"]
-                    return cls(process, first_pid=first_pid, first=os.pidfd_open(first_pid))
+                    # Whoever is inside could fill them, and nobody reads any more.
+                    started.close_pipes()
+                    return cls(started, first_pid=first_pid, first=os.pidfd_open(first_pid))
                 said = (await process.stderr.read()).decode(errors="replace").strip()
                 raise OSError(f"{sandbox.program} {words_of(await process.wait())}\n{said}")
             except BaseException:
-                await _end_process(process)
+                await started.end()
                 raise
 
     def kill(self) -> None:
@@ -331,7 +383,8 @@ class _Place:
     async def close(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):
-                await self._process.wait()
+                await self._started.process.wait()
+        self._started.transport.close()
         os.close(self.first)
 
 

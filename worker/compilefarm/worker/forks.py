@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -33,7 +34,8 @@ class _Child:
 def wait_to_be_forked() -> None:
     """Returns in every child that is asked for, and never in this process, which ends when nobody can ask any more.
 
-    To be called with one thread: others would be missing in children, and locks that they hold would stay locked.
+    To be called with one thread of Python: others would be missing in children, and locks that they hold would stay
+    locked.
     """
     end_with_parent()
     requests = socket.socket(fileno=os.dup(0))
@@ -65,9 +67,14 @@ def wait_to_be_forked() -> None:
                 requests.close()
                 for other in children.values():
                     _close(other.handle, other.news)
-                _become(json.loads(request), descriptors)
+                try:
+                    _become(json.loads(request), descriptors)
+                except BaseException as error:  # noqa: BLE001 - a process that may be half in a sandbox goes no further
+                    os.write(2, f"the process could not get to its place: {error!r}\n".encode())
+                    os._exit(1)
                 return
-            if not _tell(news, {"pid": pid}):
+            # In a sandbox, whoever asked has ended that.
+            if not _tell(news, {"pid": pid}) and len(descriptors) < _DESCRIPTORS:
                 os.kill(pid, signal.SIGKILL)
             _close(*descriptors[:3], *descriptors[4:])
             child = _Child(pid, os.pidfd_open(pid), news)
@@ -116,6 +123,8 @@ def _stay_outside() -> None:
     """
     pid = os.fork()
     if pid == 0:
+        # Signals to a group reach this process otherwise, from inside the sandbox.
+        os.setsid()
         end_with_parent()
         return
     # Nobody waits for the end of a pipe that this process keeps open.
@@ -124,9 +133,12 @@ def _stay_outside() -> None:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         os._exit(code)
+    # What there was to dump has been dumped inside.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if -code != signal.SIGKILL:
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
+    os._exit(128 - code)
 
 
 def _close(*descriptors: int) -> None:

@@ -147,6 +147,9 @@ class _Servers:
         ]
         # Inductor reads it when it is imported.
         environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // shares))}
+        if not settings.cuda_devices:
+            # What is compiled once for practice looks for GPUs, and would start CUDA.
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         self.compiling = ForkServer(command, environment=environment)
         self.checking = ForkServer([*command, "--verifier"], environment=environment)
 

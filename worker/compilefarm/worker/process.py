@@ -89,8 +89,7 @@ class ChildProcess:
                 raise ChildDied(str(error)) from error
             if isinstance(error, TimeoutError):
                 said = server.log_tail
-                # It may never be able to; the next child gets another one.
-                await server.close()
+                await server.end_if_silent()
                 raise ChildDied(f"not ready after {settings.start_seconds:.0f} s\n{said}") from error
             raise
         return cls(forked, folder=folder, settings=settings)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,6 +169,11 @@ def first_line(text: str) -> str:
     return next(filter(None, text.splitlines()), "it said nothing")
 
 
+def last_line(text: str) -> str:
+    """What a program said last."""
+    return next(filter(None, reversed(text.splitlines())), "it said nothing")
+
+
 def _try(sandbox: Sandbox) -> str:
     """Why the sandbox cannot be made or cannot be entered; empty if it can."""
     reading, writing = os.pipe()
@@ -185,6 +191,8 @@ def _try(sandbox: Sandbox) -> str:
             )
         finally:
             os.close(writing)
+        timer = threading.Timer(_LIMIT_SECONDS, process.kill)
+        timer.start()
         with process:
             try:
                 assert process.stdout is not None
@@ -194,8 +202,9 @@ def _try(sandbox: Sandbox) -> str:
                 if not (told := info.read()):
                     return "it does not say what runs inside"
                 entered = _run([sys.executable, "-c", _ENTER, str(json.loads(told)["child-pid"])])
-                return first_line(entered.stderr) if entered.returncode != 0 else ""
+                return last_line(entered.stderr) if entered.returncode != 0 else ""
             finally:
+                timer.cancel()
                 process.kill()
 
 
