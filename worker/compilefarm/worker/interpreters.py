@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import subprocess
+
+log = logging.getLogger(__name__)
 
 _ELF = b"\x7fELF"
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
@@ -24,26 +27,37 @@ def throwaway_copy(program: str) -> int | None:
         program: the interpreter, as in a command.
     """
     found = shutil.which(program)
-    if found is None:
+    if found is None or not _is_program(found):
         return None
-    with open(os.path.realpath(found), "rb") as file:
-        if file.read(len(_ELF)) != _ELF:
-            # A script that starts one.
-            return None
-        file.seek(0)
-        copy = os.memfd_create("interpreter", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        with open(copy, "wb", closefd=False) as into:
-            shutil.copyfileobj(file, into)
+    copy = -1
+    try:
+        copy = _copy(found)
+        # Not if it looks for its library beside itself.
+        subprocess.run(
+            [program, "-I", "-S", "-c", ""],
+            executable=f"/proc/{os.getpid()}/fd/{copy}",
+            capture_output=True,
+            check=True,
+            timeout=_LIMIT_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        # Nor where memory may not be run (memfd_create(2), proc(5): vm.memfd_noexec).
+        log.info("children run %s itself, since a copy does not run: %s", program, error)
+        if copy >= 0:
+            os.close(copy)
+        return None
+    return copy
+
+
+def _is_program(path: str) -> bool:
+    """Whether it is none that another one has to run."""
+    with open(path, "rb") as file:
+        return file.read(len(_ELF)) == _ELF
+
+
+def _copy(path: str) -> int:
+    copy = os.memfd_create("interpreter", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(path, "rb") as file, open(copy, "wb", closefd=False) as into:
+        shutil.copyfileobj(file, into)
     fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
-    # Not if it looks for its library beside itself, nor where memory may not be run.
-    tried = subprocess.run(
-        [program, "-I", "-S", "-c", ""],
-        executable=f"/proc/{os.getpid()}/fd/{copy}",
-        capture_output=True,
-        check=False,
-        timeout=_LIMIT_SECONDS,
-    )
-    if tried.returncode == 0:
-        return copy
-    os.close(copy)
-    return None
+    return copy
