@@ -1,0 +1,32 @@
+"""What is done before children are forked is of use to them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_FORKED = """
+import os, sys, threading
+import torch
+from compilefarm.worker import child
+child._preload(verifier=sys.argv[2] == "verifier", device=torch.device(sys.argv[1]))
+print(threading.active_count(), flush=True)
+if os.fork() == 0:
+    with open("/proc/self/maps") as maps:
+        shared = [line for line in maps if line.split()[1] == "rw-s"]
+    print(sys.argv[1] != "cpu" and torch.cuda._is_in_bad_fork(), shared, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("kind", ["compiler", "verifier"])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_a_fork_server_leaves_nothing_that_its_children_cannot_use(device: str, kind: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", _FORKED, device, kind]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    # One thread; CUDA can be started where it is wanted; no memory that others write to.
+    assert said == ["1", "False []"]
