@@ -15,15 +15,13 @@ from pathlib import Path
 import pytest
 
 from compilefarm.core.errors import ProcessDied
-from compilefarm.core.pool import Artifact, Assignment
-from compilefarm.v1.job_pb2 import Job
+from compilefarm.core.pool import Artifact
 from compilefarm.worker.process import ChildProcess
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, choose_sandbox, open_sandbox
 from compilefarm.worker.supervisor import SlotSettings, Supervisor
 from compilefarm.worker.testing import child_settings
 from tests.processes import alive, descendants
-
-JOB = Assignment(key="a key", job=Job())
+from tests.worker.jobs import JOB, hanging_job
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +117,7 @@ async def test_a_child_does_not_reach_the_file_of_its_interpreter(sandbox: Sandb
 async def test_a_child_that_stops_its_group_is_ended(sandbox: Sandbox) -> None:
     before = descendants(os.getpid())
     async with supervising("stop-the-group", sandbox=sandbox) as supervisor:
-        begun = asyncio.Event()
-        job = asyncio.create_task(supervisor.run(JOB, on_phase=lambda _: begun.set()))
-        await begun.wait()
+        job = await hanging_job(supervisor)
         processes = descendants(os.getpid()) - before
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -147,9 +143,7 @@ async def test_how_a_child_ended_is_said_as_without_a_sandbox(sandbox: Sandbox, 
 async def test_cancelling_ends_all_that_runs_inside(sandbox: Sandbox) -> None:
     before = descendants(os.getpid())
     async with supervising("hang-with-grandchild", sandbox=sandbox) as supervisor:
-        begun = asyncio.Event()
-        job = asyncio.create_task(supervisor.run(JOB, on_phase=lambda _: begun.set()))
-        await begun.wait()
+        job = await hanging_job(supervisor)
         (child,) = [child for child in supervisor._compiler._children if "grandchild" in child.log_tail]
         # The fork server, bubblewrap and two that hold its place, the child outside and inside, and the grandchild.
         processes = descendants(os.getpid()) - before

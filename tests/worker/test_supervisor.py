@@ -29,8 +29,7 @@ from compilefarm.v1.job_pb2 import (
 from compilefarm.worker.supervisor import SlotSettings, Supervisor
 from compilefarm.worker.testing import ENVIRONMENT, ORDINARY, PROGRAM, child_settings
 from tests.processes import is_alive
-
-JOB = Assignment(key="a key", job=Job())
+from tests.worker.jobs import JOB, hanging_job
 
 
 @contextlib.asynccontextmanager
@@ -205,14 +204,6 @@ async def test_what_takes_too_much_fails_by_name_and_the_next_job_is_done(
             assert words in failure.message
         assert supervisor.view().state == WORKER_STATE_IDLE
         assert await the_next_job_is_done(supervisor)
-
-
-async def hanging_job(supervisor: Supervisor) -> asyncio.Task[Artifact | CompileFailure]:
-    """A job whose child hangs by now."""
-    begun = asyncio.Event()
-    job = asyncio.create_task(supervisor.run(JOB, on_phase=lambda _: begun.set()))
-    await begun.wait()
-    return job
 
 
 async def test_cancelling_ends_the_child_and_all_it_started() -> None:

@@ -213,8 +213,8 @@ class _Running:
 
     @classmethod
     async def start(cls, command: Sequence[str], *, environment: Mapping[str, str]) -> _Running:
+        executable = await _uncancelled(asyncio.to_thread(throwaway_copy, command[0]), undo=_close_copy)
         folder = ScratchFolder()
-        executable = await asyncio.to_thread(throwaway_copy, command[0])
         # It keeps the bounds of messages.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -237,8 +237,7 @@ class _Running:
             raise
         finally:
             theirs.close()
-            if executable is not None:
-                os.close(executable)
+            await _close_copy(executable)
         return cls(process, requests=ours, folder=folder)
 
     @property
@@ -312,10 +311,8 @@ class _Started:
             pipe.close()
 
     async def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
         self.close_pipes()
-        await self.process.wait()
+        await _end_process(self.process)
 
 
 async def _start(command: Sequence[str], *, folder: Path, passed_on: int) -> _Started:
@@ -397,7 +394,7 @@ def words_of(code: int) -> str:
 
 
 async def _uncancelled(starting: Coroutine[Any, Any, _T], *, undo: Callable[[_T], Awaitable[None]]) -> _T:
-    """What is started, or nothing: a process that has half begun cannot be ended safely; a moment later it can."""
+    """What is started, or nothing: what has half begun cannot be ended safely; a moment later it can."""
     task = asyncio.create_task(starting)
     try:
         return await asyncio.shield(task)
@@ -406,6 +403,11 @@ async def _uncancelled(starting: Coroutine[Any, Any, _T], *, undo: Callable[[_T]
         if task.exception() is None:
             await undo(task.result())
         raise
+
+
+async def _close_copy(copy: int | None) -> None:
+    if copy is not None:
+        os.close(copy)
 
 
 async def _end_process(process: Process) -> None:

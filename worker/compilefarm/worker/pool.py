@@ -148,7 +148,7 @@ class _Servers:
         # Inductor reads it when it is imported.
         environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // shares))}
         if not settings.cuda_devices:
-            # What is compiled once for practice looks for GPUs, and would start CUDA.
+            # For the server, too: what it compiles once for practice looks for GPUs, and would start CUDA.
             environment["CUDA_VISIBLE_DEVICES"] = ""
         self.compiling = ForkServer(command, environment=environment)
         self.checking = ForkServer([*command, "--verifier"], environment=environment)
@@ -191,7 +191,7 @@ def _child(
     sandbox = settings.sandbox
     return ChildSettings(
         server=server,
-        variables={"CUDA_VISIBLE_DEVICES": "" if device is None else device},
+        variables={} if device is None else {"CUDA_VISIBLE_DEVICES": device},
         output_bytes=settings.output_bytes,
         sandbox=sandbox and replace(sandbox, readable=(*sandbox.readable, *readable)),
     )

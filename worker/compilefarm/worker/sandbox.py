@@ -65,15 +65,15 @@ class Sandbox:
 
     Attributes:
         program: bubblewrap.
-        interpreter: a Python that can run inside.
         version: what it says of itself.
+        interpreter: a Python that can run inside.
         readable: files and folders beside those of the system that can be read.
         devices: devices that can be used.
     """
 
     program: str
-    interpreter: str
     version: str
+    interpreter: str
     readable: tuple[Path, ...]
     devices: tuple[Path, ...] = ()
 
@@ -169,7 +169,7 @@ def first_line(text: str) -> str:
     return next(filter(None, text.splitlines()), "it said nothing")
 
 
-def last_line(text: str) -> str:
+def _last_line(text: str) -> str:
     """What a program said last."""
     return next(filter(None, reversed(text.splitlines())), "it said nothing")
 
@@ -202,7 +202,7 @@ def _try(sandbox: Sandbox) -> str:
                 if not (told := info.read()):
                     return "it does not say what runs inside"
                 entered = _run([sys.executable, "-c", _ENTER, str(json.loads(told)["child-pid"])])
-                return last_line(entered.stderr) if entered.returncode != 0 else ""
+                return _last_line(entered.stderr) if entered.returncode != 0 else ""
             finally:
                 timer.cancel()
                 process.kill()
