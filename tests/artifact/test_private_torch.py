@@ -91,6 +91,8 @@ def test_triton_builds_through_functions_of_its_driver() -> None:
     assert hasattr(driver, "library_dirs"), "triton_builds keeps library_dirs from starting ldconfig"
     builders = [name for name in ("compile_module_from_src", "compile_module_from_file") if hasattr(driver, name)]
     assert builders, "Triton builds cuda_utils in another way: artifacts for CUDA would need a C compiler"
+    starting = inspect.getsource(driver.CudaUtils.__init__)
+    assert any(f"{name}(" in starting for name in builders), "triton_builds has CudaUtils build cuda_utils"
 
 
 def test_kernels_of_triton_are_kept_as_inductor_keeps_them() -> None:
@@ -123,6 +125,11 @@ def test_what_compiling_kernels_needs_once_can_be_done_before() -> None:
     assert callable(importlib.import_module("torch._inductor.async_compile").pre_fork_setup), (
         "kernel_compiles.prepare calls it"
     )
+    pytest.importorskip("triton")
+    assert callable(importlib.import_module("torch._inductor.runtime.triton_compat").triton_key), (
+        "kernel_compiles.preload calls it"
+    )
+    importlib.import_module("triton.compiler.code_generator")
     # Without a GPU there is no active driver to look at.
     assert hasattr(type(importlib.import_module("triton.runtime").driver), "active")
     backend = importlib.import_module("triton.backends.nvidia.driver").CudaDriver
@@ -280,6 +287,7 @@ _CANARIES = {
     "torch._inductor.runtime.cache_dir_utils": test_places_that_a_compile_writes_to,
     "torch._inductor.runtime.compile_tasks": test_kernels_are_assembled_alike_here_and_where_they_are_compiled,
     "torch._inductor.runtime.runtime_utils": test_kernels_of_triton_are_kept_as_inductor_keeps_them,
+    "torch._inductor.runtime.triton_compat": test_what_compiling_kernels_needs_once_can_be_done_before,
     "torch._inductor.runtime.triton_heuristics": test_kernels_of_triton_are_kept_as_inductor_keeps_them,
     "torch._inductor.select_algorithm": test_wrappers_are_written_as_they_are_read,
     "torch._inductor.standalone_compile": test_standalone_compile_can_make_one_serializable_program,
@@ -288,6 +296,7 @@ _CANARIES = {
     "torch.fx.experimental.symbolic_shapes": test_a_program_is_loaded_in_a_context_of_its_own,
     "triton": test_inductor_compiles_kernels_through_an_attribute_of_triton,
     "triton.backends.nvidia.driver": test_triton_builds_through_functions_of_its_driver,
+    "triton.compiler.code_generator": test_what_compiling_kernels_needs_once_can_be_done_before,
     "triton.runtime": test_what_compiling_kernels_needs_once_can_be_done_before,
 }
 _PRIVATE = re.compile(r"triton(\.\w+)*|torch(\.\w+)*\._\w+(\.\w+)*|torch\.fx\.experimental\.\w+")

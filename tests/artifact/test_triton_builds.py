@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 from compilefarm.artifact import triton_builds
-from compilefarm.artifact.triton_builds import TritonLibrary, built_libraries, listen_to_builds, offer_libraries
+from compilefarm.artifact.triton_builds import (
+    TritonLibrary,
+    build_driver_module,
+    built_libraries,
+    listen_to_builds,
+    offer_libraries,
+)
 
 SOURCE = """
 #include <Python.h>
@@ -51,7 +57,7 @@ class Driver(types.ModuleType):
 
         self.compile_module_from_src = compile_module_from_src
 
-    def start(self) -> Any:
+    def CudaUtils(self) -> Any:
         """What the driver does in every process that uses it."""
         return self.compile_module_from_src(src=SOURCE, name="cuda_utils", library_dirs=self.library_dirs())
 
@@ -62,12 +68,13 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Driver]:
     monkeypatch.setitem(sys.modules, triton_builds._DRIVER, driver)
     monkeypatch.setattr(triton_builds, "_offered", {})
     monkeypatch.setattr(triton_builds, "_built", {})
+    monkeypatch.setattr(triton_builds, "_modules", {})
     return driver
 
 
 def built_by(driver: Driver) -> TritonLibrary:
     listen_to_builds()
-    assert driver.start().answer == 42
+    assert driver.CudaUtils().answer == 42
     (library,) = built_libraries()
     return library
 
@@ -79,21 +86,29 @@ def test_what_is_built_is_noted_with_its_content(driver: Driver) -> None:
     assert driver.built_with == [["where libcuda is"]]
 
 
+def test_a_driver_module_that_was_built_ahead_is_not_built_again_and_counts_as_built(driver: Driver) -> None:
+    listen_to_builds()
+    build_driver_module()
+    assert driver.CudaUtils().answer == 42
+    assert len(driver.built_with) == 1
+    assert [library.name for library in built_libraries()] == ["cuda_utils"]
+
+
 def test_what_is_offered_is_not_built(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     library = built_by(driver)
     monkeypatch.setattr(triton_builds, "_built", {})
+    monkeypatch.setattr(triton_builds, "_modules", {})
     pod = Driver(tmp_path / "nothing can be built here")
     pod.library_dirs = lambda: pytest.fail("looking for libcuda starts a program")
     monkeypatch.setitem(sys.modules, triton_builds._DRIVER, pod)
     offer_libraries({library.source_digest: library})
-    assert pod.start().answer == 42
+    assert pod.CudaUtils().answer == 42
     assert pod.built_with == []
     assert built_libraries() == []
 
 
 def test_another_source_is_built_all_the_same(driver: Driver) -> None:
-    library = built_by(driver)
-    other = TritonLibrary(source_digest="0" * 64, name=library.name, content=b"not this one")
+    other = TritonLibrary(source_digest="0" * 64, name="cuda_utils", content=b"not this one")
     offer_libraries({other.source_digest: other})
-    assert driver.start().answer == 42
-    assert len(driver.built_with) == 2
+    assert driver.CudaUtils().answer == 42
+    assert len(driver.built_with) == 1

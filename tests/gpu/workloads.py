@@ -80,6 +80,27 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> t
     return nn.functional.scaled_dot_product_attention(query.half(), key.half(), value.half(), is_causal=True).float()
 
 
+def _accumulated(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    total.add_(x.sin())
+    return total.softmax(-1)
+
+
+def _of_alignment(*askew: bool) -> Workload:
+    """A function that writes to an argument, called with tensors that begin where kernels may load several elements at
+    once, or one element further.
+    """
+
+    def drawn(device: torch.device, *, first: int) -> torch.Tensor:
+        storage = torch.randn(64 * 128 + 1).to(device).untyped_storage()
+        return torch.empty(0, device=device).set_(storage, first, (64, 128), (128, 1))
+
+    def on(device: torch.device) -> tuple[Callable[..., Any], list[Arguments]]:
+        torch.manual_seed(0)
+        return _accumulated, [tuple(drawn(device, first=int(each)) for _ in range(2)) for each in askew]
+
+    return Workload(make=on)
+
+
 _HEADS = (2, 4, 128, 64)
 
 WORKLOADS: dict[str, Workload] = {
@@ -93,6 +114,8 @@ WORKLOADS: dict[str, Workload] = {
     "batches that differ": _of_function(
         lambda x: torch.relu(x @ x.new_ones(64, 32)).sum(-1), ((5, 64),), ((9, 64),), ((700, 64),), dynamic=True
     ),
+    "arguments that begin askew later": _of_alignment(False, True),
+    "arguments that begin askew at first": _of_alignment(True, False),
     "training": _of_model(_perceptron, training=True),
     "autocast": _of_function(_autocast, ((8, 64), (64, 32))),
     "attention": _of_function(_attention, (_HEADS, _HEADS, _HEADS)),

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _DRIVER = "triton.backends.nvidia.driver"
@@ -41,6 +42,8 @@ class TritonLibrary:
 # whichever thread that is. Equal source gives an equal library, so it does not matter which artifact brought it.
 _offered: dict[str, TritonLibrary] = {}
 _built: dict[str, TritonLibrary] = {}
+# What was loaded of the latter: a process that was forked since then need not do it again.
+_modules: dict[str, ModuleType] = {}
 
 
 def offer_libraries(libraries: Mapping[str, TritonLibrary]) -> None:
@@ -66,6 +69,14 @@ def listen_to_builds() -> None:
     _stand_in(driver, "compile_module_from_file", source_of=_read)
 
 
+def build_driver_module() -> None:
+    """Builds the module that every process needs in which Triton launches kernels: a third of a second, and no GPU.
+
+    To be called after `listen_to_builds`. Nobody need build it again in this process, or in one that is forked from it.
+    """
+    importlib.import_module(_DRIVER).CudaUtils()
+
+
 def _stand_in(driver: Any, function: str, *, source_of: Callable[[str], str]) -> None:
     original = getattr(driver, function, None)
     if original is None:
@@ -79,11 +90,14 @@ def _stand_in(driver: Any, function: str, *, source_of: Callable[[str], str]) ->
         offered = _offered.get(digest)
         if offered is not None:
             return _load(offered)
+        if digest in _modules:
+            return _modules[digest]
         if kwargs.get("library_dirs", ()) is None:
             kwargs["library_dirs"] = driver.compilefarm_library_dirs()
         module = original(*args, **kwargs)
         content = Path(module.__file__).read_bytes()
         _built[digest] = TritonLibrary(source_digest=digest, name=name, content=content)
+        _modules[digest] = module
         return module
 
     setattr(driver, function, build)
@@ -101,7 +115,7 @@ def _source_digest(name: str, source: str) -> str:
     return hashlib.sha256(f"triton\n{name}\n{source}".encode()).hexdigest()
 
 
-def _load(library: TritonLibrary) -> Any:
+def _load(library: TritonLibrary) -> ModuleType:
     with tempfile.TemporaryDirectory(prefix="compilefarm-") as folder:
         path = Path(folder) / f"{library.source_digest}.so"
         path.write_bytes(library.content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -23,7 +24,7 @@ _TF32_EPSILON = 1 / 1024
 
 
 class Noise:
-    """Numbers for all inputs of a job. Equal seeds give equal ones, on every device."""
+    """Numbers for the inputs of jobs. Equal seeds give equal ones, on every device."""
 
     def __init__(self, *, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -49,6 +50,12 @@ class Noise:
         return self._scaled[size]
 
 
+@functools.cache
+def draw_noise(*, seed: int) -> Noise:
+    """The noise of a seed. It is drawn once in a process: that takes as long as all else of making small inputs."""
+    return Noise(seed=seed)
+
+
 def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor | int]:
     """Real tensors for the inputs of a job, in shape, strides, storage offset, dtype, device and requires_grad.
 
@@ -66,7 +73,7 @@ def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor | int]:
     Raises:
         InvalidRequest: an input is malformed.
     """
-    noise = Noise(seed=seed)
+    noise = draw_noise(seed=seed)
     check_symbols(job)
     symbols = Symbols(hints=tuple(job.hints), values=tuple(job.hints))
     inputs = [decode_input(given, number=number, symbols=symbols) for number, given in enumerate(job.inputs)]

@@ -24,11 +24,12 @@ from compilefarm.artifact.inductor import kernel_compiles
 from compilefarm.artifact.inductor.build_trials import run_build_trials
 from compilefarm.artifact.inductor.headers import include_folders, precompile_headers, use_own_folder
 from compilefarm.artifact.inductor.programs import compile_once, preload_compiler, preload_loader
-from compilefarm.artifact.triton_builds import listen_to_builds
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.admission import Admitted
 from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.inputs import draw_noise
 from compilefarm.graph.operators import import_operators
+from compilefarm.graph.targets import target_names
 from compilefarm.graph.vocabulary import describe_vocabulary
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
@@ -41,12 +42,13 @@ from compilefarm.v1.child_pb2 import (
     Toolchain,
 )
 from compilefarm.v1.job_pb2 import Phase
+from compilefarm.v1.vocabulary_pb2 import Vocabulary
 from compilefarm.worker import limits
-from compilefarm.worker.compile import compile_task
+from compilefarm.worker.compile import INPUT_SEED, compile_task
 from compilefarm.worker.failures import failure_of
 from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import read_frame, write_frame
-from compilefarm.worker.verify import verify_task
+from compilefarm.worker.verify import check_once, verify_task
 
 
 def main() -> int:
@@ -60,7 +62,7 @@ def main() -> int:
     on_gpu = arguments.cuda_device is not None
     compiles_kernels = on_gpu and not arguments.verifier
     device = torch.device("cuda", arguments.cuda_device) if on_gpu else torch.device("cpu")
-    _preload(verifier=arguments.verifier, device=device)
+    vocabulary = _preload(verifier=arguments.verifier, device=device)
     wait_to_be_forked()
     answers = _take_standard_output()
     if not arguments.verifier:
@@ -68,8 +70,6 @@ def main() -> int:
     if on_gpu:
         _start_cuda(device)
     if compiles_kernels:
-        kernel_compiles.use_their_assembler()
-        listen_to_builds()
         kernel_compiles.prepare()
     # Whatever they do when they are imported, they do it in here.
     admitted = Admitted(operators=import_operators(arguments.modules), triton_kernels=arguments.allow_triton_kernels)
@@ -82,7 +82,7 @@ def main() -> int:
     ready = ChildReady(
         environment=describe_environment(needs),
         farm_version=importlib.metadata.version("compilefarm"),
-        vocabulary=None if arguments.verifier else describe_vocabulary(),
+        vocabulary=vocabulary,
         include_folders=include_folders(),
     )
     limits.impose(arguments)
@@ -90,6 +90,9 @@ def main() -> int:
         # Under the limits, which the processes that it starts have as well.
         kernel_compiles.start()
         compile_once(device)
+        draw_noise(seed=INPUT_SEED)
+    elif on_gpu:
+        check_once(device)
     _say(answers, ChildMessage(ready=ready))
     task = read_frame(sys.stdin.buffer, ChildTask)
     if task is not None:
@@ -97,10 +100,14 @@ def main() -> int:
     return 0
 
 
-def _preload(*, verifier: bool, device: torch.device) -> None:
+def _preload(*, verifier: bool, device: torch.device) -> Vocabulary | None:
     """Does what need not be done in each child, and nothing that would be of no use after a fork: CUDA is not started,
     and no thread is.
+
+    Returns:
+        What children understand of requests; None for those that check, which have no more imported than a pod.
     """
+    vocabulary = None
     with contextlib.suppress(ImportError):
         # Inductor shows bars if it can. The first of them starts a thread, and makes a lock in memory that all children
         # would share: one that is killed while it holds it would stop the others.
@@ -113,11 +120,17 @@ def _preload(*, verifier: bool, device: torch.device) -> None:
     torch.cuda.is_available = lambda: with_triton
     if verifier:
         preload_loader(with_triton=with_triton)
+        # Tables that decoding looks into.
+        target_names()
     else:
         preload_compiler(with_triton=with_triton)
+        if with_triton:
+            kernel_compiles.preload()
+        vocabulary = describe_vocabulary()
     torch.cuda.is_available = is_available
     if not (verifier or with_triton):
         compile_once(device)
+    return vocabulary
 
 
 def _start_cuda(device: torch.device) -> None:

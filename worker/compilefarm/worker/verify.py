@@ -18,13 +18,13 @@ from compilefarm.core.expressions import holds
 from compilefarm.core.processes import Start, watch_processes
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
-from compilefarm.graph.inputs import move_by_last_bits, random_inputs, restore_integers
+from compilefarm.graph.inputs import draw_noise, move_by_last_bits, random_inputs, restore_integers
 from compilefarm.graph.options import config_patches
 from compilefarm.graph.targets import nodes_of
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
-from compilefarm.worker.comparison import Comparison, Results, VerificationFailed
+from compilefarm.worker.comparison import Comparison, Results, VerificationFailed, differing_names
 from compilefarm.worker.seeds import SEED, check_random, find_randomness
 from compilefarm.worker.synthetic import are_refused
 
@@ -39,6 +39,20 @@ _ORDERING = frozenset({"argsort", "kthvalue", "median", "mode", "msort", "sort",
 _KEPT_BYTES = 1 << 28
 # Seeds by which floats are moved to find out which integers hang on their last bits.
 _MOVES = (1, 2, 3)
+# Nearly all models compute in these.
+_USUAL = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_once(device: torch.device) -> None:
+    """Does once what every check on a GPU does, with a few elements.
+
+    CUDA reads each kernel of torch's libraries when it is launched first: for a small graph, most of its check.
+    """
+    draw_noise(seed=INPUT_SEED)
+    for dtype in _USUAL:
+        results = {"floats": torch.ones(2, dtype=dtype, device=device), "integers": torch.ones(2, device=device).long()}
+        Comparison(is_ordered=True).compare(results, results)
+        differing_names(results, results)
 
 
 def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:

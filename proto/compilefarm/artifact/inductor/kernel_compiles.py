@@ -4,6 +4,21 @@ from __future__ import annotations
 
 import importlib
 
+from compilefarm.artifact.triton_builds import build_driver_module, listen_to_builds
+
+
+def preload() -> None:
+    """Does what Triton does once in every process that compiles a kernel and needs no GPU: half a second on an H200.
+
+    That is to build its driver module, to hash its sources, and to import what reads kernels. A process that is forked
+    later has it.
+    """
+    use_their_assembler()
+    listen_to_builds()
+    build_driver_module()
+    importlib.import_module("torch._inductor.runtime.triton_compat").triton_key()
+    importlib.import_module("triton.compiler.code_generator")
+
 
 def use_their_assembler() -> None:
     """Has Triton assemble with the same ptxas here as in those processes; to be called before Triton is used.
@@ -18,11 +33,7 @@ def use_their_assembler() -> None:
 
 
 def prepare() -> None:
-    """Does what Triton and Inductor do once in every process that compiles a kernel: half a second on an H200.
-
-    That is to build Triton's driver module, to hash Triton's sources, and to look at the GPU. Who wants to know what
-    Triton builds has to listen by now.
-    """
+    """Looks at the GPU, as Triton and Inductor do once in every process that compiles a kernel."""
     importlib.import_module("triton.runtime").driver.active.get_current_device()
     importlib.import_module("torch._inductor.async_compile").pre_fork_setup()
 

@@ -26,7 +26,15 @@ _LOADING = (
 )
 # What launches Triton's kernels; a second, most of it for Triton.
 _LAUNCHING = ("torch._inductor.runtime.triton_heuristics",)
-_COMPILING = ("torch._inductor.compile_fx", "torch._inductor.async_compile", *_LOADING)
+_COMPILING = (
+    "torch._inductor.compile_fx",
+    "torch._inductor.async_compile",
+    # The rest is imported by the first compile with a kernel otherwise: a tenth of a second.
+    "sympy.physics.units",
+    "sympy.tensor.tensor",
+    "torch.utils.cpp_extension",
+    *_LOADING,
+)
 # For logs of a compile that happened elsewhere: nobody who runs the program reads them.
 _LOGGED_BY_GRAPH = ("runnable_graph_str", "inductor_post_grad_graph_str")
 _LOGGED_BY_ENTRY = ("aot_joint_graph_str", "aot_forward_graph_str", "aot_backward_graph_str")
