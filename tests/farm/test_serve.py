@@ -46,6 +46,13 @@ def job(size: int) -> Job:
     return encoded(lambda x: torch.relu(x @ x).sum(0), torch.randn(size, size))
 
 
+def many_products(x: torch.Tensor) -> torch.Tensor:
+    """Takes a minute to run, which a compile does once."""
+    for _ in range(500):
+        x = x @ x
+    return x
+
+
 def until_compiling(events: grpc.CallIterator) -> None:
     for response in events:
         if response.WhichOneof("event") == "progress" and response.progress.phase == PHASE_COMPILING:
@@ -134,12 +141,13 @@ def test_a_forbidden_target_is_refused_and_the_farm_goes_on(farm: ServedFarm) ->
 
 def test_a_compile_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with (
-        serve(tmp_path, ["--compile-timeout", "0.01", "--verify", "off"]) as farm,
+        serve(tmp_path, ["--compile-timeout", "1", "--verify", "off"]) as farm,
         grpc.insecure_channel(farm.address) as channel,
     ):
-        responses = list(CompileServiceStub(channel).Compile(CompileRequest(job=job(15))))
+        wanted = encoded(many_products, torch.empty(2048, 2048))
+        responses = list(CompileServiceStub(channel).Compile(CompileRequest(job=wanted)))
         failure = responses[-1].finished.failure
-        assert "longer than 0.01 s" in failure.message
+        assert "longer than 1 s" in failure.message
         assert "--compile-timeout" in failure.message
         assert farm.count("failed") == 1
 

@@ -15,13 +15,50 @@ import selectors
 import signal
 import socket
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from compilefarm.worker.namespaces import end_with_parent, enter_sandbox, give_up_privileges
 
 _REQUEST_BYTES = 128 * 1024
+# Standard input, output and error, the pipe for news, and the first process of a sandbox.
 _DESCRIPTORS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A child that is wanted.
+
+    Attributes:
+        folder: where it runs.
+        variables: of its environment.
+        standard: its standard input, output and error.
+        news: where it is told how it fares.
+        sandbox: number of the first process of the sandbox that it joins, and a handle of that; None leaves it outside.
+    """
+
+    folder: str
+    variables: Mapping[str, str]
+    standard: Sequence[int]
+    news: int
+    sandbox: tuple[int, int] | None
+
+    @classmethod
+    def receive(cls, requests: socket.socket) -> _Request | None:
+        """The next one; None if nobody can ask any more."""
+        content, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, _DESCRIPTORS)
+        if not content:
+            return None
+        asked = json.loads(content)
+        standard, news, further = descriptors[:3], descriptors[3], descriptors[4:]
+        sandbox = (asked["sandbox"], further[0]) if further else None
+        return cls(asked["folder"], asked["variables"], standard, news, sandbox)
+
+    def close_all_but_news(self) -> None:
+        _close(*self.standard)
+        if self.sandbox is not None:
+            os.close(self.sandbox[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +66,15 @@ class _Child:
     pid: int
     handle: int
     news: int
+
+    def tell_end(self) -> None:
+        """To be called once it has ended."""
+        _, status = os.waitpid(self.pid, 0)
+        _tell(self.news, {"code": os.waitstatus_to_exitcode(status)})
+        self.close()
+
+    def close(self) -> None:
+        _close(self.handle, self.news)
 
 
 def wait_to_be_forked() -> None:
@@ -48,44 +94,38 @@ def wait_to_be_forked() -> None:
     while True:
         for key, _ in selector.select():
             if key.fileobj is not requests:
-                child = children.pop(key.fd)
-                selector.unregister(child.handle)
-                _tell_end(child)
+                selector.unregister(key.fd)
+                children.pop(key.fd).tell_end()
                 continue
-            request, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, _DESCRIPTORS)
-            if not request:
+            request = _Request.receive(requests)
+            if request is None:
                 os._exit(0)
-            news = descriptors[3]
             try:
                 pid = os.fork()
             except OSError as error:
-                _tell(news, {"error": f"no process could be forked: {error}"})
-                _close(*descriptors)
+                _tell(request.news, {"error": f"no process could be forked: {error}"})
+                request.close_all_but_news()
+                os.close(request.news)
                 continue
             if pid == 0:
                 selector.close()
                 requests.close()
                 for other in children.values():
-                    _close(other.handle, other.news)
-                try:
-                    _become(json.loads(request), descriptors)
-                except BaseException as error:  # noqa: BLE001 - a process that may be half in a sandbox goes no further
-                    os.write(2, f"the process could not get to its place: {error!r}\n".encode())
-                    os._exit(1)
+                    other.close()
+                _become(request)
                 return
-            # In a sandbox, whoever asked has ended that.
-            if not _tell(news, {"pid": pid}) and len(descriptors) < _DESCRIPTORS:
-                os.kill(pid, signal.SIGKILL)
-            _close(*descriptors[:3], *descriptors[4:])
-            child = _Child(pid, os.pidfd_open(pid), news)
+            child = _watched(pid, request)
             children[child.handle] = child
             selector.register(child.handle, selectors.EVENT_READ)
 
 
-def _tell_end(child: _Child) -> None:
-    _, status = os.waitpid(child.pid, 0)
-    _tell(child.news, {"code": os.waitstatus_to_exitcode(status)})
-    _close(child.handle, child.news)
+def _watched(pid: int, request: _Request) -> _Child:
+    """The child, once who asked has been told of it; it is killed if nobody wants it any more."""
+    # In a sandbox, whoever asked has ended that.
+    if not _tell(request.news, {"pid": pid}) and request.sandbox is None:
+        os.kill(pid, signal.SIGKILL)
+    request.close_all_but_news()
+    return _Child(pid, os.pidfd_open(pid), request.news)
 
 
 def _tell(news: int, message: dict[str, Any]) -> bool:
@@ -97,24 +137,29 @@ def _tell(news: int, message: dict[str, Any]) -> bool:
     return True
 
 
-def _become(request: dict[str, Any], descriptors: list[int]) -> None:
-    """The rest of a fork: its pipes, its place, its surroundings."""
-    os.setsid()
-    for target, descriptor in enumerate(descriptors[:3]):
-        os.dup2(descriptor, target)
-    if request["sandbox"] is not None:
-        enter_sandbox(request["sandbox"], descriptors[4])
-        give_up_privileges()
-    _close(*descriptors)
-    if request["sandbox"] is None:
-        end_with_parent()
-    else:
-        # It ends with the sandbox.
-        _stay_outside()
-    os.environ.update(request["variables"])
-    os.chdir(request["folder"])
-    # It was looked up once, perhaps, in the process that was forked.
-    tempfile.tempdir = None
+def _become(request: _Request) -> None:
+    """The rest of a fork: its pipes, its place, its surroundings. Ends the process if it cannot get there."""
+    try:
+        os.setsid()
+        for target, descriptor in enumerate(request.standard):
+            os.dup2(descriptor, target)
+        if request.sandbox is None:
+            end_with_parent()
+        else:
+            enter_sandbox(*request.sandbox)
+            give_up_privileges()
+        request.close_all_but_news()
+        os.close(request.news)
+        if request.sandbox is not None:
+            # It ends with the sandbox.
+            _stay_outside()
+        os.environ.update(request.variables)
+        os.chdir(request.folder)
+        # It was looked up once, perhaps, in the process that was forked.
+        tempfile.tempdir = None
+    except BaseException as error:  # noqa: BLE001 - a process that may be half in a sandbox goes no further
+        os.write(2, f"the process could not get to its place: {error!r}\n".encode())
+        os._exit(1)
 
 
 def _stay_outside() -> None:

@@ -213,7 +213,7 @@ class Supervisor:
         except TimeoutError:
             return CompileFailure(
                 kind=FAILURE_KIND_TIMEOUT,
-                message=f"the compile took longer than {limit:g} s, the limit of this farm (serve --compile-timeout)",
+                message=f"the compile took longer than {limit:.0f} s, the limit of this farm (serve --compile-timeout)",
             )
         if self._verifier is None or not assignment.verify:
             return artifact
