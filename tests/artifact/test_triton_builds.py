@@ -18,6 +18,7 @@ from compilefarm.artifact.triton_builds import (
     TritonLibrary,
     build_driver_module,
     built_libraries,
+    keep_for_others,
     listen_to_builds,
     offer_libraries,
 )
@@ -92,6 +93,15 @@ def test_a_driver_module_that_was_built_ahead_is_not_built_again_and_counts_as_b
     assert driver.CudaUtils().answer == 42
     assert len(driver.built_with) == 1
     assert [library.name for library in built_libraries()] == ["cuda_utils"]
+
+
+def test_what_was_built_ahead_lies_where_triton_looks_for_it_in_other_processes(driver: Driver, tmp_path: Path) -> None:
+    listen_to_builds()
+    build_driver_module()
+    keep_for_others(tmp_path / "cache")
+    # Triton has a folder for each key within its cache.
+    kept = tmp_path / "cache" / driver.folder.name / "cuda_utils.so"
+    assert kept.read_bytes() == (driver.folder / "cuda_utils.so").read_bytes()
 
 
 def test_what_is_offered_is_not_built(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ class Noise:
     def __init__(self, *, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         # Twice, so that there are enough from wherever a tensor begins.
-        self._uniform = (torch.rand(DRAWN, generator=generator) + 0.5).repeat(2)
-        self._normal = torch.randn(DRAWN, generator=generator).repeat(2)
+        self._uniform = (torch.rand(DRAWN, generator=generator, dtype=torch.float32) + 0.5).repeat(2)
+        self._normal = torch.randn(DRAWN, generator=generator, dtype=torch.float32).repeat(2)
         self._scaled: dict[int, torch.Tensor] = {}
 
     def elements(self, tensor: torch.Tensor, *, number: int) -> torch.Tensor:

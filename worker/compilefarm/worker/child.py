@@ -126,6 +126,7 @@ def _preload(*, verifier: bool, device: torch.device) -> Vocabulary | None:
         preload_compiler(with_triton=with_triton)
         if with_triton:
             kernel_compiles.preload()
+        # By now: modules of `serve --import` do not add to torch's own namespaces, which no environment would say.
         vocabulary = describe_vocabulary()
     torch.cuda.is_available = is_available
     if not (verifier or with_triton):

@@ -46,13 +46,18 @@ class _Request:
 
     @classmethod
     def receive(cls, requests: socket.socket) -> _Request | None:
-        """The next one; None if nobody can ask any more."""
+        """The next one; None if nobody can ask any more.
+
+        Raises:
+            IndexError: fewer descriptors came than were sent, as when too many files are open (unix(7), MSG_CTRUNC).
+                Without the one of its sandbox no child may be made.
+        """
         content, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, _DESCRIPTORS)
         if not content:
             return None
         asked = json.loads(content)
         standard, news, further = descriptors[:3], descriptors[3], descriptors[4:]
-        sandbox = (asked["sandbox"], further[0]) if further else None
+        sandbox = None if asked["sandbox"] is None else (asked["sandbox"], further[0])
         return cls(asked["folder"], asked["variables"], standard, news, sandbox)
 
     def close_all_but_news(self) -> None:

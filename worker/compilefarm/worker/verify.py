@@ -44,7 +44,7 @@ _USUAL = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def check_once(device: torch.device) -> None:
-    """Does once what every check on a GPU does, with a few elements.
+    """Draws the numbers of a check, and compares a few elements on a GPU.
 
     CUDA reads each kernel of torch's libraries when it is launched first: for a small graph, most of its check.
     """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+from pathlib import Path
 
-from compilefarm.artifact.triton_builds import build_driver_module, listen_to_builds
+from compilefarm.artifact.triton_builds import build_driver_module, keep_for_others, listen_to_builds
 
 
 def preload() -> None:
@@ -34,6 +36,7 @@ def use_their_assembler() -> None:
 
 def prepare() -> None:
     """Looks at the GPU, as Triton and Inductor do once in every process that compiles a kernel."""
+    keep_for_others(Path(os.environ["TRITON_CACHE_DIR"]))
     importlib.import_module("triton.runtime").driver.active.get_current_device()
     importlib.import_module("torch._inductor.async_compile").pre_fork_setup()
 

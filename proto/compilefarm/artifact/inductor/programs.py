@@ -29,7 +29,7 @@ _LAUNCHING = ("torch._inductor.runtime.triton_heuristics",)
 _COMPILING = (
     "torch._inductor.compile_fx",
     "torch._inductor.async_compile",
-    # The rest is imported by the first compile with a kernel otherwise: a tenth of a second.
+    # These three are imported by the first compile with a kernel otherwise: a tenth of a second.
     "sympy.physics.units",
     "sympy.tensor.tensor",
     "torch.utils.cpp_extension",
