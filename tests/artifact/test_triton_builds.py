@@ -69,7 +69,6 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Driver]:
     monkeypatch.setitem(sys.modules, triton_builds._DRIVER, driver)
     monkeypatch.setattr(triton_builds, "_offered", {})
     monkeypatch.setattr(triton_builds, "_built", {})
-    monkeypatch.setattr(triton_builds, "_modules", {})
     return driver
 
 
@@ -107,7 +106,6 @@ def test_what_was_built_ahead_lies_where_triton_looks_for_it_in_other_processes(
 def test_what_is_offered_is_not_built(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     library = built_by(driver)
     monkeypatch.setattr(triton_builds, "_built", {})
-    monkeypatch.setattr(triton_builds, "_modules", {})
     pod = Driver(tmp_path / "nothing can be built here")
     pod.library_dirs = lambda: pytest.fail("looking for libcuda starts a program")
     monkeypatch.setitem(sys.modules, triton_builds._DRIVER, pod)

@@ -41,9 +41,8 @@ class TritonLibrary:
 # Both hold for the whole process: Triton builds at a kernel's first call, long after its artifact was loaded, and in
 # whichever thread that is. Equal source gives an equal library, so it does not matter which artifact brought it.
 _offered: dict[str, TritonLibrary] = {}
-_built: dict[str, TritonLibrary] = {}
-# What was loaded of the latter: a process that was forked since then need not do it again.
-_modules: dict[str, ModuleType] = {}
+# What was built is loaded, also in a process that was forked since then.
+_built: dict[str, tuple[TritonLibrary, ModuleType]] = {}
 
 
 def offer_libraries(libraries: Mapping[str, TritonLibrary]) -> None:
@@ -54,7 +53,7 @@ def offer_libraries(libraries: Mapping[str, TritonLibrary]) -> None:
 
 def built_libraries() -> list[TritonLibrary]:
     """What Triton has built in this process since `listen_to_builds`, in the order of first use."""
-    return list(_built.values())
+    return [library for library, _ in _built.values()]
 
 
 def listen_to_builds() -> None:
@@ -87,13 +86,13 @@ def keep_for_others(folder: Path) -> None:
     Args:
         folder: Triton's cache.
     """
-    for digest, module in _modules.items():
+    for library, module in _built.values():
         # triton/runtime/cache.py: there is a folder for each key, which source and machine decide.
         assert module.__file__ is not None
         built = Path(module.__file__)
         kept = folder / built.parent.name / built.name
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(_built[digest].content)
+        kept.write_bytes(library.content)
 
 
 def _stand_in(driver: Any, function: str, *, source_of: Callable[[str], str]) -> None:
@@ -109,14 +108,13 @@ def _stand_in(driver: Any, function: str, *, source_of: Callable[[str], str]) ->
         offered = _offered.get(digest)
         if offered is not None:
             return _load(offered)
-        if digest in _modules:
-            return _modules[digest]
+        if digest in _built:
+            return _built[digest][1]
         if kwargs.get("library_dirs", ()) is None:
             kwargs["library_dirs"] = driver.compilefarm_library_dirs()
         module = original(*args, **kwargs)
         content = Path(module.__file__).read_bytes()
-        _built[digest] = TritonLibrary(source_digest=digest, name=name, content=content)
-        _modules[digest] = module
+        _built[digest] = TritonLibrary(source_digest=digest, name=name, content=content), module
         return module
 
     setattr(driver, function, build)

@@ -148,14 +148,14 @@ def _become(request: _Request) -> None:
         os.setsid()
         for target, descriptor in enumerate(request.standard):
             os.dup2(descriptor, target)
+        _close(*request.standard, request.news)
         if request.sandbox is None:
             end_with_parent()
         else:
-            enter_sandbox(*request.sandbox)
+            first_pid, first = request.sandbox
+            enter_sandbox(first_pid, first)
+            os.close(first)
             give_up_privileges()
-        request.close_all_but_news()
-        os.close(request.news)
-        if request.sandbox is not None:
             # It ends with the sandbox.
             _stay_outside()
         os.environ.update(request.variables)

@@ -120,6 +120,7 @@ class _Breaks(nn.Module):  # type: ignore[misc]
         self.a, self.b, self.c, self.d, self.e = (perceptron(width) for width in (1024, 896, 768, 640, 512))
 
     def forward(self, x: Any) -> Any:
+        # No loop: Dynamo leaves a function to Python that breaks within one.
         x = self.a(x)
         torch._dynamo.graph_break()
         x = self.b(x)

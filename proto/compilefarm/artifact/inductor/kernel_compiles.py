@@ -35,7 +35,9 @@ def use_their_assembler() -> None:
 
 
 def prepare() -> None:
-    """Looks at the GPU, as Triton and Inductor do once in every process that compiles a kernel."""
+    """Looks at the GPU, as Triton and Inductor do once in every process that compiles a kernel, and leaves for those
+    processes what `preload` built.
+    """
     keep_for_others(Path(os.environ["TRITON_CACHE_DIR"]))
     importlib.import_module("triton.runtime").driver.active.get_current_device()
     importlib.import_module("torch._inductor.async_compile").pre_fork_setup()
