@@ -53,7 +53,7 @@ def test_no_two_tokens_are_the_same(tmp_path: Path) -> None:
     assert len((tmp_path / "a").read_text()) > 40
 
 
-def test_a_key_for_signatures_is_made_and_its_public_half_told(
+async def test_a_key_for_signatures_is_made_and_its_public_half_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "key.pem"
@@ -62,7 +62,7 @@ def test_a_key_for_signatures_is_made_and_its_public_half_told(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert main(["keys", "public", str(file)]) == 0
     assert capsys.readouterr().out.strip() == public == read_public_key(public).text
-    assert isinstance(open_seal(key_file=str(file), trusted_keys=[public]), SignatureSeal)
+    assert isinstance(await open_seal(key_file=str(file), signer=None, trusted_keys=[public]), SignatureSeal)
     assert main(["keys", "new", str(file)]) == 1, "a key is never overwritten"
 
 
@@ -73,22 +73,24 @@ def test_a_file_without_a_key_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.startswith(f"compilefarm keys: {file}: it is no private key in PEM")
 
 
-def test_a_farm_does_not_start_with_a_signing_key_that_it_cannot_use(tmp_path: Path) -> None:
+async def test_a_farm_does_not_start_with_a_signing_key_that_it_cannot_use(tmp_path: Path) -> None:
     file = tmp_path / "key.pem"
     with pytest.raises(CannotStart, match=r"the signing key .*key\.pem cannot be read: No such file"):
-        open_seal(key_file=str(file), trusted_keys=[])
+        await open_seal(key_file=str(file), signer=None, trusted_keys=[])
     assert main(["keys", "new", str(file)]) == 0
     with pytest.raises(CannotStart, match="--trusted-key: 'ed25519:abc' is no public key"):
-        open_seal(key_file=str(file), trusted_keys=["ed25519:abc"])
-    with pytest.raises(CannotStart, match="--trusted-key goes with --signing-key"):
-        open_seal(key_file=None, trusted_keys=["ed25519:abc"])
+        await open_seal(key_file=str(file), signer=None, trusted_keys=["ed25519:abc"])
+    with pytest.raises(CannotStart, match="--trusted-key goes with --signing-key or --signer"):
+        await open_seal(key_file=None, signer=None, trusted_keys=["ed25519:abc"])
+    with pytest.raises(CannotStart, match="exclude each other: the signer has the key"):
+        await open_seal(key_file=str(file), signer="unix:/run/signer.sock", trusted_keys=[])
     file.chmod(0o644)
     with pytest.raises(CannotStart, match="may be read or changed by others: chmod 600"):
-        open_seal(key_file=str(file), trusted_keys=[])
+        await open_seal(key_file=str(file), signer=None, trusted_keys=[])
     file.chmod(0o600)
     file.write_bytes(Authority().issue().key)
     with pytest.raises(CannotStart, match="another kind than ed25519"):
-        open_seal(key_file=str(file), trusted_keys=[])
+        await open_seal(key_file=str(file), signer=None, trusted_keys=[])
 
 
 def test_a_file_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ _COMMANDS = {
     "inspect": ("compilefarm.cli.inspect", "describe what a farm has stored under a key"),
     "doctor": ("compilefarm.cli.doctor", "check this machine, a store and a farm, and say what to do"),
     "keys": ("compilefarm.cli.keys", "make tokens for callers, and keys that sign artifacts"),
+    "signer": ("compilefarm.cli.signer", "keep the signing key of a farm in a process of its own"),
     "prewarm": ("compilefarm.cli.prewarm", "have a farm compile what a workload asked for, before its pods start"),
     "gc": ("compilefarm.cli.gc", "take out of a store what nobody needs"),
     "explain": ("compilefarm.cli.explain", "show a saved request, or what tells two of them apart"),

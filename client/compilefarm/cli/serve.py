@@ -188,6 +188,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sign artifacts with this key (`compilefarm keys new`), and serve only those with a signature of it",
     )
     option(
+        "--signer",
+        metavar="unix:PATH",
+        help="the same, with a key that another process has: `compilefarm signer`",
+    )
+    option(
         "--trusted-key",
         action="append",
         default=[],
@@ -237,7 +242,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    seal = open_seal(key_file=arguments.signing_key, trusted_keys=arguments.trusted_keys)
+    seal = await open_seal(key_file=arguments.signing_key, signer=arguments.signer, trusted_keys=arguments.trusted_keys)
     store = await open_store(
         arguments.store,
         size_limit_bytes=arguments.store_size_limit,
@@ -249,7 +254,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     gateway = Gateway(
         gateway_config(arguments),
         store=store,
-        public_key=seal.public_key,
+        seal=seal,
         pool=await asyncio.to_thread(_pool, arguments),
         journal=journal,
     )

@@ -14,6 +14,7 @@
     ├── WorkerLost              UNAVAILABLE          workers died on this job again and again
     │   └── ProcessDied                              the process that had the job died, perhaps of it
     ├── StoreUnavailable        UNAVAILABLE          the store cannot be read or written
+    │   └── SignerUnavailable                        the process that has the signing key does not sign
     ├── NotAllowed              PERMISSION_DENIED    the caller may not do that
     │   └── NotAuthenticated    UNAUTHENTICATED      the caller did not say who it is
     ├── InternalError           INTERNAL             a defect; strangers see an incident number only
@@ -153,6 +154,12 @@ class StoreUnavailable(FarmError):
 
     status = "UNAVAILABLE"
     reason = "store_unavailable"
+
+
+class SignerUnavailable(StoreUnavailable):
+    """The process that has the signing key does not answer, or refuses: what is made cannot be stored."""
+
+    reason = "signer_unavailable"
 
 
 class NotAllowed(FarmError):

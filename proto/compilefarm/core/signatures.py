@@ -40,17 +40,25 @@ class SigningKey:
         self._private = private
         self.public = PublicKey(private.public_key().public_bytes_raw())
 
+    def signature_of(self, manifest: Manifest) -> Signature:
+        """The signature of a manifest; one that it has already is ignored."""
+        return Signature(key_id=self.public.key_id, value=self._private.sign(signed_content(manifest)))
+
     def sign(self, manifest: Manifest) -> Manifest:
         """A copy of a manifest, signed."""
-        signed = Manifest()
-        signed.CopyFrom(manifest)
-        value = self._private.sign(signed_content(manifest))
-        signed.signature.CopyFrom(Signature(key_id=self.public.key_id, value=value))
-        return signed
+        return with_signature(manifest, self.signature_of(manifest))
 
     def pem(self) -> bytes:
         """What is kept in a file: PKCS #8 in PEM."""
         return self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def with_signature(manifest: Manifest, signature: Signature) -> Manifest:
+    """A copy of a manifest with that signature."""
+    signed = Manifest()
+    signed.CopyFrom(manifest)
+    signed.signature.CopyFrom(signature)
+    return signed
 
 
 def new_signing_key() -> SigningKey:

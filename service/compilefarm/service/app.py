@@ -48,6 +48,7 @@ from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.service.tls import Tls, find_tls
 from compilefarm.service.watched import Watched
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.seals import NO_SEAL, Seal
 from compilefarm.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
 from compilefarm.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from compilefarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
@@ -67,7 +68,7 @@ class Gateway:
         *,
         store: ArtifactStore,
         pool: WorkerPool,
-        public_key: str = "",
+        seal: Seal = NO_SEAL,
         clock: Clock | None = None,
         journal: Journal | None = None,
     ) -> None:
@@ -77,7 +78,7 @@ class Gateway:
             config: what can be set.
             store: where artifacts lie.
             pool: makes them.
-            public_key: with which clients check what the store gives; empty if they cannot.
+            seal: vouches for what the store gives; the store has the same one.
             clock: time.
             journal: where prewarm jobs are kept until they are done; without one they end with the process.
 
@@ -88,8 +89,9 @@ class Gateway:
         self._config = config
         self._door = _door(config)
         self._tls = find_tls(config)
-        self._standing = Standing(asks_callers=bool(config.auth_file), tls=self._tls, public_key=public_key)
+        self._standing = Standing(asks_callers=bool(config.auth_file), tls=self._tls, public_key=seal.public_key)
         self._store = store
+        self._seal = seal
         self._pool = pool
         self._clock = clock or SystemClock()
         self._farm_version = version("compilefarm")
@@ -218,6 +220,7 @@ class Gateway:
         )
         self._broker = Broker(
             store=self._store,
+            seal=self._seal,
             queue=self._queue,
             attempts=attempts,
             checks=self._checks,

@@ -30,6 +30,7 @@ from compilefarm.service.queue import Queue
 from compilefarm.service.roles import Role
 from compilefarm.service.validation import validate
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.seals import Seal
 from compilefarm.v1.compile_service_pb2 import Outcome, Prospect
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Phase
 from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, KeyPart, Manifest, VerifyTime
@@ -98,6 +99,7 @@ class Broker:
         self,
         *,
         store: ArtifactStore,
+        seal: Seal,
         queue: Queue,
         attempts: Attempts,
         checks: Checks,
@@ -111,6 +113,7 @@ class Broker:
         farm_version: str,
     ) -> None:
         self._store = store
+        self._seal = seal
         self._queue = queue
         self._attempts = attempts
         self._checks = checks
@@ -266,6 +269,7 @@ class Broker:
         if quarantined is not None:
             return Landing(result=quarantined.failure, source=Source.QUARANTINE)
         await require_constants(job, store=self._store)
+        await self._seal.announce(key.text, namespace=flight.namespace)
         verify_time = await self._checks.time_for(key.text, namespaces=namespaces)
         flight.ticket = self._queue.enrol(key.text, environment=job.environment, demand=flight.claims.demand, kind=kind)
         log.info("job %s: %d nodes, queued", key.text, len(job.graph.nodes))

@@ -1,4 +1,4 @@
-"""The key with which a farm signs its artifacts. Only the gateway has it; no worker ever does."""
+"""What vouches for the artifacts of a farm: a key in a file, a signer in another process, or nothing."""
 
 from __future__ import annotations
 
@@ -7,39 +7,67 @@ import os
 import stat
 from collections.abc import Sequence
 
-from compilefarm.core.public_keys import read_public_key
-from compilefarm.core.signatures import read_signing_key
+from compilefarm.core.public_keys import PublicKey, read_public_key
+from compilefarm.core.signatures import SigningKey, read_signing_key
 from compilefarm.service.config import CannotStart
+from compilefarm.service.remote_signer import open_remote_signer
+from compilefarm.service.signer_service import socket_path
 from compilefarm.service.watched import read_file
-from compilefarm.store.seals import NoSeal, Seal, SignatureSeal
+from compilefarm.store.seals import NO_SEAL, LocalSigner, ManifestSigner, Seal, SignatureSeal
 
 log = logging.getLogger(__name__)
 
 
-def open_seal(*, key_file: str | None, trusted_keys: Sequence[str]) -> Seal:
-    """What vouches for artifacts.
+async def open_seal(*, key_file: str | None, signer: str | None, trusted_keys: Sequence[str]) -> Seal:
+    """What vouches for artifacts; nothing if neither a key nor a signer is named.
 
     Args:
-        key_file: with the private key; None: nothing does.
+        key_file: with the private key.
+        signer: address of a process that has it, "unix:PATH".
         trusted_keys: public keys whose signatures count beside its own.
 
     Raises:
-        CannotStart: the file holds no key, others may change it, or a public key is none.
+        CannotStart: the file holds no key, others may change it, the signer does not answer, a public key is none, or
+            both are named.
     """
-    if key_file is None:
+    chosen = await _open_signer(key_file=key_file, signer=signer)
+    if chosen is None:
         if trusted_keys:
-            raise CannotStart("--trusted-key goes with --signing-key: a farm that does not sign serves all that it has")
-        return NoSeal()
-    content = read_file(key_file, what="the signing key")
-    if stat.S_IMODE(os.stat(key_file).st_mode) & (stat.S_IROTH | stat.S_IWGRP | stat.S_IWOTH):
-        raise CannotStart(f"the signing key {key_file} may be read or changed by others: chmod 600 {key_file}")
+            raise CannotStart(
+                "--trusted-key goes with --signing-key or --signer: a farm that does not sign serves all that it has"
+            )
+        return NO_SEAL
+    trusted = _read_public_keys(trusted_keys)
+    log.info("artifacts are signed; pods check that with COMPILEFARM_TRUSTED_KEYS=%s", chosen.public.text)
+    return SignatureSeal(chosen, trusted=trusted)
+
+
+def read_key_file(path: str) -> SigningKey:
+    """The private key in a file.
+
+    Raises:
+        CannotStart: it holds none, or others may read or change it.
+    """
+    content = read_file(path, what="the signing key")
+    if stat.S_IMODE(os.stat(path).st_mode) & (stat.S_IROTH | stat.S_IWGRP | stat.S_IWOTH):
+        raise CannotStart(f"the signing key {path} may be read or changed by others: chmod 600 {path}")
     try:
-        key = read_signing_key(content)
+        return read_signing_key(content)
     except ValueError as error:
-        raise CannotStart(f"artifacts cannot be signed with {key_file}: {error}") from None
+        raise CannotStart(f"artifacts cannot be signed with {path}: {error}") from None
+
+
+async def _open_signer(*, key_file: str | None, signer: str | None) -> ManifestSigner | None:
+    if key_file is not None and signer is not None:
+        raise CannotStart("--signing-key and --signer exclude each other: the signer has the key")
+    if signer is not None:
+        socket_path(signer)
+        return await open_remote_signer(signer)
+    return None if key_file is None else LocalSigner(read_key_file(key_file))
+
+
+def _read_public_keys(texts: Sequence[str]) -> list[PublicKey]:
     try:
-        trusted = [read_public_key(text) for text in trusted_keys]
+        return [read_public_key(text) for text in texts]
     except ValueError as error:
         raise CannotStart(f"--trusted-key: {error}") from None
-    log.info("artifacts are signed; pods check that with COMPILEFARM_TRUSTED_KEYS=%s", key.public.text)
-    return SignatureSeal(key, trusted=trusted)

@@ -82,9 +82,10 @@ class ManifestStore:
 
         Raises:
             InvalidRequest: its key is not written as a key.
+            SignerUnavailable: it cannot be signed.
             StoreUnavailable: the store cannot be read or written.
         """
-        manifest = self._seal.put(manifest)
+        manifest = await self._seal.put(manifest)
         record = write_record(manifest)
         for _ in range(_MOST_TRIALS):
             paths = await self._list(manifest.key, namespaces=[manifest.namespace])

@@ -22,7 +22,7 @@ from compilefarm.store.limited import LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.s3 import SCHEME, open_bucket
-from compilefarm.store.seals import NoSeal, Seal
+from compilefarm.store.seals import NO_SEAL, Seal
 from compilefarm.store.uses import Now, Uses
 
 MEMORY = "memory:"
@@ -30,16 +30,12 @@ MEMORY = "memory:"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
-# What is served where nobody vouches for manifests.
-_NO_SEAL = NoSeal()
-
-
 async def open_store(
     location: str,
     *,
     size_limit_bytes: int | None = None,
     cache_bytes: int = 0,
-    seal: Seal = _NO_SEAL,
+    seal: Seal = NO_SEAL,
     now: Now = time.time,
 ) -> ArtifactStore:
     """Opens a store and makes sure that it can be written.
@@ -64,7 +60,7 @@ async def build_store(
     *,
     size_limit_bytes: int | None = None,
     cache_bytes: int = 0,
-    seal: Seal = _NO_SEAL,
+    seal: Seal = NO_SEAL,
     now: Now = time.time,
 ) -> ArtifactStore:
     """As `open_store`, on a backend."""
@@ -106,7 +102,7 @@ async def collect_garbage(
     """
     counting = await _counting(await open_backend(location, create=False))
     uses = Uses(counting, now=now)
-    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now), seal=_NO_SEAL)
+    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now), seal=NO_SEAL)
     collector = Collector(counting, manifests=store.manifests, uses=uses)
     return await collector.collect(limit_bytes=size_limit_bytes, dry_run=dry_run)
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from compilefarm.core.errors import UntrustedArtifact
 from compilefarm.core.public_keys import PublicKey
-from compilefarm.core.signatures import SigningKey, check_signature
-from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.core.signatures import SigningKey, check_signature, with_signature
+from compilefarm.v1.manifest_pb2 import Manifest, Signature
 
 
 class Seal(Protocol):
@@ -20,11 +20,40 @@ class Seal(Protocol):
     def public_key(self) -> str:
         """With which clients see that it does; empty if they cannot."""
 
-    def put(self, manifest: Manifest) -> Manifest:
-        """A manifest as it is to be stored."""
+    async def announce(self, key: str, *, namespace: str) -> None:
+        """Says that somebody asked for a job, before its manifest is made.
+
+        Raises:
+            SignerUnavailable: who signs cannot be told.
+        """
+
+    async def put(self, manifest: Manifest) -> Manifest:
+        """A manifest as it is to be stored.
+
+        Raises:
+            SignerUnavailable: who signs does not answer, or refuses.
+        """
 
     def holds(self, manifest: Manifest) -> bool:
         """Whether a manifest that was stored may be served."""
+
+
+class ManifestSigner(Protocol):
+    """Has a signing key, or asks who has it."""
+
+    @property
+    def public(self) -> PublicKey:
+        """The public half of the key."""
+
+    async def announce(self, key: str, *, namespace: str) -> None:
+        """As `Seal.announce`."""
+
+    async def signature_of(self, manifest: Manifest) -> Signature:
+        """The signature of a manifest.
+
+        Raises:
+            SignerUnavailable: who has the key does not answer, or refuses.
+        """
 
 
 class NoSeal:
@@ -34,7 +63,10 @@ class NoSeal:
     def public_key(self) -> str:
         return ""
 
-    def put(self, manifest: Manifest) -> Manifest:
+    async def announce(self, key: str, *, namespace: str) -> None:
+        del key, namespace
+
+    async def put(self, manifest: Manifest) -> Manifest:
         return manifest
 
     def holds(self, manifest: Manifest) -> bool:
@@ -42,24 +74,30 @@ class NoSeal:
         return True
 
 
+NO_SEAL = NoSeal()
+
+
 class SignatureSeal:
     """Serves what the farm has signed, or somebody else whom it trusts.
 
     Args:
-        key: signs what is stored.
+        signer: signs what is stored.
         trusted: whose signatures count beside its own, such as those of the key before.
     """
 
-    def __init__(self, key: SigningKey, *, trusted: Sequence[PublicKey] = ()) -> None:
-        self._key = key
-        self._trusted = (key.public, *trusted)
+    def __init__(self, signer: ManifestSigner, *, trusted: Sequence[PublicKey] = ()) -> None:
+        self._signer = signer
+        self._trusted = (signer.public, *trusted)
 
     @property
     def public_key(self) -> str:
-        return self._key.public.text
+        return self._signer.public.text
 
-    def put(self, manifest: Manifest) -> Manifest:
-        return self._key.sign(manifest)
+    async def announce(self, key: str, *, namespace: str) -> None:
+        await self._signer.announce(key, namespace=namespace)
+
+    async def put(self, manifest: Manifest) -> Manifest:
+        return with_signature(manifest, await self._signer.signature_of(manifest))
 
     def holds(self, manifest: Manifest) -> bool:
         try:
@@ -67,3 +105,24 @@ class SignatureSeal:
         except UntrustedArtifact:
             return False
         return True
+
+
+class LocalSigner:
+    """Signs with a key that this process holds.
+
+    Args:
+        key: the key.
+    """
+
+    def __init__(self, key: SigningKey) -> None:
+        self._key = key
+
+    @property
+    def public(self) -> PublicKey:
+        return self._key.public
+
+    async def announce(self, key: str, *, namespace: str) -> None:
+        del key, namespace
+
+    async def signature_of(self, manifest: Manifest) -> Signature:
+        return self._key.signature_of(manifest)

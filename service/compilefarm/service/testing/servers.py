@@ -16,6 +16,7 @@ from compilefarm.service.journal import Journal
 from compilefarm.service.testing.pool import ScriptedPool
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.opening import open_store
+from compilefarm.store.seals import NO_SEAL, Seal
 
 FREE_PORT = GatewayConfig(listen="127.0.0.1:0")
 
@@ -26,7 +27,7 @@ async def serving(
     pool: WorkerPool | None = None,
     store: ArtifactStore | None = None,
     config: GatewayConfig | None = None,
-    public_key: str = "",
+    seal: Seal = NO_SEAL,
     clock: Clock | None = None,
     journal: Journal | None = None,
 ) -> AsyncIterator[Gateway]:
@@ -37,7 +38,7 @@ async def serving(
         config or FREE_PORT,
         store=store or await open_store("memory:"),
         pool=pool or ScriptedPool(),
-        public_key=public_key,
+        seal=seal,
         clock=clock,
         journal=journal,
     )
@@ -54,14 +55,14 @@ def serving_in_thread(
     pool: WorkerPool | None = None,
     store: ArtifactStore | None = None,
     config: GatewayConfig | None = None,
-    public_key: str = "",
+    seal: Seal = NO_SEAL,
 ) -> Iterator[str]:
     """As `serving`, on an event loop in a thread of its own, for clients that block. Yields the address."""
     address: Future[str] = Future()
     stop: Future[None] = Future()
 
     async def serve() -> None:
-        async with serving(pool=pool, store=store, config=config, public_key=public_key) as gateway:
+        async with serving(pool=pool, store=store, config=config, seal=seal) as gateway:
             address.set_result(gateway.address)
             await asyncio.wrap_future(stop)
 

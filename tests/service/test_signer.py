@@ -1,0 +1,158 @@
+"""A signing key that the gateway does not have."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from compilefarm.core.errors import Busy, InvalidRequest, NotAllowed, SignerUnavailable
+from compilefarm.core.public_keys import read_public_key
+from compilefarm.core.signatures import check_signature, new_signing_key, with_signature
+from compilefarm.service import signer as signer_module
+from compilefarm.service.config import CannotStart
+from compilefarm.service.remote_signer import open_remote_signer
+from compilefarm.service.signer import Signer
+from compilefarm.service.signer_service import serving_signer
+from compilefarm.service.signing import open_seal
+from compilefarm.service.testing import ManualClock, calling, sample_job, serving
+from compilefarm.store.opening import open_store
+from compilefarm.store.testing import sample_artifact, sample_key
+from compilefarm.v1.compile_service_pb2 import Outcome
+
+SIGNING_KEY = new_signing_key()
+KEY = sample_key("one")
+MANIFEST = sample_artifact(KEY).manifest
+
+
+@asynccontextmanager
+async def signing(folder: Path) -> AsyncIterator[str]:
+    """Serves a signer of SIGNING_KEY; yields its address."""
+    address = f"unix:{folder / 'signer.sock'}"
+    async with serving_signer(Signer(SIGNING_KEY, clock=ManualClock()), address=address, group=None):
+        yield address
+
+
+def test_each_announcement_is_good_for_one_signature() -> None:
+    signer = Signer(SIGNING_KEY, clock=ManualClock())
+    with pytest.raises(NotAllowed, match="nobody asked for that key"):
+        signer.sign(MANIFEST)
+    signer.announce(KEY, namespace="")
+    check_signature(with_signature(MANIFEST, signer.sign(MANIFEST)), trusted=[SIGNING_KEY.public])
+    with pytest.raises(NotAllowed, match="is signed already"):
+        signer.sign(MANIFEST)
+
+
+def test_an_announcement_counts_in_its_namespace_and_for_a_day() -> None:
+    clock = ManualClock()
+    signer = Signer(SIGNING_KEY, clock=clock)
+    signer.announce(KEY, namespace="dev")
+    with pytest.raises(NotAllowed):
+        signer.sign(MANIFEST)
+    signer.announce(KEY, namespace="")
+    clock.advance(25 * 3600)
+    with pytest.raises(NotAllowed):
+        signer.sign(MANIFEST)
+
+
+def test_what_is_announced_is_bounded_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    signer = Signer(SIGNING_KEY, clock=ManualClock())
+    with pytest.raises(InvalidRequest, match="is not a key"):
+        signer.announce("../../key", namespace="")
+    with pytest.raises(InvalidRequest, match="is not the name of a namespace"):
+        signer.announce(KEY, namespace="../a")
+    monkeypatch.setattr(signer_module, "_MOST_ANNOUNCED", 1)
+    signer.announce(KEY, namespace="")
+    with pytest.raises(Busy, match="never signed"):
+        signer.announce(sample_key("two"), namespace="")
+
+
+async def test_a_farm_without_the_key_serves_artifacts_that_the_signer_signed(tmp_path: Path) -> None:
+    async with signing(tmp_path) as address:
+        seal = await open_seal(key_file=None, signer=address, trusted_keys=[])
+        assert seal.public_key == SIGNING_KEY.public.text
+        store = await open_store("memory:", seal=seal)
+        async with serving(store=store, seal=seal) as gateway, calling(gateway.address) as calls:
+            finished = await calls.finish(sample_job())
+            assert finished.outcome == Outcome.OUTCOME_COMPILED
+            check_signature(finished.manifest, trusted=[read_public_key(seal.public_key)])
+            assert (await calls.finish(sample_job())).outcome == Outcome.OUTCOME_HIT
+
+
+async def test_nothing_is_signed_that_nobody_asked_for(tmp_path: Path) -> None:
+    async with signing(tmp_path) as address:
+        remote = await open_remote_signer(address)
+        with pytest.raises(SignerUnavailable, match="nobody asked for that key"):
+            await remote.signature_of(MANIFEST)
+
+
+async def test_a_signer_that_is_started_anew_is_told_again(tmp_path: Path) -> None:
+    async with signing(tmp_path) as address:
+        remote = await open_remote_signer(address)
+        await remote.announce(KEY, namespace="")
+    async with signing(tmp_path):
+        signature = await remote.signature_of(MANIFEST)
+        check_signature(with_signature(MANIFEST, signature), trusted=[SIGNING_KEY.public])
+        with pytest.raises(SignerUnavailable):
+            await remote.signature_of(MANIFEST)
+
+
+async def test_only_the_user_of_the_signer_reaches_it_and_there_is_one(tmp_path: Path) -> None:
+    async with signing(tmp_path):
+        assert stat.S_IMODE((tmp_path / "signer.sock").stat().st_mode) == 0o600
+        with pytest.raises(CannotStart, match="somebody listens at"):
+            async with signing(tmp_path):
+                pass
+    assert not (tmp_path / "signer.sock").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (lambda folder: "127.0.0.1:7078", "write unix:/absolute/path"),
+        (lambda folder: "unix:signer.sock", "write unix:/absolute/path"),
+        (lambda folder: f"unix:/{'a' * 120}", "too long for a socket"),
+        (lambda folder: f"unix:{folder}/none.sock", "start it first: compilefarm signer --key FILE --listen unix:"),
+    ],
+)
+async def test_a_farm_does_not_start_without_its_signer(
+    tmp_path: Path, address: Callable[[Path], str], message: str
+) -> None:
+    with pytest.raises(CannotStart, match=message):
+        await open_seal(key_file=None, signer=address(tmp_path), trusted_keys=[])
+
+
+async def test_a_socket_that_a_killed_signer_left_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "signer.sock"))
+    async with signing(tmp_path) as address:
+        await open_remote_signer(address)
+
+
+def test_the_command_signs_until_it_is_ended(tmp_path: Path) -> None:
+    key, address = tmp_path / "key.pem", f"unix:{tmp_path / 'signer.sock'}"
+    key.write_bytes(SIGNING_KEY.pem())
+    key.chmod(0o600)
+    command = [sys.executable, "-m", "compilefarm.cli.main", "signer", "--key", str(key), "--listen", address]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            assert SIGNING_KEY.public.text in process.stderr.readline()
+            asyncio.run(_have_signed(address))
+        finally:
+            process.terminate()
+        assert f"signed {KEY} in namespace ''" in process.stderr.read()
+    assert process.returncode == 0
+
+
+async def _have_signed(address: str) -> None:
+    remote = await open_remote_signer(address)
+    await remote.announce(KEY, namespace="")
+    await remote.signature_of(MANIFEST)
