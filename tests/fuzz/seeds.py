@@ -8,12 +8,14 @@ from random import Random
 from typing import Any
 
 import torch
+import torch._functorch.config
+import torch._inductor.config
 from torch import fx
 from torch.nn import functional as F
 
 from compilefarm.core.requests import Request
 from compilefarm.core.testing import Mutator
-from compilefarm.graph import options, settings, targets
+from compilefarm.graph import settings, targets
 from compilefarm.graph.dtypes import DTYPES, LAYOUTS, MEMORY_FORMATS
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.operators import base_of, operators_of_torch
@@ -101,7 +103,7 @@ def _calls() -> Sequence[Call]:
 @functools.cache
 def _texts() -> Mapping[str, Sequence[str]]:
     decoys = [f"{decoy}{tail}" for decoy in DECOYS for tail in ("", ".main", "::main", ".main.default")]
-    settable = [*settings.defaults(options._INDUCTOR), *settings.defaults(options._FUNCTORCH)]
+    settable = [*settings.defaults(torch._inductor.config), *settings.defaults(torch._functorch.config)]
     words = [*DTYPES, *LAYOUTS, *MEMORY_FORMATS, "cpu", "cuda", "dim", "dtype", "out", "highest", *decoys]
     return {
         "target": [*decoys, "os.system", "torch.load", "torch.ops.load_library", "builtins.eval", "aten::from_file"],

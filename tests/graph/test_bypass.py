@@ -193,7 +193,7 @@ def test_a_default_device() -> None:
     ("options", "reason"),
     [
         ({"no_such_option": 1}, "unknown_option"),
-        ({"post_grad_custom_pre_pass": lambda graph: None}, "custom_option"),
+        ({"post_grad_custom_pre_pass": lambda graph: None}, "refused_option"),
         ({"cpp.enable_floating_point_contract_flag": "off -fplugin=evil.so"}, "custom_option"),
         ({"cuda.compile_opt_level": "-O3"}, "refused_option"),
         ({"aot_inductor.output_path": "somewhere"}, "refused_option"),
@@ -206,7 +206,7 @@ def test_options(options: dict[str, Any], reason: str) -> None:
 
 def test_custom_passes_set_globally() -> None:
     with torch._inductor.config.patch(joint_custom_post_pass=lambda graph: None):
-        assert _reason(_call(torch.relu), torch.ones(3)) == "custom_option"
+        assert _reason(_call(torch.relu), torch.ones(3)) == "refused_option"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -13,7 +14,12 @@ import torch
 import torch._functorch.config
 import torch._inductor.config
 
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph import settings
+from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.options import capture_options, config_patches
+from compilefarm.v1.graph_pb2 import NamedValue, Sequence, Value
+from compilefarm.v1.job_pb2 import Options
 
 _INDUCTOR = torch._inductor.config
 _PRINT_OPTIONS = """
@@ -64,25 +70,111 @@ def test_global_settings_arrive_and_options_go_before_them() -> None:
 
 
 def test_patches_can_be_applied() -> None:
-    inductor, functorch = _patches(
-        max_autotune=True, pre_grad_fusion_options={"batch_linear": {"min_fuse_set_size": 3}}
-    )
+    inductor, functorch = _patches(max_autotune=True, **{"cpp.simdlen": None, "memory_pool": "none"})
     with _INDUCTOR.patch(inductor), torch._functorch.config.patch(functorch):
-        assert _INDUCTOR.max_autotune is True
-        assert _INDUCTOR.pre_grad_fusion_options == {"batch_linear": {"min_fuse_set_size": 3}}
+        assert (_INDUCTOR.max_autotune, _INDUCTOR.memory_pool) == (True, "none")
 
 
-def test_true_is_not_one() -> None:
-    with _INDUCTOR.patch({"triton.multi_kernel": 1}):
-        one = capture_options({}, cuda=False)
-    with _INDUCTOR.patch({"triton.multi_kernel": True}):
-        true = capture_options({}, cuda=False)
-    assert one != true
+@pytest.mark.parametrize("mode", [mode for mode in torch._inductor.list_mode_options() if mode != "default"])
+def test_all_of_a_mode_arrives_but_cuda_graphs(mode: str) -> None:
+    options = torch._inductor.list_mode_options()[mode]
+    sent = {name: value for name, value in options.items() if name != "triton.cudagraphs"}
+    assert _patches(**options)[0] == {
+        name: value for name, value in sent.items() if settings.defaults(_INDUCTOR)[name] != value
+    }
+
+
+REFUSED: dict[str, object] = {
+    "cpp_wrapper": True,
+    "fx_wrapper": True,
+    "cpu_backend": "triton",
+    "cuda_backend": "pallas",
+    "cpp.inject_relu_bug_TESTING_ONLY": "compile_error",
+    "triton.inject_relu_bug_TESTING_ONLY": "compile_error",
+    "lookup_table.table": {},
+    "autotune_lookup_table": {"x": 1},
+    "pre_grad_fusion_options": {"batch_linear": {}},
+    "post_grad_fusion_options": {"batch_linear": {}},
+    "assert_indirect_indexing": False,
+    "scalar_asserts": False,
+    "post_grad_custom_pre_pass": print,
+    "reorder_for_compute_comm_overlap_passes": ["exec"],
+    "_fuse_ddp_communication_passes": ["exec"],
+    "external_matmul": [print],
+    "inductor_choices_class": object,
+    "disabled_passes": "anything",
+    "estimate_op_runtime": print,
+    "comment_origin": True,
+    "debug_index_asserts": True,
+    "cuda.compile_opt_level": "-O3",
+    "cuda.version": "12",
+    "aot_inductor.output_path": "somewhere",
+    "cpp.gemm_cache_blocking": "1,1,1",
+    "test_configs.autotune_choice_name_regex": "x",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_pod_that_set_what_no_request_may_compiles_by_itself_and_says_which(name: str) -> None:
+    with pytest.raises(Bypass, match=re.escape(name)) as caught:
+        capture_options({name: REFUSED[name]}, cuda=False)
+    assert caught.value.reason == "refused_option"
+    with _INDUCTOR.patch({name: REFUSED[name]}), pytest.raises(Bypass, match=re.escape(name)):
+        capture_options({}, cuda=False)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_worker_refuses_what_no_request_may_set(name: str) -> None:
+    for value in (Value(boolean=True), Value(text="x"), Value(integer=1)):
+        with pytest.raises(InvalidRequest, match=re.escape(name)):
+            config_patches(Options(inductor=[NamedValue(name=name, value=value)]))
+
+
+WRONG: tuple[tuple[str, object], ...] = (
+    ("max_autotune", 1),
+    ("max_autotune", "True"),
+    ("triton.multi_kernel", True),
+    ("triton.multi_kernel", 4),
+    ("realize_reads_threshold", -1),
+    ("realize_reads_threshold", 1 << 40),
+    ("cpp.simdlen", "8"),
+    ("cpu_gpu_bw", float("nan")),
+    ("cpu_gpu_bw", float("inf")),
+    ("max_autotune_gemm_backends", "ATEN,CUTLASS"),
+    ("max_autotune_gemm_backends", "ATEN,ATEN"),
+    ("max_autotune_gemm_backends", "ATEN -fplugin=evil.so"),
+    ("cpp.enable_floating_point_contract_flag", "off\n"),
+    ("cpp.descriptive_names", "original_aten;"),
+    ("memory_pool", ""),
+)
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_values_of_another_type_or_range(name: str, value: object) -> None:
+    with pytest.raises(Bypass, match=re.escape(name)) as caught:
+        capture_options({name: value}, cuda=False)
+    assert caught.value.reason == "custom_option"
+    with pytest.raises(InvalidRequest, match=re.escape(name)):
+        config_patches(Options(inductor=[NamedValue(name=name, value=_any_value(value))]))
+
+
+def _any_value(value: object) -> Value:
+    kinds = {bool: "boolean", int: "integer", float: "real", str: "text"}
+    return Value(**{kinds[type(value)]: value})  # type: ignore[arg-type]
+
+
+def test_a_worker_refuses_values_that_are_no_scalars_and_settings_that_are_there_twice() -> None:
+    for value in (Value(), Value(list=Sequence()), Value(node=0), Value(big_integer="1"), Value(dtype="float32")):
+        with pytest.raises(InvalidRequest, match="max_autotune has to be true or false"):
+            config_patches(Options(inductor=[NamedValue(name="max_autotune", value=value)]))
+    entry = NamedValue(name="max_autotune", value=Value(boolean=True))
+    with pytest.raises(InvalidRequest, match="twice"):
+        config_patches(Options(inductor=[entry, entry]))
 
 
 @pytest.mark.parametrize(
     "name",
-    ["fx_graph_cache", "compile_threads", "trace.enabled", "worker_start_method", "cpp.cxx", "force_disable_caches"],
+    ["fx_graph_cache", "compile_threads", "trace.enabled", "worker_start_method", "cpp.cxx", "global_cache_dir"],
 )
 def test_what_cannot_change_a_result_stays_here(name: str) -> None:
     with _INDUCTOR.patch({name: "something else"}):
@@ -96,6 +188,14 @@ def test_settings_from_the_environment_arrive() -> None:
     assert given["max_autotune"] is True
     assert given["epilogue_fusion"] is True
     assert _patches_of_a_process(TORCHINDUCTOR_MAX_AUTOTUNE="0")["max_autotune"] is False
+
+
+@pytest.mark.parametrize("variable", ["TORCHINDUCTOR_CPP_WRAPPER", "TORCHINDUCTOR_FX_WRAPPER"])
+def test_settings_from_the_environment_are_refused_all_the_same(variable: str) -> None:
+    # Such a setting is at its default, which the variable has changed.
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        _patches_of_a_process(**{variable: "1"})
+    assert f"the setting {variable.removeprefix('TORCHINDUCTOR_').lower()} differs" in caught.value.stderr
 
 
 def test_variables_that_only_name_places_do_not_matter() -> None:

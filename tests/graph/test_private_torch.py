@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import typing
 
 import pytest
 import torch
@@ -12,9 +13,13 @@ import torch._functorch.config
 import torch._inductor.config
 from torch._subclasses.fake_tensor import FakeTensor
 
+from compilefarm.core.compiler_settings import Word
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.functorch_settings import FUNCTORCH
+from compilefarm.core.inductor_settings import INDUCTOR
 from compilefarm.graph import settings, targets, tracing
 
+_IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 # What every model is made of.
 COMMON_FUNCTIONS = (
     torch.conv2d,
@@ -156,6 +161,46 @@ def test_every_setting_has_a_default() -> None:
         assert settings.values(config).keys() <= settings.defaults(config).keys()
 
 
+TABLES = ((torch._inductor.config, INDUCTOR), (torch._functorch.config, FUNCTORCH))
+# What torch 2.11 has and 2.15 has not.
+_EARLIER_SETTINGS = {
+    "always_complex_memory_overlap_TESTING_ONLY", "autoheuristic_collect", "autoheuristic_use", "force_same_precision",
+    "partitioned_scatter_memory_budget", "triton.enable_tlx_templates",
+}  # fmt: skip
+
+
+def test_somebody_has_decided_what_becomes_of_every_setting() -> None:
+    # To mend: core/inductor_settings.py, core/functorch_settings.py. What puts a text into source is never allowed.
+    for config, table in TABLES:
+        assert [name for name in settings.defaults(config) if not table.is_classified(name)] == []
+        assert not table.allowed.keys() & (table.refused.keys() | table.without_effect.keys())
+        assert not table.refused.keys() & table.without_effect.keys()
+
+
+@pytest.mark.skipif(not _IS_NEWEST, reason="releases before the newest lack later settings")
+def test_every_setting_that_is_listed_exists() -> None:
+    for config, table in TABLES:
+        listed = {*table.allowed, *table.without_effect, *(name for name in table.refused if name[-1] != ".")}
+        assert listed - settings.defaults(config).keys() <= _EARLIER_SETTINGS
+
+
+def test_settings_still_have_the_type_that_is_listed() -> None:
+    for config, table in TABLES:
+        defaults = settings.defaults(config)
+        for name in table.allowed.keys() & defaults.keys():
+            # torch/utils/_config_module.py: _ConfigEntry.alias; an alias has no default of its own.
+            assert config._config[name].alias or table.allowed[name].admits(defaults[name]), name
+
+
+@pytest.mark.skipif(not _IS_NEWEST, reason="releases before the newest lack later words")
+def test_words_of_settings_are_those_that_torch_names() -> None:
+    for config, table in TABLES:
+        for name, allowed in table.allowed.items():
+            if isinstance(allowed, Word) and name in config._config:
+                named = typing.get_args(config._config[name].value_type)
+                assert not named or allowed.words <= set(named), name
+
+
 def test_tables_are_quick_to_make_where_dynamo_is_at_work() -> None:
     program = (
         "import time, torch, torch._dynamo.trace_rules\n"
@@ -204,8 +249,7 @@ _LATER_MODES = {
 def test_what_enters_and_leaves_modes() -> None:
     # A name that a release lacks is left out without a word, and graphs that hold it are compiled locally.
     functions = targets._torch_functions()
-    is_newest = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
-    assert set(targets._MODES) - functions.keys() <= (set() if is_newest else _LATER_MODES)
+    assert set(targets._MODES) - functions.keys() <= (set() if _IS_NEWEST else _LATER_MODES)
 
 
 def test_operators_that_call_subgraphs() -> None:

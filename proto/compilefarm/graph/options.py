@@ -1,67 +1,48 @@
 """Settings of the compiler: what the user asked for and what the process deviates in from torch's defaults.
 
-A setting is in one of three classes. Most are sent. Some cannot change a result and are left out. Some name programs,
-files or flags of a machine, or belong to backends that the farm does not run: a client that sets one compiles locally,
-and a worker refuses one that is sent all the same.
+What a request may set is a list of names with a type each (core/inductor_settings.py, core/functorch_settings.py). A
+client that sets something else compiles locally, and a worker refuses it. What cannot change a result is left out.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 
 import torch._functorch.config
 import torch._inductor.config
 
+from compilefarm.core.compiler_settings import CompilerSettings
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.functorch_settings import FUNCTORCH
+from compilefarm.core.inductor_settings import INDUCTOR
 from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.literals import ValueDecoder, ValueEncoder
-from compilefarm.v1.graph_pb2 import NamedValue
+from compilefarm.v1.graph_pb2 import NamedValue, Value
 from compilefarm.v1.job_pb2 import Options
 from compilefarm.v1.request_file_pb2 import CompileArguments
 from compilefarm.v1.vocabulary_pb2 import Mode
 
-_INDUCTOR = torch._inductor.config
-_FUNCTORCH = torch._functorch.config
-_WITHOUT_EFFECT = (
-    # Caches: what is kept for a later compile, and where.
-    "_cache_config_ignore_prefix", "_save_config_ignore", "autograd_cache_", "autotune_local_cache",
-    "autotune_remote_cache", "bundle_triton_into_fx_graph_cache", "bundled_auto", "bypass_autograd_cache_key",
-    "cpp_cache_precompile_headers", "enable_autograd_cache", "enable_caching_generated_triton_templates",
-    "enable_remote_autograd_cache", "force_autograd_cache", "force_disable_caches", "fx_graph_", "global_cache_dir",
-    "non_blocking_remote_cache_write", "remote_gemm_autotune_cache", "search_autotune_cache", "strict_autograd_cache",
-    # The processes that compile.
-    "compile_threads", "compile_worker_", "file_lock_timeout", "quiesce_async_compile_", "torchinductor_worker_logpath",
-    "worker_",
-    # What is printed, drawn, dumped or measured on the way.
-    "_profile_var", "autoheuristic_log_path", "autotune_num_choices_displayed", "debug", "developer_warnings",
-    "disable_progress", "enabled_metric_tables", "log_tlparse", "max_autotune_report_choices_stats",
-    "memory_budget_pareto_dir", "profile_bandwidth", "reorder_for_peak_memory_debug", "save_args",
-    "torch_compile_graph_format", "trace.", "triton.debug_dump_kernel_inputs", "triton.max_kernel_dump_occurrences",
-    "triton.proton_", "verbose_progress", "visualize_memory_budget_pareto",
-    # CUDA graphs are recorded by the process that runs a result; asking for them is a bypass of its own.
-    "cudagraph_", "triton.cudagraph",
-    # The worker decides these, by its machine or by what an artifact needs.
-    "TYPE_CHECKING", "cpp.cxx", "cpp.vec_isa_ok", "force_non_lazy_backward_lowering", "is_nightly_or_source",
-)  # fmt: skip
-_REFUSED = (
-    # Programs, files and flags of a machine.
-    "cpp.march", "aten_distributed_optimizations.profile_guided_estimations_profile_path",
-    # Functions of torch that Inductor looks up by the text of the setting.
-    "_fuse_ddp_communication_passes", "reorder_for_compute_comm_overlap_passes",
-    # Other programs than the one that a farm makes: AOTInductor, CUTLASS, Halide, ROCm, XPU.
-    "aot_inductor", "cuda.", "cutlass.", "halide.", "rocm.", "xpu.",
-    # torch's own tests.
-    "test_configs.",
-)  # fmt: skip
 _CUDA_GRAPHS = "triton.cudagraphs"
 # Several kernels for one thing, of which the first call in each process measures and picks one
 # (torch/_inductor/codegen/multi_kernel.py); a pick that is forced is read from the settings of that process.
 _MULTI_KERNEL = "triton.multi_kernel"
-# Some texts become flags of a compiler: none may hold a second flag or a path.
-_PLAIN_TEXT = re.compile(r"[\w.,:*|+-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Configuration:
+    """A configuration module of torch, and what becomes of its settings."""
+
+    module: ModuleType
+    table: CompilerSettings
+
+    def is_allowed(self, name: str) -> bool:
+        return name in self.table.allowed and name in settings.defaults(self.module)
+
+
+_INDUCTOR = _Configuration(module=torch._inductor.config, table=INDUCTOR)
+_FUNCTORCH = _Configuration(module=torch._functorch.config, table=FUNCTORCH)
 
 
 def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Options:
@@ -72,22 +53,23 @@ def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Option
         cuda: whether the job computes on a GPU.
 
     Raises:
-        Bypass: an option is not known (a local compile says so in torch's own words), is not a literal, names things of
-            this machine, or asks for what no artifact can hold: CUDA graphs, a choice of kernels at the first call.
+        Bypass: an option is not known (a local compile says so in torch's own words), is none that a request may set,
+            or not to this value, or asks for what no artifact can hold: CUDA graphs, a choice of kernels at the first
+            call.
     """
     wanted = {name.replace("-", "_"): value for name, value in user_options.items()}
-    known = settings.defaults(_INDUCTOR)
+    known = settings.defaults(_INDUCTOR.module)
     for name in wanted:
         if name not in known:
             raise Bypass("unknown_option", f"torch {torch.__version__} has no Inductor option {name!r}")
-    inductor = settings.values(_INDUCTOR) | wanted
+    inductor = settings.values(_INDUCTOR.module) | wanted
     if cuda and inductor[_CUDA_GRAPHS]:
         raise Bypass("cuda_graphs", "CUDA graphs are asked for; use a mode or options without them")
     if cuda and inductor[_MULTI_KERNEL]:
         raise Bypass("multi_kernel", f"{_MULTI_KERNEL} has each process measure kernels at its first call; set it to 0")
     return Options(
         inductor=_deviations(_INDUCTOR, now=inductor),
-        functorch=_deviations(_FUNCTORCH, now=settings.values(_FUNCTORCH)),
+        functorch=_deviations(_FUNCTORCH, now=settings.values(_FUNCTORCH.module)),
     )
 
 
@@ -95,7 +77,7 @@ def config_patches(options: Options) -> tuple[dict[str, object], dict[str, objec
     """What to hand to torch._inductor.config.patch and torch._functorch.config.patch.
 
     Raises:
-        InvalidRequest: a setting is not known to this torch, or is none that a request may make.
+        InvalidRequest: a setting is not known to this torch, or is none that a request may set, or not to this value.
     """
     return _patch(_INDUCTOR, options.inductor), _patch(_FUNCTORCH, options.functorch)
 
@@ -113,7 +95,7 @@ def capture_arguments(*, mode: str | None, user_options: Mapping[str, object]) -
         mode=mode,
         mode_settings=sorted(torch._inductor.list_mode_options(mode)) if mode else (),
         options=_said(named),
-        settings_from_variables=any(map(settings.heeds_environment, (_INDUCTOR, _FUNCTORCH))),
+        settings_from_variables=any(settings.set_variables(each.module) for each in (_INDUCTOR, _FUNCTORCH)),
     )
 
 
@@ -132,64 +114,92 @@ def describe_modes() -> list[Mode]:
 
 
 def _said(options: Mapping[str, object]) -> list[NamedValue]:
-    # What a request refuses, or cannot say, is at its default in one that could be made.
-    names = (name for name in sorted(options) if not name.startswith((*_WITHOUT_EFFECT, *_REFUSED)))
-    return [_encode(name, options[name]) for name in names if _is_literal(options[name])]
+    # What a request refuses is at its default in one that could be made.
+    return [
+        NamedValue(name=name, value=_value_of(options[name]))
+        for name in sorted(options)
+        if _INDUCTOR.is_allowed(name) and INDUCTOR.allowed[name].admits(options[name])
+    ]
 
 
-def _defaults_of(config: ModuleType) -> list[NamedValue]:
-    known = settings.defaults(config)
-    names = sorted(name for name in known if not name.startswith((*_WITHOUT_EFFECT, *_REFUSED)))
-    return [_encode(name, known[name]) if _is_literal(known[name]) else NamedValue(name=name) for name in names]
+def _defaults_of(configuration: _Configuration) -> list[NamedValue]:
+    # The default of an alias is that of the other name, and is nothing by itself.
+    return [
+        NamedValue(name=name, value=_value_of(default) if configuration.table.allowed[name].admits(default) else None)
+        for name, default in sorted(settings.defaults(configuration.module).items())
+        if configuration.is_allowed(name)
+    ]
 
 
-def _deviations(config: ModuleType, *, now: Mapping[str, object]) -> list[NamedValue]:
-    defaults = settings.defaults(config)
-    send_all = settings.heeds_environment(config)
-    found = []
+def _deviations(configuration: _Configuration, *, now: Mapping[str, object]) -> list[NamedValue]:
+    return [
+        _named(name, now[name], table=configuration.table)
+        for name in _deviating(configuration, now=now)
+        if name not in configuration.table.without_effect
+    ]
+
+
+def _deviating(configuration: _Configuration, *, now: Mapping[str, object]) -> Iterator[str]:
+    defaults = settings.defaults(configuration.module)
+    variables = settings.set_variables(configuration.module)
+    from_variables = settings.set_by(variables, configuration.module)
     for name in sorted(now):
-        if name.startswith(_WITHOUT_EFFECT):
-            continue
         is_default = type(now[name]) is type(defaults[name]) and now[name] == defaults[name]
-        if is_default and (not send_all or name.startswith(_REFUSED) or not _is_literal(now[name])):
-            continue
-        found.append(_encode(name, now[name]))
-    return found
+        if not is_default or name in from_variables or (variables and configuration.is_allowed(name)):
+            yield name
 
 
-def _encode(name: str, value: object) -> NamedValue:
-    if name.startswith(_REFUSED):
-        raise Bypass("refused_option", f"the setting {name} differs from its default; the farm does not take it")
-    entry = NamedValue(name=name)
-    try:
-        ValueEncoder(numbers={}, devices=None).write(value, into=entry.value)
-    except Bypass as error:
-        raise Bypass("custom_option", f"the setting {name} cannot be sent: {error}") from None
-    if not _is_plain(value):
-        raise Bypass("custom_option", f"the setting {name} holds a text that is more than one word: {value!r}")
-    return entry
+def _named(name: str, value: object, *, table: CompilerSettings) -> NamedValue:
+    reason = table.find_refusal(name)
+    if reason is not None:
+        raise Bypass("refused_option", f"the setting {name} differs from its default; farms do not take it: {reason}")
+    if not table.allowed[name].admits(value):
+        raise Bypass(
+            "custom_option", f"the setting {name} is {value!r:.80}; farms take {table.allowed[name].describe()}"
+        )
+    return NamedValue(name=name, value=_value_of(value))
 
 
-def _is_literal(value: object) -> bool:
-    try:
-        ValueEncoder(numbers={}, devices=None).write(value, into=NamedValue().value)
-    except Bypass:
-        return False
-    return _is_plain(value)
+def _value_of(value: object) -> Value:
+    match value:
+        case None:
+            made = Value()
+            made.none.SetInParent()
+            return made
+        case bool():
+            return Value(boolean=value)
+        case int():
+            return Value(integer=value)
+        case float():
+            return Value(real=value)
+        case str():
+            return Value(text=value)
+    raise TypeError(f"no type of a setting admits a {type(value).__name__}")
 
 
-def _is_plain(value: object) -> bool:
-    return not isinstance(value, str) or _PLAIN_TEXT.fullmatch(value) is not None
-
-
-def _patch(config: ModuleType, entries: Iterable[NamedValue]) -> dict[str, object]:
-    patch = ValueDecoder(nodes=()).read_named(list(entries))
-    known = settings.defaults(config)
-    for name, value in patch.items():
-        if name not in known:
-            raise InvalidRequest(f"torch {torch.__version__} has no setting {name[:80]!r} in {config.__name__}")
-        if name.startswith((*_WITHOUT_EFFECT, *_REFUSED)):
-            raise InvalidRequest(f"{name} is no setting that a request may make")
-        if not _is_plain(value):
-            raise InvalidRequest(f"the setting {name} holds a text that is more than one word")
+def _patch(configuration: _Configuration, entries: Iterable[NamedValue]) -> dict[str, object]:
+    patch: dict[str, object] = {}
+    for entry in entries:
+        if entry.name in patch:
+            raise InvalidRequest(f"the setting {entry.name!r:.80} is there twice")
+        patch[entry.name] = _checked(entry, configuration)
     return patch
+
+
+def _checked(entry: NamedValue, configuration: _Configuration) -> object:
+    name = entry.name
+    if name not in settings.defaults(configuration.module):
+        where = configuration.module.__name__
+        raise InvalidRequest(f"torch {torch.__version__} has no setting {name!r:.80} in {where}")
+    reason = configuration.table.find_refusal(name)
+    if reason is not None:
+        raise InvalidRequest(f"{name} is no setting that a request may make: {reason}")
+    wanted = configuration.table.allowed[name]
+    kind = entry.value.WhichOneof("kind")
+    value = None if kind == "none" else getattr(entry.value, kind) if kind in _KINDS else entry.value
+    if not wanted.admits(value):
+        raise InvalidRequest(f"the setting {name} has to be {wanted.describe()}")
+    return value
+
+
+_KINDS = frozenset({"boolean", "integer", "real", "text"})

@@ -5,11 +5,12 @@ Beside `targets` this is the only module here that touches private names of torc
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
 _ENVIRONMENT_NAME = re.compile(r"""["']([A-Z][A-Z0-9_]{2,})["']""")
@@ -40,11 +41,28 @@ def defaults(config: ModuleType) -> Mapping[str, object]:
 
 
 @functools.cache
-def heeds_environment(config: ModuleType) -> bool:
-    """Whether an environment variable is set that the module reads while it is imported.
+def set_variables(config: ModuleType) -> frozenset[str]:
+    """Environment variables that are set and that the module reads while it is imported.
 
     The defaults of most settings are computed from such variables, so that "differs from its default" says nothing
     about them then.
     """
     named = set(_ENVIRONMENT_NAME.findall(inspect.getsource(config))) - _HARMLESS_VARIABLES
-    return any(name in os.environ for name in named)
+    return frozenset(name for name in named if name in os.environ)
+
+
+@functools.cache
+def set_by(variables: frozenset[str], config: ModuleType) -> frozenset[str]:
+    """The settings whose default is written with one of these variables beside it."""
+    return frozenset(_assigned_from(variables, ast.parse(inspect.getsource(config)).body)) if variables else frozenset()
+
+
+def _assigned_from(variables: frozenset[str], statements: Sequence[ast.stmt], *, family: str = "") -> Iterator[str]:
+    for statement in statements:
+        if isinstance(statement, ast.ClassDef):
+            yield from _assigned_from(variables, statement.body, family=f"{family}{statement.name}.")
+        elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            constants = {node.value for node in ast.walk(statement.value) if isinstance(node, ast.Constant)}
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            if not variables.isdisjoint(constants):
+                yield from (f"{family}{target.id}" for target in targets if isinstance(target, ast.Name))

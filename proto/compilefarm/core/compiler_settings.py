@@ -1,0 +1,143 @@
+"""Settings of a compiler by what becomes of them in a request: allowed with a type, refused, or without effect.
+
+Every setting of both ends of the supported torch range is in one of the three classes, by its name; a test says so.
+What is in none is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class SettingType(Protocol):
+    """What a setting may be. No type admits a text that is not in its own list, since texts of settings reach generated
+    source and command lines.
+    """
+
+    def admits(self, value: object) -> bool:
+        """Whether a setting of this type may have the value."""
+
+    def describe(self) -> str:
+        """What it admits, for a message: "an integer from 0 to 8"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boolean:
+    """True or False."""
+
+    def admits(self, value: object) -> bool:
+        return isinstance(value, bool)
+
+    def describe(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Integer:
+    """A whole number between two bounds, both included."""
+
+    low: int
+    high: int
+
+    def admits(self, value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
+
+    def describe(self) -> str:
+        return f"an integer from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Real:
+    """A number between two finite bounds, both included."""
+
+    low: float
+    high: float
+
+    def admits(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        # NaN is in no range.
+        return self.low <= value <= self.high
+
+    def describe(self) -> str:
+        return f"a number from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """One of a few texts."""
+
+    words: frozenset[str]
+
+    def admits(self, value: object) -> bool:
+        return isinstance(value, str) and value in self.words
+
+    def describe(self) -> str:
+        return f"one of {', '.join(sorted(self.words))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """Several of a few texts, each once, with a comma between them."""
+
+    words: frozenset[str]
+
+    def admits(self, value: object) -> bool:
+        if not isinstance(value, str):
+            return False
+        given = value.split(",")
+        return len(set(given)) == len(given) and self.words.issuperset(given)
+
+    def describe(self) -> str:
+        return f"some of {','.join(sorted(self.words))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optional:
+    """None, or what another type admits."""
+
+    type: SettingType
+
+    def admits(self, value: object) -> bool:
+        return value is None or self.type.admits(value)
+
+    def describe(self) -> str:
+        return f"none or {self.type.describe()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompilerSettings:
+    """The settings of one configuration module of torch, of all supported releases.
+
+    Attributes:
+        allowed: what a request may set, and to what.
+        refused: why a request may not set it; by name, or by family ("aot_inductor." is all that begins so).
+        without_effect: why a setting cannot change a result; it is left out of requests.
+    """
+
+    allowed: Mapping[str, SettingType]
+    refused: Mapping[str, str]
+    without_effect: Mapping[str, str]
+
+    def find_refusal(self, name: str) -> str | None:
+        """Why a request may not set something; None if it may."""
+        if name in self.allowed:
+            return None
+        family = name.partition(".")[0] + "."
+        return self.refused.get(name) or self.refused.get(family) or self.without_effect.get(name) or "it is not known"
+
+    def is_classified(self, name: str) -> bool:
+        """Whether somebody has decided what becomes of a setting."""
+        return self.find_refusal(name) != "it is not known"
+
+
+def names(text: str) -> list[str]:
+    """The names in a text, with blanks or line ends between them."""
+    return text.split()
+
+
+def by_reason(reasons: Mapping[str, str]) -> dict[str, str]:
+    """The reason by name, from names by reason."""
+    return {name: reason for reason, text in reasons.items() for name in names(text)}
