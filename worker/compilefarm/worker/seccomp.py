@@ -1,0 +1,176 @@
+"""The filter of system calls that children in a sandbox have, as a program of the kernel's (seccomp(2), bpf(4)).
+
+It refuses what a compile has no use for and what leads out of sandboxes: mounts, other namespaces and processes, keys,
+and the parts of the kernel that run programs of a caller. What it refuses fails with EPERM; calls that are newer than
+this list fail as on an older kernel (ENOSYS), so that libraries take the older ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from compilefarm.worker.system_calls import EXAMINED, NEWEST, REFUSED
+
+# linux/bpf_common.h: load a word, jump if equal, greater, greater or equal, if a bit is set; return.
+_LOAD = 0x20
+_EQUAL = 0x15
+_GREATER = 0x25
+_GREATER_OR_EQUAL = 0x35
+_ANY_BIT = 0x45
+_RETURN = 0x06
+# linux/seccomp.h: places in struct seccomp_data, and what is returned.
+_NUMBER = 0
+_ARCHITECTURE = 4
+_ARGUMENTS = 16
+_ALLOW = 0x7FFF0000
+_ERROR = 0x00050000
+_MODE_FILTER = 2
+_PR_SET_SECCOMP = 22  # linux/prctl.h
+
+# linux/sched.h: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
+_NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
+_AF_NETLINK = 16
+# NETLINK_ROUTE, of which libraries ask addresses (getifaddrs(3)), and NETLINK_KOBJECT_UEVENT, which tells of devices.
+# Neither has anything to tell in a network namespace of one's own, nor takes an order without privilege.
+_NETLINK_PROTOCOLS = (0, 15)
+_SOL_SOCKET = 1
+_SOCKET_FILTERS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
+_TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+# Linux as it is, and the question which one it is. Others give up the random places of memory.
+_PERSONALITIES = (0, 0xFFFFFFFF)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """An architecture of processors.
+
+    Attributes:
+        audit: what the kernel calls it (linux/audit.h).
+        column: of the tables of system calls.
+        first_foreign: the first number of another interface of the same architecture; None where there is none.
+    """
+
+    audit: int
+    column: int
+    first_foreign: int | None = None
+
+    def number(self, call: str) -> int:
+        return EXAMINED[call][self.column]
+
+    @property
+    def refused(self) -> list[int]:
+        """Numbers of calls that are refused whatever their arguments are."""
+        return [number for numbers in REFUSED.values() if (number := numbers[self.column]) is not None]
+
+
+MACHINES = {
+    # From x32 on, programs of which count in 32 bits, the numbers have this bit (asm/unistd.h).
+    "x86_64": Machine(audit=0xC000003E, column=0, first_foreign=0x40000000),
+    "aarch64": Machine(audit=0xC00000B7, column=1),
+}
+
+_Instruction = tuple[int, int, int, int]
+_RELOAD: _Instruction = (_LOAD, 0, 0, _NUMBER)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class UnknownMachine(RuntimeError):
+    """The system calls of this architecture are not known here."""
+
+
+def filter_program(machine: str | None = None) -> bytes:
+    """The filter, as an array of struct sock_filter (linux/filter.h).
+
+    Args:
+        machine: an architecture as uname(2) calls it; None is this machine's.
+
+    Raises:
+        UnknownMachine: its system calls are not known.
+    """
+    name = machine or platform.machine()
+    if name not in MACHINES:
+        raise UnknownMachine(f"no filter of system calls is known for {name}, only for {' and '.join(MACHINES)}")
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(MACHINES[name]))
+
+
+def open_filter() -> int:
+    """A file that holds the filter, for a program that is told its descriptor (bwrap --seccomp)."""
+    descriptor = os.memfd_create("filter")
+    os.write(descriptor, filter_program())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def filter_system_calls() -> None:
+    """Puts this process and all that it will start under the filter, for ever.
+
+    Raises:
+        OSError: the kernel does not allow it; it does to a process that gave up gaining privileges.
+        UnknownMachine: see filter_program.
+    """
+    program = filter_program()
+    instructions = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog
+    described = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
+    if _libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), described, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl(2) PR_SET_SECCOMP failed: {os.strerror(number)}")
+
+
+def _instructions(machine: Machine) -> list[_Instruction]:
+    program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine.audit), _refuse(errno.EPERM), _RELOAD]
+    if machine.first_foreign is not None:
+        program += [(_GREATER_OR_EQUAL, 0, 1, machine.first_foreign), _refuse(errno.EPERM)]
+    program += [(_GREATER, 0, 1, NEWEST), _refuse(errno.ENOSYS)]
+    for number in machine.refused:
+        program += _if_call(number, [_refuse(errno.EPERM)])
+    # It takes its flags from memory, where a filter cannot look.
+    program += _if_call(machine.number("clone3"), [_refuse(errno.ENOSYS)])
+    program += _if_call(machine.number("clone"), _refuse_bits(0, _NEW_NAMESPACES))
+    program += _if_call(machine.number("ioctl"), _refuse_values(1, _TERMINAL_INPUT))
+    program += _if_call(machine.number("personality"), _refuse_others(0, _PERSONALITIES))
+    program += _if_call(machine.number("prctl"), _refuse_values(0, (_PR_SET_SECCOMP,)))
+    netlink = _if_argument(0, _AF_NETLINK, _refuse_others(2, _NETLINK_PROTOCOLS))
+    program += _if_call(machine.number("socket"), [*netlink, *_refuse_others(0, (*_FAMILIES, _AF_NETLINK))])
+    program += _if_call(machine.number("socketpair"), _refuse_others(0, _FAMILIES))
+    program += _if_call(machine.number("setsockopt"), _if_argument(1, _SOL_SOCKET, _refuse_values(2, _SOCKET_FILTERS)))
+    return [*program, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _refuse(error: int) -> _Instruction:
+    return (_RETURN, 0, 0, _ERROR | error)
+
+
+def _load(argument: int) -> _Instruction:
+    """Loads the lower half of an argument; all that are looked at are int to the kernel, or have no flag above."""
+    return (_LOAD, 0, 0, _ARGUMENTS + 8 * argument)
+
+
+def _if_call(number: int, then: list[_Instruction]) -> list[_Instruction]:
+    return [(_EQUAL, 0, len(then), number), *then]
+
+
+def _if_argument(argument: int, value: int, then: list[_Instruction]) -> list[_Instruction]:
+    return [_load(argument), (_EQUAL, 0, len(then), value), *then, _RELOAD]
+
+
+def _refuse_bits(argument: int, bits: int) -> list[_Instruction]:
+    return [_load(argument), (_ANY_BIT, 0, 1, bits), _refuse(errno.EPERM), _RELOAD]
+
+
+def _refuse_values(argument: int, values: Iterable[int]) -> list[_Instruction]:
+    tests = [instruction for value in values for instruction in ((_EQUAL, 0, 1, value), _refuse(errno.EPERM))]
+    return [_load(argument), *tests, _RELOAD]
+
+
+def _refuse_others(argument: int, values: tuple[int, ...]) -> list[_Instruction]:
+    tests = [(_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
+    return [_load(argument), *tests, _refuse(errno.EPERM), _RELOAD]
