@@ -129,7 +129,7 @@ async def test_an_artifact_that_ends_its_verifier_twice_is_quarantined(calls: Ca
     assert "the artifact ended the process that ran it" in finished.failure.message
 
 
-@pytest.mark.parametrize("kind", [FailureKind.FAILURE_KIND_COMPILE_ERROR, FailureKind.FAILURE_KIND_TIMEOUT])
+@pytest.mark.parametrize("kind", [FailureKind.FAILURE_KIND_COMPILE_ERROR, FailureKind.FAILURE_KIND_OUT_OF_MEMORY])
 async def test_a_process_that_lives_to_tell_of_a_failure_clears_the_key(
     calls: Calls, held: HeldCompiles, kind: FailureKind.ValueType
 ) -> None:

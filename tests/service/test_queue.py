@@ -13,6 +13,7 @@ from compilefarm.service.limits import Limits
 from compilefarm.service.priorities import Priority
 from compilefarm.service.queue import Queue
 from compilefarm.service.recovery import Recovery
+from compilefarm.service.slots import Slots
 from compilefarm.service.testing import ENVIRONMENT, ManualClock, ScriptedPool
 from compilefarm.service.tickets import Preempted, Ticket
 from compilefarm.v1.environment_pb2 import Environment
@@ -30,6 +31,7 @@ def queue_of(
         limits=Limits(queued_jobs=100, tenant_jobs=100),
         durations=durations or Durations(),
         recovery=Recovery(clock=ManualClock(), seconds=0.0),
+        slots=Slots(tenant_jobs=None, has_several_tenants=lambda: False),
     )
     queue.open()
     return queue

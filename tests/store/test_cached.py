@@ -205,3 +205,29 @@ async def test_evicted_artifacts_are_not_given(tmp_path: Path, store: ArtifactSt
     collected = await collect_garbage(str(tmp_path), size_limit_bytes=1, dry_run=False, now=clock)
     assert collected.artifacts == 1
     assert await store.find_manifest(KEY) is None
+
+
+async def test_a_lookup_that_began_before_an_artifact_was_stored_hides_it_from_nobody_after(
+    backend: CountedReads, clock: MovedClock
+) -> None:
+    store = await build_store(backend, cache_bytes=CACHE_BYTES, now=clock)
+    backend.late = late = asyncio.Event()
+    before = asyncio.create_task(store.find_manifest(KEY))
+    await backend.asked.wait()
+    await store.put_artifact(ARTIFACT.manifest, blobs=ARTIFACT.blobs)
+    after = asyncio.create_task(store.find_manifest(KEY))
+    await asyncio.wait([after], timeout=5)
+    late.set()
+    assert await after == ARTIFACT.manifest
+    await before
+
+
+async def test_a_blob_that_is_missing_makes_only_manifests_that_name_it_forgotten(
+    store: ArtifactStore, backend: CountedReads
+) -> None:
+    await store.find_manifest(KEY)
+    backend.reads.clear()
+    with pytest.raises(NotStored):
+        await store.get_blob("ab" * 32)
+    await store.find_manifest(KEY)
+    assert backend.reads == [blob_path("ab" * 32)]

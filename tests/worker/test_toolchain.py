@@ -8,6 +8,7 @@ import pytest
 
 from compilefarm.v1.child_pb2 import BuildTrial, ChildReady, Toolchain
 from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.worker import toolchain
 from compilefarm.worker.toolchain import ToolchainCache
 
 READY = ChildReady(
@@ -56,3 +57,12 @@ def test_a_header_that_somebody_removed_is_built_anew(tmp_path: Path) -> None:
     cache = cache_with(tmp_path, READY)
     (cache.headers_folder / "some.h.gch").unlink()
     assert cache.find(READY) is None
+
+
+def test_a_compiler_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\nexec sleep 600\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(toolchain, "_LONGEST_ANSWER_SECONDS", 0.1)
+    assert toolchain.compiler_version() == str(compiler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from compilefarm.cli.farm import add_address, admin
+from compilefarm.core.printable import printable
 from compilefarm.v1.admin_service_pb2 import CancelJobRequest
 
 
@@ -18,5 +19,5 @@ def run(arguments: argparse.Namespace) -> int:
     """Ends a job that waits or is being compiled. Those who wait for it compile locally."""
     with admin(arguments) as service:
         key = service.CancelJob(CancelJobRequest(key=arguments.key)).key
-    print(f"cancelled {key}")
+    print(f"cancelled {printable(key)}")
     return 0

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from compilefarm.core.errors import FarmError
+from compilefarm.core.printable import printable
 
 # Where each command lives. Imported only when it is used: a pod that asks for the status has no gateway installed.
 _COMMANDS = {
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = parsed.run(parsed)
     except FarmError as error:
-        print(f"compilefarm {parsed.command}: {error}", file=sys.stderr)
+        print(f"compilefarm {parsed.command}: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -19,6 +19,7 @@ from compilefarm.client.config import TENANT
 from compilefarm.client.plans import Planner, coverage_of
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming
 from compilefarm.core.errors import UnusableRecording, UnusableRequestFile
+from compilefarm.core.printable import printable
 from compilefarm.core.recordings import Recording, read_recording
 
 _Run = Callable[[argparse.Namespace], int]
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return step(arguments)
     except (CannotTrace, UnusableRecording, UnusableRequestFile) as error:
-        print(f"compilefarm prewarm: {error}", file=sys.stderr)
+        print(f"compilefarm prewarm: {printable(str(error))}", file=sys.stderr)
         return _ASKED_WRONGLY
 
 

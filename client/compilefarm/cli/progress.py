@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from compilefarm.cli.plans import minutes_words
 from compilefarm.client.plans import Plan, estimate_seconds
 from compilefarm.client.prewarming import OnServed, Report
+from compilefarm.core.printable import printable
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def showing_progress(plan: Plan) -> Iterator[OnServed]:
 
             yield update
     else:
-        yield lambda report: print(progress_words(report), file=sys.stderr, flush=True)
+        yield lambda report: print(printable(progress_words(report)), file=sys.stderr, flush=True)
 
 
 def progress_words(report: Report) -> str:

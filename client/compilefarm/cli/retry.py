@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from compilefarm.cli.farm import add_address, admin
+from compilefarm.core.printable import printable
 from compilefarm.v1.admin_service_pb2 import RetryJobRequest
 
 
@@ -18,5 +19,5 @@ def run(arguments: argparse.Namespace) -> int:
     """Takes a key out of quarantine."""
     with admin(arguments) as service:
         key = service.RetryJob(RetryJobRequest(key=arguments.key)).key
-    print(f"the next request for {key} has it compiled")
+    print(f"the next request for {printable(key)} has it compiled")
     return 0

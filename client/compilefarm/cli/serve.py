@@ -120,6 +120,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the same for one tenant, so that none fills the queue; default: %(default)s",
     )
     option(
+        "--tenant-slots",
+        type=_positive,
+        default=_DEFAULTS.max_running_jobs_of_tenant,
+        metavar="JOBS",
+        help="compiles of one tenant at a time; default: all workers but one, where --auth lists several tenants",
+    )
+    option(
         "--orphan-grace",
         type=_not_negative,
         default=int(_DEFAULTS.orphan_seconds),
@@ -232,6 +239,7 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
         record=arguments.record,
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
+        max_running_jobs_of_tenant=arguments.tenant_slots,
         orphan_seconds=arguments.orphan_grace,
         verify=arguments.verify,
     )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.segment import Segment
+
+from compilefarm.core.printable import printable
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 # Of a key: the digest of its graph, and enough of the rest to tell variants of the graph apart.
@@ -14,8 +17,26 @@ _PLAIN_WIDTH = 160
 
 
 def console() -> Console:
-    """Where commands print."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    """Where commands print. What a farm or a file says cannot steer the terminal."""
+    to = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    to.push_render_hook(_Escaping())
+    return to
+
+
+class _Escaping(RenderHook):
+    """Has control characters escaped in all that is printed; styles are added after that."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Escaped(renderable) for renderable in renderables]
+
+
+class _Escaped:
+    def __init__(self, renderable: ConsoleRenderable) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for text, style, control in console.render(self._renderable, options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 def enum_words(name: str, *, prefix: str) -> str:

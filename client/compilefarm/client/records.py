@@ -69,8 +69,15 @@ class Summary:
     bytes_fetched: int
 
 
+# A process that recompiles for ever does not grow for ever. One takes about a kilobyte.
+_MOST_RECORDS = 10_000
+
+
 class Ledger:
-    """The records of a process. Threads share it: each record is replaced as a whole, by one thread at a time."""
+    """The records of the last graphs of a process, at most 10,000.
+
+    Threads share it: each record is replaced as a whole, by one thread at a time.
+    """
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -85,6 +92,8 @@ class Ledger:
     def put(self, record: GraphRecord) -> None:
         """Keeps a record in place of the one with the same number."""
         self._records[record.number] = record
+        if len(self._records) > _MOST_RECORDS:
+            self._records.pop(record.number - _MOST_RECORDS, None)
 
     def records(self) -> list[GraphRecord]:
         """All records, in the order in which the graphs came."""
@@ -151,5 +160,5 @@ PROCESS_LEDGER = Ledger()
 
 
 def stats() -> list[GraphRecord]:
-    """What became of each graph that this process handed to a farm, in the order in which they came."""
+    """What became of each graph that this process handed to a farm, as they came; the last 10,000."""
     return PROCESS_LEDGER.records()

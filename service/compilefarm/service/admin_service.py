@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import aclosing
 from dataclasses import asdict
 
@@ -60,7 +60,7 @@ class AdminService(AdminServiceServicer):
     async def Status(self, _request: wire.StatusRequest, _context: Context) -> wire.StatusResponse:
         response = wire.StatusResponse(
             farm_version=self._farm_version,
-            workers=[_worker(view) for view in self._pool.workers()],
+            workers=self._workers(),
             queued_jobs=self._queue.waiting,
             running_jobs=self._queue.running,
             counters=wire.Counters(**asdict(self._counters)),
@@ -92,7 +92,7 @@ class AdminService(AdminServiceServicer):
         return wire.RetryJobResponse(key=self._jobs.retry(request.key))
 
     async def ListWorkers(self, _request: wire.ListWorkersRequest, _context: Context) -> wire.ListWorkersResponse:
-        return wire.ListWorkersResponse(workers=map(_worker, self._pool.workers()))
+        return wire.ListWorkersResponse(workers=self._workers())
 
     async def DescribeEnvironment(
         self, request: wire.DescribeEnvironmentRequest, _context: Context
@@ -105,13 +105,18 @@ class AdminService(AdminServiceServicer):
             async for _ in landings:
                 yield wire.DrainResponse(queued_jobs=self._queue.waiting, running_jobs=self._queue.running)
 
+    def _workers(self) -> list[wire.Worker]:
+        seen = current_caller().seen
+        keys = {job.key for job in (*self._jobs.all(), *self._jobs.checks()) if job.namespace in seen}
+        return [_worker(view, shown_keys=keys) for view in self._pool.workers()]
 
-def _worker(view: WorkerView) -> wire.Worker:
+
+def _worker(view: WorkerView, *, shown_keys: Collection[str]) -> wire.Worker:
     return wire.Worker(
         name=view.name,
         state=view.state,
         environment=view.environment,
-        job_key=view.job_key or "",
+        job_key=view.job_key if view.job_key and view.job_key in shown_keys else "",
         is_warm=view.is_warm,
         problem=view.problem or "",
         environment_name=view.environment_name,

@@ -43,6 +43,7 @@ from compilefarm.service.readiness import Readiness
 from compilefarm.service.recording_broker import RecordingBroker
 from compilefarm.service.recovery import Recovery
 from compilefarm.service.reports import Reports
+from compilefarm.service.slots import Slots
 from compilefarm.service.standing import Standing
 from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.service.tls import Tls, find_tls
@@ -108,6 +109,9 @@ class Gateway:
             limits=limits,
             durations=self._durations,
             recovery=Recovery(clock=self._clock, seconds=config.recovery_seconds),
+            slots=Slots(
+                tenant_jobs=config.max_running_jobs_of_tenant, has_several_tenants=self._door.has_several_tenants
+            ),
         )
         self._flight_metrics = FlightMetrics(self._registry, clock=self._clock)
         self._flights = Flights(

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 # Told the phase that a job enters and the worker that has it; no worker while it is queued.
 OnStage = Callable[[Phase.ValueType, str], None]
 
+# Failures that cost a worker its process, or all the time that a compile may take.
+_COSTLY = (FailureKind.FAILURE_KIND_CRASHED, FailureKind.FAILURE_KIND_TIMEOUT)
+
 
 class Attempts:
     """Has jobs compiled by whichever worker is free."""
@@ -113,9 +116,9 @@ class Attempts:
         return result
 
     def _note_end(self, result: Artifact | CompileFailure, *, ticket: Ticket, namespace: str) -> None:
-        if isinstance(result, CompileFailure) and result.kind == FailureKind.FAILURE_KIND_CRASHED:
+        if isinstance(result, CompileFailure) and result.kind in _COSTLY:
             cause = f"{result.message}\n{result.log_tail}"
-            self._quarantine.note_death(ticket.key, namespace=namespace, cause=cause)
+            self._quarantine.note_death(ticket.key, namespace=namespace, cause=cause, kind=result.kind)
         else:
             self._quarantine.note_survival(ticket.key, namespace=namespace)
 

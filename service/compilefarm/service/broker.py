@@ -11,7 +11,15 @@ from functools import partial
 from typing import Protocol
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of, compile_seconds_of
-from compilefarm.core.errors import Busy, Draining, FarmError, NoMatchingWorker, NotStored, StoreUnavailable
+from compilefarm.core.errors import (
+    Busy,
+    Draining,
+    FarmError,
+    InvalidRequest,
+    NoMatchingWorker,
+    NotStored,
+    StoreUnavailable,
+)
 from compilefarm.core.expressions import holds
 from compilefarm.core.keys import Key, key_of
 from compilefarm.core.pool import Artifact
@@ -223,7 +231,12 @@ class Broker:
         while True:
             work = partial(self._make, job=job, key=key, kind=kind, namespaces=caller.namespaces)
             boarded = self._flights.board(
-                key.text, namespaces=caller.namespaces, work=work, tenant=caller.tenant, priority=priority
+                key.text,
+                namespaces=caller.namespaces,
+                work=work,
+                tenant=caller.tenant,
+                priority=priority,
+                hints=job.hints,
             )
             with boarded as boarding:
                 if not accepted:
@@ -238,10 +251,16 @@ class Broker:
                                 self._counters.joins += 1
                                 log.info("job %s: joined by another request", key.text)
                         yield self._progress(boarding.flight, stage=stage, kind=kind)
-            landing = boarding.flight.landing()
-            # A variant that another request had made may have guards that this one does not meet. Every round adds
-            # a variant to the store, and who leads a flight gets one that fits.
-            if boarding.leads or _fits(landing, job):
+            try:
+                landing = boarding.flight.landing()
+            except (Busy, InvalidRequest) as error:
+                # It was refused to whoever asked first: for the share of that tenant, or for those hints.
+                if boarding.leads or (isinstance(error, InvalidRequest) and _has_hints_of(boarding.flight, job)):
+                    raise
+                continue
+            # A variant that another request had made may have guards that this one does not meet, and what failed for
+            # the hints of another may succeed for these. Who leads a flight gets what fits.
+            if boarding.leads or _fits(landing, flight=boarding.flight, job=job):
                 break
         self._counters.hits += landing.source is Source.STORE
         self._counters.quarantined += landing.source is Source.QUARANTINE
@@ -359,8 +378,14 @@ class Broker:
         )
 
 
-def _fits(landing: Landing, job: Job) -> bool:
-    return not isinstance(landing.result, Manifest) or holds(landing.result.guards, job.hints)
+def _fits(landing: Landing, *, flight: Flight, job: Job) -> bool:
+    if isinstance(landing.result, Manifest):
+        return holds(landing.result.guards, job.hints)
+    return landing.source is not Source.COMPILE or _has_hints_of(flight, job)
+
+
+def _has_hints_of(flight: Flight, job: Job) -> bool:
+    return flight.hints == tuple(job.hints)
 
 
 def _outcome(landing: Landing, *, leads: bool) -> Outcome.ValueType:

@@ -47,6 +47,9 @@ _TIMES: dict[Verify, VerifyTime.ValueType] = {
     "off": VERIFY_TIME_NEVER,
 }
 
+# Checks that are known to be done without a look into the store.
+_MOST_REMEMBERED = 10_000
+
 
 class RunningCheck:
     """A check on its way.
@@ -101,7 +104,8 @@ class Checks:
         self._clock = clock
         # By the digest of the manifest.
         self._running: dict[str, tuple[RunningCheck, asyncio.Task[None]]] = {}
-        self._done: set[str] = set()
+        # In the order in which they were done. What is forgotten here is found in the store.
+        self._done: dict[str, None] = {}
 
     def running(self) -> list[RunningCheck]:
         """Those that wait for a worker, or have one, in the order in which they came."""
@@ -159,9 +163,14 @@ class Checks:
             if check.HasField("failed") and await self._store.withdraw(manifest, reason=check.failed.message):
                 self._counters.withdrawn += 1
                 log.error("job %s: its artifact failed its check and is withdrawn: %s", key, check.failed.message)
-            self._done.add(digest)
+            self._note_done(digest)
         except FarmError as error:
             log.warning("job %s: its artifact is checked when it is next asked for: %s", key, error)
+
+    def _note_done(self, digest: str) -> None:
+        self._done[digest] = None
+        while len(self._done) > _MOST_REMEMBERED:
+            del self._done[next(iter(self._done))]
 
     async def _find_out(self, running: RunningCheck, *, manifest: Manifest, digest: str, job: Job, kind: Kind) -> Check:
         key, namespace = manifest.key, manifest.namespace

@@ -26,6 +26,8 @@ class GatewayConfig:
         record: folder in which every request is recorded; empty: nowhere.
         max_queued_jobs: jobs that may wait for a worker; more are refused.
         max_queued_jobs_of_tenant: the same for those of one tenant, so that none takes all of the queue.
+        max_running_jobs_of_tenant: jobs of one tenant that may have a worker at a time; None: where callers of several
+            tenants are listed, all workers but one.
         orphan_seconds: how long a job goes on after the last one who waited for it went away; prewarm jobs do so to
             their end.
         max_attempts: how often a job is tried when workers are lost on it.
@@ -48,6 +50,7 @@ class GatewayConfig:
     record: str = ""
     max_queued_jobs: int = 1000
     max_queued_jobs_of_tenant: int = 500
+    max_running_jobs_of_tenant: int | None = None
     orphan_seconds: float = 60.0
     max_attempts: int = 3
     recovery_seconds: float = 30.0

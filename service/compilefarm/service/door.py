@@ -33,6 +33,9 @@ class Door(Protocol):
             InvalidRequest: what they say of themselves cannot be.
         """
 
+    def has_several_tenants(self) -> bool:
+        """Whether callers are told apart by tenant, and there is more than one."""
+
 
 class OpenDoor:
     """Lets everybody in, to do anything. Whom a call is for is believed as told: it decides shares, not rights."""
@@ -43,6 +46,10 @@ class OpenDoor:
         if len(tenant) > LONGEST_TENANT:
             raise InvalidRequest(f"{TENANT_KEY} has {len(tenant)} characters: at most {LONGEST_TENANT} are allowed")
         return Caller(tenant=tenant)
+
+    def has_several_tenants(self) -> bool:
+        """See Door.has_several_tenants. What callers say of themselves tells nobody apart."""
+        return False
 
 
 class GuardedDoor:
@@ -66,6 +73,10 @@ class GuardedDoor:
             log.info("%s is refused to %s: %s", method, context.peer(), error)
             raise
         return caller
+
+    def has_several_tenants(self) -> bool:
+        """See Door.has_several_tenants."""
+        return len({entry.caller.tenant for entry in self._directory.current().listed}) > 1
 
     def _identify(self, context: Context) -> Caller:
         directory = self._directory.current()

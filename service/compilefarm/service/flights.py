@@ -70,6 +70,7 @@ class Flight:
     Attributes:
         key: key of the job.
         namespace: in which its result will lie.
+        hints: for which it is compiled.
         claims: who waits for it.
         started_seconds: when it left, by the clock.
         ticket: its place in the queue; None before it has one.
@@ -77,9 +78,12 @@ class Flight:
         task: does the job.
     """
 
-    def __init__(self, key: str, *, namespace: str, work: Work, claims: Claims, clock: Clock) -> None:
+    def __init__(
+        self, key: str, *, namespace: str, hints: Sequence[int], work: Work, claims: Claims, clock: Clock
+    ) -> None:
         self.key = key
         self.namespace = namespace
+        self.hints = tuple(hints)
         self.claims = claims
         self._clock = clock
         self.started_seconds = clock.monotonic()
@@ -204,7 +208,14 @@ class Flights:
 
     @contextmanager
     def board(
-        self, key: str, *, namespaces: Sequence[str], work: Work, tenant: str, priority: Priority
+        self,
+        key: str,
+        *,
+        namespaces: Sequence[str],
+        work: Work,
+        tenant: str,
+        priority: Priority,
+        hints: Sequence[int] = (),
     ) -> Iterator[Boarding]:
         """Waits for the job of a key for as long as the context lasts. A job for which nobody waits any more is given
         up after a while, unless it is a prewarm.
@@ -215,6 +226,7 @@ class Flights:
             work: does the job; left alone if it is being done already.
             tenant: for whom the job is done, if it begins with this request.
             priority: how urgent it is to the one who waits.
+            hints: for which it is compiled, if it begins with this request.
 
         Raises:
             Draining: no flights leave any more.
@@ -224,7 +236,7 @@ class Flights:
         leads = flight is None
         if flight is None:
             demand = Demand(tenant=tenant, priority=priority)
-            flight = self._depart(key, namespace=namespaces[0], work=work, demand=demand)
+            flight = self._depart(key, namespace=namespaces[0], hints=hints, work=work, demand=demand)
         with flight.claims.hold(priority):
             yield Boarding(flight=flight, leads=leads, first_stage=max(len(flight.stages) - 1, 0))
 
@@ -294,7 +306,7 @@ class Flights:
         flights = (self._boarding.get((namespace, key)) for namespace in namespaces)
         return next((flight for flight in flights if flight is not None and not flight.landed), None)
 
-    def _depart(self, key: str, *, namespace: str, work: Work, demand: Demand) -> Flight:
+    def _depart(self, key: str, *, namespace: str, hints: Sequence[int], work: Work, demand: Demand) -> Flight:
         claims = Claims(
             demand,
             clock=self._clock,
@@ -302,7 +314,7 @@ class Flights:
             on_change=self._on_change,
             on_abandoned=lambda: self._abandon(flight),
         )
-        flight = Flight(key, namespace=namespace, work=work, claims=claims, clock=self._clock)
+        flight = Flight(key, namespace=namespace, hints=hints, work=work, claims=claims, clock=self._clock)
         self._boarding[namespace, key] = flight
         self._flying.add(flight)
         flight.task.add_done_callback(lambda _: self._forget(flight))

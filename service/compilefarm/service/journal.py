@@ -23,7 +23,7 @@ from compilefarm.core.errors import FarmError, InvalidRequest, JobCancelled, Mis
 from compilefarm.core.expressions import holds
 from compilefarm.service.clock import Clock
 from compilefarm.service.config import CannotStart
-from compilefarm.service.flights import Flight
+from compilefarm.service.flights import Flight, Source
 from compilefarm.v1.job_pb2 import CompileFailure, Job
 from compilefarm.v1.journal_pb2 import AcceptedJob
 
@@ -161,7 +161,9 @@ def _parse(path: Path) -> AcceptedJob | None:
 
 def _is_done(flight: Flight, job: Job) -> bool:
     try:
-        result = flight.landing().result
+        landing = flight.landing()
     except FarmError as error:
         return isinstance(error, _FINAL)
-    return isinstance(result, CompileFailure) or holds(result.guards, job.hints)
+    if isinstance(landing.result, CompileFailure):
+        return landing.source is not Source.COMPILE or flight.hints == tuple(job.hints)
+    return holds(landing.result.guards, job.hints)

@@ -6,11 +6,14 @@ import json
 import logging
 from datetime import UTC, datetime
 
+from compilefarm.core.printable import printable
 from compilefarm.service.log_context import job_key, request_id
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people. The request that caused a line stands at its end."""
+    """Lines for people. The request that caused a line stands at its end. Further lines of one entry are indented, and
+    control characters escaped, so that no text of a caller or a compiler passes for another entry.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -19,6 +22,9 @@ class TextFormatter(logging.Formatter):
         line = super().formatMessage(record)
         request = request_id.get()
         return f"{line} [request {request}]" if request else line
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record)).replace("\n", "\n    ")
 
 
 class JsonFormatter(logging.Formatter):

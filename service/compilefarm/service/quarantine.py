@@ -1,4 +1,6 @@
-"""Keys whose compiles end the processes that do them: not tried for a while, so that one graph costs few workers."""
+"""Keys whose compiles end the processes that do them, or take longer than they may: not tried for a while, so that one
+graph costs few workers.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ _TOO_MANY_DEATHS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantined:
-    """A key of which processes have died.
+    """A key of which processes have died, or compiles have timed out.
 
     Attributes:
         key: it.
         namespace: of the jobs that these did.
-        deaths: how many.
+        deaths: how many of both.
         failure: what is said of the last one.
         since: when that was.
         until: when all of this is forgotten.
@@ -35,7 +37,8 @@ class Quarantined:
 
 
 class Quarantine:
-    """Keeps keys of which two processes have died, in each namespace: nobody decides for those who are trusted more.
+    """Keeps keys of which two compiles have ended their process or timed out, in each namespace: nobody decides for
+    those who are trusted more.
 
     Args:
         clock: time.
@@ -59,13 +62,22 @@ class Quarantine:
         self._forget()
         return [entry for entry in self._dead.values() if _is_kept(entry)]
 
-    def note_death(self, key: str, *, namespace: str, cause: str) -> Quarantined | None:
-        """Notes that a process died of a key; not None if it is not tried any more now.
+    def note_death(
+        self,
+        key: str,
+        *,
+        namespace: str,
+        cause: str,
+        kind: FailureKind.ValueType = FailureKind.FAILURE_KIND_CRASHED,
+    ) -> Quarantined | None:
+        """Notes that a process died of a key, or was ended when its time was over; not None if it is not tried any more
+        now.
 
         Args:
             key: it.
             namespace: of the job.
             cause: what is known of the death: one line, and below it the end of what the process printed.
+            kind: what it is called.
         """
         self._forget()
         before = self._dead.pop((namespace, key), None)
@@ -76,7 +88,7 @@ class Quarantine:
             key=key,
             namespace=namespace,
             deaths=deaths,
-            failure=_failure(key, cause=cause, deaths=deaths, until=until),
+            failure=_failure(key, kind=kind, cause=cause, deaths=deaths, until=until),
             since=since,
             until=until,
         )
@@ -101,12 +113,17 @@ def _is_kept(entry: Quarantined) -> bool:
     return entry.deaths >= _TOO_MANY_DEATHS
 
 
-def _failure(key: str, *, cause: str, deaths: int, until: datetime) -> CompileFailure:
+def _failure(key: str, *, kind: FailureKind.ValueType, cause: str, deaths: int, until: datetime) -> CompileFailure:
+    what = (
+        "compiles of this graph timed out or died"
+        if kind == FailureKind.FAILURE_KIND_TIMEOUT
+        else "processes died of this graph"
+    )
     headline, _, log_tail = cause.partition("\n")
     return CompileFailure(
-        kind=FailureKind.FAILURE_KIND_CRASHED,
+        kind=kind,
         message=(
-            f"{deaths} processes died of this graph, the last one so: {headline}. It is quarantined until "
+            f"{deaths} {what}, the last one so: {headline}. It is quarantined until "
             f"{until:%Y-%m-%d %H:%M} UTC: compile it locally; `compilefarm retry {key}` has it tried before"
         ),
         log_tail=log_tail,

@@ -20,6 +20,7 @@ from compilefarm.service.limits import Limits
 from compilefarm.service.matching import Roster, Wanted
 from compilefarm.service.preemption import to_be_revoked
 from compilefarm.service.recovery import Recovery
+from compilefarm.service.slots import Slots
 from compilefarm.service.tickets import Loan, Ticket
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
@@ -40,16 +41,25 @@ class Queue:
         limits: how many jobs may wait.
         durations: what is known of how long jobs take.
         recovery: which workers that have failed are waited for.
+        slots: how many workers a tenant may have at a time.
     """
 
     def __init__(
-        self, pool: WorkerPool, *, clock: Clock, limits: Limits, durations: Durations, recovery: Recovery
+        self,
+        pool: WorkerPool,
+        *,
+        clock: Clock,
+        limits: Limits,
+        durations: Durations,
+        recovery: Recovery,
+        slots: Slots,
     ) -> None:
         self._pool = pool
         self._clock = clock
         self._limits = limits
         self._durations = durations
         self._recovery = recovery
+        self._slots = slots
         self._is_open = False
         self._numbers = itertools.count()
         self._waiting: dict[Ticket, asyncio.Future[Loan]] = {}
@@ -151,7 +161,8 @@ class Queue:
         self._roster = self._look()
         self._turn_away()
         self._lend()
-        for loan in to_be_revoked(self._unserved(), loans=self._loans.values(), roster=self._roster):
+        waiting = [ticket for ticket in self._unserved() if self._has_room(ticket)]
+        for loan in to_be_revoked(waiting, loans=self._loans.values(), roster=self._roster):
             log.info("job %s makes room for an interactive one", loan.ticket.key)
             loan.revoke()
         if self._waiting and self._next_look is None:
@@ -223,6 +234,12 @@ class Queue:
         }
 
     def _find_worker(self, ticket: Ticket, *, idle: set[str]) -> str | None:
+        if not self._has_room(ticket):
+            return None
         fitting = self._roster.fitting(ticket.wanted)
         others = [name for name in fitting if name not in ticket.losses]
         return next((name for name in others or fitting if name in idle), None)
+
+    def _has_room(self, ticket: Ticket) -> bool:
+        """Whether the tenant of a job may have one more worker."""
+        return self._slots.has_room(ticket, fitting=self._roster.fitting(ticket.wanted), loans=self._loans)

@@ -59,11 +59,16 @@ class Cache(Generic[K, V]):
         # Whoever goes away takes nothing from those who wait for the same.
         return await asyncio.shield(self._loading.get(key) or self._begin(key, load))
 
-    def clear(self) -> None:
-        """Forgets everything, and keeps nothing of what is being loaded at this moment."""
-        self._kept.clear()
+    def forget(self, is_stale: Callable[[V], bool]) -> None:
+        """Forgets what is stale, and keeps nothing of what is being loaded at this moment."""
+        for key in [key for key, (value, _) in self._kept.items() if is_stale(value)]:
+            self._remove(key)
         self._loading.clear()
-        self.size_bytes = 0
+
+    def renew(self, is_meant: Callable[[K], bool]) -> None:
+        """Whoever asks from now on for what is meant does not get what others began to load before."""
+        for key in [key for key in self._loading if is_meant(key)]:
+            del self._loading[key]
 
     def _begin(self, key: K, load: Callable[[], Awaitable[V | None]]) -> asyncio.Task[V | None]:
         async def run() -> V | None:

@@ -4,18 +4,21 @@ Blobs are kept for as long as there is room. They were checked against their dig
 of the storage afterwards cannot make them wrong: damage below them shows when they are next read from there.
 
 Manifests are kept for FRESH_SECONDS. They do not change, but whether one may be served does: its blobs have to be
-there, and no check may have withdrawn it. What this process learns of that counts at once: when it withdraws one, or
-does not find a blob, it forgets all manifests and asks the storage again, which costs little and is rare. What another
-process does to the same storage counts after FRESH_SECONDS. Its eviction cannot come before that: to find a manifest
-begins a lease of LEASE_SECONDS on it (`uses`), of which others know for three quarters of that time at least, and a
-manifest goes before its blobs. So whoever is given a manifest from memory has as good as the same time to fetch them.
+there, and no check may have withdrawn it. What this process learns of that counts at once: when it withdraws one, it
+forgets all manifests, and when it does not find a blob, those that name it. A lookup that began before an artifact was
+stored answers nobody who asks after that: single flight relies on it. What another process does to the same storage
+counts after FRESH_SECONDS. Its eviction cannot come before that: to find a manifest begins a lease of LEASE_SECONDS on
+it (`uses`), of which others know for three quarters of that time at least, and a manifest goes before its blobs. So
+whoever is given a manifest from memory has as good as the same time to fetch them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
+from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import NotStored
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.cache import Cache
@@ -33,6 +36,14 @@ _GROWTH_WHEN_PARSED = 4
 _Question = tuple[str, tuple[str, ...], tuple[int, ...] | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A manifest, and the digests of the blobs that it names."""
+
+    manifest: Manifest
+    digests: frozenset[str]
+
+
 class CachedStore(ArtifactStore):
     """Keeps in memory what is read from a store.
 
@@ -46,16 +57,16 @@ class CachedStore(ArtifactStore):
         self._store = store
         manifests_bytes = int(_MANIFESTS_SHARE * limit_bytes)
         self._blobs: Cache[str, bytes] = Cache(limit_bytes=limit_bytes - manifests_bytes, size_of=len, now=now)
-        self._manifests: Cache[_Question, Manifest] = Cache(
-            limit_bytes=manifests_bytes, size_of=_size_of_manifest, kept_seconds=FRESH_SECONDS, now=now
+        self._manifests: Cache[_Question, _Known] = Cache(
+            limit_bytes=manifests_bytes, size_of=_size_of, kept_seconds=FRESH_SECONDS, now=now
         )
 
     async def find_manifest(
         self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
     ) -> Manifest | None:
         question = key, tuple(namespaces), None if hints is None else tuple(hints)
-        load = partial(self._store.find_manifest, key, namespaces=question[1], hints=question[2])
-        return await self._manifests.get(question, load=load)
+        known = await self._manifests.get(question, load=partial(self._load, question))
+        return None if known is None else known.manifest
 
     async def find_by_prefix(self, prefix: str) -> list[str]:
         return await self._store.find_by_prefix(prefix)
@@ -64,8 +75,7 @@ class CachedStore(ArtifactStore):
         try:
             content = await self._blobs.get(digest, load=partial(self._store.get_blob, digest))
         except NotStored:
-            # A manifest may name it.
-            self._manifests.clear()
+            self._manifests.forget(lambda known: digest in known.digests)
             raise
         assert content is not None, "the store raises where there is none"
         return content
@@ -77,7 +87,10 @@ class CachedStore(ArtifactStore):
         return await self._store.find_missing(digests)
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
-        return await self._store.put_artifact(manifest, blobs=blobs)
+        try:
+            return await self._store.put_artifact(manifest, blobs=blobs)
+        finally:
+            self._manifests.renew(lambda question: question[0] == manifest.key)
 
     async def put_check(self, check: Check) -> None:
         await self._store.put_check(check)
@@ -87,12 +100,19 @@ class CachedStore(ArtifactStore):
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
         withdrawn = await self._store.withdraw(manifest, reason=reason)
-        self._manifests.clear()
+        self._manifests.forget(lambda _: True)
         return withdrawn
 
     async def usage(self) -> StoreUsage:
         return await self._store.usage()
 
+    async def _load(self, question: _Question) -> _Known | None:
+        key, namespaces, hints = question
+        manifest = await self._store.find_manifest(key, namespaces=namespaces, hints=hints)
+        if manifest is None:
+            return None
+        return _Known(manifest=manifest, digests=frozenset(blob.digest for blob in blobs_of(manifest)))
 
-def _size_of_manifest(manifest: Manifest) -> int:
-    return _GROWTH_WHEN_PARSED * manifest.ByteSize()
+
+def _size_of(known: _Known) -> int:
+    return _GROWTH_WHEN_PARSED * known.manifest.ByteSize()

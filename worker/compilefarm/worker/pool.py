@@ -118,7 +118,8 @@ class LocalPool:
         if ready is None:
             name = self._settings.environment_name
             raise RuntimeError(f"no worker of the environment {name} could start: {supervisor.view().problem}")
-        known = self._cache.find(ready)
+        # In a thread: it starts the compiler.
+        known = await asyncio.to_thread(self._cache.find, ready)
         if known is not None:
             return known
         log.info("trying the C++ compiler: once per machine, about half a minute")

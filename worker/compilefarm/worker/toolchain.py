@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 # Of the records; those of another one are not read.
 _FORMAT = "3"
 _LONGEST_UNUSED_SECONDS = 30 * 24 * 3600
+# A compiler may lie on a file system that does not answer.
+_LONGEST_ANSWER_SECONDS = 20
 
 
 class ToolchainCache:
@@ -114,5 +116,11 @@ def compiler_version() -> str:
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
         return ""
-    result = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(
+            [compiler, "--version"], capture_output=True, text=True, check=False, timeout=_LONGEST_ANSWER_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("%s does not say what it is: %s", compiler, error)
+        return compiler
     return f"{compiler}\n{result.stdout}"

@@ -1,0 +1,48 @@
+"""How many workers one tenant may have at a time.
+
+Workers are shared by `fairness` when they are given away, and not taken back from a job that is not preemptible. So a
+tenant that came first and alone would have all of them for as long as its compiles may take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from compilefarm.service.tickets import Loan, Ticket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """The bound. Preemptible jobs are not counted, and not held back: their workers can be taken back at any time.
+
+    Attributes:
+        tenant_jobs: jobs of one tenant that may have a worker; None: where there are several tenants, all but one of
+            the workers that fit, and at least one.
+        has_several_tenants: whether there are several.
+    """
+
+    tenant_jobs: int | None
+    has_several_tenants: Callable[[], bool]
+
+    def has_room(self, ticket: Ticket, *, fitting: Sequence[str], loans: Mapping[str, Loan]) -> bool:
+        """Whether a job may have one more worker.
+
+        Args:
+            ticket: of the job.
+            fitting: the workers that can do it.
+            loans: the jobs that have a worker, by its name.
+        """
+        if ticket.demand.priority.is_preemptible:
+            return True
+        held = [loans[name] for name in (loans if self.tenant_jobs is not None else fitting) if name in loans]
+        own = sum(_counts_for(ticket, loan) for loan in held)
+        if self.tenant_jobs is not None:
+            return own < self.tenant_jobs
+        is_last = own == len(fitting) - 1 and own > 0
+        return own < len(fitting) and not (is_last and self.has_several_tenants())
+
+
+def _counts_for(ticket: Ticket, loan: Loan) -> bool:
+    other = loan.ticket.demand
+    return other.tenant == ticket.demand.tenant and not other.priority.is_preemptible

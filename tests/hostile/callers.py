@@ -1,0 +1,55 @@
+"""Farms whose callers do not trust each other, each with a connection of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from compilefarm.core.digests import digest_of
+from compilefarm.service.clock import Clock
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.testing import Calls, ScriptedPool, calling, serving
+from compilefarm.store.artifact_store import ArtifactStore
+
+LOOPBACK = GatewayConfig(listen="127.0.0.1:0")
+
+
+def listing(callers: Mapping[str, str]) -> str:
+    """A list of callers, each with the role that is given and a namespace that is called like it."""
+    entries = [
+        f'[[callers]]\nname = "{name}"\nrole = "{role}"\nnamespace = "{name}"\n'
+        f'tokens = ["sha256:{digest_of(name.encode())}"]\n'
+        for name, role in callers.items()
+    ]
+    return f"namespaces = {list(callers)}\n{''.join(entries)}"
+
+
+@asynccontextmanager
+async def farm(
+    folder: Path,
+    callers: Mapping[str, str],
+    *,
+    pool: ScriptedPool | None = None,
+    store: ArtifactStore | None = None,
+    config: GatewayConfig = LOOPBACK,
+    clock: Clock | None = None,
+) -> AsyncIterator[Mapping[str, Calls]]:
+    """The callers of a farm, by name. A farm with one caller without a name asks nobody who they are.
+
+    Args:
+        folder: for the list of callers.
+        callers: their roles by name, the most trusted first.
+        pool, store, config, clock: see `serving`.
+    """
+    asks = set(callers) != {""}
+    if asks:
+        (folder / "callers.toml").write_text(listing(callers))
+        config = replace(config, auth_file=str(folder / "callers.toml"))
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(serving(pool=pool, store=store, config=config, clock=clock))
+        yield {
+            name: await stack.enter_async_context(calling(gateway.address, token=name if asks else ""))
+            for name in callers
+        }

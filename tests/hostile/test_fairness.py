@@ -1,0 +1,120 @@
+"""One caller does not take the workers, or the answers, of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from compilefarm.core.keys import key_of
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.testing import ENVIRONMENT, HeldCompiles, Refused, ScriptedPool, calling, sample_job, serving
+from compilefarm.v1.compile_service_pb2 import Outcome, Priority
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Symbol
+from tests.hostile.callers import farm
+
+TIMEOUT = CompileFailure(kind=FailureKind.FAILURE_KIND_TIMEOUT, message="the compile took longer than 3600 s")
+
+
+def job_for(size: int) -> Job:
+    job = sample_job()
+    job.symbols.append(Symbol(lower=2))
+    job.hints.append(size)
+    return job
+
+
+async def test_a_graph_whose_compiles_time_out_is_not_tried_a_third_time() -> None:
+    held = HeldCompiles()
+    async with serving(pool=ScriptedPool(held)) as gateway, calling(gateway.address) as calls:
+        for _ in range(2):
+            asked = await calls.watch(sample_job())
+            (await held.next()).finish(TIMEOUT)
+            assert (await asked.finish()).failure == TIMEOUT
+        third = await calls.finish(sample_job())
+    assert third.outcome == Outcome.OUTCOME_QUARANTINED
+    assert third.failure.kind == FailureKind.FAILURE_KIND_TIMEOUT
+    assert "2 compiles of this graph timed out or died" in third.failure.message
+    assert len(held.started) == 2
+
+
+async def test_a_failure_for_the_hints_of_one_is_no_answer_for_the_hints_of_another() -> None:
+    held = HeldCompiles()
+    async with serving(pool=ScriptedPool(held)) as gateway, calling(gateway.address) as calls:
+        leader, same, other = [await calls.watch(job_for(size)) for size in (2**40, 2**40, 8)]
+        (await held.next()).finish(TIMEOUT)
+        again = await held.next()
+        assert list(again.assignment.job.hints) == [8]
+        again.finish()
+        assert (await leader.finish()).failure == (await same.finish()).failure == TIMEOUT
+        assert (await other.finish()).HasField("manifest")
+
+
+async def test_a_refusal_of_the_hints_of_one_is_none_of_the_hints_of_another() -> None:
+    held = HeldCompiles()
+    async with serving(pool=ScriptedPool(held)) as gateway, calling(gateway.address) as calls:
+        leader, other = [await calls.watch(job_for(size)) for size in (2**40, 8)]
+        (await held.next()).refuse("a tensor of 2**40 elements")
+        (await held.next()).finish()
+        with pytest.raises(Refused, match="elements"):
+            await leader.finish()
+        assert (await other.finish()).HasField("manifest")
+
+
+async def test_a_tenant_does_not_hold_every_worker(tmp_path: Path) -> None:
+    held = HeldCompiles()
+    pool = ScriptedPool(held, environments=[ENVIRONMENT] * 3)
+    async with farm(tmp_path, {"admin": "admin", "greedy": "compile", "modest": "compile"}, pool=pool) as callers:
+        greedy = [await callers["greedy"].watch(sample_job(f"torch.f{number}")) for number in range(3)]
+        first = [await held.next(), await held.next()]
+        await callers["admin"].wait_until_queued(1)
+        modest = await callers["modest"].watch(sample_job("torch.cos"))
+        (await held.next()).finish()
+        assert (await modest.finish()).HasField("manifest")
+        for each in first:
+            each.finish()
+        (await held.next()).finish()
+        for watch in greedy:
+            assert (await watch.finish()).HasField("manifest")
+
+
+async def test_a_bound_of_running_jobs_holds_where_nobody_is_asked() -> None:
+    held = HeldCompiles()
+    config = GatewayConfig(listen="127.0.0.1:0", max_running_jobs_of_tenant=1)
+    pool = ScriptedPool(held, environments=[ENVIRONMENT] * 2)
+    async with serving(pool=pool, config=config) as gateway, calling(gateway.address) as calls:
+        watches = [await calls.watch(sample_job(f"torch.f{number}"), tenant="one") for number in range(2)]
+        only = await held.next()
+        await calls.wait_until_queued(1)
+        prewarm = await calls.watch(sample_job("torch.sin"), tenant="one", priority=Priority.PRIORITY_PREWARM)
+        # It can be taken back at any time, and counts for nothing.
+        (await held.next()).finish()
+        await prewarm.finish()
+        only.finish()
+        (await held.next()).finish()
+        await asyncio.gather(*(watch.finish() for watch in watches))
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_keys_of_other_namespaces_are_not_shown(tmp_path: Path, asks: bool) -> None:
+    held = HeldCompiles()
+    names = {"prod": "compile", "reader": "read", "ops": "admin"} if asks else {"": "admin"}
+    async with farm(tmp_path, names, pool=ScriptedPool(held)) as callers:
+        owner, key = next(iter(callers.values())), key_of(sample_job()).text
+        watch = await owner.watch(sample_job())
+        running = await held.next()
+        shown = {name: {worker.job_key for worker in (await calls.status()).workers} for name, calls in callers.items()}
+        assert shown == ({"prod": {key}, "reader": {key}, "ops": {key}} if asks else {"": {key}})
+        running.finish()
+        await watch.finish()
+
+
+async def test_keys_of_namespaces_that_are_trusted_less_are_not_shown(tmp_path: Path) -> None:
+    held = HeldCompiles()
+    async with farm(tmp_path, {"prod": "read", "dev": "compile"}, pool=ScriptedPool(held)) as callers:
+        watch = await callers["dev"].watch(sample_job())
+        running = await held.next()
+        shown = {name: [worker.job_key for worker in (await calls.status()).workers] for name, calls in callers.items()}
+        assert shown == {"prod": [""], "dev": [key_of(sample_job()).text]}
+        running.finish()
+        await watch.finish()
