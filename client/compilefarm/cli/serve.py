@@ -17,6 +17,7 @@ from typing import get_args
 
 from compilefarm.cli.numbers import not_negative as _not_negative
 from compilefarm.cli.numbers import positive as _positive
+from compilefarm.cli.safeguards import check_user, sandbox_mode
 from compilefarm.cli.sizes import size
 from compilefarm.core.errors import FarmError
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, WorkerPool
@@ -144,7 +145,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sandbox",
         choices=get_args(Mode),
         default="auto",
-        help="shut compiles off from network and files with bubblewrap; auto: where it works; default: %(default)s",
+        help="shut compiles off from network and files with bubblewrap; auto: where it works, and with --auth or an "
+        "address beyond this host it has to; off: never; default: %(default)s",
+    )
+    option(
+        "--allow-root",
+        action="store_true",
+        help="run as root, as which compiles then run, too: a sandbox that fails would leave them all its rights",
     )
     option(
         "--import",
@@ -246,6 +253,7 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
+    check_user(allow_root=arguments.allow_root)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -302,11 +310,12 @@ def interpreters(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _pool(arguments: argparse.Namespace) -> WorkerPool:
     pythons = interpreters(arguments)
+    mode = sandbox_mode(arguments.sandbox, gateway_config(arguments))
     devices = {name: _cuda_devices(arguments.device, python=python) for name, python in pythons.items()}
     shares = arguments.slots * sum(max(len(found), 1) for found in devices.values())
     pools = []
     for name, python in pythons.items():
-        sandbox, no_sandbox = choose_sandbox(arguments.sandbox, interpreter=python, gpu=bool(devices[name]))
+        sandbox, no_sandbox = choose_sandbox(mode, interpreter=python, gpu=bool(devices[name]))
         if sandbox is None:
             log.warning(
                 "compiles of the environment %s can reach the network and the files of this user: no sandbox (%s)",

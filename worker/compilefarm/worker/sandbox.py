@@ -141,7 +141,8 @@ def choose_sandbox(mode: Mode, *, interpreter: str, gpu: bool) -> tuple[Sandbox 
         return open_sandbox(interpreter=interpreter, gpu=gpu), ""
     except SandboxUnavailable as error:
         if mode == "require":
-            raise SandboxUnavailable(f"no sandbox: {error}; {error.remedy}", remedy=error.remedy) from error
+            text = f"no sandbox: {error}; {error.remedy}; or do without (serve --sandbox off)"
+            raise SandboxUnavailable(text, remedy=error.remedy) from error
         return None, str(error)
 
 

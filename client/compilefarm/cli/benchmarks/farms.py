@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compilefarm.cli.farm import admin_at
+from compilefarm.cli.safeguards import root_allowed
 from compilefarm.cli.serve import READY_LINE
 from compilefarm.client.config import TRUST
 from compilefarm.core.errors import FarmError
@@ -41,7 +42,7 @@ def serving(folder: Path, *, device: str, options: Sequence[str] = ()) -> Iterat
         # It neither knows a caller nor signs.
         os.environ.pop(name, None)
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "compilefarm.cli.main", "serve", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "compilefarm.cli.main", "serve", "--listen", "127.0.0.1:0", *root_allowed()]
     log = folder / "farm.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(

@@ -1,0 +1,39 @@
+"""What `compilefarm serve` refuses unless it is asked for by name: root, and strangers without a sandbox."""
+
+from __future__ import annotations
+
+import os
+
+from compilefarm.service.config import CannotStart, GatewayConfig, is_local
+from compilefarm.worker.sandbox import Mode
+
+_ALLOW_ROOT = "--allow-root"
+
+
+def check_user(*, allow_root: bool) -> None:
+    """Refuses to run as root.
+
+    Raises:
+        CannotStart: this is root, which was not allowed.
+    """
+    if os.geteuid() == 0 and not allow_root:
+        raise CannotStart(
+            "refusing to run as root: to the kernel a process that a graph takes over would be root, too. Run it as a "
+            f"user of its own, or pass {_ALLOW_ROOT} where root is no more than that, as in some containers"
+        )
+
+
+def root_allowed() -> tuple[str, ...]:
+    """The option for who starts a farm on behalf of whoever runs this process, for that one alone."""
+    return (_ALLOW_ROOT,) if os.geteuid() == 0 else ()
+
+
+def sandbox_mode(asked: Mode, config: GatewayConfig) -> Mode:
+    """Whether a farm goes without a sandbox where there is none: not where callers are many, unless that was said.
+
+    Args:
+        asked: by `serve --sandbox`.
+        config: who reaches the farm.
+    """
+    has_strangers = bool(config.auth_file) or not is_local(config)
+    return "require" if asked == "auto" and has_strangers else asked
