@@ -207,6 +207,7 @@ class _Running:
         self._requests = requests
         self._folder = folder
         self._is_closed = False
+        self._has_forked = False
         # Somebody gave up waiting for its answer, and nobody had one since.
         self.is_silent = False
         self._tail = bytearray()
@@ -264,6 +265,7 @@ class _Running:
                 raise await self._died()
             message = json.loads(told)
             self.is_silent = False
+            self._has_forked = True
             if "error" in message:
                 raise OSError(message["error"])
         except BaseException as error:
@@ -278,10 +280,21 @@ class _Running:
 
     async def close(self) -> None:
         self._is_closed = True
+        # Nobody can ask for a child any more, whereupon it ends what children left behind, and itself.
+        self._requests.close()
+        if self._has_forked:
+            await self._end_in_order()
         await _end_process(self._process)
         await self._listener
-        self._requests.close()
         await asyncio.to_thread(self._folder.remove)
+
+    async def _end_in_order(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            # A child without a sandbox can stop it.
+            self._process.send_signal(signal.SIGCONT)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                await self._process.wait()
 
     async def _died(self) -> ForkServerDied:
         code = await self._process.wait()

@@ -15,12 +15,19 @@ import selectors
 import signal
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compilefarm.worker.namespaces import end_with_parent, enter_sandbox, give_up_privileges
+from compilefarm.worker.namespaces import (
+    adopt_orphans,
+    end_with_parent,
+    enter_sandbox,
+    give_up_privileges,
+    go_on_without_parent,
+)
 from compilefarm.worker.seccomp import filter_system_calls
+from compilefarm.worker.strays import end_strays
 
 _REQUEST_BYTES = 128 * 1024
 # Standard input, output and error, the pipe for news, and the first process of a sandbox.
@@ -73,9 +80,10 @@ class _Child:
     handle: int
     news: int
 
-    def tell_end(self) -> None:
-        """To be called once it has ended."""
+    def tell_end(self, *, others: Collection[int]) -> None:
+        """To be called once it has ended: ends what is left of it, and of none of the others."""
         _, status = os.waitpid(self.pid, 0)
+        end_strays(others)
         _tell(self.news, {"code": os.waitstatus_to_exitcode(status)})
         self.close()
 
@@ -84,12 +92,14 @@ class _Child:
 
 
 def wait_to_be_forked() -> None:
-    """Returns in every child that is asked for, and never in this process, which ends when nobody can ask any more.
+    """Returns in every child that is asked for, and never in this process, which ends when nobody can ask any more, and
+    with it all that is left of children.
 
     To be called with one thread of Python: others would be missing in children, and locks that they hold would stay
     locked.
     """
-    end_with_parent()
+    go_on_without_parent()
+    adopt_orphans()
     requests = socket.socket(fileno=os.dup(0))
     children: dict[int, _Child] = {}
     selector = selectors.DefaultSelector()
@@ -101,10 +111,11 @@ def wait_to_be_forked() -> None:
         for key, _ in selector.select():
             if key.fileobj is not requests:
                 selector.unregister(key.fd)
-                children.pop(key.fd).tell_end()
+                children.pop(key.fd).tell_end(others=_pids(children))
                 continue
             request = _Request.receive(requests)
             if request is None:
+                end_strays(())
                 os._exit(0)
             try:
                 pid = os.fork()
@@ -123,6 +134,10 @@ def wait_to_be_forked() -> None:
             child = _watched(pid, request)
             children[child.handle] = child
             selector.register(child.handle, selectors.EVENT_READ)
+
+
+def _pids(children: Mapping[int, _Child]) -> set[int]:
+    return {child.pid for child in children.values()}
 
 
 def _watched(pid: int, request: _Request) -> _Child:
@@ -152,6 +167,7 @@ def _become(request: _Request) -> None:
         _close(*request.standard, request.news)
         if request.sandbox is None:
             end_with_parent()
+            adopt_orphans()
         else:
             first_pid, first = request.sandbox
             enter_sandbox(first_pid, first)

@@ -31,6 +31,7 @@ _NS_GET_USERNS = 0xB701  # linux/nsfs.h
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITY_VERSION = 0x20080522  # linux/capability.h: _LINUX_CAPABILITY_VERSION_3
 
@@ -40,6 +41,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def end_with_parent() -> None:
     """Has the kernel end this process when the one that started it ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def go_on_without_parent() -> None:
+    """Has the kernel continue this process, should it be stopped, when the one that started it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
+def adopt_orphans() -> None:
+    """Has the kernel make this process the parent of whatever below it loses its own."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def enter_sandbox(inside: int, handle: int) -> None:

@@ -160,6 +160,34 @@ def _hang_with_grandchild(pipe: BinaryIO) -> None:
         _hang(pipe)
 
 
+def _leave_a_daemon() -> bytes:
+    """Starts a process that is of no group, session or parent of this one's, and keeps none of its pipes open.
+
+    Returns:
+        Its number.
+    """
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if (pid := os.fork()) == 0:
+            os.closerange(0, writing + 1)
+            signal.pause()
+        os.write(writing, str(pid).encode())
+        os._exit(0)
+    os.wait()
+    return os.read(reading, 20)
+
+
+def _hang_with_daemon(pipe: BinaryIO) -> None:
+    print(f"daemon {_leave_a_daemon().decode()}", file=sys.stderr, flush=True)
+    _hang(pipe)
+
+
+def _compile_with_daemon(pipe: BinaryIO) -> None:
+    pid = _leave_a_daemon()
+    _compile(pipe, named=pid, sent=pid)
+
+
 def _die(_: BinaryIO) -> None:
     print("the last words", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -273,6 +301,8 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "compile": _compile,
     "hang": _hang,
     "hang-with-grandchild": _hang_with_grandchild,
+    "hang-with-daemon": _hang_with_daemon,
+    "compile-with-daemon": _compile_with_daemon,
     "die": _die,
     "exit": _exit,
     "garbage": _garbage,
