@@ -6,18 +6,21 @@ import subprocess
 import sys
 import time
 import typing
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch._functorch.config
 import torch._inductor.config
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from compilefarm.core.compiler_settings import Word
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
-from compilefarm.graph import settings, targets, tracing
+from compilefarm.graph import dispatch, operators, settings, targets, tracing
 
 _IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 # What every model is made of.
@@ -97,13 +100,46 @@ def test_grad_mode_switch() -> None:
     assert targets.get_target(kind, name=name) is torch._C._set_grad_enabled
 
 
-def test_versions_count_writes_through_views_of_fake_tensors() -> None:
-    # torch.Tensor._version: how a graph that changes a tensor it holds is found.
-    with torch._subclasses.FakeTensorMode():
-        tensor = torch.tensor([1.0, 2.0]).view(2)
-        before = tensor._version
-        tensor[0].add_(1)
-    assert (before, tensor._version) == (0, 1)
+def test_operators_are_seen_while_graphs_run_on_fake_tensors() -> None:
+    # torch/_subclasses/fake_tensor.py: FakeTensorMode.dispatch, by which every operator goes, and operators alone.
+    seen: list[str] = []
+
+    def watch(operator: OpOverload, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
+        seen.append(operator.name())
+        return run()
+
+    with FakeTensorMode():
+        x = torch.ones(2, 3)
+        with dispatch.watching_operators(watch):
+            x[0].mul_(2)
+            torch._foreach_add_([x], 1.0)
+        torch.neg(x)
+    assert {"aten::select.int", "aten::mul_.Tensor", "aten::_foreach_add_.Scalar"} <= set(seen)
+    assert "aten::neg" not in seen
+
+
+def test_what_schemas_say_of_writes() -> None:
+    # torch/csrc/jit/python/init.cpp: FunctionSchema.is_mutable, Argument.alias_info.is_write.
+    schema = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default._schema
+    written = [given.name for given in schema.arguments if given.alias_info is not None and given.alias_info.is_write]
+    assert (schema.is_mutable, written) == (True, ["self", "found_inf"])
+    assert (torch.ops.aten.add.Tensor._schema.is_mutable, schema.name) == (
+        False,
+        "aten::_amp_foreach_non_finite_check_and_unscale_",
+    )
+
+
+def test_tensors_that_stay_where_they_are() -> None:
+    # torch/_dynamo/decorators.py: mark_static_address, which Dynamo calls for the state of an optimizer.
+    tensor = torch.ones(2)
+    assert not tracing.is_static(tensor)
+    torch._dynamo.mark_static_address(tensor)
+    assert tracing.is_static(tensor)
+
+
+def test_operators_that_inductor_registers() -> None:
+    # torch/_inductor/inductor_prims.py: Dynamo writes them for optimizers.
+    assert "prims::fma" in operators.operators_of_torch()
 
 
 def test_launches_of_triton_kernels() -> None:

@@ -16,6 +16,7 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.tensors import check_plain, decode_tensor, encode_tensor
+from compilefarm.graph.tracing import is_static
 from compilefarm.v1.graph_pb2 import Constant
 
 # They become literals of the graph, which slow down what handles its text; weights are inputs and not meant here.
@@ -27,9 +28,14 @@ _DTYPES = (
 )
 
 
-def is_large(held: torch.Tensor) -> bool:
-    """Whether a tensor has too many elements to become part of a graph."""
-    return int(held.numel()) > MAX_ELEMENTS
+def is_constant(held: torch.Tensor) -> bool:
+    """Whether a tensor that a graph holds may become part of it, if the graph does not write to it.
+
+    Weights are trained and exchanged between calls, and what Dynamo was told stays where it is, such as the state of an
+    optimizer, is so because others write to it.
+    """
+    is_weight = held.requires_grad or isinstance(held, torch.nn.Parameter) or int(held.numel()) > MAX_ELEMENTS
+    return not is_weight and not is_static(held)
 
 
 def encode_constant(held: torch.Tensor, *, into: Constant, devices: DeviceNumbers, what: str) -> bytes:

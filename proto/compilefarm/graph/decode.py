@@ -6,7 +6,7 @@ Nothing that a request names is imported or evaluated here; kernels in source co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from compilefarm.core.expressions import MAX_MAGNITUDE
 from compilefarm.graph.ambient import keeping_attention_backends
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
+from compilefarm.graph.dispatch import watching_operators
 from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.literals import ValueDecoder
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
@@ -37,6 +38,7 @@ from compilefarm.graph.targets import (
     leave_mode,
 )
 from compilefarm.graph.tensors import decode_tensor
+from compilefarm.graph.writes import CONSTANT, INPUT, WriteRecorder
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.graph_pb2 import Call, Input
 from compilefarm.v1.job_pb2 import Job
@@ -44,8 +46,8 @@ from compilefarm.v1.job_pb2 import Job
 MAX_NODES = 200_000
 MAX_SUBGRAPH_DEPTH = 8
 _LONGEST_EXPRESSION = 4_000
-# Marks in its meta a node that stands for a tensor which the graph holds.
-CONSTANT = "constant"
+# In the meta of a node that stands for a tensor which the graph holds: the number of that.
+_CONSTANT = "constant"
 
 
 class GraphRejected(Exception):
@@ -75,14 +77,24 @@ class DecodedJob:
         inputs: what it is to be called with, as fake tensors and symbolic integers.
         fake_mode: the mode of all fake tensors, with a ShapeEnv of its own.
         symbolic: the symbols of the job, in that ShapeEnv.
-        changed_inputs: numbers of the inputs that the graph writes to.
+        writes: which inputs, and which tensors that it holds, the graph may write to.
     """
 
     graph_module: GraphModule
     inputs: list[FakeTensor | torch.SymInt]
     fake_mode: FakeTensorMode
     symbolic: SymbolicJob
-    changed_inputs: set[int] = field(default_factory=set)
+    writes: WriteRecorder = field(default_factory=WriteRecorder)
+
+    @property
+    def written_inputs(self) -> Set[int]:
+        """Numbers of the inputs that the graph may write to."""
+        return self.writes.written(INPUT)
+
+    @property
+    def written_constants(self) -> Set[int]:
+        """Numbers of the tensors that the graph holds and may write to."""
+        return self.writes.written(CONSTANT)
 
     @property
     def depends_on_elements(self) -> bool:
@@ -127,13 +139,6 @@ def decode_job(
     # The run gets inputs of its own, so that what the graph changes in them stays out of what is compiled for.
     _propagate(decoded, _fake_inputs(job.inputs, decoded))
     return decoded
-
-
-def changes_constants(decoded: DecodedJob) -> bool:
-    """Whether the graph writes to a tensor that it holds."""
-    held = (node.meta["example_value"] for node in decoded.graph_module.graph.nodes if CONSTANT in node.meta)
-    # Counts the writes through views of the tensor, too; zero for one that was just made.
-    return any(tensor._version > 0 for tensor in held)
 
 
 def decode_input(given: Input, *, number: int, symbols: Symbols = NO_SYMBOLS, empty: Any = torch.empty) -> Any:
@@ -213,9 +218,10 @@ class _GraphReader:
             case "placeholder":
                 return rebuilt.placeholder(f"input_{number}")
             case "get_constant":
-                if depth or node.get_constant.constant >= len(self.constants):
-                    raise InvalidRequest(f"the graph holds no tensor with number {node.get_constant.constant}")
-                return _write_constant(*self.constants[node.get_constant.constant], rebuilt)
+                number_held = node.get_constant.constant
+                if depth or number_held >= len(self.constants):
+                    raise InvalidRequest(f"the graph holds no tensor with number {number_held}")
+                return _write_constant(*self.constants[number_held], rebuilt, number=number_held)
             case "get_subgraph":
                 if node.get_subgraph.subgraph >= len(graph.subgraphs):
                     raise InvalidRequest(f"the graph has no subgraph with number {node.get_subgraph.subgraph}")
@@ -283,7 +289,7 @@ def _decode_call(call: Call, rebuilt: FxGraph, values: ValueDecoder, *, operator
     return rebuilt.create_node(operation, target, args, kwargs)
 
 
-def _write_constant(tensor: torch.Tensor, device: torch.device, rebuilt: FxGraph) -> Node:
+def _write_constant(tensor: torch.Tensor, device: torch.device, rebuilt: FxGraph, *, number: int) -> Node:
     """A node for a tensor that the graph holds.
 
     Its elements become literals: Inductor turns attributes of the GraphModule into further inputs, which a saved
@@ -292,7 +298,7 @@ def _write_constant(tensor: torch.Tensor, device: torch.device, rebuilt: FxGraph
     literal = tensor.flatten().tolist()
     flat = rebuilt.call_function(torch.tensor, (literal,), {"dtype": tensor.dtype, "device": device})
     node = rebuilt.call_method("view", (flat, tuple(tensor.shape)))
-    node.meta[CONSTANT] = True
+    node.meta[_CONSTANT] = number
     return node
 
 
@@ -306,11 +312,22 @@ def _fake_inputs(inputs: Sequence[Input], decoded: DecodedJob) -> list[FakeTenso
 def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt]) -> None:
     """Gives every node its meta["example_value"], as Dynamo does; AOTAutograd's cache passes graphs without it by."""
     unused = iter(inputs)
-    versions = [_version(value) for value in inputs]
+    writes = decoded.writes
+    for number, given in enumerate(inputs):
+        if isinstance(given, torch.Tensor):
+            writes.know(given, kind=INPUT, number=number)
     # As Dynamo does it: without Python's dispatcher some operators take no symbols.
-    with decoded.fake_mode, enable_python_dispatcher(), _restoring_modes() as entered:
+    with (
+        decoded.fake_mode,
+        enable_python_dispatcher(),
+        watching_operators(writes.watch),
+        _restoring_modes() as entered,
+    ):
         for number, node in enumerate(decoded.graph_module.graph.nodes):
-            value = next(unused) if node.op == "placeholder" else _run(node, decoded.graph_module, number=number)
+            is_input = node.op == "placeholder"
+            value = next(unused) if is_input else _run(node, decoded.graph_module, number=number, writes=writes)
+            if _CONSTANT in node.meta:
+                writes.know(value, kind=CONSTANT, number=node.meta[_CONSTANT])
             mode = find_mode_entered(node)
             if mode is not None:
                 entered.append((mode, value))
@@ -322,13 +339,6 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
             bindings = compute_unbacked_bindings(decoded.symbolic.shape_env, value)
             if bindings:
                 node.meta["unbacked_bindings"] = bindings
-    now = [_version(value) for value in inputs]
-    decoded.changed_inputs.update(number for number, version in enumerate(versions) if version != now[number])
-
-
-def _version(value: object) -> int:
-    """Counts the writes to a tensor, through views of it, too; inference tensors count none."""
-    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
 
 
 @contextmanager
@@ -348,7 +358,7 @@ def _restoring_modes() -> Iterator[list[tuple[str, object]]]:
             torch._C._set_fwd_grad_enabled(forward)
 
 
-def _run(node: Node, owner: GraphModule, *, number: int) -> object:
+def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) -> object:
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda other: other.meta["example_value"])
     if node.op == "output":
         return args[0]
@@ -357,16 +367,14 @@ def _run(node: Node, owner: GraphModule, *, number: int) -> object:
     hazard = find_hazard(node.target, args=args)
     if hazard is not None:
         raise InvalidRequest(f"node {number} ({_name(node)}): {hazard}")
-    # Where gradients are wanted, torch 2.11 traces subgraphs in a fake mode of its own and finds ours in its way.
-    untracked = torch.no_grad() if isinstance(node.target, HigherOrderOperator) else nullcontext()
-    for tensor in find_written(node, args=args, kwargs=kwargs):
-        # Counted as any other write to a tensor is.
-        if not tensor.is_inference():
-            torch.autograd.graph.increment_version(tensor)
+    writes.note(find_written(node, args=args, kwargs=kwargs))
     try:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        with untracked:
+        if not isinstance(node.target, HigherOrderOperator):
+            return node.target(*args, **kwargs)
+        # Where gradients are wanted, torch 2.11 traces subgraphs in a fake mode of its own and finds ours in its way.
+        with torch.no_grad(), writes.in_subgraphs((args, kwargs)):
             return node.target(*args, **kwargs)
     except Exception as error:
         # Whatever torch raises for a graph is an answer about the graph.

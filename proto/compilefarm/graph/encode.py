@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -11,11 +12,10 @@ from torch.fx import GraphModule, Node
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.ambient import capture_ambient
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.constants import encode_constant, is_large
+from compilefarm.graph.constants import encode_constant, is_constant
 from compilefarm.graph.decode import (
     MAX_SUBGRAPH_DEPTH,
     GraphRejected,
-    changes_constants,
     decode_job,
 )
 from compilefarm.graph.devices import DeviceNumbers
@@ -33,6 +33,7 @@ from compilefarm.graph.targets import (
     name_call,
 )
 from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
+from compilefarm.graph.writes import find_storage
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Call, Graph, Input
@@ -94,14 +95,24 @@ def encode_job(
     Raises:
         Bypass: something about it cannot be said faithfully.
     """
-    try:
-        return _encode(graph_module, example_inputs, options, environment, lift_all=False)
-    except _ConstantsChange:
-        return _encode(graph_module, example_inputs, options, environment, lift_all=True)
+    written: Set[str] = frozenset()
+    while True:
+        try:
+            return _encode(graph_module, example_inputs, options, environment, written=written)
+        except _ConstantsWritten as error:
+            written |= error.targets
 
 
-class _ConstantsChange(Exception):
-    """The graph writes to a tensor that it holds: it is an input rather than a constant."""
+class _ConstantsWritten(Exception):
+    """The graph may write to tensors that it holds: they are inputs rather than constants.
+
+    Attributes:
+        targets: their names in the graph.
+    """
+
+    def __init__(self, targets: Set[str]) -> None:
+        super().__init__(", ".join(sorted(targets)))
+        self.targets = targets
 
 
 def _encode(
@@ -110,9 +121,9 @@ def _encode(
     options: Mapping[str, object],
     environment: Callable[[EnvironmentNeeds], Environment],
     *,
-    lift_all: bool,
+    written: Set[str],
 ) -> EncodedJob:
-    writer = _GraphWriter(graph_module, lift_all=lift_all)
+    writer = _GraphWriter(graph_module, written=written)
     inputs = writer.write(example_inputs)
     writer.encoded.kernels.extend(writer.kernels.described)
     needs = _environment_needs((*example_inputs, *writer.held), writer=writer)
@@ -126,8 +137,8 @@ def _encode(
         symbols=writer.symbols.symbols(),
         hints=writer.symbols.hints(),
     )
-    if writer.blobs or writer.aliased:
-        _check_unchanged(job, writer)
+    if writer.constants or writer.sharing:
+        _check_unwritten(job, writer)
     return EncodedJob(
         job=job,
         blobs=writer.blobs,
@@ -148,11 +159,11 @@ class _GraphWriter:
     symbols: SymbolTable = field(default_factory=SymbolTable)
     numbers: dict[Node, int] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
-    lift_all: bool = False
+    written: Set[str] = frozenset()
     lifted: dict[str, int] = field(default_factory=dict)
     held: list[torch.Tensor] = field(default_factory=list)
     subgraphs: dict[str, int] = field(default_factory=dict)
-    aliased: set[int] = field(default_factory=set)
+    sharing: Set[int] = frozenset()
     operators: set[str] = field(default_factory=set)
     kernels: KernelTable = field(default_factory=KernelTable)
     depth: int = 0
@@ -167,13 +178,14 @@ class _GraphWriter:
         if len(placeholders) != len(example_inputs):
             raise Bypass("input_count", f"{len(example_inputs)} inputs were given for {len(placeholders)} placeholders")
         inputs = _encode_inputs(placeholders, example_inputs, devices=self.devices, symbols=self.symbols)
-        for node in self.graph_module.graph.find_nodes(op="get_attr"):
-            if node in self.leftovers:
-                continue
-            held = _attribute(self.graph_module, str(node.target))
-            if isinstance(held, torch.Tensor) and self._is_input(held):
-                self._lift(held, target=str(node.target), inputs=inputs)
-        self.aliased = _sharing_memory((*example_inputs, *self.held))
+        held = dict(self._held_tensors())
+        alone = _alone_in_memory((*example_inputs, *held.values()))
+        for target, tensor in held.items():
+            # What shares memory with others changes when those are written to.
+            if target in self.written or not (is_constant(tensor) and id(tensor) in alone):
+                self._lift(tensor, target=target, inputs=inputs)
+        given = enumerate((*example_inputs, *self.held))
+        self.sharing = {number for number, value in given if isinstance(value, torch.Tensor) and id(value) not in alone}
         self.write_nodes()
         return inputs
 
@@ -233,19 +245,19 @@ class _GraphWriter:
                 " with torch._dynamo.config.inline_inbuilt_nn_modules, which is the default",
             )
 
-    def _is_input(self, held: torch.Tensor) -> bool:
-        """Whether a tensor that the graph holds is passed to it rather than made part of it."""
-        return self.lift_all or held.requires_grad or isinstance(held, torch.nn.Parameter) or is_large(held)
+    def _held_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for node in self.graph_module.graph.find_nodes(op="get_attr"):
+            if node not in self.leftovers:
+                held = _attribute(self.graph_module, str(node.target))
+                if isinstance(held, torch.Tensor):
+                    yield str(node.target), held
 
     def _lift(self, held: torch.Tensor, *, target: str, inputs: list[Input]) -> None:
-        if target not in self.lifted:
-            self.lifted[target] = len(self.lifted)
-            self.held.append(held)
-            inputs.append(
-                _encode_tensor_input(
-                    held, held, devices=self.devices, symbols=self.symbols, what=f"the tensor {target}"
-                )
-            )
+        self.lifted[target] = len(self.lifted)
+        self.held.append(held)
+        inputs.append(
+            _encode_tensor_input(held, held, devices=self.devices, symbols=self.symbols, what=f"the tensor {target}")
+        )
 
     def _attribute(self, target: str, into: graph_pb2.Node) -> None:
         held = _attribute(self.graph_module, target)
@@ -286,25 +298,25 @@ class _GraphWriter:
         self.blobs[constant.digest] = content
 
 
-def _check_unchanged(job: Job, writer: _GraphWriter) -> None:
-    """Checks that the graph writes neither to tensors that it holds nor to inputs that share memory with others.
+def _check_unwritten(job: Job, writer: _GraphWriter) -> None:
+    """Checks that the graph writes neither to its constants nor to inputs that share memory with others.
 
     Inputs that are only read may share memory without that deciding anything (AOTAutograd looks at it where one is
     written to: torch/_functorch/_aot_autograd/runtime_wrappers.py, merge_view_inputs).
     """
     # Such graphs are rare, so that a run on fake tensors may be spent on each.
     try:
-        # Inference tensors count no writes.
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.no_grad():
             decoded = decode_job(job, blobs=writer.blobs, operators=writer.operators, kernels=writer.kernels.kernels)
     except (GraphRejected, InvalidRequest) as error:
-        what = "holds tensors" if writer.blobs else "has inputs that share memory"
+        what = "holds tensors" if writer.constants else "has inputs that share memory"
         raise Bypass("graph_state", f"the graph {what} and does not run on fake ones: {error}") from error
-    if changes_constants(decoded):
-        raise _ConstantsChange
-    changed = sorted(decoded.changed_inputs & writer.aliased)
-    if changed:
-        raise Bypass("aliased_inputs", f"the graph changes input {changed[0]}, which shares memory with another input")
+    written = {target for target, number in writer.constants.items() if number in decoded.written_constants}
+    if written:
+        raise _ConstantsWritten(written)
+    shared = sorted(decoded.written_inputs & writer.sharing)
+    if shared:
+        raise Bypass("aliased_inputs", f"the graph writes to input {shared[0]}, which shares memory with another input")
 
 
 def _is_dynamic_float(node: Node) -> bool:
@@ -313,17 +325,13 @@ def _is_dynamic_float(node: Node) -> bool:
     return node.target == "item" and isinstance(value, torch.SymFloat) and value.node.hint is not None
 
 
-def _sharing_memory(example_inputs: Sequence[object]) -> set[int]:
-    """Numbers of the inputs that share memory with others."""
-    storages: dict[int, list[int]] = {}
-    held = []
-    for number, given in enumerate(example_inputs):
-        if isinstance(given, torch.Tensor):
-            # torch keeps one Python object for a storage as long as somebody holds it.
-            storage = given.untyped_storage()
-            held.append(storage)
-            storages.setdefault(id(storage), []).append(number)
-    return {number for numbers in storages.values() if len(numbers) > 1 for number in numbers}
+def _alone_in_memory(values: Sequence[object]) -> set[int]:
+    """The id() of each tensor that shares its memory with no other, and occurs once."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    # torch keeps one Python object for a storage as long as somebody holds it.
+    storages = [find_storage(tensor) for tensor in tensors]
+    count = Counter(map(id, storages))
+    return {id(tensor) for tensor, storage in zip(tensors, storages, strict=True) if count[id(storage)] == 1}
 
 
 def _attribute(module: object, path: str) -> object:

@@ -148,6 +148,9 @@ def _registered() -> frozenset[str]:
 @functools.cache
 def operators_of_torch() -> frozenset[str]:
     """Names of the operators of torch that compute on tensors, with their overloads."""
+    # It registers operators that Dynamo writes for optimizers (prims::fma); without this their being known would depend
+    # on what was compiled before.
+    importlib.import_module("torch._inductor.inductor_prims")  # torch/_inductor/inductor_prims.py
     return frozenset(filter(is_of_torch, _registered()))
 
 

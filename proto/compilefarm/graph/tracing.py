@@ -46,6 +46,12 @@ def are_watched(values: Sequence[torch.SymInt]) -> bool:
     return mode is not None and all(value.node.shape_env is mode.shape_env for value in values)
 
 
+def is_static(tensor: torch.Tensor) -> bool:
+    """Whether Dynamo was told that a tensor stays where it is, so that graphs hold it: the state of an optimizer."""
+    # torch/_dynamo/decorators.py: mark_static_address
+    return getattr(tensor, "_dynamo_static_input_type", None) is not None
+
+
 @contextmanager
 def faking() -> Iterator[None]:
     """Tensors that are made inside have no elements, and lie on devices that this machine need not have.

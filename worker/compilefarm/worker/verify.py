@@ -18,6 +18,7 @@ from compilefarm.core.expressions import holds
 from compilefarm.core.processes import Start, watch_processes
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
+from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.inputs import draw_noise, move_by_last_bits, random_inputs, restore_integers
 from compilefarm.graph.options import config_patches
 from compilefarm.graph.targets import nodes_of
@@ -35,7 +36,7 @@ _WITHOUT_COMPILERS = {"PATH": "", "CC": "/bin/false", "CXX": "/bin/false"}
 _LONGEST_COMMAND = 300
 _LONGEST_REASON = 300
 _ORDERING = frozenset({"argsort", "kthvalue", "median", "mode", "msort", "sort", "topk"})
-# Inputs up to this size are compared with what eager leaves of them.
+# Inputs up to this size are compared with what eager leaves of them, whether or not the graph writes to them.
 _KEPT_BYTES = 1 << 28
 # Seeds by which floats are moved to find out which integers hang on their last bits.
 _MOVES = (1, 2, 3)
@@ -88,7 +89,7 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
             started = time.perf_counter()
             outputs = _call(program, given)
             result.first_call_seconds = time.perf_counter() - started
-            ours = _all_that_is_left(outputs, given)
+            ours = _all_that_is_left(outputs, given, written=decoded.written_inputs)
             # Weights may fill a GPU as they are.
             del given, outputs
         except RuntimeError as error:
@@ -104,7 +105,7 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
         eager = decoded.graph_module
         if task.job.graph.kernels:
             _tune_eager(eager, inputs(), surroundings)
-        _compare(task, ours, inputs, program, eager, result)
+        _compare(task, ours, inputs, program, decoded, result)
         with torch.no_grad():
             given = inputs()
             result.call_seconds = _median_seconds(program, given)
@@ -163,60 +164,60 @@ def _compare(
     ours: Results,
     inputs: Callable[..., list[torch.Tensor | int]],
     program: Callable[..., Any],
-    eager: torch.fx.GraphModule,
+    decoded: DecodedJob,
     result: Verification,
 ) -> None:
     """Compares at the sizes of the job, and at others where it may have others."""
+    eager, written = decoded.graph_module, decoded.written_inputs
     is_ordered = _is_ordered(eager)
     # What is compared for other reasons leaves no figures.
     near = Comparison(is_ordered=is_ordered)
-    theirs = _run(eager, inputs())
+    theirs = _run(eager, inputs(), written=written)
     draws_alike = bool(config_patches(task.job.options)[0].get("fallback_random"))
     randomness = find_randomness(
-        theirs, lambda seed: _run(eager, inputs(), seed=seed), draws_alike=draws_alike, near=near
+        theirs, lambda seed: _run(eager, inputs(), written=written, seed=seed), draws_alike=draws_alike, near=near
     )
-    comparison = Comparison(is_ordered=is_ordered, found=result, moved=_moved(eager, inputs))
+    comparison = Comparison(is_ordered=is_ordered, found=result, moved=_moved(decoded, inputs))
     comparison.compare(ours, theirs, without=randomness.names)
     if randomness.names:
-        check_random(ours, _run(program, inputs()), theirs, randomness, near=near)
+        check_random(ours, _run(program, inputs(), written=written), theirs, randomness, near=near)
     tensors = {name for name, value in theirs.items() if isinstance(value, torch.Tensor)}
     result.compared = len(tensors - randomness.names)
     result.compared_by_seed, result.unsteady = len(randomness.seeded), len(randomness.unsteady)
     other = _with_other_sizes(task)
     if other is not None:
-        beyond = Comparison(is_ordered=is_ordered, found=result, moved=_moved(eager, lambda: inputs(other)))
-        _compare_beyond(lambda: inputs(other), program, eager, beyond, without=randomness.names)
+        beyond = Comparison(is_ordered=is_ordered, found=result, moved=_moved(decoded, lambda: inputs(other)))
+        _compare_beyond(lambda: inputs(other), program, decoded, beyond, without=randomness.names)
 
 
 def _compare_beyond(
     inputs: Callable[[], Sequence[Any]],
     program: Callable[..., Any],
-    eager: Callable[..., Any],
+    decoded: DecodedJob,
     comparison: Comparison,
     *,
     without: Set[str],
 ) -> None:
     """Compares at sizes that the artifact was not tuned for."""
     try:
-        expected = _run(eager, inputs())
+        expected = _run(decoded.graph_module, inputs(), written=decoded.written_inputs)
     except Exception:  # noqa: BLE001 - whatever eager raises, the model does not take these sizes
         return
-    comparison.compare(_run(program, inputs()), expected, without=without)
+    comparison.compare(_run(program, inputs(), written=decoded.written_inputs), expected, without=without)
 
 
-def _moved(
-    eager: torch.fx.GraphModule, inputs: Callable[[], list[torch.Tensor | int]]
-) -> Callable[[], Sequence[Results]]:
+def _moved(decoded: DecodedJob, inputs: Callable[[], list[torch.Tensor | int]]) -> Callable[[], Sequence[Results]]:
     """Gives results of eager with its floats moved by a few last bits; the same ones whenever it is called."""
 
     @functools.cache
     def run() -> Sequence[Results]:
+        eager = decoded.graph_module
         results, epsilon = [], _coarsest_epsilon(eager)
         for seed in _MOVES:
             given = inputs()
             move_by_last_bits(given, seed=seed, epsilon=epsilon)
             try:
-                results.append(_run(eager, given))
+                results.append(_run(eager, given, written=decoded.written_inputs))
             except Exception:  # noqa: BLE001 - whatever eager raises, the graph does not take these inputs
                 break
         return results
@@ -233,19 +234,22 @@ def _coarsest_epsilon(graph_module: torch.fx.GraphModule) -> float:
     return max((torch.finfo(value.dtype).eps for value in floats if value.itemsize > 1), default=0.0)
 
 
-def _run(program: Callable[..., Any], inputs: Sequence[Any], *, seed: int = SEED) -> dict[str, Any]:
+def _run(program: Callable[..., Any], inputs: Sequence[Any], *, written: Set[int], seed: int = SEED) -> dict[str, Any]:
     torch.manual_seed(seed)
-    return _all_that_is_left(_call(program, inputs), inputs)
+    return _all_that_is_left(_call(program, inputs), inputs, written=written)
 
 
-def _all_that_is_left(outputs: Sequence[Any], inputs: Sequence[Any]) -> dict[str, Any]:
-    """Outputs, gradients, and inputs that may have been written to, by what they are.
+def _all_that_is_left(outputs: Sequence[Any], inputs: Sequence[Any], *, written: Set[int]) -> dict[str, Any]:
+    """Outputs, gradients, and inputs afterwards, by what they are.
 
-    Parameters are written to by optimizers alone, and large inputs are not worth a second copy on a GPU.
+    Of the inputs all that the graph may write to: parameters of an optimizer, and large ones, too. The others should be
+    as they were; parameters and large ones among them are not worth a second copy on a GPU.
     """
     left = {f"output {number}": output for number, output in enumerate(outputs)}
     for number, given in enumerate(inputs):
-        if isinstance(given, torch.Tensor) and not given.requires_grad and given.nbytes <= _KEPT_BYTES:
+        if not isinstance(given, torch.Tensor):
+            continue
+        if number in written or (not given.requires_grad and given.nbytes <= _KEPT_BYTES):
             left[f"input {number} afterwards"] = given
     # What is handed through requires gradients, too, but nothing was computed.
     tracked = [out for out in outputs if isinstance(out, torch.Tensor) and out.grad_fn is not None]
