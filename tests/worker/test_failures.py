@@ -12,6 +12,7 @@ from compilefarm.graph.decode import GraphRejected
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_COMPILE_ERROR,
     FAILURE_KIND_DEVICE_OUT_OF_MEMORY,
+    FAILURE_KIND_OUT_OF_DISK,
     FAILURE_KIND_OUT_OF_MEMORY,
     FAILURE_KIND_OUTPUT_TOO_LARGE,
     FAILURE_KIND_VERIFICATION,
@@ -38,6 +39,9 @@ def within_inductor(cause: Exception) -> Exception:
         (within_inductor(torch.OutOfMemoryError("CUDA out of memory")), FAILURE_KIND_DEVICE_OUT_OF_MEMORY),
         (RuntimeError("CUDA error: out of memory"), FAILURE_KIND_DEVICE_OUT_OF_MEMORY),
         (OSError(errno.EFBIG, "File too large"), FAILURE_KIND_OUTPUT_TOO_LARGE),
+        (OSError(errno.ENOSPC, "No space left on device"), FAILURE_KIND_OUT_OF_DISK),
+        (within_inductor(OSError(errno.EDQUOT, "Disk quota exceeded")), FAILURE_KIND_OUT_OF_DISK),
+        (RuntimeError("fatal error: error writing to /tmp/a.o: No space left on device"), FAILURE_KIND_OUT_OF_DISK),
         (VerificationFailed("output 0 differs"), FAILURE_KIND_VERIFICATION),
         (CorruptArtifact("no program"), FAILURE_KIND_VERIFICATION),
     ],

@@ -90,6 +90,7 @@ def test_calls_that_lead_out_are_refused(machine: str, call: str) -> None:
         ("personality", (0x0040000,), errno.EPERM),
         ("prctl", (15,), None),
         ("prctl", (22, 2), errno.EPERM),
+        ("prctl", (4, 0), errno.EPERM),
         ("socket", (1, 1), None),
         ("socket", (2, 1), None),
         ("socket", (10, 1), None),

@@ -139,7 +139,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=None,
         metavar="GB",
-        help="host memory that a compile may take; default: an equal share of this machine's for each slot",
+        help="host memory that a compile may take beyond what its process has before it, all processes that it starts "
+        "together, looked at each second; default: an equal share for each slot of three quarters of this machine's",
+    )
+    option(
+        "--disk-limit",
+        type=size,
+        default="20GB",
+        metavar="SIZE",
+        help="what the temporary files of a compile may take, looked at each second; default: %(default)s",
     )
     option(
         "--sandbox",
@@ -331,6 +339,7 @@ def _pool(arguments: argparse.Namespace) -> WorkerPool:
             compile_seconds=arguments.compile_timeout,
             verify=arguments.verify != "off",
             memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
+            disk_bytes=arguments.disk_limit,
             modules=tuple(arguments.modules),
             triton_kernels=arguments.allow_triton_kernels,
             sandbox=sandbox,

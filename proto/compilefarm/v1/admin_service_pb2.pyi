@@ -281,7 +281,7 @@ class Worker(google.protobuf.message.Message):
     state: global___WorkerState.ValueType
     """What it is doing."""
     job_key: builtins.str
-    """Key of the job it has; empty if none."""
+    """Key of the job it has; empty if none, and if the job belongs to a namespace into which the caller may not look."""
     is_warm: builtins.bool
     """Whether its next job would begin at once. After a job it needs seconds to get ready for the next."""
     problem: builtins.str

@@ -45,6 +45,8 @@ class _FailureKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The device's memory ran out."""
     FAILURE_KIND_OUTPUT_TOO_LARGE: _FailureKind.ValueType  # 8
     """The result, or a file on the way to it, is larger than the farm takes."""
+    FAILURE_KIND_OUT_OF_DISK: _FailureKind.ValueType  # 9
+    """The worker's disk for temporary files is full, or a compile has more of it than it may."""
 
 class FailureKind(_FailureKind, metaclass=_FailureKindEnumTypeWrapper):
     """Kinds of failed compile."""
@@ -67,6 +69,8 @@ FAILURE_KIND_DEVICE_OUT_OF_MEMORY: FailureKind.ValueType  # 7
 """The device's memory ran out."""
 FAILURE_KIND_OUTPUT_TOO_LARGE: FailureKind.ValueType  # 8
 """The result, or a file on the way to it, is larger than the farm takes."""
+FAILURE_KIND_OUT_OF_DISK: FailureKind.ValueType  # 9
+"""The worker's disk for temporary files is full, or a compile has more of it than it may."""
 global___FailureKind = FailureKind
 
 class _Phase:

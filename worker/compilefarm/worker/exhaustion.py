@@ -9,6 +9,7 @@ import torch
 
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_DEVICE_OUT_OF_MEMORY,
+    FAILURE_KIND_OUT_OF_DISK,
     FAILURE_KIND_OUT_OF_MEMORY,
     FAILURE_KIND_OUTPUT_TOO_LARGE,
     FailureKind,
@@ -20,10 +21,11 @@ _WORDS_OF_DEVICE = ("CUDA error: out of memory", "CUDA driver error: out of memo
 _WORDS_OF_HOST = ("can't allocate memory", "out of memory allocating", "virtual memory exhausted", "std::bad_alloc")
 # strsignal(SIGXFSZ) and strerror(EFBIG), as a compiler that hits the limit is quoted.
 _WORDS_OF_FILES = ("File size limit exceeded", "File too large")
+_WORDS_OF_DISK = ("No space left on device", "Disk quota exceeded")
 
 
 def find_exhausted(error: Exception) -> FailureKind.ValueType | None:
-    """What ran out: memory, or what a file may hold; None if the error is of another kind."""
+    """What ran out: memory, room on a disk, or what a file may hold; None if the error is of another kind."""
     for cause in _causes(error):
         number = cause.errno if isinstance(cause, OSError) else None
         if isinstance(cause, torch.OutOfMemoryError) or _says(cause, _WORDS_OF_DEVICE):
@@ -32,6 +34,8 @@ def find_exhausted(error: Exception) -> FailureKind.ValueType | None:
             return FAILURE_KIND_OUT_OF_MEMORY
         if number == errno.EFBIG or _says(cause, _WORDS_OF_FILES):
             return FAILURE_KIND_OUTPUT_TOO_LARGE
+        if number in (errno.ENOSPC, errno.EDQUOT) or _says(cause, _WORDS_OF_DISK):
+            return FAILURE_KIND_OUT_OF_DISK
     return None
 
 

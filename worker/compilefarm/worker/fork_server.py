@@ -19,6 +19,7 @@ from compilefarm.worker.interpreters import throwaway_copy
 from compilefarm.worker.sandbox import FOLDER, Sandbox
 from compilefarm.worker.scratch import ScratchFolder
 from compilefarm.worker.seccomp import open_filter
+from compilefarm.worker.strays import processes_below
 from compilefarm.worker.surroundings import surroundings
 
 _PIPE_BYTES = 64 * 1024
@@ -68,6 +69,11 @@ class ForkedChild:
                 os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def pids(self) -> set[int]:
+        """Numbers of the processes that it consists of now, as seen from here."""
+        heads = {self.pid} if self._place is None else {self.pid, self._place.pid}
+        return heads | processes_below(heads)
 
     async def wait(self) -> int:
         """How it ended: its exit status, or less than zero, the number of the signal that killed it."""
@@ -387,6 +393,11 @@ class _Place:
             except BaseException:
                 await started.end()
                 raise
+
+    @property
+    def pid(self) -> int:
+        """Number of bubblewrap, to which everything in the sandbox descends that loses its parent."""
+        return self._started.process.pid
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

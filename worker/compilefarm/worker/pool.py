@@ -47,8 +47,9 @@ class PoolSettings:
         cache_folder: where knowledge about this machine is kept between runs.
         compile_seconds: how long a compile may take before it is ended.
         verify: whether artifacts are checked in a clean process.
-        memory_bytes: how much memory a task may take, and as much each process that it starts; None is an equal share
+        memory_bytes: how much memory a task and all that it starts may take; None is an equal share of three quarters
             of this machine's for each slot.
+        disk_bytes: how much its files may.
         modules: Python modules that children import because they register operators.
         triton_kernels: whether children run the source of Triton kernels that requests hold.
         output_bytes: how much an artifact may have, with its sources, and any file that its compile writes.
@@ -65,6 +66,7 @@ class PoolSettings:
     compile_seconds: float = 3600.0
     verify: bool = True
     memory_bytes: int | None = None
+    disk_bytes: int = 20 * 10**9
     modules: tuple[str, ...] = ()
     triton_kernels: bool = False
     output_bytes: int = 1 << 30
@@ -133,8 +135,8 @@ class _Servers:
     """What children of all slots are forked from: one of those that compile, and one of those that check."""
 
     def __init__(self, settings: PoolSettings) -> None:
-        shares = settings.shares or max(1, len(settings.cuda_devices)) * settings.slots
-        memory = settings.memory_bytes or _memory_of_machine() // shares
+        shares = _shares(settings)
+        memory = _memory_bytes(settings)
         command = [
             *settings.command,
             f"--memory-limit={memory}",
@@ -177,6 +179,15 @@ def _slots(settings: PoolSettings, servers: _Servers, cache: ToolchainCache) -> 
     ]
 
 
+def _shares(settings: PoolSettings) -> int:
+    return settings.shares or max(1, len(settings.cuda_devices)) * settings.slots
+
+
+def _memory_bytes(settings: PoolSettings) -> int:
+    """What a task may take. The gateway, the system, and children that wait take some, too."""
+    return settings.memory_bytes or _memory_of_machine() * 3 // 4 // _shares(settings)
+
+
 def _memory_of_machine() -> int:
     """Bytes; where a control group allows less (cgroups(7), version 2), as in a container, so much."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
@@ -194,5 +205,7 @@ def _child(
         server=server,
         variables={} if device is None else {"CUDA_VISIBLE_DEVICES": device},
         output_bytes=settings.output_bytes,
+        memory_bytes=_memory_bytes(settings),
+        disk_bytes=settings.disk_bytes,
         sandbox=sandbox and replace(sandbox, readable=(*sandbox.readable, *readable)),
     )

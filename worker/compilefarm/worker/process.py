@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask
+from compilefarm.worker.consumption import disk_bytes, memory_bytes, resident_bytes
 from compilefarm.worker.fork_server import ForkedChild, ForkServer, ForkServerDied, words_of
 from compilefarm.worker.frames import BrokenPipeOfMessages, MessageTooLarge, pack_frame, read_frame_async
 from compilefarm.worker.sandbox import Sandbox
@@ -31,7 +32,11 @@ class ChildNotStarted(ChildDied):
 
 
 class ChildOutOfMemory(ChildDied):
-    """It ended itself because it had no memory left."""
+    """It ended itself because it had no memory left, or was ended because it took more than it may."""
+
+
+class ChildOutOfDisk(ChildDied):
+    """It was ended because its files took more than they may."""
 
 
 class ChildSaidTooMuch(ChildDied):
@@ -48,6 +53,10 @@ class ChildSettings:
         scratch_folder: where each child gets a private folder; None is the system's place for such.
         start_seconds: how long a child may take to be ready; the first one, with what its fork server takes.
         output_bytes: how much a child may return in all.
+        memory_bytes: how much memory a child and all that it starts may take together, beyond what they have when its
+            task begins; None is any.
+        disk_bytes: how much their files may; None is any.
+        sample_seconds: how often that is looked at. Between two looks they may take more.
         sandbox: what children are put in; None leaves them as any other process.
     """
 
@@ -56,6 +65,9 @@ class ChildSettings:
     scratch_folder: Path | None = None
     start_seconds: float = 180.0
     output_bytes: int = 1 << 30
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    sample_seconds: float = 1.0
     sandbox: Sandbox | None = None
 
 
@@ -70,6 +82,9 @@ class ChildProcess:
         self._tail = bytearray()
         self._listener = asyncio.create_task(self._listen_to_errors(), name=f"stderr of child {self.pid}")
         self._ending: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        # Why it was ended, if it took more than it may.
+        self._excess: ChildDied | None = None
 
     @classmethod
     async def start(cls, settings: ChildSettings) -> ChildProcess:
@@ -135,6 +150,7 @@ class ChildProcess:
         Raises:
             ChildDied: it ended within a message.
         """
+        self._watcher = asyncio.create_task(self._watch(), name=f"watch over child {self.pid}")
         stdin = self._forked.stdin
         # A child that dies early is noticed by its missing answer.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -154,6 +170,9 @@ class ChildProcess:
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
         self._forked.kill()
         # The last of what it started has ended when nobody can print any more.
         with contextlib.suppress(TimeoutError):
@@ -169,14 +188,39 @@ class ChildProcess:
             limit = self._settings.output_bytes
             raise ChildSaidTooMuch(f"what it returns is larger than {limit} bytes, the limit of this farm") from error
         except BrokenPipeOfMessages as error:
+            if self._excess is not None:
+                raise self._excess from error
             raise ChildDied(f"{error}\n{self.log_tail}") from error
         if message is None:
             raise await self._cause_of_death()
         self._left_bytes -= message.ByteSize()
         return message
 
+    async def _watch(self) -> None:
+        """Ends it when it takes more than it may."""
+        try:
+            at_first = await asyncio.to_thread(resident_bytes, self._forked.pids())
+            while self._excess is None:
+                await asyncio.sleep(self._settings.sample_seconds)
+                self._excess = await asyncio.to_thread(self._find_excess, at_first)
+        except OSError as error:
+            self._excess = ChildDied(f"what it takes cannot be seen: {error}")
+        self._forked.kill()
+
+    def _find_excess(self, memory_at_first: int) -> ChildDied | None:
+        settings, pids = self._settings, self._forked.pids()
+        if settings.memory_bytes is not None:
+            limit = memory_at_first + settings.memory_bytes
+            if resident_bytes(pids) > limit and memory_bytes(pids) > limit:
+                return ChildOutOfMemory(f"its processes took more than {settings.memory_bytes} bytes together")
+        if settings.disk_bytes is not None and disk_bytes(self.folder, pids) > settings.disk_bytes:
+            return ChildOutOfDisk(f"its files took more than {settings.disk_bytes} bytes, the limit of this farm")
+        return None
+
     async def _cause_of_death(self) -> ChildDied:
         code = await self._forked.wait()
+        if self._excess is not None:
+            return self._excess
         await asyncio.gather(self._listener, return_exceptions=True)
         cause = f"it {words_of(code)}\n{self.log_tail}".strip()
         is_out_of_memory = any(words in self.log_tail for words in _WORDS_OF_MEMORY)

@@ -31,7 +31,9 @@ _ARGUMENTS = 16
 _ALLOW = 0x7FFF0000
 _ERROR = 0x00050000
 _MODE_FILTER = 2
-_PR_SET_SECCOMP = 22  # linux/prctl.h
+# linux/prctl.h
+_PR_SET_DUMPABLE = 4
+_PR_SET_SECCOMP = 22
 
 # linux/sched.h: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
@@ -137,7 +139,8 @@ def _instructions(machine: Machine) -> list[_Instruction]:
     program += _if_call(machine.number("clone"), _refuse_bits(0, _NEW_NAMESPACES))
     program += _if_call(machine.number("ioctl"), _refuse_values(1, _TERMINAL_INPUT))
     program += _if_call(machine.number("personality"), _refuse_others(0, _PERSONALITIES))
-    program += _if_call(machine.number("prctl"), _refuse_values(0, (_PR_SET_SECCOMP,)))
+    # A process can hide with the first how much memory it takes.
+    program += _if_call(machine.number("prctl"), _refuse_values(0, (_PR_SET_DUMPABLE, _PR_SET_SECCOMP)))
     netlink = _if_argument(0, _AF_NETLINK, _refuse_others(2, _NETLINK_PROTOCOLS))
     program += _if_call(machine.number("socket"), [*netlink, *_refuse_others(0, (*_FAMILIES, _AF_NETLINK))])
     program += _if_call(machine.number("socketpair"), _refuse_others(0, _FAMILIES))

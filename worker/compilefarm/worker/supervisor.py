@@ -38,6 +38,7 @@ from compilefarm.v1.child_pb2 import (
 )
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_CRASHED,
+    FAILURE_KIND_OUT_OF_DISK,
     FAILURE_KIND_OUT_OF_MEMORY,
     FAILURE_KIND_OUTPUT_TOO_LARGE,
     FAILURE_KIND_TIMEOUT,
@@ -48,7 +49,14 @@ from compilefarm.v1.job_pb2 import (
     Phase,
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
-from compilefarm.worker.process import ChildDied, ChildNotStarted, ChildOutOfMemory, ChildSaidTooMuch, ChildSettings
+from compilefarm.worker.process import (
+    ChildDied,
+    ChildNotStarted,
+    ChildOutOfDisk,
+    ChildOutOfMemory,
+    ChildSaidTooMuch,
+    ChildSettings,
+)
 from compilefarm.worker.spares import SpareChild
 
 log = logging.getLogger(__name__)
@@ -193,6 +201,8 @@ class Supervisor:
             return self._result_of(failed)
         except ChildOutOfMemory as died:
             return _failure(FAILURE_KIND_OUT_OF_MEMORY, f"the compile ran out of memory: {died}")
+        except ChildOutOfDisk as died:
+            return _failure(FAILURE_KIND_OUT_OF_DISK, f"the compile ran out of disk: {died} (serve --disk-limit)")
         except ChildSaidTooMuch as died:
             return _failure(FAILURE_KIND_OUTPUT_TOO_LARGE, f"the artifact is not taken: {died}")
         except ChildDied as died:
@@ -269,7 +279,7 @@ class Supervisor:
                 message=f"the check of the artifact took longer than {self._settings.verify_seconds:.0f} s; "
                 "the artifact was made, and nothing is known to be wrong with it",
             )
-        except (ChildNotStarted, ChildOutOfMemory):
+        except (ChildNotStarted, ChildOutOfMemory, ChildOutOfDisk):
             raise
         except ChildDied as died:
             # The clean process runs the artifact as a pod would: this artifact would take the pod with it.

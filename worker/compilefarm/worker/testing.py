@@ -55,6 +55,7 @@ PROGRAM = b"a scripted program"
 # Every script does this job as it should: a slot that goes on after the worst of a script can show it.
 ORDINARY = Job(environment=ENVIRONMENT)
 _LARGE_BYTES = 16 * 1024 * 1024
+_TAKEN_BYTES = 512 * 1024 * 1024
 
 
 def scripted_command(script: str, *limits: str) -> tuple[str, ...]:
@@ -67,6 +68,8 @@ def child_settings(
     *limits: str,
     start_seconds: float = 60.0,
     output_bytes: int = 1 << 30,
+    memory_bytes: int | None = None,
+    disk_bytes: int | None = None,
     sandbox: Sandbox | None = None,
     **environment: str,
 ) -> ChildSettings:
@@ -75,7 +78,7 @@ def child_settings(
     Args:
         script: its name.
         limits: options of compilefarm.worker.limits, for the child itself.
-        start_seconds, output_bytes, sandbox: see ChildSettings.
+        start_seconds, output_bytes, memory_bytes, disk_bytes, sandbox: see ChildSettings.
         environment: see ForkServer.
 
     Returns:
@@ -85,6 +88,9 @@ def child_settings(
         server=ForkServer(scripted_command(script, *limits), environment=environment),
         start_seconds=start_seconds,
         output_bytes=output_bytes,
+        memory_bytes=memory_bytes,
+        disk_bytes=disk_bytes,
+        sample_seconds=0.05,
         sandbox=sandbox,
     )
 
@@ -223,6 +229,46 @@ def _allocate(pipe: BinaryIO) -> None:
         _report(pipe, error)
 
 
+def _take(pipe: BinaryIO, some: Callable[[], object]) -> None:
+    """Takes more and more of something, up to what a machine of tests surely has."""
+    kept = [some() for _ in range(_TAKEN_BYTES // _LARGE_BYTES)]
+    _hang(pipe)
+    assert kept
+
+
+def _shared_memory() -> mmap.mmap:
+    memory = mmap.mmap(-1, _LARGE_BYTES)
+    memory.write(bytes(_LARGE_BYTES))
+    return memory
+
+
+def _file_in_memory() -> int:
+    descriptor = os.memfd_create("kept")
+    os.write(descriptor, bytes(_LARGE_BYTES))
+    return descriptor
+
+
+def _process_with_memory() -> int:
+    if (pid := os.fork()) == 0:
+        kept = os.urandom(_LARGE_BYTES)
+        signal.pause()
+        assert kept
+    return pid
+
+
+def _file() -> object:
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        file.write(bytes(_LARGE_BYTES))
+    return file
+
+
+def _file_without_a_name() -> int:
+    descriptor, path = tempfile.mkstemp()
+    os.unlink(path)
+    os.write(descriptor, bytes(_LARGE_BYTES))
+    return descriptor
+
+
 def _write_a_large_file(pipe: BinaryIO) -> None:
     try:
         with tempfile.TemporaryFile() as file:
@@ -314,6 +360,11 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "print-surroundings": _print_surroundings,
     "abort-without-memory": _abort_without_memory,
     "allocate": _allocate,
+    "take-shared-memory": lambda pipe: _take(pipe, _shared_memory),
+    "take-files-in-memory": lambda pipe: _take(pipe, _file_in_memory),
+    "take-memory-of-processes": lambda pipe: _take(pipe, _process_with_memory),
+    "take-files": lambda pipe: _take(pipe, _file),
+    "take-files-without-a-name": lambda pipe: _take(pipe, _file_without_a_name),
     "write-a-large-file": _write_a_large_file,
     "say-too-much": _say_too_much,
     "fork-for-ever": _fork_for_ever,

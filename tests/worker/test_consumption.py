@@ -1,0 +1,87 @@
+"""What a whole child takes is bounded: memory that no limit on a process counts, and files; in a sandbox or not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_DISK, FAILURE_KIND_OUT_OF_MEMORY, CompileFailure
+from compilefarm.worker.consumption import memory_bytes, resident_bytes
+from compilefarm.worker.pool import PoolSettings, _memory_bytes, _memory_of_machine
+from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
+from compilefarm.worker.supervisor import SlotSettings, Supervisor
+from compilefarm.worker.testing import child_settings
+from tests.worker.jobs import JOB
+
+_LIMIT_BYTES = 200 * 1024 * 1024
+
+
+@pytest.fixture(scope="module", params=["sandbox", "none"])
+def sandbox(request: pytest.FixtureRequest) -> Sandbox | None:
+    if request.param == "none":
+        return None
+    try:
+        return open_sandbox(interpreter=sys.executable, gpu=False)
+    except SandboxUnavailable as error:
+        pytest.skip(f"{error}: {error.remedy}")
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "words"),
+    [
+        ("take-shared-memory", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
+        ("take-files-in-memory", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
+        ("take-memory-of-processes", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
+        ("take-files", FAILURE_KIND_OUT_OF_DISK, "its files took more than"),
+        ("take-files-without-a-name", FAILURE_KIND_OUT_OF_DISK, "its files took more than"),
+    ],
+)
+async def test_a_child_that_takes_too_much_is_ended(
+    sandbox: Sandbox | None, script: str, kind: int, words: str
+) -> None:
+    child = child_settings(script, memory_bytes=_LIMIT_BYTES, disk_bytes=_LIMIT_BYTES, sandbox=sandbox)
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
+    await supervisor.start()
+    try:
+        failure = await supervisor.run(JOB, on_phase=lambda _: None)
+    finally:
+        await supervisor.close()
+        await child.server.close()
+    assert isinstance(failure, CompileFailure)
+    assert failure.kind == kind
+    assert words in failure.message
+
+
+SHARING = """
+import os, signal, sys
+kept = os.urandom(64 * 1024 * 1024)
+pids = [os.getpid()]
+for _ in range(4):
+    if (pid := os.fork()) == 0:
+        signal.pause()
+    pids.append(pid)
+print(*pids, flush=True)
+sys.stdin.read()
+for pid in pids[1:]:
+    os.kill(pid, signal.SIGKILL)
+"""
+
+
+def test_processes_that_share_their_memory_take_it_once() -> None:
+    with subprocess.Popen([sys.executable, "-c", SHARING], stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids = list(map(int, process.stdout.readline().split()))
+        counted_each, counted_once = resident_bytes(pids), memory_bytes(pids)
+        process.communicate("")
+    megabytes = 1024 * 1024
+    assert counted_each > 5 * 64 * megabytes
+    assert 64 * megabytes < counted_once < 2 * 64 * megabytes
+
+
+def test_the_default_leaves_memory_to_others(tmp_path: Path) -> None:
+    settings = PoolSettings(cache_folder=tmp_path, slots=2)
+    assert 2 * _memory_bytes(settings) <= 0.75 * _memory_of_machine()
