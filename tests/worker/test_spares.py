@@ -13,6 +13,7 @@ import pytest
 from compilefarm.worker.process import ChildNotStarted
 from compilefarm.worker.spares import SpareChild
 from compilefarm.worker.testing import child_settings
+from tests.processes import is_alive, parent_of
 
 JOB: ContextVar[str] = ContextVar("job", default="")
 
@@ -77,5 +78,53 @@ async def test_a_worker_whose_children_have_been_ready_starts_another_at_once_if
     async with asyncio.timeout(30), spare.taken() as child:
         assert not child.has_ended
     assert len(ledger.read_text().splitlines()) == 3
+    await spare.close()
+    await settings.server.close()
+
+
+async def test_a_spare_that_was_stopped_is_not_given_a_task() -> None:
+    settings = child_settings("compile", answer_seconds=1.0)
+    spare = SpareChild(settings, owner="slot", restart_seconds=60)
+    spare.warm_up()
+    await spare.attempted()
+    (stopped,) = spare._children
+    os.kill(stopped.pid, signal.SIGSTOP)
+    async with spare.taken() as child:
+        assert child.pid != stopped.pid
+        assert not is_alive(stopped.pid)
+    await spare.close()
+    await settings.server.close()
+
+
+async def test_a_fork_server_that_was_stopped_is_replaced_soon() -> None:
+    settings = child_settings("compile", start_seconds=60, answer_seconds=1.0)
+    spare = SpareChild(settings, owner="slot", restart_seconds=60)
+    async with spare.taken() as child:
+        stopped = parent_of(child.pid)
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    # Well before a child is given up that takes too long to be ready.
+    async with asyncio.timeout(30), spare.taken() as child:
+        assert parent_of(child.pid) not in (None, stopped)
+        assert not is_alive(stopped)
+    await spare.close()
+    await settings.server.close()
+
+
+async def test_a_task_that_is_called_off_while_its_child_is_asked_leaves_no_child() -> None:
+    settings = child_settings("compile", answer_seconds=60)
+    spare = SpareChild(settings, owner="slot", restart_seconds=60)
+    spare.warm_up()
+    await spare.attempted()
+    (stopped,) = spare._children
+    os.kill(stopped.pid, signal.SIGSTOP)
+    taking = asyncio.create_task(spare._take())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not spare.is_ready
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert not is_alive(stopped.pid)
     await spare.close()
     await settings.server.close()

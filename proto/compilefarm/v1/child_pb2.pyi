@@ -21,13 +21,16 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class ChildTask(google.protobuf.message.Message):
-    """From the supervisor to its child: one task, then the pipe is closed."""
+    """From the supervisor to its child: one task, then the pipe is closed. Before it, any number of questions whether the child
+    is there.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     COMPILE_FIELD_NUMBER: builtins.int
     VERIFY_FIELD_NUMBER: builtins.int
     PROBE_FIELD_NUMBER: builtins.int
+    PING_FIELD_NUMBER: builtins.int
     @property
     def compile(self) -> global___CompileTask:
         """Compile and pack."""
@@ -40,18 +43,35 @@ class ChildTask(google.protobuf.message.Message):
     def probe(self) -> global___ProbeTask:
         """Find out what this machine's C++ compiler can do."""
 
+    @property
+    def ping(self) -> global___PingTask:
+        """No task yet: say that you are there."""
+
     def __init__(
         self,
         *,
         compile: global___CompileTask | None = ...,
         verify: global___VerifyTask | None = ...,
         probe: global___ProbeTask | None = ...,
+        ping: global___PingTask | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["compile", b"compile", "probe", b"probe", "task", b"task", "verify", b"verify"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["compile", b"compile", "probe", b"probe", "task", b"task", "verify", b"verify"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["task", b"task"]) -> typing.Literal["compile", "verify", "probe"] | None: ...
+    def HasField(self, field_name: typing.Literal["compile", b"compile", "ping", b"ping", "probe", b"probe", "task", b"task", "verify", b"verify"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["compile", b"compile", "ping", b"ping", "probe", b"probe", "task", b"task", "verify", b"verify"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["task", b"task"]) -> typing.Literal["compile", "verify", "probe", "ping"] | None: ...
 
 global___ChildTask = ChildTask
+
+@typing.final
+class PingTask(google.protobuf.message.Message):
+    """Asks whether the child would take a task: one that was stopped says nothing."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___PingTask = PingTask
 
 @typing.final
 class ProbeTask(google.protobuf.message.Message):
@@ -148,6 +168,7 @@ class ChildMessage(google.protobuf.message.Message):
     VERIFIED_FIELD_NUMBER: builtins.int
     TOOLCHAIN_FIELD_NUMBER: builtins.int
     FAILED_FIELD_NUMBER: builtins.int
+    PONG_FIELD_NUMBER: builtins.int
     @property
     def ready(self) -> global___ChildReady:
         """It has imported everything and waits for its task."""
@@ -176,6 +197,10 @@ class ChildMessage(google.protobuf.message.Message):
     def failed(self) -> global___ChildFailure:
         """It cannot be done."""
 
+    @property
+    def pong(self) -> global___ChildPong:
+        """It is there, and waits for its task."""
+
     def __init__(
         self,
         *,
@@ -186,12 +211,25 @@ class ChildMessage(google.protobuf.message.Message):
         verified: compilefarm.v1.manifest_pb2.Verification | None = ...,
         toolchain: global___Toolchain | None = ...,
         failed: global___ChildFailure | None = ...,
+        pong: global___ChildPong | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["blob", b"blob", "compiled", b"compiled", "failed", b"failed", "message", b"message", "progress", b"progress", "ready", b"ready", "toolchain", b"toolchain", "verified", b"verified"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["blob", b"blob", "compiled", b"compiled", "failed", b"failed", "message", b"message", "progress", b"progress", "ready", b"ready", "toolchain", b"toolchain", "verified", b"verified"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["ready", "progress", "blob", "compiled", "verified", "toolchain", "failed"] | None: ...
+    def HasField(self, field_name: typing.Literal["blob", b"blob", "compiled", b"compiled", "failed", b"failed", "message", b"message", "pong", b"pong", "progress", b"progress", "ready", b"ready", "toolchain", b"toolchain", "verified", b"verified"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["blob", b"blob", "compiled", b"compiled", "failed", b"failed", "message", b"message", "pong", b"pong", "progress", b"progress", "ready", b"ready", "toolchain", b"toolchain", "verified", b"verified"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["ready", "progress", "blob", "compiled", "verified", "toolchain", "failed", "pong"] | None: ...
 
 global___ChildMessage = ChildMessage
+
+@typing.final
+class ChildPong(google.protobuf.message.Message):
+    """The answer to PingTask."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ChildPong = ChildPong
 
 @typing.final
 class ChildReady(google.protobuf.message.Message):

@@ -47,7 +47,8 @@ from compilefarm.worker import limits
 from compilefarm.worker.compile import INPUT_SEED, compile_task
 from compilefarm.worker.failures import failure_of
 from compilefarm.worker.forks import wait_to_be_forked
-from compilefarm.worker.frames import read_frame, write_frame
+from compilefarm.worker.frames import write_frame
+from compilefarm.worker.tasks import receive_task
 from compilefarm.worker.verify import check_once, verify_task
 
 
@@ -94,7 +95,7 @@ def main() -> int:
     elif on_gpu:
         check_once(device)
     _say(answers, ChildMessage(ready=ready))
-    task = read_frame(sys.stdin.buffer, ChildTask)
+    task = receive_task(sys.stdin.buffer, answers)
     if task is not None:
         _do(task, answers, admitted=admitted)
     return 0

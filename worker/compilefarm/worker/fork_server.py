@@ -94,10 +94,12 @@ class ForkServer:
     Args:
         command: program and arguments; it has to call compilefarm.worker.forks.wait_to_be_forked.
         environment: variables of it and of children beside the few that are passed on.
+        answer_seconds: how long it may take to answer, once it has forked a child. It may have been stopped.
     """
 
-    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str], answer_seconds: float = 20.0) -> None:
         self._command = command
+        self._answer_seconds = answer_seconds
         self._environment = environment
         self._running: _Running | None = None
         self._starting = asyncio.Lock()
@@ -127,13 +129,17 @@ class ForkServer:
         place = None if sandbox is None else await _Place.open(sandbox, folder=folder)
         where = folder if sandbox is None else FOLDER
         try:
-            return await running.fork(
-                where, variables=surroundings(where, additions={**self._environment, **variables}), place=place
-            )
-        except BaseException:
+            async with asyncio.timeout(self._answer_seconds if running.has_forked else None):
+                return await running.fork(
+                    where, variables=surroundings(where, additions={**self._environment, **variables}), place=place
+                )
+        except BaseException as error:
             if place is not None:
                 place.kill()
                 await place.close()
+            if isinstance(error, TimeoutError):
+                await self.end_if_silent()
+                raise ForkServerDied(f"it gave no answer for {self._answer_seconds:.0f} s and was ended") from error
             raise
 
     async def end_if_silent(self) -> None:
@@ -213,7 +219,8 @@ class _Running:
         self._requests = requests
         self._folder = folder
         self._is_closed = False
-        self._has_forked = False
+        # Whether it has forked a child, which it does at once from then on.
+        self.has_forked = False
         # Somebody gave up waiting for its answer, and nobody had one since.
         self.is_silent = False
         self._tail = bytearray()
@@ -271,7 +278,7 @@ class _Running:
                 raise await self._died()
             message = json.loads(told)
             self.is_silent = False
-            self._has_forked = True
+            self.has_forked = True
             if "error" in message:
                 raise OSError(message["error"])
         except BaseException as error:
@@ -288,7 +295,7 @@ class _Running:
         self._is_closed = True
         # Nobody can ask for a child any more, whereupon it ends what children left behind, and itself.
         self._requests.close()
-        if self._has_forked:
+        if self.has_forked:
             await self._end_in_order()
         await _end_process(self._process)
         await self._listener

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask
+from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask, PingTask
 from compilefarm.worker.consumption import disk_bytes, memory_bytes, resident_bytes
 from compilefarm.worker.fork_server import ForkedChild, ForkServer, ForkServerDied, words_of
 from compilefarm.worker.frames import BrokenPipeOfMessages, MessageTooLarge, pack_frame, read_frame_async
@@ -52,6 +52,7 @@ class ChildSettings:
         variables: of children, beside those that the fork server has.
         scratch_folder: where each child gets a private folder; None is the system's place for such.
         start_seconds: how long a child may take to be ready; the first one, with what its fork server takes.
+        answer_seconds: how long a child that waits for its task may take to say so.
         output_bytes: how much a child may return in all.
         memory_bytes: how much memory a child and all that it starts may take together, beyond what they have when its
             task begins; None is any.
@@ -64,6 +65,7 @@ class ChildSettings:
     variables: Mapping[str, str] = field(default_factory=dict)
     scratch_folder: Path | None = None
     start_seconds: float = 180.0
+    answer_seconds: float = 20.0
     output_bytes: int = 1 << 30
     memory_bytes: int | None = None
     disk_bytes: int | None = None
@@ -144,6 +146,16 @@ class ChildProcess:
             raise ChildDied(f"it said {message.WhichOneof('message')} before it was ready")
         return message.ready
 
+    async def answers(self) -> bool:
+        """Whether it is there and waits for its task. It may have been stopped, by whoever can send it signals."""
+        try:
+            async with asyncio.timeout(self._settings.answer_seconds):
+                await self._give(ChildTask(ping=PingTask()))
+                message = await self._next()
+        except (TimeoutError, ChildDied):
+            return False
+        return message.WhichOneof("message") == "pong"
+
     async def messages(self, task: ChildTask) -> AsyncIterator[ChildMessage]:
         """Gives the child its task and yields what it says until it closes its end.
 
@@ -151,12 +163,8 @@ class ChildProcess:
             ChildDied: it ended within a message.
         """
         self._watcher = asyncio.create_task(self._watch(), name=f"watch over child {self.pid}")
-        stdin = self._forked.stdin
-        # A child that dies early is noticed by its missing answer.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            stdin.write(pack_frame(task))
-            await stdin.drain()
-            stdin.close()
+        await self._give(task)
+        self._forked.stdin.close()
         while True:
             yield await self._next()
 
@@ -180,6 +188,12 @@ class ChildProcess:
                 await self._listener
         await self._forked.close()
         await asyncio.to_thread(self._folder.remove)
+
+    async def _give(self, task: ChildTask) -> None:
+        # A child that dies early is noticed by its missing answer.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._forked.stdin.write(pack_frame(task))
+            await self._forked.stdin.drain()
 
     async def _next(self) -> ChildMessage:
         try:

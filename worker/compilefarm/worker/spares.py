@@ -89,11 +89,18 @@ class SpareChild:
             await self._end(child)
 
     async def _take(self) -> ChildProcess:
-        while (child := await self._take_any()).has_ended:
-            # A task that is given to it would be blamed for its death.
-            log.warning("worker %s: its spare process has ended, and another one is started", self._owner)
+        while not await self._is_there(child := await self._take_any()):
+            # A task that is given to it would be blamed for its death, or would wait for it in vain.
+            log.warning("worker %s: its spare process has ended or is stopped, and another one is started", self._owner)
             await self._end(child)
         return child
+
+    async def _is_there(self, child: ChildProcess) -> bool:
+        try:
+            return not child.has_ended and await child.answers()
+        except BaseException:
+            await self._end(child)
+            raise
 
     async def _take_any(self) -> ChildProcess:
         self.warm_up()

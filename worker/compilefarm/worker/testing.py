@@ -29,7 +29,6 @@ from compilefarm.v1.child_pb2 import (
     ChildMessage,
     ChildProgress,
     ChildReady,
-    ChildTask,
     CompileResult,
     Toolchain,
 )
@@ -46,9 +45,10 @@ from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Verification
 from compilefarm.worker import limits
 from compilefarm.worker.fork_server import ForkServer
 from compilefarm.worker.forks import wait_to_be_forked
-from compilefarm.worker.frames import read_frame, write_frame
+from compilefarm.worker.frames import write_frame
 from compilefarm.worker.process import ChildSettings
 from compilefarm.worker.sandbox import Sandbox
+from compilefarm.worker.tasks import receive_task
 
 ENVIRONMENT = Environment(torch="2.11.0", python_abi="cpython-311-x86_64-linux-gnu")
 PROGRAM = b"a scripted program"
@@ -71,6 +71,7 @@ def child_settings(
     memory_bytes: int | None = None,
     disk_bytes: int | None = None,
     sandbox: Sandbox | None = None,
+    answer_seconds: float = 20.0,
     **environment: str,
 ) -> ChildSettings:
     """How a child that plays a script is started.
@@ -78,14 +79,15 @@ def child_settings(
     Args:
         script: its name.
         limits: options of compilefarm.worker.limits, for the child itself.
-        start_seconds, output_bytes, memory_bytes, disk_bytes, sandbox: see ChildSettings.
+        start_seconds, output_bytes, memory_bytes, disk_bytes, sandbox, answer_seconds: see ChildSettings.
         environment: see ForkServer.
 
     Returns:
         Settings whose fork server has to be closed in the end.
     """
     return ChildSettings(
-        server=ForkServer(scripted_command(script, *limits), environment=environment),
+        server=ForkServer(scripted_command(script, *limits), environment=environment, answer_seconds=answer_seconds),
+        answer_seconds=answer_seconds,
         start_seconds=start_seconds,
         output_bytes=output_bytes,
         memory_bytes=memory_bytes,
@@ -396,7 +398,7 @@ def main() -> None:
     version = os.environ.get("SCRIPTED_VERSION") or importlib.metadata.version("compilefarm")
     write_frame(pipe, ChildMessage(ready=ChildReady(environment=ENVIRONMENT, farm_version=version)))
     limits.impose(arguments)
-    task = read_frame(sys.stdin.buffer, ChildTask)
+    task = receive_task(sys.stdin.buffer, pipe)
     match task and task.WhichOneof("task"):
         case "compile" if task is not None and script == "of-job":
             _compile_of_job(pipe, task.compile.job, work=arguments)
