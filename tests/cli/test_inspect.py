@@ -86,11 +86,16 @@ def test_what_a_check_found_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
         compared_by_seed=5,
         unsteady=6,
         differing_integers=7,
+        referenced=8,
+        error=0.0125,
+        eager_error=0.025,
+        allowed_error=0.075,
     )
     inspected(tmp_path, checks=(Check(key=KEY, passed=found, ended=ENDED),), time=VERIFY_TIME_AFTER)
     said = " ".join(capsys.readouterr().out.split())
     assert "1 programs started, 2 kernels compiled, 3 measured;" in said
-    assert "at most 0.001 (0.01 is allowed), in 7 integers, which hang on last bits of floats" in said
+    assert "at most 0.001 (0.01 is allowed), 8 results held to a reference in high precision: off by 0.013" in said
+    assert "eager by 0.025, 0.075 is allowed, in 7 integers, which hang on last bits of floats" in said
     assert "of 9 results 5 are random" in said
     assert "6 results were not compared" in said
 

@@ -172,6 +172,11 @@ def _difference_words(found: Verification) -> str:
         words = [
             f"differs from eager by at most {found.largest_difference:.2g} ({found.absolute_tolerance:.2g} is allowed)"
         ]
+    if found.referenced:
+        words.append(
+            f"{found.referenced} results held to a reference in high precision: off by {found.error:.2g} (root mean "
+            f"square), eager by {found.eager_error:.2g}, {found.allowed_error:.2g} is allowed"
+        )
     if found.differing_integers:
         words.append(f"in {found.differing_integers} integers, which hang on last bits of floats")
     if found.compared_by_seed:

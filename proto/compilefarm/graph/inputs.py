@@ -15,6 +15,7 @@ from compilefarm.v1.job_pb2 import Job
 # So many numbers are drawn, and repeated: to draw a model's weights anew for every run took most of a check. It is a
 # prime, so that what repeats falls together with no row of a tensor and no block of a kernel.
 DRAWN = 65_537
+_GRADIENT_SEED = 3
 # By so many each tensor begins later than the one before, so that no two are alike.
 _FURTHER = 7_919
 # What is computed in another order differs by so many of the smallest steps of its dtype.
@@ -42,6 +43,12 @@ class Noise:
             elements = torch.complex(elements, elements.flip(0))
         # Narrow types have no random numbers of their own; they are rounded from these.
         return elements.to(tensor.dtype)
+
+    def signed(self, tensor: torch.Tensor, *, number: int) -> torch.Tensor:
+        """As `elements`, of a magnitude between 0.5 and 1.5 and of either sign."""
+        first, count = number * _FURTHER % DRAWN, min(tensor.numel(), DRAWN)
+        drawn = slice(first, first + count)
+        return self._uniform[drawn].copysign(self._normal[drawn]).to(tensor.dtype)
 
     def _normal_over_root_of(self, size: int) -> torch.Tensor:
         # Kept by size: a model has few, and hundreds of tensors.
@@ -81,6 +88,22 @@ def random_inputs(job: Job, *, seed: int) -> list[torch.Tensor | int]:
         if isinstance(given, torch.Tensor):
             _fill(given, noise=noise, number=number)
     return inputs
+
+
+def draw_gradient(output: torch.Tensor, *, number: int) -> torch.Tensor:
+    """The gradient that a backward begins with: another one for each element, of both signs.
+
+    Ones would be of no use after a softmax or a norm, whose results have a sum that nothing changes.
+
+    Args:
+        output: what is differentiated.
+        number: which of them.
+    """
+    gradient = torch.zeros_like(output, memory_format=torch.contiguous_format, requires_grad=False)
+    noise = draw_noise(seed=_GRADIENT_SEED)
+    with torch.inference_mode(False), torch.no_grad():
+        _repeat(noise.signed(gradient, number=number).to(gradient.device), gradient)
+    return gradient
 
 
 def restore_integers(inputs: Sequence[torch.Tensor | int]) -> None:

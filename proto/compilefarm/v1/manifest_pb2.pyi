@@ -452,10 +452,14 @@ class Verification(google.protobuf.message.Message):
     COMPARED_BY_SEED_FIELD_NUMBER: builtins.int
     UNSTEADY_FIELD_NUMBER: builtins.int
     DIFFERING_INTEGERS_FIELD_NUMBER: builtins.int
+    REFERENCED_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    EAGER_ERROR_FIELD_NUMBER: builtins.int
+    ALLOWED_ERROR_FIELD_NUMBER: builtins.int
     largest_difference: builtins.float
     """Largest absolute difference from eager over all floating-point and complex outputs."""
     absolute_tolerance: builtins.float
-    """The tolerances it was held to (as torch.testing.assert_close has them for the dtype)."""
+    """The tolerances it was held to where it differed by more than a few roundings."""
     relative_tolerance: builtins.float
     """See absolute_tolerance."""
     load_seconds: builtins.float
@@ -484,6 +488,18 @@ class Verification(google.protobuf.message.Message):
     """Those of which eager gives others each time, under one seed, too: held to eager's shapes and dtypes alone."""
     differing_integers: builtins.int
     """Elements of integers and booleans that differ from eager's; tolerated, as they hang on last bits of floats."""
+    referenced: builtins.int
+    """Results that were held to a reference in high precision, since they differed from eager's by more than a few
+    roundings.
+    """
+    error: builtins.float
+    """Of these, of the one that came nearest to what is allowed: the root mean square of its differences from the
+    reference.
+    """
+    eager_error: builtins.float
+    """The same of eager's."""
+    allowed_error: builtins.float
+    """What was allowed of it."""
     def __init__(
         self,
         *,
@@ -502,7 +518,11 @@ class Verification(google.protobuf.message.Message):
         compared_by_seed: builtins.int = ...,
         unsteady: builtins.int = ...,
         differing_integers: builtins.int = ...,
+        referenced: builtins.int = ...,
+        error: builtins.float = ...,
+        eager_error: builtins.float = ...,
+        allowed_error: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["absolute_tolerance", b"absolute_tolerance", "benchmarks", b"benchmarks", "call_seconds", b"call_seconds", "compared", b"compared", "compared_by_seed", b"compared_by_seed", "compiled_kernels", b"compiled_kernels", "differing_integers", b"differing_integers", "eager_call_seconds", b"eager_call_seconds", "first_call_seconds", b"first_call_seconds", "largest_difference", b"largest_difference", "load_seconds", b"load_seconds", "not_compared", b"not_compared", "relative_tolerance", b"relative_tolerance", "subprocesses", b"subprocesses", "unsteady", b"unsteady"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["absolute_tolerance", b"absolute_tolerance", "allowed_error", b"allowed_error", "benchmarks", b"benchmarks", "call_seconds", b"call_seconds", "compared", b"compared", "compared_by_seed", b"compared_by_seed", "compiled_kernels", b"compiled_kernels", "differing_integers", b"differing_integers", "eager_call_seconds", b"eager_call_seconds", "eager_error", b"eager_error", "error", b"error", "first_call_seconds", b"first_call_seconds", "largest_difference", b"largest_difference", "load_seconds", b"load_seconds", "not_compared", b"not_compared", "referenced", b"referenced", "relative_tolerance", b"relative_tolerance", "subprocesses", b"subprocesses", "unsteady", b"unsteady"]) -> None: ...
 
 global___Verification = Verification

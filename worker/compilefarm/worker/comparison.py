@@ -1,25 +1,32 @@
 """How near results of an artifact must be to those of eager.
 
-Floating point and complex numbers may be off by a share of the largest magnitude, by dtype. Integers and booleans must
-be the same, except where a last bit of a float before them decides: an element may differ where eager itself gives
-another once its floats are moved by a few last bits, and by no more than that moves any element. Of the others one in a
-thousand may differ, since that is found out by trying.
+Floating point and complex numbers that differ by no more than a few roundings are equal. Where they differ by more,
+both are held to a reference in high precision: the artifact may be a few times as far from it as eager is. Where there
+is no reference, they may be off by a share of the largest magnitude, by the coarsest dtype on the way to them.
+
+Integers and booleans must be the same, except where a last bit of a float before them decides. What picks among values
+(an argmax, a sort) may pick another where the reference says that the two are as good as equal. Any other element may
+differ where eager itself gives another once its floats are moved by a few last bits, and by no more than that moves any
+element. Of the others one in a thousand may differ, since that is found out by trying.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from compilefarm.v1.manifest_pb2 import Verification
+from compilefarm.worker.precision import Distance, allowed_distance, coarsest, epsilon_of
+from compilefarm.worker.results import Results
 
-Results = Mapping[str, Any]
-
-# Largest difference allowed, as a share of the largest magnitude in the output. A wrong kernel is off by about all of
-# it; another order of additions, or TF32 for float32, by much less.
+# Differences of so many of the smallest steps at the largest magnitude need no reference: additions in another order.
+_CLEAR_STEPS = {torch.float64: 1e4, torch.float32: 32.0}
+_CLEAR_STEPS_OF_NARROW = 1.0
+# Where there is no reference: the largest difference allowed, as a share of the largest magnitude in the output. A
+# wrong kernel is off by about all of it; another order of additions, or TF32 for float32, by much less.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _TF32_TOLERANCE = 2e-2
 _LEAST_MAGNITUDE = 1e-3
@@ -39,12 +46,18 @@ class Comparison:
     Attributes:
         is_ordered: whether they have one order; else they are compared sorted, too.
         found: is told how far they were apart.
+        inside: the coarsest dtype that the graph computes in; None where nothing floats.
         moved: gives results of eager with its floats moved by a few last bits. Called where integers differ.
+        reference: gives results in high precision, if it can. Called where floats differ by more than a few roundings.
+        choices: tells which integers are as good as eager's. Called where integers differ.
     """
 
     is_ordered: bool
     found: Verification = field(default_factory=Verification)
+    inside: torch.dtype | None = None
     moved: Callable[[], Sequence[Results]] = tuple
+    reference: Callable[[], Results | None] = lambda: None
+    choices: Callable[[str, torch.Tensor], torch.Tensor | None] = lambda _name, _ours: None
 
     def compare(self, ours: Results, theirs: Results, *, without: Set[str] = frozenset()) -> None:
         """Compares all but those of some names.
@@ -60,7 +73,7 @@ class Comparison:
             if isinstance(expected, torch.Tensor) and name not in without:
                 if not isinstance(ours[name], torch.Tensor) or _kind(ours[name]) != _kind(expected):
                     raise VerificationFailed(f"{name} is {_kind(ours[name])} instead of {_kind(expected)}")
-                self._compare_tensor(name, ours[name].detach(), expected.detach())
+                self._compare_tensor(name, _dense(ours[name]), _dense(expected))
 
     def agrees(self, ours: Results, theirs: Results, *, name: str) -> bool:
         """Whether those of one name are near enough."""
@@ -73,35 +86,101 @@ class Comparison:
     def _compare_tensor(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
         if theirs.numel() == 0:
             return
-        if theirs.is_complex():
-            ours, theirs = torch.view_as_real(ours.resolve_conj()), torch.view_as_real(theirs.resolve_conj())
-        if theirs.is_floating_point():
+        if theirs.is_floating_point() or theirs.is_complex():
             self._compare_floats(name, ours, theirs)
         else:
             self._compare_integers(name, ours, theirs)
 
     def _compare_floats(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
-        tolerance = _tolerance_of(theirs)
-        ours, theirs = ours.double(), theirs.double()
-        finite = theirs.isfinite()
-        if not torch.equal(ours.isfinite(), finite):
+        dtype = _real(theirs).dtype
+        ours, theirs = _real(ours).double(), _real(theirs).double()
+        magnitude = _largest(theirs)
+        if torch.equal(ours.isfinite(), theirs.isfinite()):
+            difference = self._difference(ours, theirs)
+            clear = _clear_share(dtype, is_cuda=theirs.is_cuda) * magnitude
+            if difference <= clear or (reference := self._reference_of(name, theirs)) is None:
+                self._hold_to_eager(name, difference, magnitude, clear=clear, dtype=dtype, is_cuda=theirs.is_cuda)
+                return
+        elif (reference := self._reference_of(name, theirs)) is None:
             raise VerificationFailed(f"{name} is not finite where eager is, or the other way round")
-        magnitude = theirs[finite].abs().max().item() if finite.any() else 0.0
-        allowed = tolerance * max(magnitude, _LEAST_MAGNITUDE)
-        difference = _largest_difference(ours[finite], theirs[finite])
-        if not self.is_ordered and difference > allowed:
-            difference = _largest_difference(ours[finite].sort().values, theirs[finite].sort().values)
+        self._hold_to_reference(name, ours, theirs, reference, dtype=dtype)
+
+    def _difference(self, ours: torch.Tensor, theirs: torch.Tensor) -> float:
+        ours, theirs = ours[ours.isfinite()], theirs[theirs.isfinite()]
+        difference = _largest_difference(ours, theirs)
+        return difference if self.is_ordered or not difference else _largest_difference(*_sorted(ours, theirs))
+
+    def _reference_of(self, name: str, theirs: torch.Tensor) -> torch.Tensor | None:
+        reference = (self.reference() or {}).get(name)
+        if not isinstance(reference, torch.Tensor) or theirs.numel() == 0:
+            return None
+        exact = _real(_dense(reference)).double()
+        return exact if exact.shape == theirs.shape else None
+
+    def _hold_to_eager(
+        self, name: str, difference: float, magnitude: float, *, clear: float, dtype: torch.dtype, is_cuda: bool
+    ) -> None:
         found = self.found
         found.largest_difference = max(found.largest_difference, difference)
+        if difference <= clear:
+            found.absolute_tolerance = max(found.absolute_tolerance, clear)
+            return
+        tolerance = max(_tolerance_of(each, is_cuda=is_cuda) for each in (dtype, self.inside or dtype))
+        allowed = tolerance * max(magnitude, _LEAST_MAGNITUDE)
         found.relative_tolerance = max(found.relative_tolerance, tolerance)
         found.absolute_tolerance = max(found.absolute_tolerance, allowed)
         if difference > allowed:
             raise VerificationFailed(
                 f"{name} differs from eager by {difference:.3g} where values reach {magnitude:.3g}; "
-                f"{tolerance:.0e} of that is allowed"
+                f"{tolerance:.0e} of that is allowed, and there is no reference in higher precision"
             )
 
+    def _hold_to_reference(
+        self, name: str, ours: torch.Tensor, theirs: torch.Tensor, reference: torch.Tensor, *, dtype: torch.dtype
+    ) -> None:
+        """Where eager is not finite the artifact need not be, and where it is finite it must be."""
+        finite = theirs.isfinite()
+        if not bool((ours.isfinite() | ~finite).all()):
+            raise VerificationFailed(f"{name} is not finite where eager is")
+        compared = finite & reference.isfinite()
+        if not bool(compared.any()):
+            return
+        if not self.is_ordered:
+            ours, theirs, reference = _sorted(ours[compared], theirs[compared], reference[compared])
+            compared = torch.ones_like(ours, dtype=torch.bool)
+        exact = reference[compared]
+        our_distance = Distance.between(ours[compared], exact)
+        their_distance = Distance.between(theirs[compared], exact)
+        allowed = allowed_distance(
+            their_distance,
+            Distance.of(exact),
+            elements=exact.numel(),
+            dtype=dtype,
+            inside=coarsest((dtype, self.inside or dtype)) or dtype,
+            is_cuda=theirs.is_cuda,
+        )
+        difference = _largest_difference(ours[compared], theirs[compared])
+        self._note(difference, our_distance, their_distance, allowed)
+        if not our_distance.is_within(allowed):
+            raise VerificationFailed(
+                f"{name} differs from eager by {difference:.3g}, and from a reference in high precision by up to "
+                f"{our_distance.largest:.3g} (root mean square {our_distance.typical:.3g}); eager does so by "
+                f"{their_distance.largest:.3g} ({their_distance.typical:.3g}), and {allowed.largest:.3g} "
+                f"({allowed.typical:.3g}) is allowed"
+            )
+
+    def _note(self, difference: float, ours: Distance, theirs: Distance, allowed: Distance) -> None:
+        found = self.found
+        found.largest_difference = max(found.largest_difference, difference)
+        found.referenced += 1
+        # Of the result that is nearest to what is allowed.
+        if found.referenced == 1 or ours.typical * found.allowed_error > found.error * allowed.typical:
+            found.error, found.eager_error, found.allowed_error = ours.typical, theirs.typical, allowed.typical
+
     def _compare_integers(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+        alike = self.choices(name, ours) if not torch.equal(ours, theirs) else None
+        if alike is not None:
+            ours = torch.where(alike, theirs, ours)
         ours, theirs = _integers(ours), _integers(theirs)
         if not self.is_ordered and not torch.equal(ours, theirs):
             ours, theirs = ours.sort().values, theirs.sort().values
@@ -143,16 +222,39 @@ def differing_names(first: Results, second: Results) -> set[str]:
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """Elements that can be compared: NaN equals nothing, and types of eight bits compare nothing."""
+    tensor = _dense(tensor)
     wide = tensor.float() if tensor.is_floating_point() and tensor.itemsize < torch.float32.itemsize else tensor
     return torch.nan_to_num(wide)
 
 
-def _tolerance_of(theirs: torch.Tensor) -> float:
-    narrow: float = max(_TF32_TOLERANCE, torch.finfo(theirs.dtype).eps)
-    tolerance = _TOLERANCES.get(theirs.dtype, narrow)
-    if theirs.is_cuda and torch.get_float32_matmul_precision() != "highest":
-        return max(tolerance, _TF32_TOLERANCE)
-    return tolerance
+def _tolerance_of(dtype: torch.dtype, *, is_cuda: bool) -> float:
+    tolerance: float = _TOLERANCES.get(dtype, max(_TF32_TOLERANCE, torch.finfo(dtype).eps))
+    return max(tolerance, _TF32_TOLERANCE) if epsilon_of(dtype, is_cuda=is_cuda) > torch.finfo(dtype).eps else tolerance
+
+
+def _clear_share(dtype: torch.dtype, *, is_cuda: bool) -> float:
+    steps: float = _CLEAR_STEPS.get(dtype, _CLEAR_STEPS_OF_NARROW)
+    return steps * epsilon_of(dtype, is_cuda=is_cuda)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose elements can be compared: torch compares no sparse ones."""
+    plain = tensor.detach()
+    return plain if plain.layout is torch.strided else plain.to_dense()
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs of floats."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    finite = tensor[tensor.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _sorted(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor.flatten().sort().values for tensor in tensors)
 
 
 def _integers(tensor: torch.Tensor) -> torch.Tensor:

@@ -111,7 +111,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
         with stopwatch.phase(PHASE_TUNING):
             try:
                 _run_once(program, random_inputs(task.job, seed=INPUT_SEED))
-            except RuntimeError as error:
+            except Exception as error:
                 if not are_refused(random_inputs(task.job, seed=INPUT_SEED), decoded, error=error):
                     raise
                 log.info("the graph does not run on synthetic inputs: %s", error)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from compilefarm.worker.comparison import Comparison, Results, VerificationFailed, differing_names
+from compilefarm.worker.comparison import Comparison, VerificationFailed, differing_names
+from compilefarm.worker.results import Results
 
 SEED = 1
 _OTHER_SEED = 2

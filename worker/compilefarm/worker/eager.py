@@ -1,0 +1,109 @@
+"""The graph of a check as eager runs it, in its own precision and in a higher one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+import torch
+
+from compilefarm.graph.decode import DecodedJob
+from compilefarm.graph.inputs import move_by_last_bits
+from compilefarm.graph.targets import nodes_of
+from compilefarm.v1.manifest_pb2 import Verification
+from compilefarm.worker.comparison import Comparison
+from compilefarm.worker.precision import coarsest, epsilon_of
+from compilefarm.worker.reference import find_reference
+from compilefarm.worker.results import Results, run
+from compilefarm.worker.seeds import SEED
+
+Inputs = Callable[[], list[Any]]
+
+_ORDERING = frozenset({"argsort", "kthvalue", "median", "mode", "msort", "sort", "topk"})
+# Seeds by which floats are moved to find out which integers hang on their last bits.
+_MOVES = (1, 2, 3)
+
+
+class Eager:
+    """What an artifact is compared with. Runs that only some comparisons need are made when they are asked for, once.
+
+    Args:
+        decoded: the graph.
+        inputs: makes inputs for it, the same ones whenever it is called: graphs may write to them.
+    """
+
+    def __init__(self, decoded: DecodedJob, inputs: Inputs) -> None:
+        # Dynamo flattens outputs; the decoded graph returns them as they were captured.
+        self.decoded = decoded
+        self.program = decoded.graph_module
+        self.inputs = inputs
+        self.written = decoded.written_inputs
+        self.is_ordered = _is_ordered(decoded.graph_module)
+        self._inside = _coarsest_inside(decoded.graph_module)
+
+    def run(self, program: Callable[..., Any] | None = None, *, seed: int = SEED) -> dict[str, Any]:
+        """Results of the graph, or of another program, on inputs of its own."""
+        return run(program or self.program, self.inputs(), seed=seed, written=self.written)
+
+    def comparison(self, found: Verification, *, random: Set[str] = frozenset()) -> Comparison:
+        """Compares with what eager gives.
+
+        Args:
+            found: is told how far apart they were.
+            random: names of results that differ from seed to seed, for which there is no reference.
+        """
+        return Comparison(
+            is_ordered=self.is_ordered,
+            found=found,
+            inside=self._inside,
+            moved=self.moved,
+            reference=lambda: {name: value for name, value in (self.reference() or {}).items() if name not in random},
+        )
+
+    @functools.cached_property
+    def _moved(self) -> Sequence[Results]:
+        results: list[Results] = []
+        epsilon = epsilon_of(self._inside) if self._inside is not None else 0.0
+        for seed in _MOVES:
+            given = self.inputs()
+            move_by_last_bits(given, seed=seed, epsilon=epsilon)
+            try:
+                results.append(run(self.program, given, seed=SEED, written=self.written))
+            except Exception:  # noqa: BLE001 - whatever eager raises, the graph does not take these inputs
+                break
+        return results
+
+    def moved(self) -> Sequence[Results]:
+        """Results with all floats of its inputs moved by a few last bits."""
+        return self._moved
+
+    @functools.cached_property
+    def _reference(self) -> Results | None:
+        if self._inside is None or self._inside is torch.float64:
+            return None
+        return find_reference(
+            lambda given: run(self.program, given, seed=SEED, written=self.written), self.inputs, inside=self._inside
+        )
+
+    def reference(self) -> Results | None:
+        """Results in high precision; None where there are none."""
+        return self._reference
+
+
+def _coarsest_inside(graph_module: torch.fx.GraphModule) -> torch.dtype | None:
+    """The coarsest floats that a graph computes, such as those of autocast."""
+    values = (node.meta.get("example_value") for node in nodes_of(graph_module))
+    return coarsest(value.dtype for value in values if isinstance(value, torch.Tensor))
+
+
+def _is_ordered(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether what a graph computes has one order.
+
+    Equal elements come out of a sort in any, and there may be many in synthetic inputs.
+    """
+    names = {
+        (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).partition(".")[0]
+        for node in nodes_of(graph_module)
+    }
+    return names.isdisjoint(_ORDERING)

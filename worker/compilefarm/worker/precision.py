@@ -1,0 +1,88 @@
+"""How much of a difference is rounding, and whether a program rounds no worse than eager."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+# https://docs.nvidia.com/cuda/parallel-thread-execution/ (tf32): 10 bits of mantissa
+_TF32_EPSILON = 1 / 1024
+# An artifact may be so many times as far from the reference as eager is (torch/_dynamo/utils.py: same, takes 2 to 3).
+# Functions of float32 are off by up to 20 last bits in vectors (ATen/cpu/vec: exp_u20), where eager's are by one.
+_TIMES_EAGER = {torch.float32: 16.0, torch.float64: 16.0}
+_TIMES_EAGER_OF_NARROW = 3.0
+# A single number of eager may be right by luck; so many of the smallest steps are then allowed.
+_STEPS_BY_LUCK = 2.0
+# Nothing is nearer than so many of the smallest steps of one: gradients that should be zero are what rounding left.
+_LEAST_STEPS = {torch.float32: 1.0, torch.float64: 1.0}
+_LEAST_STEPS_OF_NARROW = 1 / 512
+
+
+def epsilon_of(dtype: torch.dtype, *, is_cuda: bool = False) -> float:
+    """The smallest step of a dtype; products of float32 on a GPU may have that of TF32."""
+    epsilon: float = torch.finfo(dtype).eps
+    if is_cuda and dtype.itemsize >= torch.float32.itemsize and torch.get_float32_matmul_precision() != "highest":
+        return max(epsilon, _TF32_EPSILON)
+    return epsilon
+
+
+def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
+    """The dtype with the largest steps among some; None where nothing floats. Floats of eight bits are what wider ones
+    are rounded to, and nothing is computed in them.
+    """
+    floats = {dtype for dtype in dtypes if dtype.is_floating_point and dtype.itemsize > 1}
+    return max(floats, key=lambda dtype: torch.finfo(dtype).eps, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """How far elements are from those of a reference.
+
+    Attributes:
+        largest: the largest difference.
+        typical: the root of the mean of their squares.
+    """
+
+    largest: float
+    typical: float
+
+    @classmethod
+    def between(cls, ours: torch.Tensor, reference: torch.Tensor) -> Distance:
+        """Of two tensors of one shape, at least one element, all of them finite."""
+        return cls.of(ours.double() - reference.double())
+
+    @classmethod
+    def of(cls, elements: torch.Tensor) -> Distance:
+        """From zero."""
+        exact = elements.double()
+        return cls(largest=exact.abs().max().item(), typical=exact.norm().item() / math.sqrt(exact.numel()))
+
+    def is_within(self, other: Distance) -> bool:
+        """Whether neither is larger."""
+        return self.largest <= other.largest and self.typical <= other.typical
+
+
+def allowed_distance(
+    theirs: Distance, magnitude: Distance, *, elements: int, dtype: torch.dtype, inside: torch.dtype, is_cuda: bool
+) -> Distance:
+    """How far an artifact may be from the reference: a few times as far as eager, and never less than a rounding.
+
+    Args:
+        theirs: how far eager is.
+        magnitude: of the reference.
+        elements: how many there are: the fewer, the more of eager's distance is luck.
+        dtype: of the result.
+        inside: the coarsest dtype on the way to it.
+        is_cuda: whether it was computed on a GPU.
+    """
+    coarse = epsilon_of(inside, is_cuda=is_cuda)
+    share = epsilon_of(dtype, is_cuda=is_cuda) + _STEPS_BY_LUCK * coarse / math.sqrt(elements)
+    least = _LEAST_STEPS.get(inside, _LEAST_STEPS_OF_NARROW) * torch.finfo(inside).eps
+    times = _TIMES_EAGER.get(inside, _TIMES_EAGER_OF_NARROW)
+    return Distance(
+        largest=times * theirs.largest + 2 * share * magnitude.largest + least,
+        typical=times * theirs.typical + share * magnitude.typical + least,
+    )

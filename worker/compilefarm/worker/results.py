@@ -1,0 +1,58 @@
+"""What is left of a run of a program: its outputs, what it wrote to, and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+import torch
+
+from compilefarm.graph.inputs import draw_gradient
+
+Results = Mapping[str, Any]
+
+# Inputs up to this size are compared with what eager leaves of them, whether they may be written to or not.
+_KEPT_BYTES = 1 << 28
+
+
+def call(program: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Runs a program to its end, and gives its outputs."""
+    outputs = program(*inputs)
+    if any(isinstance(given, torch.Tensor) and given.is_cuda for given in inputs):
+        torch.cuda.synchronize()
+    return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+
+
+def run(program: Any, inputs: Sequence[Any], *, seed: int, written: Set[int]) -> dict[str, Any]:
+    """Runs a program with torch's generators at a seed, and its backward.
+
+    Args:
+        program: it.
+        inputs: which it may write to.
+        seed: of the random numbers that it draws.
+        written: numbers of the inputs that it is known to write to.
+    """
+    torch.manual_seed(seed)
+    return all_that_is_left(call(program, inputs), inputs, written=written)
+
+
+def all_that_is_left(outputs: Sequence[Any], inputs: Sequence[Any], *, written: Set[int]) -> dict[str, Any]:
+    """Outputs, gradients, and inputs that may have been written to, by what they are.
+
+    Large inputs, and parameters, are looked at where something is known to write to them: a second copy of each would
+    not fit onto a GPU.
+    """
+    left = {f"output {number}": output for number, output in enumerate(outputs)}
+    for number, given in enumerate(inputs):
+        if isinstance(given, torch.Tensor):
+            is_small = not given.requires_grad and given.nbytes <= _KEPT_BYTES
+            if is_small or number in written:
+                left[f"input {number} afterwards"] = given
+    # What is handed through requires gradients, too, but nothing was computed.
+    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and out.grad_fn is not None]
+    if tracked:
+        torch.autograd.backward(tracked, [draw_gradient(out, number=number) for number, out in enumerate(tracked)])
+        for number, given in enumerate(inputs):
+            if isinstance(given, torch.Tensor) and given.grad is not None:
+                left[f"gradient of input {number}"] = given.grad
+    return left
