@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from compilefarm.graph.decode import decode_job
-from compilefarm.graph.inputs import move_by_last_bits, random_inputs, restore_integers
+from compilefarm.graph.inputs import keep_integers, move_by_last_bits, random_inputs
 from compilefarm.graph.testing import capture
 
 
@@ -102,14 +102,16 @@ def test_integers_are_restored_where_they_lie() -> None:
     spread = torch.zeros(4, 6, dtype=torch.int64)[:, ::2]
     repeated = torch.zeros(1, 3, dtype=torch.int64).expand(2, 3)
     mask, floats = torch.tensor([True, True]), torch.zeros(2)
-    spread += 5
-    mask[0] = False
-    floats += 1
-    restore_integers([spread, repeated, mask, floats, 7])
-    assert not spread.any()
-    assert spread.stride() == (6, 2)
-    assert mask.all()
-    assert floats.all()
+    restore = keep_integers([spread, repeated, mask, floats, 7])
+    for _ in range(2):
+        spread += 5
+        mask[0] = False
+        floats += 1
+        restore()
+        assert not spread.any()
+        assert spread.stride() == (6, 2)
+        assert mask.all()
+        assert floats.all()
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from compilefarm.artifact.inductor.programs import FinishedProgram, compile_to_p
 from compilefarm.artifact.triton_builds import built_libraries
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
-from compilefarm.graph.inputs import random_inputs
+from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.options import config_patches
 from compilefarm.v1.child_pb2 import CompileResult, CompileTask
-from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Phase
+from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Job, Phase
 from compilefarm.v1.manifest_pb2 import (
     BUILDER_INDUCTOR,
     BUILDER_KERNEL,
@@ -33,7 +33,7 @@ from compilefarm.v1.manifest_pb2 import (
     Timing,
 )
 from compilefarm.worker.limits import time_limit
-from compilefarm.worker.synthetic import are_refused
+from compilefarm.worker.synthetic import ATTEMPTS, are_refused, inputs_of
 
 log = logging.getLogger(__name__)
 
@@ -109,18 +109,26 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
                 functorch_options=functorch_options,
             )
         with stopwatch.phase(PHASE_TUNING):
-            try:
-                _run_once(program, random_inputs(task.job, seed=INPUT_SEED))
-            except Exception as error:
-                if not are_refused(random_inputs(task.job, seed=INPUT_SEED), decoded, error=error):
-                    raise
-                log.info("the graph does not run on synthetic inputs: %s", error)
+            _tune(program, decoded, task.job)
         with stopwatch.phase(PHASE_PACKING):
             compiled = _packed(finish_program(program), list(libraries))
             # After the first run: backward graphs are lowered by now, too.
             compiled.result.guards.extend(decoded.symbolic.guards())
     compiled.result.timings.extend(stopwatch.timings)
     return compiled
+
+
+def _tune(program: Callable[..., object], decoded: DecodedJob, job: Job) -> None:
+    """Runs a program on the first synthetic inputs that it takes, if it takes any that eager does."""
+    for attempt in range(ATTEMPTS):
+        inputs = inputs_of(job, decoded, first_seed=INPUT_SEED, attempt=attempt)
+        try:
+            _run_once(program, inputs())
+            return
+        except Exception as error:
+            if not are_refused(inputs(), decoded, error=error):
+                raise
+            log.info("the graph does not run on synthetic inputs: %s", error)
 
 
 def _run_once(program: Callable[..., object], inputs: list[torch.Tensor | int]) -> None:

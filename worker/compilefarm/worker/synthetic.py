@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from compilefarm.graph.decode import DecodedJob
+from compilefarm.graph.fillers import find_fillers
+from compilefarm.graph.inputs import random_inputs
+from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.exhaustion import find_exhausted
+
+# How often other inputs are tried where a graph refuses some.
+ATTEMPTS = 3
+
+
+def inputs_of(
+    job: Job, decoded: DecodedJob, *, first_seed: int, attempt: int = 0
+) -> Callable[[], list[torch.Tensor | int]]:
+    """Makes inputs for a graph, the same ones whenever it is called.
+
+    Args:
+        job: says what they look like.
+        decoded: the same, decoded: what consumes an input says what elements it may have.
+        first_seed: of the elements of the first attempt.
+        attempt: which of ATTEMPTS this is. The last one makes nothing of consumers: integers are zero.
+    """
+    fillers = find_fillers(decoded.graph_module) if attempt < ATTEMPTS - 1 else None
+    return lambda: random_inputs(job, seed=first_seed + attempt, fillers=fillers)
 
 
 def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob, *, error: Exception) -> bool:

@@ -19,7 +19,7 @@ from compilefarm.core.processes import Start, watch_processes
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.decode import DecodedJob
-from compilefarm.graph.inputs import draw_noise, random_inputs, restore_integers
+from compilefarm.graph.inputs import draw_noise, keep_integers
 from compilefarm.graph.options import config_patches
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
@@ -29,10 +29,10 @@ from compilefarm.worker.eager import Eager
 from compilefarm.worker.exhaustion import find_exhausted
 from compilefarm.worker.results import Results, all_that_is_left, call
 from compilefarm.worker.seeds import SEED, check_random, find_randomness
-from compilefarm.worker.synthetic import are_refused
+from compilefarm.worker.synthetic import ATTEMPTS, are_refused, inputs_of
 
-# Inputs of the first are taken, unless eager refuses them.
-INPUT_SEEDS = (1, 2, 3)
+# Of the first inputs that are tried; it differs from that of a compile.
+INPUT_SEED = 1
 TIMED_CALLS = 5
 TIMED_SECONDS = 2.0
 _WITHOUT_COMPILERS = {"PATH": "", "CC": "/bin/false", "CXX": "/bin/false"}
@@ -53,7 +53,7 @@ def check_once(device: torch.device) -> None:
 
     CUDA reads each kernel of torch's libraries when it is launched first: for a small graph, most of its check.
     """
-    draw_noise(seed=INPUT_SEEDS[0])
+    draw_noise(seed=INPUT_SEED)
     for dtype in _USUAL:
         results = {"floats": torch.ones(2, dtype=dtype, device=device), "integers": torch.ones(2, device=device).long()}
         Comparison(is_ordered=True).compare(results, results)
@@ -105,8 +105,8 @@ def first_run(decoded: DecodedJob, job: Job) -> tuple[Eager, Results]:
     Raises:
         EagerRefuses: it takes none.
     """
-    for seed in INPUT_SEEDS:
-        eager = Eager(decoded, partial(random_inputs, job, seed=seed))
+    for attempt in range(ATTEMPTS):
+        eager = Eager(decoded, inputs_of(job, decoded, attempt=attempt, first_seed=INPUT_SEED))
         try:
             return eager, eager.run()
         except Exception as error:
@@ -141,7 +141,7 @@ def _compare_with_kernels(
     """Where the graph has kernels of the user's own the artifact comes first: it must find its own, and eager compiles
     them.
     """
-    eager = Eager(decoded, partial(random_inputs, task.job, seed=INPUT_SEEDS[0]))
+    eager = Eager(decoded, inputs_of(task.job, decoded, first_seed=INPUT_SEED))
     try:
         ours = _first_call(program, eager, figures, check=check)
     except VerificationFailed:
@@ -227,7 +227,7 @@ def compare(
     figures.compared_by_seed, figures.unsteady = len(randomness.seeded), len(randomness.unsteady)
     other = _with_other_sizes(task)
     if other is not None:
-        beyond = Eager(eager.decoded, partial(random_inputs, other, seed=INPUT_SEEDS[0]))
+        beyond = Eager(eager.decoded, inputs_of(other, eager.decoded, first_seed=INPUT_SEED))
         _compare_beyond(program, beyond, figures, without=without, random=randomness.other.keys())
 
 
@@ -244,8 +244,9 @@ def _compare_beyond(
 
 def _median_seconds(program: Callable[..., Any], inputs: Sequence[Any]) -> float:
     seconds: list[float] = []
+    restore_integers = keep_integers(inputs)
     while len(seconds) < TIMED_CALLS and sum(seconds) < TIMED_SECONDS:
-        restore_integers(inputs)
+        restore_integers()
         started = time.perf_counter()
         call(program, inputs)
         seconds.append(time.perf_counter() - started)

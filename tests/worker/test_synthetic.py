@@ -1,0 +1,108 @@
+"""Synthetic inputs suit the graph that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from compilefarm.graph.admission import Admitted, decode
+from compilefarm.graph.encode import EncodedJob
+from compilefarm.worker.comparison import VerificationFailed
+from compilefarm.worker.synthetic import inputs_of
+from tests.worker.verifying import checked, encoded_of
+
+_IDS = torch.zeros(6, dtype=torch.int64)
+_ONES = torch.ones(6, dtype=torch.int64)
+
+
+def _inputs(encoded: EncodedJob) -> list[Any]:
+    decoded = decode(encoded.job, blobs=encoded.blobs, admitted=Admitted())
+    return inputs_of(encoded.job, decoded, first_seed=1)()
+
+
+def _written(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    cache[slots] = rows
+    return cache.clone()
+
+
+def _distinct(found: torch.Tensor) -> bool:
+    return len(found.unique()) == found.numel()
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "number", "suits"),
+    [
+        # Zeros would end the process.
+        (lambda x, y: x // y, (_IDS, _ONES), 1, lambda y: (y > 0).all()),
+        (lambda x, y: torch.remainder(x, y.long()), (_IDS, _ONES.int()), 1, lambda y: (y > 0).all()),
+        (lambda x, y: x / y, (torch.rand(3, 4), torch.rand(3, 4)), 1, lambda y: y.abs().min() >= 0.5),
+        (F.embedding, (_IDS, torch.rand(9, 4)), 0, lambda ids: 0 <= ids.min() < ids.max() < 9),
+        (lambda ids, x: x[ids.view(2, 3)], (_IDS, torch.rand(9, 4)), 0, lambda ids: 0 <= ids.min() < ids.max() < 9),
+        (lambda x, ids: x[:, ids], (torch.rand(3, 9), _IDS), 1, lambda ids: 2 < ids.max() < 9),
+        (lambda x, ids: x.gather(1, ids.view(2, 3)), (torch.rand(2, 9), _IDS), 1, lambda ids: 0 < ids.max() < 9),
+        (_written, (torch.rand(9, 4), _IDS, torch.rand(6, 4)), 1, _distinct),
+        (lambda x, i, y: x.index_copy(0, i, y), (torch.rand(9, 4), _IDS, torch.rand(6, 4)), 1, _distinct),
+        (lambda x, i, y: x.scatter(0, i, y), (torch.rand(9), _IDS, torch.rand(6)), 1, _distinct),
+        (F.binary_cross_entropy, (torch.rand(4, 5), torch.rand(4, 5)), 0, lambda p: 0 < p.min() < p.max() < 1),
+        (torch.bernoulli, (torch.rand(4, 5),), 0, lambda p: 0 < p.min() < p.max() < 1),
+        (lambda x: x.log(), (torch.rand(4, 5),), 0, lambda x: x.min() > 0),
+        (F.cross_entropy, (torch.rand(6, 5), _IDS), 1, lambda ids: 0 < ids.max() < 5),
+        (lambda ids: F.one_hot(ids, 7), (_IDS,), 0, lambda ids: 0 < ids.max() < 7),
+        (torch.searchsorted, (torch.rand(6), torch.rand(3)), 0, lambda edges: (edges.diff() >= 0).all()),
+        (F.embedding_bag, (_IDS, torch.rand(9, 4), _IDS[:2]), 2, lambda at: at[0] == 0 and at[1] > 0),
+        (lambda x, mask: x.masked_fill(mask, 0), (torch.rand(3, 9), torch.ones(3, 9).bool()), 1,
+         lambda mask: mask.any(-1).all() and not mask.all(-1).any()),
+    ],
+)  # fmt: skip
+def test_elements_are_such_that_the_graph_takes_them(
+    model: Callable[..., Any], inputs: tuple[torch.Tensor, ...], number: int, suits: Callable[[torch.Tensor], bool]
+) -> None:
+    encoded = encoded_of(model, *inputs)
+    assert suits(_inputs(encoded)[number])
+    assert checked(encoded, lambda graph: graph).compared
+
+
+def test_a_program_that_writes_equal_places_in_another_order_is_no_accident() -> None:
+    """Where no two places are equal the order of writes shows in nothing."""
+    encoded = encoded_of(_written, torch.rand(9, 4), _IDS, torch.rand(6, 4))
+
+    def backwards(_: Any) -> Callable[..., Any]:
+        return lambda cache, slots, rows: [_written(cache, slots.flip(0), rows.flip(0))]
+
+    assert checked(encoded, backwards).compared
+
+
+def _windowed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
+    return flex_attention(q, k, v, block_mask=mask)
+
+
+def test_flexible_attention_leaves_all_blocks_to_its_mask() -> None:
+    mask = create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 256, 256, device="cpu")
+    q, k, v = (torch.rand(1, 2, 256, 16) for _ in range(3))
+    encoded = encoded_of(_windowed, q, k, v, mask)
+    given = _inputs(encoded)
+    counts = [each for each in given if isinstance(each, torch.Tensor) and each.shape == (1, 1, 2)]
+    assert sorted(int(each.max()) for each in counts) == [0, 0, 2, 2]
+    assert checked(encoded, lambda graph: graph).compared
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, AssertionError])
+def test_what_eager_takes_the_artifact_has_to_take(error: type[Exception]) -> None:
+    encoded = encoded_of(torch.sin, torch.rand(3))
+
+    def broken(*_: Any) -> Any:
+        raise error("no")
+
+    with pytest.raises(error):
+        checked(encoded, lambda _: broken)
+
+
+def test_a_wrong_index_is_found() -> None:
+    encoded = encoded_of(lambda x, ids: x[ids], torch.rand(9, 4), _IDS)
+    with pytest.raises(VerificationFailed, match="output 0 differs from eager"):
+        checked(encoded, lambda _: lambda x, ids: [x[(ids - 1).clamp(0)]])
