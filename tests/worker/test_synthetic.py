@@ -39,7 +39,7 @@ def _distinct(found: torch.Tensor) -> bool:
     [
         # Zeros would end the process.
         (lambda x, y: x // y, (_IDS, _ONES), 1, lambda y: (y > 0).all()),
-        (lambda x, y: torch.remainder(x, y.long()), (_IDS, _ONES.int()), 1, lambda y: (y > 0).all()),
+        (lambda x, y: torch.remainder(x, y.long()), (_IDS, _ONES.int()), 0, lambda y: (y > 0).all()),
         (lambda x, y: x / y, (torch.rand(3, 4), torch.rand(3, 4)), 1, lambda y: y.abs().min() >= 0.5),
         (F.embedding, (_IDS, torch.rand(9, 4)), 0, lambda ids: 0 <= ids.min() < ids.max() < 9),
         (lambda ids, x: x[ids.view(2, 3)], (_IDS, torch.rand(9, 4)), 0, lambda ids: 0 <= ids.min() < ids.max() < 9),
