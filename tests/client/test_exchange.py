@@ -423,15 +423,16 @@ def test_an_artifact_whose_blob_is_gone_is_asked_for_again(script: Script) -> No
     assert script.record.outcome == "compiled"
 
 
-def test_tensors_go_first_and_again_if_they_are_gone(script: Script) -> None:
+def test_tensors_go_when_the_farm_misses_them_and_again_if_they_are_gone(script: Script) -> None:
     digest = digest_of(b"tensor")
     program = script.start(FakeGraphModule(blobs={digest: b"tensor"}))
     script.answer_probe()
-    assert script.answer_find_missing([digest]) == [digest]
-    assert script.take_write() == b"tensor"
-    script.refuse_compile("FAILED_PRECONDITION", reason="missing_blobs")
-    script.answer_find_missing([digest])
-    assert script.take_write() == b"tensor"
+    for is_gone in (True, False):
+        script.refuse_compile("FAILED_PRECONDITION", reason="missing_blobs")
+        assert script.answer_find_missing([digest]) == [digest]
+        assert script.take_write() == b"tensor"
+        if is_gone:
+            script.refuse_compile("FAILED_PRECONDITION", reason="missing_blobs")
     script.finish_compile()
     script.answer_read()
     assert where(program) == "farm"

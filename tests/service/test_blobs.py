@@ -84,6 +84,7 @@ async def test_writing_what_is_there_succeeds() -> None:
 )
 async def test_a_write_that_is_wrong_keeps_nothing(pieces: list[WriteRequest], reason: str, message: str) -> None:
     async with serving() as gateway, calling(gateway.address) as calls:
+        await calls.miss(ABSENT, digest_of(b"ab"))
         with pytest.raises(Refused, match=message) as refused:
             await calls.write_pieces(pieces)
         assert (await calls.status()).store.blobs == 0
@@ -94,6 +95,7 @@ async def test_a_blob_that_is_too_large_is_refused_before_all_of_it_has_come() -
     config = GatewayConfig(listen="127.0.0.1:0", max_blob_bytes=UPLOAD_CHUNK_BYTES)
     async with serving(config=config) as gateway, calling(gateway.address) as calls:
         await calls.write(b"x" * UPLOAD_CHUNK_BYTES)
+        await calls.miss(digest_of(LARGE))
         call = calls.blobs.Write()
         await call.write(WriteRequest(digest=digest_of(LARGE), chunk=LARGE[:UPLOAD_CHUNK_BYTES]))
         await call.write(WriteRequest(chunk=b"more", offset_bytes=UPLOAD_CHUNK_BYTES))
@@ -104,6 +106,7 @@ async def test_a_blob_that_is_too_large_is_refused_before_all_of_it_has_come() -
 
 async def test_nothing_is_kept_of_a_write_that_is_broken_off() -> None:
     async with serving() as gateway, calling(gateway.address) as calls:
+        await calls.miss(digest_of(LARGE))
         call = calls.blobs.Write()
         await call.write(WriteRequest(digest=digest_of(LARGE), chunk=LARGE[:100]))
         call.cancel()

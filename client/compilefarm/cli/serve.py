@@ -128,6 +128,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compiles of one tenant at a time; default: all workers but one, where --auth lists several tenants",
     )
     option(
+        "--tenant-upload-limit",
+        type=size,
+        metavar="SIZE",
+        help="what one tenant may send within an hour, for example 5GB; default: as much as it likes",
+    )
+    option(
         "--orphan-grace",
         type=_not_negative,
         default=int(_DEFAULTS.orphan_seconds),
@@ -255,6 +261,7 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
         max_running_jobs_of_tenant=arguments.tenant_slots,
+        max_tenant_upload_bytes=arguments.tenant_upload_limit,
         orphan_seconds=arguments.orphan_grace,
         verify=arguments.verify,
     )

@@ -188,15 +188,23 @@ class Exchange:
 
     def _compile_once(self, on_progress: OnProgress) -> Delivery:
         with self._entry.phase("wait"):
-            if self._encoded.blobs:
-                sent = send_missing(self._encoded.blobs, connection=self._connection, budget=self._budget)
-                self._entry.count(sent=sent)
-            finished = self._ask_compile(on_progress)
+            finished = self._ask_with_tensors(on_progress)
         if finished.HasField("failure"):
             raise CompileFailed(finished.failure)
         if not finished.HasField("manifest") or finished.outcome not in _OUTCOMES:
             raise InternalError("the farm says that it is done, but not what came of it: upgrade the older end")
         return self._fetch(finished.manifest, outcome=_OUTCOMES[finished.outcome])
+
+    def _ask_with_tensors(self, on_progress: OnProgress) -> wire.Finished:
+        """Asks; sends the tensors that the farm says it misses, which it takes from nobody else, and asks again."""
+        try:
+            return self._ask_compile(on_progress)
+        except MissingBlobs:
+            if not self._encoded.blobs:
+                raise
+        sent = send_missing(self._encoded.blobs, connection=self._connection, budget=self._budget)
+        self._entry.count(sent=sent)
+        return self._ask_compile(on_progress)
 
     def _ask_lookup(self) -> Manifest:
         request = wire.LookupRequest(job=self._encoded.job)

@@ -184,10 +184,18 @@ class Prewarming:
             self._pause(delay)
 
     def _ask(self, graph: PlannedGraph) -> Served:
+        """Asks; sends the tensors that the farm says it misses, which it takes from nobody else, and asks again."""
+        try:
+            return self._ask_once(graph)
+        except MissingBlobs:
+            if not graph.request.blobs:
+                raise
+        budget = Budget(_SECONDS_TO_SEND_TENSORS, clock=self._clock)
+        send_missing(graph.request.blobs, connection=self._connection, budget=budget)
+        return self._ask_once(graph)
+
+    def _ask_once(self, graph: PlannedGraph) -> Served:
         line = self._connection.line()
-        if graph.request.blobs:
-            budget = Budget(_SECONDS_TO_SEND_TENSORS, clock=self._clock)
-            send_missing(graph.request.blobs, connection=self._connection, budget=budget)
         request = wire.CompileRequest(job=graph.request.job, priority=wire.PRIORITY_PREWARM)
         with self._connection.calls():
             call = line.compiles.Compile(request, metadata=self._metadata)

@@ -8,7 +8,10 @@
     ├── NoSuchJob               NOT_FOUND            no job has that key
     ├── NoMatchingWorker        FAILED_PRECONDITION  no worker can compile for that environment
     ├── MissingBlobs            FAILED_PRECONDITION  the graph's tensors were not sent first
+    ├── NotWanted               FAILED_PRECONDITION  a tensor that no job was missing
     ├── Busy                    RESOURCE_EXHAUSTED   the queue, or the caller's share of it, is full
+    ├── StoreFull               RESOURCE_EXHAUSTED   the store, or the caller's share of it, has no room
+    ├── TooSlow                 ABORTED              the other end of a stream was waited for too long
     ├── JobCancelled            ABORTED              an operator ended the job
     ├── Draining                UNAVAILABLE          the service is going down
     ├── WorkerLost              UNAVAILABLE          workers died on this job again and again
@@ -103,6 +106,27 @@ class MissingBlobs(FarmError):
 
     status = "FAILED_PRECONDITION"
     reason = "missing_blobs"
+
+
+class NotWanted(FarmError):
+    """A tensor was sent that no job of the caller was missing."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "not_wanted"
+
+
+class StoreFull(FarmError):
+    """The store, or what the caller may have of it, has no room for what is sent."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "store_full"
+
+
+class TooSlow(FarmError):
+    """The other end of a stream was waited for too long."""
+
+    status = "ABORTED"
+    reason = "too_slow"
 
 
 class Busy(FarmError):

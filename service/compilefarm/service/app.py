@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from compilefarm.core.pool import WorkerPool
 from compilefarm.service.admin_service import AdminService
+from compilefarm.service.allowances import Allowance
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.blob_service import BlobService
 from compilefarm.service.broker import Answering, Broker
@@ -39,6 +40,7 @@ from compilefarm.service.limits import Limits
 from compilefarm.service.metrics_endpoint import MetricsEndpoint
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
+from compilefarm.service.quotas import Quotas
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.recording_broker import RecordingBroker
 from compilefarm.service.recovery import Recovery
@@ -47,6 +49,9 @@ from compilefarm.service.slots import Slots
 from compilefarm.service.standing import Standing
 from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.service.tls import Tls, find_tls
+from compilefarm.service.turns import Turns
+from compilefarm.service.uploads import Uploads
+from compilefarm.service.wanted import WantedBlobs
 from compilefarm.service.watched import Watched
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.seals import NO_SEAL, Seal
@@ -100,6 +105,7 @@ class Gateway:
         self._reports = Reports()
         self._registry = CollectorRegistry()
         self._journal = journal
+        self._wanted = WantedBlobs()
         self._resuming: list[asyncio.Task[None]] = []
         self._durations = Durations()
         limits = Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant)
@@ -229,6 +235,7 @@ class Gateway:
             attempts=attempts,
             checks=self._checks,
             journal=self._journal,
+            wanted=self._wanted,
             flights=self._flights,
             durations=self._durations,
             quarantine=self._quarantine,
@@ -256,8 +263,13 @@ class Gateway:
             clock=self._clock,
             farm_version=self._farm_version,
         )
-        blobs = BlobService(self._store, counters=self._counters, max_blob_bytes=self._config.max_blob_bytes)
-        interceptors = [RequestIdInterceptor(), GuardInterceptor(self._door)]
+        blobs = BlobService(
+            self._store,
+            uploads=self._uploads(),
+            reads=_transfers(self._config, what="reading blobs"),
+            counters=self._counters,
+        )
+        interceptors = [RequestIdInterceptor(), GuardInterceptor(self._door, clock=self._clock)]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
         answering = self._recording(self._broker)
         add_CompileServiceServicer_to_server(CompileService(answering, reports=self._reports), server)
@@ -267,10 +279,26 @@ class Gateway:
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
 
+    def _uploads(self) -> Uploads:
+        config = self._config
+        return Uploads(
+            self._store,
+            wanted=self._wanted,
+            turns=_transfers(config, what="sending blobs"),
+            allowance=Allowance(account_bytes=config.max_upload_bytes_of_caller, all_bytes=config.max_upload_bytes),
+            quotas=Quotas(limit_bytes=config.max_tenant_upload_bytes, clock=self._clock),
+            counters=self._counters,
+            max_blob_bytes=config.max_blob_bytes,
+        )
+
     def _recording(self, broker: Answering) -> Answering:
         if not self._config.record:
             return broker
         return RecordingBroker(broker, folder=Path(self._config.record), store=self._store)
+
+
+def _transfers(config: GatewayConfig, *, what: str) -> Turns:
+    return Turns(what, places=config.max_transfers, account_places=config.max_transfers_of_caller)
 
 
 def _options(config: GatewayConfig) -> list[tuple[str, int]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES, cut
+from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest, OutOfRange
+from compilefarm.service.callers import current_caller
 from compilefarm.service.counters import Counters
 from compilefarm.service.grpc_types import Context
-from compilefarm.service.uploads import Upload
+from compilefarm.service.turns import Turns
+from compilefarm.service.uploads import Uploads
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.files import Readable
 from compilefarm.v1 import blob_service_pb2 as wire
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceServicer
 
@@ -18,12 +21,20 @@ MAX_DIGESTS = 1000
 
 
 class BlobService(BlobServiceServicer):
-    """Adapts a store to the wire, and counts what passes."""
+    """Adapts a store to the wire, and counts what passes.
 
-    def __init__(self, store: ArtifactStore, *, counters: Counters, max_blob_bytes: int) -> None:
+    Args:
+        store: where blobs lie.
+        uploads: takes those that are sent.
+        reads: places for those that read.
+        counters: counts bytes.
+    """
+
+    def __init__(self, store: ArtifactStore, *, uploads: Uploads, reads: Turns, counters: Counters) -> None:
         self._store = store
+        self._uploads = uploads
+        self._reads = reads
         self._counters = counters
-        self._max_blob_bytes = max_blob_bytes
 
     async def FindMissing(self, request: wire.FindMissingRequest, _context: Context) -> wire.FindMissingResponse:
         if len(request.digests) > MAX_DIGESTS:
@@ -32,21 +43,30 @@ class BlobService(BlobServiceServicer):
         return wire.FindMissingResponse(digests=await self._store.find_missing(digests))
 
     async def Read(self, request: wire.ReadRequest, _context: Context) -> AsyncIterator[wire.ReadResponse]:
-        content = await self._store.get_blob(check_digest(request.digest))
-        if not 0 <= request.offset_bytes <= len(content):
-            raise OutOfRange(f"blob {request.digest} has {len(content)} bytes, so none begin at {request.offset_bytes}")
-        for chunk in cut(content, chunk_bytes=DOWNLOAD_CHUNK_BYTES, offset_bytes=request.offset_bytes):
-            yield wire.ReadResponse(chunk=bytes(chunk))
-            self._counters.bytes_sent += len(chunk)
+        digest, offset_bytes = check_digest(request.digest), request.offset_bytes
+        async with self._reads.taken(current_caller().account), self._store.reading(digest) as content:
+            if not 0 <= offset_bytes <= content.size_bytes:
+                raise OutOfRange(f"blob {digest} has {content.size_bytes} bytes, so none begin at {offset_bytes}")
+            async for chunk in _chunks(content, offset_bytes=offset_bytes):
+                yield wire.ReadResponse(chunk=chunk)
+                self._counters.bytes_sent += len(chunk)
 
     async def Write(self, request_iterator: AsyncIterator[wire.WriteRequest], _context: Context) -> wire.WriteResponse:
-        upload: Upload | None = None
-        async for piece in request_iterator:
-            if upload is None:
-                upload = Upload(piece.digest, max_bytes=self._max_blob_bytes)
-            upload.add(piece.chunk, offset_bytes=piece.offset_bytes)
-            self._counters.bytes_received += len(piece.chunk)
-        if upload is None:
+        first = await anext(request_iterator, None)
+        if first is None:
             raise InvalidRequest("nothing was sent: the first piece names the digest of the blob")
-        await self._store.put_blob(upload.content(), digest=upload.digest)
-        return wire.WriteResponse(size_bytes=upload.size_bytes)
+        async with self._uploads.receiving(first.digest, caller=current_caller()) as upload:
+            await upload.add(first.chunk, offset_bytes=first.offset_bytes)
+            async for piece in request_iterator:
+                await upload.add(piece.chunk, offset_bytes=piece.offset_bytes)
+            return wire.WriteResponse(size_bytes=await upload.put())
+
+
+async def _chunks(content: Readable, *, offset_bytes: int) -> AsyncIterator[bytes]:
+    """What is left of a blob from an offset on; one empty piece if nothing is."""
+    while True:
+        chunk = await content.read(offset_bytes, DOWNLOAD_CHUNK_BYTES)
+        yield chunk
+        offset_bytes += len(chunk)
+        if not chunk or offset_bytes >= content.size_bytes:
+            return

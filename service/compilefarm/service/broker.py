@@ -16,6 +16,7 @@ from compilefarm.core.errors import (
     Draining,
     FarmError,
     InvalidRequest,
+    MissingBlobs,
     NoMatchingWorker,
     NotStored,
     StoreUnavailable,
@@ -37,6 +38,7 @@ from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.roles import Role
 from compilefarm.service.validation import validate
+from compilefarm.service.wanted import WantedBlobs
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.seals import Seal
 from compilefarm.v1.compile_service_pb2 import Outcome, Prospect
@@ -112,6 +114,7 @@ class Broker:
         attempts: Attempts,
         checks: Checks,
         journal: Journal | None,
+        wanted: WantedBlobs,
         flights: Flights,
         durations: Durations,
         quarantine: Quarantine,
@@ -126,6 +129,7 @@ class Broker:
         self._attempts = attempts
         self._checks = checks
         self._journal = journal
+        self._wanted = wanted
         self._flights = flights
         self._durations = durations
         self._quarantine = quarantine
@@ -200,6 +204,8 @@ class Broker:
                     async for event in events:
                         yield event
             except FarmError as error:
+                if isinstance(error, MissingBlobs):
+                    self._wanted.note((held.digest for held in job.graph.constants), account=caller.account)
                 # The caller knows. Of a service that goes down it knows that it may ask again, and need not.
                 if entry is not None and self._journal is not None and not isinstance(error, Draining):
                     self._journal.remove(entry)

@@ -21,6 +21,7 @@ class Caller:
         role: what the caller may do.
         namespaces: whose artifacts the caller may be served: its own namespace, then those that are trusted more.
         seen: the namespaces into which the caller may look.
+        account: on which goes what the caller takes of the service: its name, or else the address that it calls from.
     """
 
     name: str = ""
@@ -28,6 +29,7 @@ class Caller:
     role: Role = Role.ADMIN
     namespaces: Sequence[str] = EVERYBODYS
     seen: Sequence[str] = EVERYBODYS
+    account: str = ""
 
     @property
     def namespace(self) -> str:

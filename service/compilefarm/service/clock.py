@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -61,3 +62,19 @@ async def pause(seconds: float, *, clock: Clock) -> None:
         await over
     finally:
         timer.cancel()
+
+
+@asynccontextmanager
+async def limited(seconds: float, *, clock: Clock) -> AsyncIterator[None]:
+    """Ends what is done inside when it has taken that long by `clock`.
+
+    Raises:
+        TimeoutError: it has.
+    """
+    async with asyncio.timeout(None) as scope:
+        # A moment that has passed on every event loop.
+        timer = clock.call_later(seconds, lambda: scope.reschedule(0.0))
+        try:
+            yield
+        finally:
+            timer.cancel()

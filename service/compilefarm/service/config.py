@@ -36,6 +36,11 @@ class GatewayConfig:
         max_nodes: nodes that a graph may have.
         max_message_bytes: size of one message on the wire.
         max_blob_bytes: size of one uploaded blob.
+        max_upload_bytes: of uploads that are on their way.
+        max_upload_bytes_of_caller: the same for one caller.
+        max_tenant_upload_bytes: what one tenant may upload within an hour; None: as much as it likes.
+        max_transfers: blobs that are being read at a time, and as many that are being written; others wait.
+        max_transfers_of_caller: the same for one caller.
         verify: when artifacts are checked: "before" they are served, "after" that, or not at all ("off").
         progress_seconds: longest silence on the stream of a running compile.
     """
@@ -58,6 +63,11 @@ class GatewayConfig:
     max_nodes: int = 200_000
     max_message_bytes: int = 4 * 1024 * 1024
     max_blob_bytes: int = 2 * 1024 * 1024 * 1024
+    max_upload_bytes: int = 8 * 1024 * 1024 * 1024
+    max_upload_bytes_of_caller: int = 2 * 1024 * 1024 * 1024
+    max_tenant_upload_bytes: int | None = None
+    max_transfers: int = 512
+    max_transfers_of_caller: int = 32
     verify: Literal["before", "after", "off"] = "before"
     progress_seconds: float = 10.0
 

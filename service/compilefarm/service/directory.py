@@ -123,6 +123,7 @@ def _listed(entry: Mapping[str, Any], *, namespaces: Sequence[str], where: str) 
     return Listed(
         caller=Caller(
             name=name,
+            account=name,
             tenant=_word(entry, "tenant", where=where) if "tenant" in entry else name,
             role=role,
             namespaces=readable,

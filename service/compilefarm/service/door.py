@@ -8,6 +8,7 @@ from typing import Protocol
 
 from compilefarm.core.errors import InvalidRequest, NotAllowed, NotAuthenticated
 from compilefarm.core.metadata import BEARER, LONGEST_TENANT, TENANT_KEY, TOKEN_KEY
+from compilefarm.service.accounts import account_of_peer
 from compilefarm.service.callers import Caller
 from compilefarm.service.directory import Directory
 from compilefarm.service.grpc_types import Context
@@ -45,7 +46,7 @@ class OpenDoor:
         tenant = _metadata(context).get(TENANT_KEY, "")
         if len(tenant) > LONGEST_TENANT:
             raise InvalidRequest(f"{TENANT_KEY} has {len(tenant)} characters: at most {LONGEST_TENANT} are allowed")
-        return Caller(tenant=tenant)
+        return Caller(tenant=tenant, account=account_of_peer(context.peer()))
 
     def has_several_tenants(self) -> bool:
         """See Door.has_several_tenants. What callers say of themselves tells nobody apart."""

@@ -16,10 +16,12 @@ from google.protobuf.message import DecodeError
 from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_KEY, Busy, FarmError, InvalidRequest
 from compilefarm.core.metadata import REQUEST_KEY
 from compilefarm.service.callers import enter
+from compilefarm.service.clock import Clock
 from compilefarm.service.door import Door
 from compilefarm.service.grpc_types import Context, Handler
 from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import name_request
+from compilefarm.service.pace import Pace
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
@@ -30,12 +32,16 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
     FarmError that door or handler raised, the message as details and the reason in the trailing metadata; with INTERNAL
     and an incident number for any other error; with INVALID_ARGUMENT if the request cannot be parsed.
 
+    Streams are kept to a pace: one whose other end is too slow is ended.
+
     Args:
         door: who may come in.
+        clock: time.
     """
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, *, clock: Clock) -> None:
         self._door = door
+        self._clock = clock
 
     async def intercept_service(
         self,
@@ -46,7 +52,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
         # None for a method that does not exist. Health is for those who watch over processes and have no token.
         if handler is None or handler_call_details.method.startswith("/grpc.health."):
             return handler
-        return _guard(handler, door=self._door, method=handler_call_details.method)
+        return _guard(handler, door=self._door, clock=self._clock, method=handler_call_details.method)
 
 
 class RequestIdInterceptor(grpc.aio.ServerInterceptor):
@@ -64,7 +70,7 @@ class RequestIdInterceptor(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
 
-def _guard(handler: Handler, *, door: Door, method: str) -> Handler:
+def _guard(handler: Handler, *, door: Door, clock: Clock, method: str) -> Handler:
     # Only this table knows the four kinds of calls; `behaviour` is what a servicer has written.
     make, behaviour = {
         (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
@@ -73,11 +79,12 @@ def _guard(handler: Handler, *, door: Door, method: str) -> Handler:
         (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
     }[handler.request_streaming, handler.response_streaming]
     assert handler.request_deserializer is not None, "generated code always has one"
-    read = _read_stream if handler.request_streaming else _read_one
-    answer = _answer_stream if handler.response_streaming else _answer_one
+    parse = handler.request_deserializer
+    read = partial(_read_stream, clock=clock) if handler.request_streaming else _read_one
+    answer = partial(_answer_stream, clock=clock) if handler.response_streaming else _answer_one
     # Without a deserializer gRPC hands over the bytes.
     guarded: Handler = make(
-        answer(behaviour, read=partial(read, parse=handler.request_deserializer), door=door, method=method),
+        answer(behaviour, read=partial(read, parse=parse), door=door, method=method),
         response_serializer=handler.response_serializer,
     )
     return guarded
@@ -95,14 +102,16 @@ def _answer_one(
 
 
 def _answer_stream(
-    behaviour: Any, *, read: Callable[[Any], Any], door: Door, method: str
+    behaviour: Any, *, read: Callable[[Any], Any], door: Door, method: str, clock: Clock
 ) -> Callable[[Any, Context], Any]:
-    async def answer(request: Any, context: Context) -> AsyncIterator[Any]:
+    async def answer(request: Any, context: Context) -> None:
+        pace = Pace(clock=clock)
         async with _refusing(context, method=method):
             enter(door.admit(context, method=method))
             async with aclosing(behaviour(read(request), context)) as responses:
                 async for response in responses:
-                    yield response
+                    await pace.wait(context.write(response))
+                    pace.note(response.ByteSize())
 
     return answer
 
@@ -139,6 +148,10 @@ def _read_one(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
         raise InvalidRequest("the request cannot be parsed: it is no message of this kind, or cut off") from None
 
 
-async def _read_stream(contents: AsyncIterator[bytes], *, parse: Callable[[bytes], Any]) -> AsyncIterator[Any]:
-    async for content in contents:
+async def _read_stream(
+    contents: AsyncIterator[bytes], *, parse: Callable[[bytes], Any], clock: Clock
+) -> AsyncIterator[Any]:
+    pace = Pace(clock=clock)
+    while (content := await pace.wait(anext(contents, None))) is not None:
+        pace.note(len(content))
         yield _read_one(content, parse=parse)

@@ -18,9 +18,9 @@ from compilefarm.core.errors import (
 )
 from compilefarm.core.recorder import Recorder
 from compilefarm.core.requests import Request
-from compilefarm.service.broker import Accepted, Answering, Event, Plan
+from compilefarm.service.broker import Answering, Event, Finished, Plan
 from compilefarm.service.callers import Caller
-from compilefarm.service.constants import read_constants
+from compilefarm.service.constants import read_constants, require_constants
 from compilefarm.service.priorities import Priority
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.job_pb2 import Job
@@ -66,10 +66,20 @@ class RecordingBroker:
     async def compile(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]:
         """See Broker.compile."""
         async with aclosing(self._broker.compile(job, caller=caller, priority=priority)) as events:
+            is_noted = priority is Priority.PREWARM
             async for event in events:
-                if isinstance(event, Accepted) and priority is not Priority.PREWARM:
+                # One that misses tensors is asked for again when they are there.
+                if not is_noted and (isinstance(event, Finished) or await self._has_constants(job)):
+                    is_noted = True
                     await self._note(job)
                 yield event
+
+    async def _has_constants(self, job: Job) -> bool:
+        try:
+            await require_constants(job, store=self._store)
+        except (MissingBlobs, StoreUnavailable):
+            return False
+        return True
 
     async def _note(self, job: Job) -> None:
         try:

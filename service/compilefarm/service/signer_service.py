@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc.aio
 
+from compilefarm.service.clock import SystemClock
 from compilefarm.service.config import CannotStart
 from compilefarm.service.door import OpenDoor
 from compilefarm.service.grpc_types import Context
@@ -71,7 +72,7 @@ async def serving_signer(signer: Signer, *, address: str, group: str | None) -> 
     """
     path = socket_path(address)
     _refuse_second(path)
-    server = grpc.aio.server(interceptors=[RequestIdInterceptor(), GuardInterceptor(OpenDoor())])
+    server = grpc.aio.server(interceptors=[RequestIdInterceptor(), GuardInterceptor(OpenDoor(), clock=SystemClock())])
     add_SignerServiceServicer_to_server(SignerService(signer), server)
     _bind(server, path=path)
     if group is not None:

@@ -1,44 +1,124 @@
-"""A blob that arrives in pieces."""
+"""Blobs that arrive in pieces: into files, and no more of them than are wanted and may be on their way."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.service.allowances import Add, Allowance
+from compilefarm.service.callers import Caller
+from compilefarm.service.counters import Counters
+from compilefarm.service.quotas import Quotas
+from compilefarm.service.turns import Turns
+from compilefarm.service.wanted import WantedBlobs
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.files import StagedBlob
 
 MAX_CHUNK_BYTES = 1024 * 1024
 
 
-class Upload:
-    """Puts the pieces of one blob together. Nothing of it is kept unless all of it has arrived."""
+class Uploads:
+    """Takes blobs.
 
-    def __init__(self, digest: str, *, max_bytes: int) -> None:
-        """Begins with no pieces.
+    Args:
+        store: where they go.
+        wanted: which of them are.
+        turns: places for those that send.
+        allowance: for what is on its way.
+        quotas: for what tenants have sent lately.
+        counters: counts bytes.
+        max_blob_bytes: size of one blob.
+    """
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        *,
+        wanted: WantedBlobs,
+        turns: Turns,
+        allowance: Allowance,
+        quotas: Quotas,
+        counters: Counters,
+        max_blob_bytes: int,
+    ) -> None:
+        self._store = store
+        self._wanted = wanted
+        self._turns = turns
+        self._allowance = allowance
+        self._quotas = quotas
+        self._counters = counters
+        self._max_blob_bytes = max_blob_bytes
+
+    @asynccontextmanager
+    async def receiving(self, digest: str, *, caller: Caller) -> AsyncIterator[Upload]:
+        """Takes the pieces of a blob. What is not put goes when the context ends; until then it counts as on its way.
 
         Raises:
             InvalidRequest: `digest` is not written as a digest.
+            NotWanted: no job of the caller was missing it.
+            Busy: too much of the caller is on its way.
+            StoreUnavailable: it cannot be written.
         """
-        self.digest = check_digest(digest)
-        self.size_bytes = 0
-        self._max_bytes = max_bytes
-        self._chunks: list[bytes] = []
+        self._wanted.check(check_digest(digest), account=caller.account)
+        async with self._turns.taken(caller.account):
+            with self._allowance.using(caller.account) as add:
+                async with self._store.staging(digest) as blob:
+                    yield Upload(self, blob, digest=digest, add=add, tenant=caller.tenant)
 
-    def add(self, chunk: bytes, *, offset_bytes: int) -> None:
+    async def admit(self, size_bytes: int, *, of: StagedBlob, digest: str, add: Add, tenant: str) -> None:
+        """Passes if so many more bytes of a blob may come.
+
+        Raises:
+            InvalidRequest: the blob is too large.
+            Busy, StoreFull: there is no room.
+        """
+        if of.size_bytes + size_bytes > self._max_blob_bytes:
+            raise InvalidRequest(f"blob {digest} is larger than the {self._max_blob_bytes} bytes that are allowed")
+        add(size_bytes)
+        self._quotas.take(size_bytes, tenant=tenant)
+        self._counters.bytes_received += size_bytes
+        await self._store.reserve(self._allowance.used_bytes)
+
+    async def put(self, blob: StagedBlob, *, digest: str) -> None:
+        """Stores a blob of which all has come."""
+        await self._store.put_staged(blob, digest=digest)
+
+
+class Upload:
+    """The pieces of one blob."""
+
+    def __init__(self, uploads: Uploads, blob: StagedBlob, *, digest: str, add: Add, tenant: str) -> None:
+        self._uploads = uploads
+        self._blob = blob
+        self._digest = digest
+        self._add = add
+        self._tenant = tenant
+
+    async def add(self, chunk: bytes, *, offset_bytes: int) -> None:
         """Adds the next piece.
 
         Raises:
             InvalidRequest: it is not the next piece, or too much.
+            Busy, StoreFull: there is no room for it.
         """
-        if offset_bytes != self.size_bytes:
+        if offset_bytes != self._blob.size_bytes:
             raise InvalidRequest(
-                f"a piece of blob {self.digest} begins at byte {offset_bytes}, but {self.size_bytes} bytes came before"
+                f"a piece of blob {self._digest} begins at byte {offset_bytes}, but {self._blob.size_bytes} bytes came "
+                "before"
             )
         if len(chunk) > MAX_CHUNK_BYTES:
             raise InvalidRequest(f"a piece of {len(chunk)} bytes is too large: at most {MAX_CHUNK_BYTES} are allowed")
-        self.size_bytes += len(chunk)
-        if self.size_bytes > self._max_bytes:
-            raise InvalidRequest(f"blob {self.digest} is larger than the {self._max_bytes} bytes that are allowed")
-        self._chunks.append(chunk)
+        await self._uploads.admit(len(chunk), of=self._blob, digest=self._digest, add=self._add, tenant=self._tenant)
+        await self._blob.write(chunk)
 
-    def content(self) -> bytes:
-        """The blob as it has arrived so far."""
-        return b"".join(self._chunks)
+    async def put(self) -> int:
+        """Stores the blob, of which all has come; returns its size in bytes.
+
+        Raises:
+            DigestMismatch: it has another digest.
+            StoreUnavailable: the store cannot be written.
+        """
+        await self._uploads.put(self._blob, digest=self._digest)
+        return self._blob.size_bytes

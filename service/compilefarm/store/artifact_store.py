@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from compilefarm.store.files import Readable, StagedBlob
 from compilefarm.store.layout import DEFAULT_NAMESPACE
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
@@ -45,6 +47,29 @@ class ArtifactStore(Protocol):
 
         Raises:
             NotStored: there is no such blob, or its bytes no longer match.
+        """
+
+    def reading(self, digest: str) -> AbstractAsyncContextManager[Readable]:
+        """The content of a blob, checked against the digest, of which a large one is not held in memory.
+
+        Raises:
+            NotStored: as `get_blob`.
+        """
+
+    async def find_size(self, digest: str) -> int | None:
+        """The size of a blob in bytes, which is not looked into; None if there is none."""
+
+    def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
+        """Takes the pieces of a blob that is going to be put."""
+
+    async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
+        """As `put_blob`, with the pieces that have come."""
+
+    async def reserve(self, size_bytes: int) -> None:
+        """Passes if so many bytes more may be put.
+
+        Raises:
+            StoreFull: there is no room for them.
         """
 
     async def put_blob(self, content: bytes, *, digest: str) -> None:

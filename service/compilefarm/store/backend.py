@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import IO, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,16 @@ class Backend(Protocol):
         Either way an object is there when this returns, and a power failure does not take it away again.
         """
 
+    async def open(self, path: str) -> IO[bytes] | None:
+        """The content of an object as a file, for reading; None if there is none. Whoever asks closes it."""
+
+    async def create_from(self, path: str, *, file: Path) -> bool:
+        """As `create`, with the content of a file in the folder `staging`, which is left there."""
+
+    @property
+    def staging(self) -> Path:
+        """A folder of this machine for what is on its way in. It may have to be made."""
+
     async def settle(self, path: str) -> None:
         """Makes sure that a power failure does not take away an object that is there, whoever has written it."""
 
@@ -83,6 +94,16 @@ class WrappingBackend(Backend):
 
     async def create(self, path: str, *, content: bytes) -> bool:
         return await self._backend.create(path, content=content)
+
+    async def open(self, path: str) -> IO[bytes] | None:
+        return await self._backend.open(path)
+
+    async def create_from(self, path: str, *, file: Path) -> bool:
+        return await self._backend.create_from(path, file=file)
+
+    @property
+    def staging(self) -> Path:
+        return self._backend.staging
 
     async def settle(self, path: str) -> None:
         await self._backend.settle(path)

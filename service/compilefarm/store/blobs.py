@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 
-from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import DigestMismatch, NotStored
+from compilefarm.core.digests import check_digest, digest_of
+from compilefarm.core.errors import DigestMismatch, NotStored, StoreUnavailable
 from compilefarm.store.backend import Backend, Entry
 from compilefarm.store.damage import Damage
+from compilefarm.store.files import InFile, Readable, StagedBlob, digest_of_file, staged
 from compilefarm.store.layout import blob_path
 from compilefarm.store.uses import Uses
 from compilefarm.v1.manifest_pb2 import Blob
@@ -40,10 +42,10 @@ class BlobStore:
         async with self._uses.holding(path):
             content = await self._backend.find(path)
         if content is None:
-            raise NotStored(f"the store has no blob {digest}; send it, or compile again")
+            raise _not_stored(digest)
         if await _digest_of(content) != digest:
             await self._set_aside(digest)
-            raise NotStored(f"blob {digest} was corrupt and is no longer served; send it, or compile again")
+            raise _corrupt(digest)
         return content
 
     async def put(self, content: bytes, *, digest: str) -> None:
@@ -57,12 +59,75 @@ class BlobStore:
         path = blob_path(digest)
         actual = await _digest_of(content)
         if actual != digest:
-            raise DigestMismatch(f"bytes named {digest} have the digest {actual}: damaged on the way; send them again")
+            raise _mismatch(digest, actual)
         async with self._uses.holding(path):
             if await self.secure([Blob(digest=digest, size_bytes=len(content))]):
                 return
             # If it is there by now, somebody else wrote the same bytes.
             await self._backend.create(path, content=content)
+            await self._uses.note(path, written_seconds=self._uses.now())
+
+    @asynccontextmanager
+    async def reading(self, digest: str) -> AsyncIterator[Readable]:
+        """The content of a blob, as a file.
+
+        Raises:
+            As `get`.
+        """
+        path = blob_path(digest)
+        async with self._uses.holding(path):
+            file = await self._backend.open(path)
+        if file is None:
+            raise _not_stored(digest)
+        try:
+            actual, size_bytes = await asyncio.to_thread(digest_of_file, file)
+            if actual != digest:
+                await self._set_aside(digest)
+                raise _corrupt(digest)
+            yield InFile(file, size_bytes=size_bytes)
+        finally:
+            file.close()
+
+    async def find_size(self, digest: str) -> int | None:
+        """The size of a blob in bytes, which is not looked into; None if there is none.
+
+        Raises:
+            InvalidRequest: `digest` is not written as a digest.
+            StoreUnavailable: the store cannot be read.
+        """
+        entry = await self._backend.find_entry(blob_path(digest))
+        return None if entry is None else entry.size_bytes
+
+    @asynccontextmanager
+    async def staging(self, digest: str) -> AsyncIterator[StagedBlob]:
+        """Takes the pieces of a blob. Nothing is left of them when the context ends, but for what was put.
+
+        Raises:
+            InvalidRequest: `digest` is not written as a digest.
+            StoreUnavailable: they cannot be written.
+        """
+        check_digest(digest)
+        try:
+            with staged(self._backend.staging, name=digest) as blob:
+                yield blob
+        except OSError as error:
+            raise StoreUnavailable(
+                f"blob {digest} cannot be written to {self._backend.staging} ({error.strerror}): make room there"
+            ) from error
+
+    async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
+        """As `put`, with the pieces that have come.
+
+        Raises:
+            As `put`.
+        """
+        path, actual = blob_path(digest), await blob.finish()
+        if actual != digest:
+            raise _mismatch(digest, actual)
+        async with self._uses.holding(path):
+            if await self.secure([Blob(digest=digest, size_bytes=blob.size_bytes)]):
+                return
+            await self._backend.create_from(path, file=blob.path)
             await self._uses.note(path, written_seconds=self._uses.now())
 
     async def find_missing(self, digests: Iterable[str]) -> list[str]:
@@ -120,6 +185,18 @@ class BlobStore:
             return "" if actual == digest else f"its {len(content)} bytes have the digest {actual}"
 
         await self._damage.set_aside(blob_path(digest), examine=examine)
+
+
+def _not_stored(digest: str) -> NotStored:
+    return NotStored(f"the store has no blob {digest}; send it, or compile again")
+
+
+def _corrupt(digest: str) -> NotStored:
+    return NotStored(f"blob {digest} was corrupt and is no longer served; send it, or compile again")
+
+
+def _mismatch(digest: str, actual: str) -> DigestMismatch:
+    return DigestMismatch(f"bytes named {digest} have the digest {actual}: damaged on the way; send them again")
 
 
 async def _digest_of(content: bytes) -> str:

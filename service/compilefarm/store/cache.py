@@ -59,6 +59,10 @@ class Cache(Generic[K, V]):
         # Whoever goes away takes nothing from those who wait for the same.
         return await asyncio.shield(self._loading.get(key) or self._begin(key, load))
 
+    def holds(self, key: K) -> bool:
+        """Whether something is kept under a key. It may be too old to be given."""
+        return key in self._kept
+
     def forget(self, is_stale: Callable[[V], bool]) -> None:
         """Forgets what is stale, and keeps nothing of what is being loaded at this moment."""
         for key in [key for key, (value, _) in self._kept.items() if is_stale(value)]:

@@ -14,7 +14,8 @@ whoever is given a manifest from memory has as good as the same time to fetch th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +23,7 @@ from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import NotStored
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.cache import Cache
+from compilefarm.store.files import InMemory, Readable, StagedBlob
 from compilefarm.store.uses import Now
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
@@ -31,6 +33,8 @@ FRESH_SECONDS = 10.0
 _MANIFESTS_SHARE = 1 / 16
 # Measured: a parsed manifest of 14 kB takes twice its size on the wire, one of 1.5 kB five times.
 _GROWTH_WHEN_PARSED = 4
+# Whoever reads slowly keeps what it reads, also when the cache has let it go. Larger blobs are read from files.
+_LARGE_BYTES = 8 * 1024 * 1024
 
 # A key, namespaces, and hints: what manifests are found by.
 _Question = tuple[str, tuple[str, ...], tuple[int, ...] | None]
@@ -79,6 +83,27 @@ class CachedStore(ArtifactStore):
             raise
         assert content is not None, "the store raises where there is none"
         return content
+
+    @asynccontextmanager
+    async def reading(self, digest: str) -> AsyncIterator[Readable]:
+        size_bytes = None if self._blobs.holds(digest) else await self._store.find_size(digest)
+        if size_bytes is not None and size_bytes > _LARGE_BYTES:
+            async with self._store.reading(digest) as content:
+                yield content
+        else:
+            yield InMemory(await self.get_blob(digest))
+
+    async def find_size(self, digest: str) -> int | None:
+        return await self._store.find_size(digest)
+
+    def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
+        return self._store.staging(digest)
+
+    async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
+        await self._store.put_staged(blob, digest=digest)
+
+    async def reserve(self, size_bytes: int) -> None:
+        await self._store.reserve(size_bytes)
 
     async def put_blob(self, content: bytes, *, digest: str) -> None:
         await self._store.put_blob(content, digest=digest)

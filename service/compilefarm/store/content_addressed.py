@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.errors import InvalidRequest
@@ -12,6 +13,7 @@ from compilefarm.store.blobs import BlobStore
 from compilefarm.store.checks import CheckStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
+from compilefarm.store.files import Readable, StagedBlob
 from compilefarm.store.layout import BLOBS, MANIFESTS
 from compilefarm.store.manifests import ManifestStore
 from compilefarm.store.seals import Seal
@@ -52,6 +54,21 @@ class ContentAddressedStore(ArtifactStore):
 
     async def get_blob(self, digest: str) -> bytes:
         return await self.blobs.get(digest)
+
+    def reading(self, digest: str) -> AbstractAsyncContextManager[Readable]:
+        return self.blobs.reading(digest)
+
+    async def find_size(self, digest: str) -> int | None:
+        return await self.blobs.find_size(digest)
+
+    def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
+        return self.blobs.staging(digest)
+
+    async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
+        await self.blobs.put_staged(blob, digest=digest)
+
+    async def reserve(self, size_bytes: int) -> None:
+        """Passes: it has no limit."""
 
     async def put_blob(self, content: bytes, *, digest: str) -> None:
         await self.blobs.put(content, digest=digest)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from compilefarm.store.backend import Backend, Entry, WrappingBackend
 
@@ -85,6 +87,13 @@ class CountingBackend(WrappingBackend):
         area = self._area_of(path)
         if created and area is not None:
             area.add(path, size_bytes=len(content))
+        return created
+
+    async def create_from(self, path: str, *, file: Path) -> bool:
+        created = await super().create_from(path, file=file)
+        area = self._area_of(path)
+        if created and area is not None:
+            area.add(path, size_bytes=(await asyncio.to_thread(file.stat)).st_size)
         return created
 
     async def move(self, path: str, *, target: str) -> bool:

@@ -24,6 +24,8 @@ MANIFESTS = "ac"
 QUARANTINE = "quarantine"
 USES = "used"
 PROBES = "probe"
+# Where uploads arrive.
+STAGING = "incoming"
 # Where manifests lie that belong to no namespace in particular.
 DEFAULT_NAMESPACE = ""
 # It begins with a letter, unlike the number of a variant.

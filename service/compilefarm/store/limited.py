@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
-from compilefarm.core.errors import StoreUnavailable
+from compilefarm.core.errors import StoreFull, StoreUnavailable
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.collector import Collector
 from compilefarm.store.counting import CountingBackend
+from compilefarm.store.files import Readable, StagedBlob
 from compilefarm.store.uses import Now
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
@@ -61,6 +63,29 @@ class LimitedStore(ArtifactStore):
     async def get_blob(self, digest: str) -> bytes:
         return await self._store.get_blob(digest)
 
+    def reading(self, digest: str) -> AbstractAsyncContextManager[Readable]:
+        return self._store.reading(digest)
+
+    async def find_size(self, digest: str) -> int | None:
+        return await self._store.find_size(digest)
+
+    def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
+        return self._store.staging(digest)
+
+    async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
+        await self._store.put_staged(blob, digest=digest)
+        self._check_size()
+
+    async def reserve(self, size_bytes: int) -> None:
+        if self._is_above(size_bytes):
+            self._check_size(size_bytes)
+            await self.has_room()
+        if self._is_above(size_bytes):
+            raise StoreFull(
+                f"the store has no room for {size_bytes} bytes more: it may hold {self._size_limit_bytes}, and all "
+                "that it holds is in use; compile locally, or have --store-size-limit raised"
+            )
+
     async def put_blob(self, content: bytes, *, digest: str) -> None:
         await self._store.put_blob(content, digest=digest)
         self._check_size()
@@ -93,10 +118,12 @@ class LimitedStore(ArtifactStore):
         if self._making_room is not None:
             await self._making_room
 
-    def _check_size(self) -> None:
+    def _is_above(self, further_bytes: int = 0) -> bool:
+        return self._backend.size_bytes + further_bytes > self._size_limit_bytes
+
+    def _check_size(self, further_bytes: int = 0) -> None:
         is_busy = self._making_room is not None and not self._making_room.done()
-        is_above = self._backend.size_bytes > self._size_limit_bytes
-        if is_above and not is_busy and self._now() >= self._not_before_seconds:
+        if self._is_above(further_bytes) and not is_busy and self._now() >= self._not_before_seconds:
             self._making_room = asyncio.create_task(self._make_room(), name="store eviction")
 
     async def _make_room(self) -> None:

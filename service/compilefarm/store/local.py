@@ -21,13 +21,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from obstore.store import LocalStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
-from compilefarm.store.layout import BLOBS, CHECKS, MANIFESTS, PROBES, QUARANTINE
+from compilefarm.store.layout import BLOBS, CHECKS, MANIFESTS, PROBES, QUARANTINE, STAGING
 from compilefarm.store.object_backend import ObjectBackend
 
 # No single write takes that long.
@@ -83,6 +83,16 @@ class LocalBackend(WrappingBackend):
     async def create(self, path: str, *, content: bytes) -> bool:
         return await self._run(f"write {path}", lambda: self._create(self._root / path, content=content))
 
+    async def open(self, path: str) -> IO[bytes] | None:
+        return await self._run(f"read {path}", lambda: _open(self._root / path))
+
+    async def create_from(self, path: str, *, file: Path) -> bool:
+        return await self._run(f"write {path}", lambda: self._create_from(self._root / path, file=file))
+
+    @property
+    def staging(self) -> Path:
+        return self._root / STAGING
+
     async def settle(self, path: str) -> None:
         await self._run(f"flush {path}", lambda: self._flush(self._root / path))
 
@@ -121,6 +131,16 @@ class LocalBackend(WrappingBackend):
         self._flush(place)
         return created
 
+    def _create_from(self, place: Path, *, file: Path) -> bool:
+        _flush(file)
+        for _ in range(_MOST_TRIALS):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                created = _link(file, place)
+                self._flush(place)
+                return created
+        raise FileNotFoundError(errno.ENOENT, f"{place.parent} is removed again and again")
+
     def _flush(self, place: Path) -> None:
         for each in self._up_from(place):
             _flush(each)
@@ -143,6 +163,13 @@ class LocalBackend(WrappingBackend):
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR):
                     raise
                 return
+
+
+def _open(place: Path) -> IO[bytes] | None:
+    try:
+        return open(place, "rb")
+    except FileNotFoundError:
+        return None
 
 
 def _open_new(staging: Path) -> int:
@@ -194,6 +221,6 @@ def _sweep(root: Path, *, written_before: float) -> None:
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    for area in (BLOBS, MANIFESTS, CHECKS, QUARANTINE, PROBES):
+    for area in (BLOBS, MANIFESTS, CHECKS, QUARANTINE, PROBES, STAGING):
         for folder, _, names in os.walk(root / area):
             yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))

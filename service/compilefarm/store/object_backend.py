@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 _LISTED_AT_ONCE = 1000
+_PIECE_BYTES = 4 * 1024 * 1024
 
 
 class ObjectBackend(Backend):
@@ -57,6 +62,33 @@ class ObjectBackend(Backend):
             except AlreadyExistsError:
                 return False
             return True
+
+    async def open(self, path: str) -> IO[bytes] | None:
+        with self._reporting(f"read {path}"):
+            try:
+                result = await self._store.get_async(path)
+            except FileNotFoundError:
+                return None
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed over
+            try:
+                async for piece in result.stream(min_chunk_size=_PIECE_BYTES):
+                    await asyncio.to_thread(file.write, piece)
+            except BaseException:
+                file.close()
+                raise
+            return file
+
+    async def create_from(self, path: str, *, file: Path) -> bool:
+        with self._reporting(f"write {path}"):
+            if await self.find_entry(path) is not None:
+                return False
+            # In parts where it is large, which cannot be told to leave alone what is there: it is the same.
+            await self._store.put_async(path, file)
+            return True
+
+    @property
+    def staging(self) -> Path:
+        return Path(tempfile.gettempdir(), f"compilefarm-{os.getuid()}")
 
     async def settle(self, path: str) -> None:
         """Does nothing: a service acknowledges what it has, and memory survives no power failure anyway."""

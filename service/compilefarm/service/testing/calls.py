@@ -11,8 +11,9 @@ import grpc.aio
 
 from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import REASON_KEY
+from compilefarm.core.errors import REASON_KEY, MissingBlobs
 from compilefarm.core.metadata import BEARER, REQUEST_KEY, TENANT_KEY, TOKEN_KEY
+from compilefarm.service.testing.jobs import sample_job
 from compilefarm.v1.admin_service_pb2 import (
     CancelJobRequest,
     DescribeEnvironmentRequest,
@@ -150,9 +151,19 @@ class Calls:
         with refusals():
             return await self.admin.DescribeEnvironment(DescribeEnvironmentRequest(name=name))
 
+    async def miss(self, *digests: str) -> None:
+        """Asks for a compile that needs blobs which are not stored: they may be written after that."""
+        try:
+            await self.finish(sample_job("torch.unwanted", constants=digests))
+        except Refused as refused:
+            if refused.reason != MissingBlobs.reason:
+                raise
+
     async def write(self, content: bytes) -> str:
-        """Stores a blob and returns its digest."""
+        """Stores a blob that a compile misses, and returns its digest."""
         digest = digest_of(content)
+        if await self.find_missing([digest]):
+            await self.miss(digest)
         pieces, offset_bytes = [], 0
         for chunk in cut(content, chunk_bytes=UPLOAD_CHUNK_BYTES):
             pieces.append(WriteRequest(digest=digest, offset_bytes=offset_bytes, chunk=bytes(chunk)))

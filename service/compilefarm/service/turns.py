@@ -1,0 +1,93 @@
+"""How much is done at a time: for one account, and for all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from compilefarm.core.errors import Busy
+
+_RETRY_SECONDS = 1.0
+
+
+class Turns:
+    """Places that callers take while something is done for them. Whoever finds none waits; accounts take turns.
+
+    Args:
+        what: is done, for messages.
+        places: of all.
+        account_places: of one account.
+        account_waiting: how many of one account may wait.
+    """
+
+    def __init__(self, what: str, *, places: int, account_places: int, account_waiting: int = 1000) -> None:
+        self._what = what
+        self._free = places
+        self._account_places = account_places
+        self._account_waiting = account_waiting
+        self._taken: Counter[str] = Counter()
+        # In the order in which they come next. None is empty.
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def taken(self, account: str) -> AsyncIterator[None]:
+        """Waits for a place, and has it for as long as the context lasts.
+
+        Raises:
+            Busy: too many of the account wait already.
+        """
+        await self._wait(account)
+        try:
+            yield
+        finally:
+            self._give_back(account)
+
+    async def _wait(self, account: str) -> None:
+        line = self._lines.setdefault(account, deque())
+        if len(line) >= self._account_waiting:
+            raise Busy(
+                f"{self._what}: {len(line)} calls of {account or 'this caller'} wait already; ask again later",
+                retry_after_seconds=_RETRY_SECONDS,
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.append(turn)
+        self._let_in()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._leave(account, turn)
+            else:
+                self._give_back(account)
+            raise
+
+    def _leave(self, account: str, turn: asyncio.Future[None]) -> None:
+        line = self._lines.get(account, deque())
+        if turn in line:
+            line.remove(turn)
+        if not line:
+            self._lines.pop(account, None)
+
+    def _give_back(self, account: str) -> None:
+        self._free += 1
+        self._taken[account] -= 1
+        if not self._taken[account]:
+            del self._taken[account]
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._free and (account := self._next()) is not None:
+            line = self._lines.pop(account)
+            turn = line.popleft()
+            if line:
+                # It is the last one now.
+                self._lines[account] = line
+            if not turn.cancelled():
+                self._free -= 1
+                self._taken[account] += 1
+                turn.set_result(None)
+
+    def _next(self) -> str | None:
+        return next((account for account in self._lines if self._taken[account] < self._account_places), None)

@@ -1,0 +1,44 @@
+"""Which tensors may be sent: those that a job asked for and the store did not have. Nobody uses the farm as a disk."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from compilefarm.core.errors import NotWanted
+
+_MOST_DIGESTS = 65_536
+_MOST_ACCOUNTS = 1024
+
+
+class WantedBlobs:
+    """The digests of tensors that jobs of each account were missing; those of the latest jobs, and of the accounts that
+    asked last.
+    """
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
+
+    def note(self, digests: Iterable[str], *, account: str) -> None:
+        """Notes that a job of an account was missing tensors."""
+        own = self._digests.setdefault(account, OrderedDict())
+        self._digests.move_to_end(account)
+        for digest in digests:
+            own[digest] = None
+            own.move_to_end(digest)
+        while len(own) > _MOST_DIGESTS:
+            own.popitem(last=False)
+        while len(self._digests) > _MOST_ACCOUNTS:
+            self._digests.popitem(last=False)
+
+    def check(self, digest: str, *, account: str) -> None:
+        """Passes if an account may send a blob.
+
+        Raises:
+            NotWanted: no job of it has missed that.
+        """
+        if digest not in self._digests.get(account, {}):
+            raise NotWanted(
+                f"no request for a compile of this caller was missing {digest}: ask for the compile first, send what "
+                "it says is missing, and ask again; a client that sends first is older than the farm: upgrade it"
+            )

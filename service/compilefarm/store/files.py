@@ -1,0 +1,115 @@
+"""Blobs as files of this machine: on their way in, and on their way out. Nobody holds a large one in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Protocol
+
+_READ_BYTES = 1024 * 1024
+
+
+class StagedBlob:
+    """A blob that arrives in pieces, in a file of its own. Its digest is computed as they come.
+
+    Attributes:
+        path: the file.
+        size_bytes: what has come.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        self.size_bytes = 0
+        self._file = file
+        self._digest = hashlib.sha256()
+
+    async def write(self, piece: bytes) -> None:
+        """Adds the next piece.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        await asyncio.to_thread(self._write, piece)
+        self.size_bytes += len(piece)
+
+    async def finish(self) -> str:
+        """Writes out what was added; returns the digest of all of it."""
+        await asyncio.to_thread(self._file.flush)
+        return self._digest.hexdigest()
+
+    def _write(self, piece: bytes) -> None:
+        self._file.write(piece)
+        self._digest.update(piece)
+
+
+@contextmanager
+def staged(folder: Path, *, name: str) -> Iterator[StagedBlob]:
+    """A blob that arrives in a folder. The file goes when the context ends.
+
+    Args:
+        folder: where.
+        name: what the file is called; a number is put behind it.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}#{secrets.randbits(62)}"
+    with open(path, "xb") as file:
+        try:
+            yield StagedBlob(path, file)
+        finally:
+            path.unlink(missing_ok=True)
+
+
+class Readable(Protocol):
+    """The content of a blob.
+
+    Attributes:
+        size_bytes: its size.
+    """
+
+    size_bytes: int
+
+    async def read(self, offset_bytes: int, size_bytes: int) -> bytes:
+        """So many bytes from an offset on; fewer at the end."""
+
+
+class InMemory(Readable):
+    """Bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.size_bytes = len(content)
+
+    async def read(self, offset_bytes: int, size_bytes: int) -> bytes:
+        return self._content[offset_bytes : offset_bytes + size_bytes]
+
+
+class InFile(Readable):
+    """An open file."""
+
+    def __init__(self, file: IO[bytes], *, size_bytes: int) -> None:
+        self._file = file
+        self.size_bytes = size_bytes
+
+    async def read(self, offset_bytes: int, size_bytes: int) -> bytes:
+        return await asyncio.to_thread(self._read, offset_bytes, size_bytes)
+
+    def _read(self, offset_bytes: int, size_bytes: int) -> bytes:
+        self._file.seek(offset_bytes)
+        return self._file.read(size_bytes)
+
+
+def digest_of_file(file: IO[bytes]) -> tuple[str, int]:
+    """The digest of a file, and its size in bytes."""
+    digest, size_bytes = hashlib.sha256(), 0
+    file.seek(0)
+    while piece := file.read(_READ_BYTES):
+        digest.update(piece)
+        size_bytes += len(piece)
+    return digest.hexdigest(), size_bytes

@@ -1,0 +1,231 @@
+"""Blobs: nobody fills memory, disk or places with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from compilefarm.core.digests import digest_of
+from compilefarm.service.accounts import account_of_peer
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.pace import IDLE_SECONDS
+from compilefarm.service.testing import Calls, ManualClock, Refused, calling, sample_job, serving
+from compilefarm.service.turns import Turns
+from compilefarm.store.layout import STAGING
+from compilefarm.store.opening import open_store
+from compilefarm.store.testing import MovedClock, sample_artifact, sample_key
+from compilefarm.store.uses import LEASE_SECONDS
+from compilefarm.v1.blob_service_pb2 import ReadRequest, WriteRequest
+from tests.hostile.callers import farm
+
+MIB = 1024 * 1024
+BLOB = os.urandom(MIB)
+WHOLE = os.urandom(48 * MIB)
+BOTH = pytest.mark.parametrize("asks", [True, False], ids=["auth", "open"])
+
+
+def names(asks: bool, *others: str) -> dict[str, str]:
+    return dict.fromkeys(("one", *others), "compile") if asks else {"": "admin"}
+
+
+def staged(folder: Path) -> list[Path]:
+    return list((folder / "store").glob(f"{STAGING}/*"))
+
+
+async def begin(calls: Calls, content: bytes, *, pieces: int = 1):  # type: ignore[no-untyped-def]
+    """A write of which so many MiB have been sent, and no end."""
+    digest = digest_of(content)
+    await calls.miss(digest)
+    call = calls.blobs.Write()
+    for number in range(pieces):
+        chunk = content[number * MIB : (number + 1) * MIB]
+        await call.write(WriteRequest(digest=digest, offset_bytes=number * MIB, chunk=chunk))
+    return call
+
+
+async def arrived(calls: Calls, folder: Path, size_bytes: int) -> None:
+    """Asks for the state of the farm until so much lies in its folder."""
+    while sum(path.stat().st_size for path in staged(folder)) != size_bytes:
+        await calls.status()
+
+
+@BOTH
+async def test_what_is_sent_lies_on_disk_and_not_in_memory(tmp_path: Path, asks: bool) -> None:
+    store = await open_store(str(tmp_path / "store"), cache_bytes=8 * MIB)
+    async with farm(tmp_path, names(asks), store=store) as callers:
+        calls = next(iter(callers.values()))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        digest = await calls.write(WHOLE)
+        # Four readers that take one piece each and then no more.
+        reads = [calls.blobs.Read(ReadRequest(digest=digest)) for _ in range(4)]
+        for read in reads:
+            await anext(aiter(read))
+        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        for read in reads:
+            read.cancel()
+        assert await calls.read(digest) == WHOLE
+    # The client of this test is in this process and holds what it sends in pieces, too.
+    assert grown_kib < 120 * 1024
+
+
+@BOTH
+async def test_what_no_compile_missed_is_not_taken(tmp_path: Path, asks: bool) -> None:
+    async with farm(tmp_path, names(asks)) as callers:
+        calls = next(iter(callers.values()))
+        with pytest.raises(Refused, match="ask for the compile first") as refused:
+            await calls.write_pieces([WriteRequest(digest=digest_of(BLOB), chunk=BLOB)])
+        assert (refused.value.status, refused.value.reason) == ("FAILED_PRECONDITION", "not_wanted")
+        assert (await calls.status()).store.blobs == 0
+        await calls.miss(digest_of(BLOB))
+        assert await calls.write_pieces([WriteRequest(digest=digest_of(BLOB), chunk=BLOB)]) == MIB
+
+
+async def test_what_another_caller_missed_is_not_taken(tmp_path: Path) -> None:
+    async with farm(tmp_path, names(True, "two")) as callers:
+        await callers["one"].miss(digest_of(BLOB))
+        with pytest.raises(Refused, match="no request for a compile of this caller"):
+            await callers["two"].write_pieces([WriteRequest(digest=digest_of(BLOB), chunk=BLOB)])
+
+
+@BOTH
+async def test_bytes_on_their_way_are_bounded_and_cleaned_up(tmp_path: Path, asks: bool) -> None:
+    store = await open_store(str(tmp_path / "store"))
+    config = GatewayConfig(listen="127.0.0.1:0", max_upload_bytes_of_caller=3 * MIB)
+    async with farm(tmp_path, names(asks), store=store, config=config) as callers:
+        calls = next(iter(callers.values()))
+        first = await begin(calls, WHOLE, pieces=3)
+        await arrived(calls, tmp_path, 3 * MIB)
+        with pytest.raises(Refused, match="has 3145728 bytes on their way") as refused:
+            await calls.write(BLOB)
+        assert refused.value.reason == "busy"
+        first.cancel()
+        await arrived(calls, tmp_path, 0)
+        await calls.write(BLOB)
+        assert staged(tmp_path) == []
+
+
+async def test_what_one_caller_sends_leaves_room_for_another(tmp_path: Path) -> None:
+    store = await open_store(str(tmp_path / "store"))
+    config = GatewayConfig(listen="127.0.0.1:0", max_upload_bytes_of_caller=2 * MIB, max_upload_bytes=3 * MIB)
+    async with farm(tmp_path, names(True, "two", "three"), store=store, config=config) as callers:
+        await begin(callers["one"], WHOLE, pieces=2)
+        await arrived(callers["one"], tmp_path, 2 * MIB)
+        await callers["two"].write(BLOB)
+        await begin(callers["two"], WHOLE)
+        await arrived(callers["two"], tmp_path, 3 * MIB)
+        with pytest.raises(Refused, match="all callers together"):
+            await callers["three"].write(BLOB[:-1])
+
+
+@BOTH
+async def test_a_sender_that_falls_silent_is_ended(tmp_path: Path, asks: bool) -> None:
+    clock = ManualClock()
+    store = await open_store(str(tmp_path / "store"))
+    async with farm(tmp_path, names(asks), store=store, clock=clock) as callers:
+        calls = next(iter(callers.values()))
+        call = await begin(calls, WHOLE)
+        await arrived(calls, tmp_path, MIB)
+        clock.advance(IDLE_SECONDS + 3)
+        while not call.done():
+            clock.advance(2)
+            await calls.status()
+        assert (await call.code()).name == "ABORTED"
+        assert "try again" in await call.details()
+        assert staged(tmp_path) == []
+
+
+@BOTH
+async def test_a_reader_that_takes_nothing_loses_its_place(tmp_path: Path, asks: bool) -> None:
+    clock = ManualClock()
+    config = GatewayConfig(listen="127.0.0.1:0", max_transfers_of_caller=1)
+    store = await open_store(str(tmp_path / "store"))
+    async with farm(tmp_path, names(asks), store=store, clock=clock, config=config) as callers:
+        calls = next(iter(callers.values()))
+        digest = await calls.write(WHOLE)
+        slow = calls.blobs.Read(ReadRequest(digest=digest))
+        await anext(aiter(slow))
+        waiting = asyncio.create_task(calls.read(digest))
+        while not waiting.done():
+            # As long as the slow one has its place, the other gets nothing.
+            clock.advance(IDLE_SECONDS)
+            await asyncio.wait([waiting], timeout=0.05)
+        assert await waiting == WHOLE
+
+
+async def test_blobs_that_nobody_refers_to_go_first_and_uploads_beyond_the_limit_are_refused(tmp_path: Path) -> None:
+    moved = MovedClock()
+    store = await open_store(str(tmp_path / "store"), size_limit_bytes=4 * MIB, now=moved)
+    artifact = sample_artifact(sample_key("job"), program=os.urandom(MIB))
+    await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+    async with serving(store=store) as gateway, calling(gateway.address) as calls:
+        for _ in range(2):
+            await calls.write(os.urandom(MIB))
+        # Whoever has just sent something may still name it.
+        with pytest.raises(Refused, match="--store-size-limit") as refused:
+            await calls.write(os.urandom(MIB + 1))
+        assert (refused.value.status, refused.value.reason) == ("RESOURCE_EXHAUSTED", "store_full")
+        moved.move(LEASE_SECONDS + 61)
+        await calls.write(os.urandom(MIB + 1))
+        assert (await calls.status()).store.artifacts == 1
+
+
+async def test_a_tenant_sends_no_more_than_its_quota_within_the_hour() -> None:
+    clock = ManualClock()
+    config = GatewayConfig(listen="127.0.0.1:0", max_tenant_upload_bytes=2 * MIB)
+    async with serving(config=config, clock=clock) as gateway, calling(gateway.address) as calls:
+        for _ in range(2):
+            await calls.write(os.urandom(MIB))
+        with pytest.raises(Refused, match="--tenant-upload-limit") as refused:
+            await calls.write(b"one more")
+        assert refused.value.reason == "store_full"
+        clock.advance(LEASE_SECONDS + 400)
+        await calls.write(os.urandom(MIB))
+
+
+@pytest.mark.parametrize(
+    ("peer", "account"),
+    [
+        ("ipv4:10.0.0.7:41234", "10.0.0.7"),
+        ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:41234", "2001:db8:1:2::/64"),
+        ("ipv6:[2001:db8:1:2::9]:1", "2001:db8:1:2::/64"),
+        ("ipv6:%5B::ffff:10.0.0.7%5D:41234", "10.0.0.7"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:1", "fe80::/64"),
+        ("unix:/run/farm", "unix"),
+    ],
+)
+def test_a_stranger_is_known_by_its_address(peer: str, account: str) -> None:
+    assert account_of_peer(peer) == account
+
+
+async def test_places_go_round_among_accounts() -> None:
+    turns = Turns("reading", places=2, account_places=2, account_waiting=3)
+    order: list[str] = []
+
+    async def call(account: str, release: asyncio.Event) -> None:
+        async with turns.taken(account):
+            order.append(account)
+            await release.wait()
+
+    releases = [asyncio.Event() for _ in range(6)]
+    accounts = ["greedy"] * 5 + ["modest"]
+    tasks = [asyncio.create_task(call(*each)) for each in zip(accounts, releases, strict=True)]
+    await asyncio.sleep(0)
+    assert order == ["greedy", "greedy"]
+    tasks[3].cancel()
+    for release in releases:
+        release.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert order[:4] == ["greedy", "greedy", "greedy", "modest"] or order[2:4] == ["modest", "greedy"]
+    assert len(order) == 5
+    async with turns.taken("greedy"), turns.taken("greedy"):
+        pass
+
+
+async def test_the_job_that_missed_tensors_is_compiled_when_they_have_come(tmp_path: Path) -> None:
+    async with farm(tmp_path, {"": "admin"}) as callers:
+        digest = await callers[""].write(BLOB)
+        assert (await callers[""].finish(sample_job(constants=[digest]))).HasField("manifest")
