@@ -208,23 +208,26 @@ def test_a_refusal_ends_in_a_local_compile_at_once(script: Script, status: str, 
 @pytest.mark.parametrize(
     ("status", "error"), [("PERMISSION_DENIED", NotAllowed), ("UNAUTHENTICATED", NotAuthenticated)]
 )
-def test_not_being_allowed_raises(script: Script, status: str, error: type[NotAllowed]) -> None:
+def test_not_being_allowed_is_said_and_costs_the_pod_nothing(
+    script: Script, status: str, error: type[NotAllowed], caplog: pytest.LogCaptureFixture
+) -> None:
     program = script.start()
     script.answer_probe()
     script.refuse_compile(status, reason=error.reason)
-    with pytest.raises(error, match=f"because of {error.reason}"):
-        program.result()
-    assert script.runtime.local_compiles == 0
-    assert (script.record.outcome, script.record.reason) == (None, error.reason)
+    assert where(program) == "local"
+    assert (script.record.outcome, script.record.reason) == ("fallback", error.reason)
+    assert [line.levelno for line in caplog.records if f"because of {error.reason}" in line.getMessage()] == [30]
 
 
-def test_not_being_allowed_to_connect_raises_every_time(script: Script) -> None:
-    for _ in range(2):
-        program = script.start()
-        script.refuse_probe("UNAUTHENTICATED", told=[(REASON_KEY, "not_authenticated")])
-        with pytest.raises(NotAuthenticated):
-            program.result()
-    assert script.runtime.local_compiles == 0
+def test_a_token_that_is_right_again_is_believed(script: Script) -> None:
+    program = script.start()
+    script.refuse_probe("UNAUTHENTICATED", told=[(REASON_KEY, "not_authenticated")])
+    assert where(program) == "local"
+    program = script.start()
+    script.answer_probe()
+    script.finish_compile()
+    script.answer_read()
+    assert where(program) == "farm"
 
 
 def test_a_full_queue_is_waited_for(script: Script) -> None:
@@ -368,13 +371,14 @@ def test_a_failed_compile_is_a_result_and_compiled_locally(script: Script, kind:
     assert script.record.message == "torch.Bad: no lowering"
 
 
-def test_a_local_compile_raises_its_own_error(script: Script) -> None:
+def test_a_graph_that_neither_compiles_runs_as_it_is(script: Script, caplog: pytest.LogCaptureFixture) -> None:
     script.runtime.local_error = ZeroDivisionError("as torch raises it")
     program = script.start()
     script.answer_probe()
     script.fail_compile("FAILURE_KIND_COMPILE_ERROR", "no lowering")
-    with pytest.raises(ZeroDivisionError, match="as torch raises it"):
-        program.result()
+    assert where(program) == "eager"
+    assert (script.record.outcome, script.record.resort) == ("fallback", "eager")
+    assert "runs uncompiled from now on: ZeroDivisionError: as torch raises it" in caplog.records[-1].getMessage()
 
 
 @pytest.mark.parametrize(

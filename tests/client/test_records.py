@@ -11,7 +11,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 import compilefarm.client
-from compilefarm.client.announcements import announce, announce_defect
+from compilefarm.client.announcements import announce
 from compilefarm.client.records import GraphRecord, Ledger, summarize
 from compilefarm.client.testing import FakeClock
 
@@ -116,7 +116,7 @@ def test_one_line_for_each_graph(record: GraphRecord, level: int, line: str, cap
 
 def test_a_defect_is_told_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     record = GraphRecord(number=0, name="", nodes=2, outcome="fallback", reason="defect", message="KeyError: 'x'")
-    announce_defect(record, KeyError("x"))
+    announce(record, defect=KeyError("x"))
     (found,) = caplog.records
     assert "KeyError" in found.getMessage()
     assert found.exc_info is not None

@@ -33,6 +33,7 @@ def test_public_names() -> None:
     assert list(inspect.signature(Farm).parameters) == [
         "address",
         "on_miss",
+        "on_failure",
         "priority",
         "tenant",
         "token",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compilefarm.client.config import ClientConfig
+from compilefarm.client.config import ClientConfig, OnMiss
 from compilefarm.client.connection import Connection
 from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.records import Ledger
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime
 from compilefarm.client.trust import Trust
 from compilefarm.core.digests import digest_of
@@ -78,18 +80,40 @@ def test_a_role_that_is_too_small_is_said_at_the_call(asking: AskingFarm) -> Non
     connection.close()
 
 
-@pytest.mark.parametrize("on_miss", ["wait", "local", "error"])
-@pytest.mark.parametrize(("token", "remedy"), [("", "set COMPILEFARM_TOKEN"), ("wrong", "does not know the token")])
-def test_a_refused_caller_is_told_by_an_exception(
-    token: str, remedy: str, on_miss: str, asking: AskingFarm, caplog: pytest.LogCaptureFixture
+def strict_farm(asking: AskingFarm) -> Farm:
+    around = Surroundings(runtime=FakeRuntime())
+    return Farm(asking.address, token_file=str(asking.token_file), on_failure="error", surroundings=around)
+
+
+REFUSED = pytest.mark.parametrize(
+    ("token", "remedy"), [("", "set COMPILEFARM_TOKEN"), ("wrong", "does not know the token")]
+)
+
+
+@pytest.mark.parametrize("on_miss", ["wait", "local"])
+@REFUSED
+def test_a_refused_caller_is_told_and_goes_on(
+    token: str, remedy: str, on_miss: OnMiss, asking: AskingFarm, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger()
+    around = Surroundings(runtime=FakeRuntime(), ledger=ledger)
+    farm = Farm(asking.address, token=token, on_miss=on_miss, surroundings=around)
+    assert farm.backend(FakeGraphModule(), [])()[0] == "local"
+    assert [(record.outcome, record.reason) for record in ledger.records()] == [("fallback", "not_authenticated")]
+    (line,) = (line for line in caplog.records if line.name == "compilefarm.client")
+    assert line.levelname == "WARNING"
+    assert remedy in line.getMessage()
+    assert "wrong" not in caplog.text
+    farm.close()
+
+
+@pytest.mark.parametrize("settings", [{"on_miss": "error"}, {"on_failure": "error"}])
+@REFUSED
+def test_a_strict_caller_that_is_refused_is_told_by_an_exception(
+    token: str, remedy: str, settings: dict[str, Any], asking: AskingFarm, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime = FakeRuntime()
-    farm = Farm(
-        asking.address,
-        token=token,
-        on_miss=on_miss,  # type: ignore[arg-type]
-        surroundings=Surroundings(runtime=runtime),
-    )
+    farm = Farm(asking.address, token=token, surroundings=Surroundings(runtime=runtime), **settings)
     with pytest.raises(NotAuthenticated, match=remedy):
         farm.backend(FakeGraphModule(), [])
     assert runtime.local_compiles == 0
@@ -104,14 +128,14 @@ def test_a_token_file_that_holds_no_token_is_named(
     asking.token_file.unlink()
     if content is not None:
         asking.token_file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    farm = Farm(asking.address, token_file=str(asking.token_file), surroundings=Surroundings(runtime=FakeRuntime()))
+    farm = strict_farm(asking)
     with pytest.raises(NotAuthenticated, match=str(asking.token_file)):
         farm.backend(FakeGraphModule(), [])
     farm.close()
 
 
 def test_a_token_file_that_vanishes_while_a_line_is_open_is_named(asking: AskingFarm) -> None:
-    farm = Farm(asking.address, token_file=str(asking.token_file), surroundings=Surroundings(runtime=FakeRuntime()))
+    farm = strict_farm(asking)
     farm._connection.line()
     asking.token_file.unlink()
     # Encoding, waiting and reporting meet a line that is there.

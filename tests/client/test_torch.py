@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from compilefarm.client import backend as entry_point
 from compilefarm.client.config import ConfigurationError
 from compilefarm.client.farm import Farm, Surroundings
 from compilefarm.client.records import Ledger
-from compilefarm.client.runtime import Encoded, Options, Program, merge_options
+from compilefarm.client.runtime import Encoded, Options, merge_options
 from compilefarm.client.saving import SavableProgram
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.client.ways import Program, Ways
 from compilefarm.graph.bypass import Bypass
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -38,9 +40,9 @@ class EagerRuntime(FakeRuntime):
         program: Program = self.graphs[-1].forward
         return program
 
-    def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
-        program: Program = graph_module.forward
-        return program
+    def ways(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Callable[[], Options]) -> Ways:
+        ways = super().ways(graph_module, example_inputs, options=options)
+        return replace(ways, compile=lambda: graph_module.forward, eager=lambda: graph_module.forward)
 
 
 @pytest.fixture

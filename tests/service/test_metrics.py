@@ -133,11 +133,12 @@ async def test_what_clients_tell_is_added_up() -> None:
             GraphReport(outcome=GraphOutcome.GRAPH_OUTCOME_HIT, spent_seconds=1.5, avoided_seconds=40.0),
             GraphReport(outcome=GraphOutcome.GRAPH_OUTCOME_FALLBACK, reason="timeout", local_seconds=8.0),
         )
-        await calls.report(GraphReport(outcome=GraphOutcome.GRAPH_OUTCOME_FALLBACK, reason="timeout"))
+        await calls.report(GraphReport(outcome=GraphOutcome.GRAPH_OUTCOME_FALLBACK, reason="timeout", uncompiled=True))
         figures = await scrape(gateway.metrics_address)
         reports = (await calls.status()).reports
     assert figures["compilefarm_client_graphs_total", "hit", ""] == 1
     assert figures["compilefarm_client_graphs_total", "fallback", "timeout"] == 2
+    assert figures["compilefarm_client_uncompiled_total",] == 1
     assert figures["compilefarm_client_spent_seconds_total",] == 1.5
     assert figures["compilefarm_client_avoided_seconds_total",] == 40.0
     assert figures["compilefarm_client_local_seconds_total",] == 8.0

@@ -10,25 +10,47 @@ _LOGGER = logging.getLogger("compilefarm.client")
 _WHY_LOCAL = {"bypass": "not sent to the farm", "fallback": "no artifact from the farm", "local": "not stored"}
 
 
-def announce(record: GraphRecord) -> None:
-    """Says what becomes of a graph."""
-    if record.outcome in ("bypass", "fallback"):
+def announce(record: GraphRecord, *, defect: Exception | None = None) -> None:
+    """Says what becomes of a graph.
+
+    Args:
+        record: of the graph.
+        defect: what the client itself failed with, if it did; the line has the traceback that a report needs.
+    """
+    if defect is not None:
+        _LOGGER.error("%s", _line(record), exc_info=defect)
+    elif record.outcome in ("bypass", "fallback") or record.resort == "eager":
         _LOGGER.warning("%s", _line(record))
     else:
         _LOGGER.info("%s", _line(record))
 
 
-def announce_defect(record: GraphRecord, error: Exception) -> None:
-    """Says what becomes of a graph at which the client itself failed, with the traceback that a report needs."""
-    _LOGGER.error("%s", _line(record), exc_info=error)
+def announce_uncompiled(record: GraphRecord) -> None:
+    """Says that a graph was to be compiled here, and runs uncompiled."""
+    _LOGGER.warning("%s runs uncompiled from now on: %s", _name(record), record.obstacle)
+
+
+def announce_defect(error: Exception, *, where: str) -> None:
+    """Says that the client itself failed, with the traceback that a report needs; the pod goes on.
+
+    Args:
+        error: what it failed with.
+        where: what it was about.
+    """
+    _LOGGER.error("compilefarm: a defect in %s, or a torch that it does not know yet", where, exc_info=error)
 
 
 def _line(record: GraphRecord) -> str:
-    graph = f"compilefarm: graph {record.number}{f' {record.name}' if record.name else ''} ({record.nodes} nodes)"
+    graph = _name(record)
     if record.outcome in _WHY_LOCAL:
         why = _WHY_LOCAL[record.outcome]
         request = f" (request {record.request_id})" if record.outcome == "fallback" else ""
-        return f"{graph} is compiled locally, {why} [{record.reason}]: {' '.join(record.message.split())}{request}"
+        what = f"runs uncompiled ({record.obstacle})" if record.resort == "eager" else "is compiled locally"
+        return f"{graph} {what}, {why} [{record.reason}]: {' '.join(record.message.split())}{request}"
     seconds = ", ".join(f"{phase} {spent:.2f} s" for phase, spent in record.seconds.items())
     megabytes = record.bytes_fetched / 1e6
     return f"{graph} {record.outcome}: {seconds}; {megabytes:.2f} MB fetched, key {record.key}"
+
+
+def _name(record: GraphRecord) -> str:
+    return f"compilefarm: graph {record.number}{f' {record.name}' if record.name else ''} ({record.nodes} nodes)"

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from compilefarm.client.farm import Farm
-from compilefarm.client.runtime import Options, Program
+from compilefarm.client.runtime import Options
+from compilefarm.client.ways import Program
 
 _lock = threading.Lock()
 _farm: Farm | None = None

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compilefarm.client.runtime import Options, Program, Runtime, TorchRuntime, merge_options
+from compilefarm.client.runtime import Options, Runtime, TorchRuntime, merge_options
+from compilefarm.client.ways import Program
 from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording, file_of
 from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass

@@ -12,10 +12,12 @@ from compilefarm.client.trust import Trust, read_trusted_keys
 from compilefarm.core.metadata import LONGEST_TENANT
 
 OnMiss = Literal["wait", "local", "error"]
+OnFailure = Literal["local", "eager", "error"]
 Priority = Literal["interactive", "background", "prewarm"]
 
 ADDRESS = "COMPILEFARM_ADDRESS"
 ON_MISS = "COMPILEFARM_ON_MISS"
+ON_FAILURE = "COMPILEFARM_ON_FAILURE"
 TIMEOUT_SECONDS = "COMPILEFARM_TIMEOUT_SECONDS"
 PRIORITY = "COMPILEFARM_PRIORITY"
 TENANT = "COMPILEFARM_TENANT"
@@ -28,6 +30,7 @@ TRUSTED_KEYS = "COMPILEFARM_TRUSTED_KEYS"
 RECORD = "COMPILEFARM_RECORD"
 RECORD_TENSORS = "COMPILEFARM_RECORD_TENSORS"
 DEFAULT_ON_MISS: OnMiss = "wait"
+DEFAULT_ON_FAILURE: OnFailure = "local"
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_PRIORITY: Priority = "interactive"
 DEFAULT_TENANT = ""
@@ -35,7 +38,7 @@ DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
 
 # What says how to trust the farm of this machine, and no other.
 TRUST = (TOKEN, TOKEN_FILE, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TRUSTED_KEYS)
-_NAMES = (ADDRESS, ON_MISS, TIMEOUT_SECONDS, PRIORITY, TENANT, *TRUST, RECORD, RECORD_TENSORS)
+_NAMES = (ADDRESS, ON_MISS, ON_FAILURE, TIMEOUT_SECONDS, PRIORITY, TENANT, *TRUST, RECORD, RECORD_TENSORS)
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
 # (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
 _FROM_KUBERNETES = re.compile(
@@ -53,6 +56,9 @@ class ClientConfig:
         address: "host:port", or "unix:/path" for a socket.
         on_miss: what to do about a graph that is not stored. "wait" has the farm compile it, "local" compiles it here,
             "error" raises: nothing is ever compiled here.
+        on_failure: what to do about a graph for which there is no program of the farm, whatever the reason. "local"
+            compiles it here where that is possible, else runs it uncompiled; "eager" runs it uncompiled; "error" raises
+            what the farm failed with.
         priority: how urgent compiles are to the farm. "interactive": somebody waits; "background": they come after
             those; "prewarm": they may be wanted later, make room for interactive ones, and are done although this
             client goes away.
@@ -68,6 +74,7 @@ class ClientConfig:
 
     address: str
     on_miss: OnMiss = DEFAULT_ON_MISS
+    on_failure: OnFailure = DEFAULT_ON_FAILURE
     priority: Priority = DEFAULT_PRIORITY
     tenant: str = DEFAULT_TENANT
     trust: Trust = field(default_factory=Trust)
@@ -79,7 +86,8 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         _check_address(self.address)
-        for name, known in (("on_miss", get_args(OnMiss)), ("priority", get_args(Priority))):
+        for name, words in (("on_miss", OnMiss), ("on_failure", OnFailure), ("priority", Priority)):
+            known = get_args(words)
             if getattr(self, name) not in known:
                 raise ConfigurationError(f"{name} is {getattr(self, name)!r}: use one of {', '.join(known)}")
         if not _TENANT.fullmatch(self.tenant):
@@ -110,6 +118,7 @@ def read_config(
     *,
     address: str | None = None,
     on_miss: OnMiss | None = None,
+    on_failure: OnFailure | None = None,
     priority: Priority | None = None,
     tenant: str | None = None,
     trust: Trust | None = None,
@@ -132,8 +141,9 @@ def read_config(
         raise ConfigurationError(f"unknown in the environment: {', '.join(unknown)}; known are {', '.join(_NAMES)}")
     return ClientConfig(
         address=read_address(environ) if address is None else address,
-        # Whether it is one of those that are known is checked when the configuration is made, and so is the next.
+        # Whether it is one of those that are known is checked when the configuration is made, and so are the next two.
         on_miss=environ.get(ON_MISS, DEFAULT_ON_MISS) if on_miss is None else on_miss,  # type: ignore[arg-type]
+        on_failure=environ.get(ON_FAILURE, DEFAULT_ON_FAILURE) if on_failure is None else on_failure,  # type: ignore[arg-type]
         priority=environ.get(PRIORITY, DEFAULT_PRIORITY) if priority is None else priority,  # type: ignore[arg-type]
         tenant=environ.get(TENANT, DEFAULT_TENANT) if tenant is None else tenant,
         trust=read_trust(environ) if trust is None else trust,

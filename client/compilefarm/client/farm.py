@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,6 +15,7 @@ from compilefarm.client.captures import Capture, recording_of
 from compilefarm.client.clock import Budget, Clock, SystemClock
 from compilefarm.client.config import (
     DEFAULT_CONNECT_TIMEOUT_SECONDS,
+    OnFailure,
     OnMiss,
     Priority,
     read_config,
@@ -20,15 +23,20 @@ from compilefarm.client.config import (
 )
 from compilefarm.client.connection import Connection, OpenChannel, open_channel
 from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
+from compilefarm.client.local import is_for_dynamo
 from compilefarm.client.outputs import first_of, passing_held, returning_tuple, returns_one_value
 from compilefarm.client.plans import Planner
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming, Report
 from compilefarm.client.records import PROCESS_LEDGER, Entry, Ledger, Outcome
 from compilefarm.client.reports import Reporter
-from compilefarm.client.runtime import Asked, Encoded, Options, Program, Runtime, TorchRuntime, merge_options
+from compilefarm.client.resorts import Resorts
+from compilefarm.client.runtime import Asked, Encoded, Options, Runtime, TorchRuntime, merge_options
+from compilefarm.client.switch import Switch
 from compilefarm.client.tape import open_tape
+from compilefarm.client.tolerance import Tolerant
+from compilefarm.client.ways import Program, Ways
 from compilefarm.core.artifacts import compile_seconds_of
-from compilefarm.core.errors import FarmError, NotAllowed, NotStored
+from compilefarm.core.errors import FarmError, NotStored
 from compilefarm.core.recordings import read_recording
 from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass
@@ -68,6 +76,9 @@ class Farm:
         on_miss: what to do about a graph that is not stored: "wait" for the farm to compile it, compile it "local"-ly,
             or raise an "error" (COMPILEFARM_ON_MISS; "wait"). With "error" nothing is ever compiled here: what the farm
             cannot give raises.
+        on_failure: what to do about a graph for which the farm has no program, whatever the reason: compile it
+            "local"-ly where this machine can, else run it uncompiled; run it uncompiled ("eager"); or raise an "error"
+            (COMPILEFARM_ON_FAILURE; "local"). A graph that is never sent to a farm is no failure of it.
         priority: how urgent compiles are to the farm: "interactive", "background" after those, or "prewarm", which make
             room for interactive ones and are done although this process goes away (COMPILEFARM_PRIORITY;
             "interactive").
@@ -102,6 +113,7 @@ class Farm:
         address: str | None = None,
         *,
         on_miss: OnMiss | None = None,
+        on_failure: OnFailure | None = None,
         priority: Priority | None = None,
         tenant: str | None = None,
         token: str | None = None,
@@ -121,6 +133,7 @@ class Farm:
             os.environ,
             address=address,
             on_miss=on_miss,
+            on_failure=on_failure,
             priority=priority,
             tenant=tenant,
             trust=read_trust(
@@ -142,6 +155,7 @@ class Farm:
         self._connection = Connection(self._config, clock=self._around.clock, open_channel=self._around.open_channel)
         self._reporter = Reporter(self._connection)
         self._tape = open_tape(self._config)
+        self._resorts = Resorts(on_failure=self._config.on_failure)
 
     def backend(
         self,
@@ -162,11 +176,11 @@ class Farm:
             name: as in torch.compile; it shows in the log line and decides nothing.
 
         Raises:
-            NotAllowed: the farm refuses this caller, or does not know it.
-            FarmError, Bypass, CompileFailed: with on_miss="error", the farm has no artifact.
+            FarmError, CompileFailed: with on_miss="error" or on_failure="error", the farm has no artifact.
+            Bypass: with on_miss="error", the graph cannot be sent to a farm.
         """
         asked = Asked(mode=mode, options=options or {})
-        with self._around.runtime.fixing_floats(graph_module):
+        with Tolerant(lambda: self._around.runtime.fixing_floats(graph_module), where="the floats of a graph"):
             return self._compile_graph(graph_module, example_inputs, asked=asked, name=name)
 
     def compile(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options | None = None) -> Program:
@@ -202,7 +216,7 @@ class Farm:
         encoded = runtime.restate(request)
         return self._obtain(
             lambda _: encoded,
-            compile_here=lambda: runtime.compile_job_locally(encoded),
+            ways=runtime.ways_of_job(encoded),
             nodes=len(request.job.graph.nodes),
         )
 
@@ -265,47 +279,48 @@ class Farm:
         self._connection.close()
 
     def _compile_graph(self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, name: str) -> Program:
-        options = merge_options(mode=asked.mode, options=asked.options)
+        options = cache(lambda: merge_options(mode=asked.mode, options=asked.options))
+        # A mode that torch does not know is the caller's mistake; a torch without modes is none.
+        with suppress(ImportError, AttributeError):
+            options()
         return self._obtain(
-            lambda entry: self._encode(graph_module, example_inputs, asked=asked, options=options, entry=entry),
-            compile_here=lambda: self._around.runtime.compile_locally(graph_module, example_inputs, options=options),
+            lambda entry: self._encode(graph_module, example_inputs, asked=asked, options=options(), entry=entry),
+            ways=self._around.runtime.ways(graph_module, example_inputs, options=options),
             nodes=len(graph_module.graph.nodes),
             name=name,
         )
 
-    def _obtain(
-        self, encode: Callable[[Entry], Encoded], *, compile_here: Callable[[], Program], nodes: int, name: str = ""
-    ) -> Program:
+    def _obtain(self, encode: Callable[[Entry], Encoded], *, ways: Ways, nodes: int, name: str = "") -> Program:
         entry = self._around.ledger.open(name=name, nodes=nodes, clock=self._around.clock)
         try:
-            return self._from_farm_or_here(encode, compile_here=compile_here, entry=entry)
+            return self._from_farm_or_here(encode, ways=ways, entry=entry)
         finally:
             self._reporter.report(entry.record)
 
-    def _from_farm_or_here(
-        self, encode: Callable[[Entry], Encoded], *, compile_here: Callable[[], Program], entry: Entry
-    ) -> Program:
-        encoded = None
-        savable = self._around.runtime.savable
+    def _from_farm_or_here(self, encode: Callable[[Entry], Encoded], *, ways: Ways, entry: Entry) -> Program:
+        encoded, defect = None, None
         try:
             encoded = encode(entry)
-            return savable(self._from_farm(encoded, entry=entry), encoded)
-        except NotAllowed as error:
-            entry.close(None, reason=error.reason, message=str(error))
-            raise
+            return self._savable(self._from_farm(encoded, entry=entry), encoded)
         except (Bypass, CompileFailed, FarmError) as error:
-            self._settle(entry, self._outcome_of(error), reason=error.reason, message=str(error))
-            if self._config.on_miss == "error":
+            outcome = self._outcome_of(error)
+            if self._settle(entry, outcome, reason=error.reason, message=str(error)):
                 raise
-            announce(entry.record)
         except Exception as error:
-            # A defect of the client must not cost the pod its model.
-            self._settle(entry, "fallback", reason="defect", message=f"{type(error).__name__}: {error}")
-            if self._config.on_miss == "error":
+            if is_for_dynamo(error):
                 raise
-            announce_defect(entry.record, error)
-        with entry.phase("local"):
-            return savable(compile_here(), encoded)
+            # A defect of the client must not cost the pod its model.
+            if self._settle(entry, "fallback", reason="defect", message=f"{type(error).__name__}: {error}"):
+                raise
+            defect = error
+        return self._savable(self._resorts.take(ways, entry=entry, defect=defect), encoded)
+
+    def _savable(self, program: Program, encoded: Encoded | None) -> Program:
+        try:
+            return self._around.runtime.savable(program, encoded)
+        except Exception as error:  # noqa: BLE001 - logged; a program that cannot be saved can be run
+            announce_defect(error, where="what torch needs to save a program")
+            return program
 
     def _encode(
         self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, options: Options, entry: Entry
@@ -351,23 +366,20 @@ class Farm:
             return "bypass"
         return "local" if isinstance(error, NotStored) and self._config.on_miss == "local" else "fallback"
 
-    def _settle(self, entry: Entry, outcome: Outcome, *, reason: str, message: str) -> None:
-        entry.close(None if self._config.on_miss == "error" else outcome, reason=reason, message=message)
+    def _settle(self, entry: Entry, outcome: Outcome, *, reason: str, message: str) -> bool:
+        """Notes why there is no program of the farm; whether that is to be raised."""
+        config = self._config
+        raises = config.on_miss == "error" or (config.on_failure == "error" and outcome == "fallback")
+        entry.close(None if raises else outcome, reason=reason, message=message)
+        return raises
 
 
 def _timing_first_call(program: Program, *, entry: Entry) -> Program:
-    call = program
-
     def first(*inputs: Any) -> Any:
-        nonlocal call
         with entry.phase("first_call"):
             result = program(*inputs)
-        call = program
+        switch.program = program
         return result
 
-    call = first
-
-    def run(*inputs: Any) -> Any:
-        return call(*inputs)
-
-    return run
+    switch = Switch(first)
+    return switch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compilefarm.client.runtime import Program
+from compilefarm.client.ways import Program
 
 
 def returns_one_value(graph_module: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Literal
 from compilefarm.client.clock import Clock
 
 Outcome = Literal["hit", "compiled", "joined", "bypass", "fallback", "local"]
+Resort = Literal["local", "eager"]
 Phase = Literal["encode", "wait", "fetch", "load", "local", "first_call"]
 
 
@@ -30,6 +31,9 @@ class GraphRecord:
         key: the key; empty if the farm did not name one.
         reason: why it was not the farm, as a word for machines; empty if it was.
         message: the same for people.
+        resort: what it is instead of a program of the farm: "local" (compiled here) or "eager" (uncompiled); None while
+            there is one of the farm.
+        obstacle: why it is not compiled here, for people; empty if it is, or is not to be.
         seconds: by phase, those that took place. "wait" begins when the line to the farm is made and ends with its
             answer, "local" is a compile here, "first_call" the first call of a loaded artifact.
         bytes_sent: job and tensors.
@@ -45,6 +49,8 @@ class GraphRecord:
     key: str = ""
     reason: str = ""
     message: str = ""
+    resort: Resort | None = None
+    obstacle: str = ""
     seconds: Mapping[Phase, float] = field(default_factory=dict)
     bytes_sent: int = 0
     bytes_fetched: int = 0
@@ -58,12 +64,14 @@ class Summary:
 
     Attributes:
         graphs: number of graphs by outcome; those without one are not counted.
+        uncompiled: those that run as they are.
         seconds: by phase.
         bytes_sent: to the farm.
         bytes_fetched: from the farm.
     """
 
     graphs: Mapping[Outcome, int]
+    uncompiled: int
     seconds: Mapping[Phase, float]
     bytes_sent: int
     bytes_fetched: int
@@ -136,6 +144,10 @@ class Entry:
         """Notes what became of the graph."""
         self._change(replace(self.record, outcome=outcome, reason=reason, message=message))
 
+    def resort_to(self, resort: Resort, *, obstacle: str = "") -> None:
+        """Notes what is done without the farm."""
+        self._change(replace(self.record, resort=resort, obstacle=" ".join(obstacle.split())))
+
     def _change(self, record: GraphRecord) -> None:
         self.record = record
         self._ledger.put(record)
@@ -150,6 +162,7 @@ def summarize(records: Iterable[GraphRecord]) -> Summary:
             seconds[phase] += spent  # type: ignore[assignment]  # Counter adds floats as well
     return Summary(
         graphs=dict(Counter(record.outcome for record in records if record.outcome is not None)),
+        uncompiled=sum(record.resort == "eager" for record in records),
         seconds=dict(seconds),
         bytes_sent=sum(record.bytes_sent for record in records),
         bytes_fetched=sum(record.bytes_fetched for record in records),

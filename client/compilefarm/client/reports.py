@@ -79,4 +79,5 @@ def _report_of(record: GraphRecord, *, outcome: Outcome) -> wire.GraphReport:
         spent_seconds=sum(record.seconds.get(phase, 0.0) for phase in _SPENT),
         avoided_seconds=record.compile_seconds,
         local_seconds=record.seconds.get("local", 0.0),
+        uncompiled=record.resort == "eager",
     )

@@ -7,6 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
+from compilefarm.client.compilers import find_obstacle
+from compilefarm.client.local import (
+    compile_graph,
+    device_types_of,
+    eager_program,
+    run_unless_inputs_change,
+    tensors_of,
+)
+from compilefarm.client.ways import Program, Ways
 from compilefarm.core.errors import IncompatibleArtifact
 from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass
@@ -16,9 +25,9 @@ from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.v1.request_file_pb2 import CompileArguments
 
 if TYPE_CHECKING:
+    from compilefarm.graph.decode import DecodedJob
     from compilefarm.graph.encode import EnvironmentNeeds
 
-Program = Callable[..., Any]
 Options = Mapping[str, object]
 
 
@@ -102,15 +111,18 @@ class Runtime(Protocol):
             IncompatibleArtifact: one does not hold.
         """
 
-    def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
-        """Compiles without the farm, as `torch.compile` would."""
+    def ways(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Callable[[], Options]) -> Ways:
+        """What can be done with a graph without the farm.
 
-    def compile_job_locally(self, encoded: Encoded) -> Program:
-        """Compiles a job without the farm.
-
-        Raises:
-            InvalidRequest, GraphRejected: the job is malformed, or this torch refuses its graph.
+        Args:
+            graph_module: the graph.
+            example_inputs: of it.
+            options: gives the options of Inductor.
         """
+
+    def ways_of_job(self, encoded: Encoded) -> Ways:
+        """What can be done with a job without the farm. Each raises InvalidRequest or GraphRejected if the job is
+        malformed, or this torch refuses its graph."""
 
     def savable(self, program: Program, encoded: Encoded | None) -> Program:
         """The program as something that torch can save, if the graph could be said."""
@@ -178,27 +190,51 @@ class TorchRuntime:
         if not put_guards(manifest.guards, encoded.symbols):
             raise IncompatibleArtifact("the artifact has guards that do not hold for this call")
 
-    def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
-        import torch._inductor
+    def ways(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Callable[[], Options]) -> Ways:
+        return Ways(
+            find_obstacle=lambda: find_obstacle(device_types_of(example_inputs)),
+            compile=lambda: compile_graph(graph_module, example_inputs, options=options()),
+            eager=lambda: eager_program(graph_module),
+            retry=lambda eager, inputs: run_unless_inputs_change(eager, inputs, held=tensors_of(graph_module)),
+        )
 
-        from compilefarm.artifact.inductor.programs import compile_lock
+    def ways_of_job(self, encoded: Encoded) -> Ways:
+        return Ways(
+            find_obstacle=lambda: find_obstacle({"cuda" if encoded.cuda_devices else "cpu"}),
+            compile=lambda: self._compile_job(encoded),
+            eager=lambda: self._job_uncompiled(encoded),
+            retry=run_unless_inputs_change,
+        )
 
-        with compile_lock():
-            program: Program = torch._inductor.compile(graph_module, list(example_inputs), options=dict(options))
-        return program
-
-    def compile_job_locally(self, encoded: Encoded) -> Program:
-        from compilefarm.artifact.inductor.programs import compile_lock, compile_to_program
-        from compilefarm.graph.admission import Admitted, decode
+    def _job_uncompiled(self, encoded: Encoded) -> Program:
         from compilefarm.graph.ambient import apply_ambient
-        from compilefarm.graph.options import config_patches
+
+        program = eager_program(self._decode(encoded).graph_module)
+
+        def run(*inputs: Any) -> Any:
+            # A compiled program has that in it.
+            with apply_ambient(encoded.job.ambient):
+                return program(*inputs)
+
+        return run
+
+    def _decode(self, encoded: Encoded) -> DecodedJob:
+        from compilefarm.graph.admission import Admitted, decode
 
         job = encoded.job
         # This process, or one that it trusts, has captured it.
         admitted = Admitted(operators={operator.name for operator in job.environment.operators}, triton_kernels=True)
+        return decode(job, blobs=encoded.blobs, admitted=admitted)
+
+    def _compile_job(self, encoded: Encoded) -> Program:
+        from compilefarm.artifact.inductor.programs import compile_lock, compile_to_program
+        from compilefarm.graph.ambient import apply_ambient
+        from compilefarm.graph.options import config_patches
+
+        job = encoded.job
         inductor_options, functorch_options = config_patches(job.options)
         with compile_lock(), apply_ambient(job.ambient):
-            decoded = decode(job, blobs=encoded.blobs, admitted=admitted)
+            decoded = self._decode(encoded)
             program: Program = compile_to_program(
                 decoded.graph_module,
                 decoded.inputs,

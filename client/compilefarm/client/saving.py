@@ -14,7 +14,8 @@ from typing import Any
 from torch._dynamo.aot_compile_types import SerializableCallable  # torch/_dynamo/aot_compile_types.py
 
 from compilefarm.client.backend import farm_of_process
-from compilefarm.client.runtime import Encoded, Program
+from compilefarm.client.runtime import Encoded
+from compilefarm.client.ways import Program
 from compilefarm.core.requests import Request, pack_request, unpack_request
 from compilefarm.graph.bypass import Bypass
 

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 
 import grpc
 
-from compilefarm.client.runtime import Encoded, Options, Program
+from compilefarm.client.runtime import Encoded, Options
+from compilefarm.client.ways import Program, Ways
 from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import REASON_KEY, FarmError, IncompatibleArtifact, NotStored
@@ -77,11 +78,13 @@ class _FakeEncoded:
 
 
 class FakeRuntime:
-    """Programs that say where they come from: `("farm", program bytes, inputs)` or `("local", options, inputs)`.
+    """Programs that say where they come from: `("farm", program bytes, inputs)`, `("local", options, inputs)` or
+    `("eager", None, inputs)`.
 
     Attributes:
         environment: of this machine; an artifact made for another torch does not fit.
         encoding_error, loading_error, local_error: raised instead of doing it, where set.
+        obstacle: why graphs cannot be compiled here; empty: they can.
         preloads, local_compiles: how often that was done.
     """
 
@@ -92,6 +95,7 @@ class FakeRuntime:
         self.local_error: Exception | None = None
         self.preloads = 0
         self.local_compiles = 0
+        self.obstacle = ""
 
     def fixing_floats(self, graph_module: Any) -> AbstractContextManager[None]:
         """Graphs of this runtime have no floats."""
@@ -133,15 +137,25 @@ class FakeRuntime:
     def put_guards(self, encoded: Encoded, manifest: Manifest) -> None:
         pass
 
-    def compile_locally(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Program:
-        self.local_compiles += 1
-        if self.local_error is not None:
-            raise self.local_error
-        return lambda *inputs: ("local", dict(options), inputs)
+    def ways(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Callable[[], Options]) -> Ways:
+        return self._ways(lambda *inputs: ("local", dict(options()), inputs))
 
-    def compile_job_locally(self, encoded: Encoded) -> Program:
-        self.local_compiles += 1
-        return lambda *inputs: ("local", encoded.job, inputs)
+    def ways_of_job(self, encoded: Encoded) -> Ways:
+        return self._ways(lambda *inputs: ("local", encoded.job, inputs))
+
+    def _ways(self, program: Program) -> Ways:
+        def compile_here() -> Program:
+            self.local_compiles += 1
+            if self.local_error is not None:
+                raise self.local_error
+            return program
+
+        return Ways(
+            find_obstacle=lambda: self.obstacle,
+            compile=compile_here,
+            eager=lambda: lambda *inputs: ("eager", None, inputs),
+            retry=lambda eager, inputs: eager(*inputs),
+        )
 
     def savable(self, program: Program, encoded: Encoded | None) -> Program:
         """Programs of this runtime are not saved."""

@@ -121,6 +121,34 @@ OUTCOME_QUARANTINED: Outcome.ValueType  # 4
 """Nothing was compiled: compiles of this key have ended their processes, and it is not tried for a while."""
 global___Outcome = Outcome
 
+class _SelfCheckOutcome:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SelfCheckOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SelfCheckOutcome.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SELF_CHECK_OUTCOME_UNSPECIFIED: _SelfCheckOutcome.ValueType  # 0
+    """Never sent."""
+    SELF_CHECK_OUTCOME_SAME: _SelfCheckOutcome.ValueType  # 1
+    """Nothing differs."""
+    SELF_CHECK_OUTCOME_DIFFERS: _SelfCheckOutcome.ValueType  # 2
+    """The program computes something else: the farm is to withdraw it."""
+    SELF_CHECK_OUTCOME_SKIPPED: _SelfCheckOutcome.ValueType  # 3
+    """Nothing was compared."""
+
+class SelfCheckOutcome(_SelfCheckOutcome, metaclass=_SelfCheckOutcomeEnumTypeWrapper):
+    """What a comparison found."""
+
+SELF_CHECK_OUTCOME_UNSPECIFIED: SelfCheckOutcome.ValueType  # 0
+"""Never sent."""
+SELF_CHECK_OUTCOME_SAME: SelfCheckOutcome.ValueType  # 1
+"""Nothing differs."""
+SELF_CHECK_OUTCOME_DIFFERS: SelfCheckOutcome.ValueType  # 2
+"""The program computes something else: the farm is to withdraw it."""
+SELF_CHECK_OUTCOME_SKIPPED: SelfCheckOutcome.ValueType  # 3
+"""Nothing was compared."""
+global___SelfCheckOutcome = SelfCheckOutcome
+
 class _GraphOutcome:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -416,16 +444,24 @@ class ReportRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GRAPHS_FIELD_NUMBER: builtins.int
+    SELF_CHECKS_FIELD_NUMBER: builtins.int
     @property
     def graphs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GraphReport]:
         """The graphs, at most 1000. None is told of twice."""
+
+    @property
+    def self_checks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SelfCheckReport]:
+        """What comparisons with uncompiled graphs found, at most 100. A difference counts only from a caller that may have
+        graphs compiled.
+        """
 
     def __init__(
         self,
         *,
         graphs: collections.abc.Iterable[global___GraphReport] | None = ...,
+        self_checks: collections.abc.Iterable[global___SelfCheckReport] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["graphs", b"graphs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["graphs", b"graphs", "self_checks", b"self_checks"]) -> None: ...
 
 global___ReportRequest = ReportRequest
 
@@ -452,6 +488,7 @@ class GraphReport(google.protobuf.message.Message):
     SPENT_SECONDS_FIELD_NUMBER: builtins.int
     AVOIDED_SECONDS_FIELD_NUMBER: builtins.int
     LOCAL_SECONDS_FIELD_NUMBER: builtins.int
+    UNCOMPILED_FIELD_NUMBER: builtins.int
     outcome: global___GraphOutcome.ValueType
     """In a word."""
     reason: builtins.str
@@ -466,6 +503,8 @@ class GraphReport(google.protobuf.message.Message):
     """
     local_seconds: builtins.float
     """Seconds that the process compiled itself; zero if it did not."""
+    uncompiled: builtins.bool
+    """Whether the process runs the graph uncompiled, because it has no program of the farm and none of its own."""
     def __init__(
         self,
         *,
@@ -474,7 +513,34 @@ class GraphReport(google.protobuf.message.Message):
         spent_seconds: builtins.float = ...,
         avoided_seconds: builtins.float = ...,
         local_seconds: builtins.float = ...,
+        uncompiled: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["avoided_seconds", b"avoided_seconds", "local_seconds", b"local_seconds", "outcome", b"outcome", "reason", b"reason", "spent_seconds", b"spent_seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["avoided_seconds", b"avoided_seconds", "local_seconds", b"local_seconds", "outcome", b"outcome", "reason", b"reason", "spent_seconds", b"spent_seconds", "uncompiled", b"uncompiled"]) -> None: ...
 
 global___GraphReport = GraphReport
+
+@typing.final
+class SelfCheckReport(google.protobuf.message.Message):
+    """What a process found that compared the first call of a program of the farm with the uncompiled graph."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    DETAIL_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """Key of the program."""
+    outcome: global___SelfCheckOutcome.ValueType
+    """In a word."""
+    detail: builtins.str
+    """What differs, or why nothing was compared, for people; empty if all is the same."""
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        outcome: global___SelfCheckOutcome.ValueType = ...,
+        detail: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["detail", b"detail", "key", b"key", "outcome", b"outcome"]) -> None: ...
+
+global___SelfCheckReport = SelfCheckReport

@@ -23,11 +23,13 @@ class Reports:
 
     Attributes:
         graphs: how many by outcome ("fallback") and reason ("unreachable"; empty for those from the farm).
+        uncompiled: those that run as they are.
         spent_seconds, avoided_seconds, local_seconds: as in compilefarm.v1.GraphReport.
     """
 
     def __init__(self) -> None:
         self.graphs: Counter[tuple[str, str]] = Counter()
+        self.uncompiled = 0
         self.spent_seconds = 0.0
         self.avoided_seconds = 0.0
         self.local_seconds = 0.0
@@ -44,6 +46,7 @@ class Reports:
             _check(graph)
         for graph in graphs:
             self.graphs[_word(graph.outcome), self._reason(graph.reason)] += 1
+            self.uncompiled += graph.uncompiled
             self.spent_seconds += graph.spent_seconds
             self.avoided_seconds += graph.avoided_seconds
             self.local_seconds += graph.local_seconds

@@ -110,6 +110,9 @@ def _of_clients(reports: Reports) -> Iterator[Metric]:
     for labels, count in sorted(reports.graphs.items()):
         graphs.add_metric(labels, count)
     yield graphs
+    yield CounterMetricFamily(
+        "compilefarm_client_uncompiled", "Graphs that clients run uncompiled", value=reports.uncompiled
+    )
     for name, text, seconds in (
         ("spent", "Seconds that clients spent on having artifacts, or on asking in vain", reports.spent_seconds),
         (

@@ -1,0 +1,152 @@
+"""Graphs without a farm, compiled or not. Nothing here imports more than the standard library and torch.
+
+A release of torch that moves a private name breaks what talks to the farm; this has to go on. The private names here
+are used where they are found and done without where they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+Program = Callable[..., Any]
+
+# What a compile ends with that begins within a call (torch/_inductor/exc.py, torch/_dynamo/exc.py,
+# triton/compiler/errors.py). Nothing else that a call raises is about compiling.
+_OF_COMPILERS = frozenset(
+    {
+        "BackendCompilerFailed",
+        "CalledProcessError",
+        "CompilationError",
+        "CppCompileError",
+        "InductorError",
+        "InvalidCxxCompiler",
+        "TritonMissing",
+    }
+)
+# What a backend raises for Dynamo to act upon (torch/_dynamo/output_graph.py: call_user_compiler).
+_FOR_DYNAMO = frozenset({"RestartAnalysis", "SkipFrame"})
+
+
+class InputsChange(Exception):
+    """A graph writes to what it was given."""
+
+
+def is_for_dynamo(error: BaseException) -> bool:
+    """Whether an exception tells Dynamo what to do next rather than what went wrong."""
+    return not _FOR_DYNAMO.isdisjoint(_names(error))
+
+
+def is_of_compiler(error: BaseException) -> bool:
+    """Whether an exception comes of compiling rather than of running."""
+    return not _OF_COMPILERS.isdisjoint(_names(error))
+
+
+def compile_graph(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, object]) -> Program:
+    """Compiles as torch.compile would, the backward as well: there it could fail no more without harm."""
+    import torch._inductor
+
+    with _compile_lock(), _compiling_backward_at_once():
+        program: Program = torch._inductor.compile(graph_module, list(example_inputs), options=dict(options))
+    return program
+
+
+def eager_program(graph_module: Any) -> Program:
+    """The graph as it is now, uncompiled. What is done to the graph later does not change it."""
+    # A lazy GraphModule (torch/fx/_lazy_graph_module.py) makes its forward when it is asked for its code.
+    _ = graph_module.code
+    program: Program = graph_module.forward
+    return program
+
+
+def device_types_of(example_inputs: Sequence[Any]) -> set[str]:
+    """Kinds of devices that a graph computes on; the CPU if it takes no tensors."""
+    import torch
+
+    found = {value.device.type for value in example_inputs if isinstance(value, torch.Tensor)}
+    return found or {"cpu"}
+
+
+def tensors_of(graph_module: Any) -> list[Any]:
+    """Tensors that a graph holds."""
+    import torch
+
+    attributes = (value for module in graph_module.modules() for value in vars(module).values())
+    plain = [value for value in attributes if isinstance(value, torch.Tensor)]
+    return [*graph_module.parameters(), *graph_module.buffers(), *plain]
+
+
+def run_unless_inputs_change(program: Program, inputs: Sequence[Any], *, held: Sequence[Any] = ()) -> Any:
+    """Runs an uncompiled graph up to the first operator that would write to what it was given.
+
+    Args:
+        program: the graph.
+        inputs: of it.
+        held: tensors that it holds.
+
+    Raises:
+        InputsChange: there is such an operator, or it cannot be told. Nothing was written.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode  # torch/utils/_python_dispatch.py
+
+    given = {_storage(value) for value in (*inputs, *held) if isinstance(value, torch.Tensor)}
+
+    class RefusingWrites(TorchDispatchMode):  # type: ignore[misc, unused-ignore]  # torch has no types there
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            for value in _written_by(func, args, kwargs or {}):
+                if _storage(value) in given:
+                    raise InputsChange
+            return func(*args, **(kwargs or {}))
+
+    with RefusingWrites():
+        return program(*inputs)
+
+
+def _written_by(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Tensors that an operator writes, by its schema."""
+    import torch
+
+    schema = getattr(operator, "_schema", None)
+    if schema is None:
+        raise InputsChange
+    passed = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | dict(kwargs)
+    written = [
+        passed[argument.name]
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write and argument.name in passed
+    ]
+    flat = (each for value in written for each in (value if isinstance(value, list | tuple) else [value]))
+    return [each for each in flat if isinstance(each, torch.Tensor)]
+
+
+def _storage(tensor: Any) -> int:
+    address: int = tensor.untyped_storage().data_ptr()
+    return address
+
+
+def _names(error: BaseException) -> set[str]:
+    return {ancestor.__name__ for ancestor in type(error).__mro__}
+
+
+def _compile_lock() -> AbstractContextManager[object]:
+    """The lock under which Dynamo compiles: settings are patched for the whole process."""
+    try:
+        from torch._dynamo.convert_frame import compile_lock  # torch/_dynamo/convert_frame.py
+    except ImportError:
+        return nullcontext()
+    lock: AbstractContextManager[object] = compile_lock
+    return lock
+
+
+def _compiling_backward_at_once() -> AbstractContextManager[object]:
+    name = "force_non_lazy_backward_lowering"
+    try:
+        from torch._functorch import config  # torch/_functorch/config.py
+
+        getattr(config, name)
+        patch: AbstractContextManager[object] = config.patch({name: True})
+    except (ImportError, AttributeError):
+        return nullcontext()
+    return patch

@@ -1,0 +1,104 @@
+"""What a pod does about a graph for which it has no program of the farm: it compiles the graph, or runs it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from compilefarm.client.announcements import announce, announce_uncompiled
+from compilefarm.client.config import OnFailure
+from compilefarm.client.local import InputsChange, is_for_dynamo, is_of_compiler
+from compilefarm.client.records import Entry
+from compilefarm.client.switch import Switch
+from compilefarm.client.ways import Program, Ways
+from compilefarm.core.errors import InvalidRequest
+
+# Says why a graph cannot be run at all, compiled or not.
+_HOPELESS = (InvalidRequest,)
+
+
+class Resorts:
+    """Goes through the ways: a compile where that is possible, else the uncompiled graph.
+
+    Args:
+        on_failure: "eager" leaves the compile out, unless the pod is to compile what is not stored; "error" leaves the
+            uncompiled graph out.
+    """
+
+    def __init__(self, *, on_failure: OnFailure) -> None:
+        self._on_failure = on_failure
+
+    def take(self, ways: Ways, *, entry: Entry, defect: Exception | None = None) -> Program:
+        """A program by the first way that leads to one. The log says in a line which that is, and why.
+
+        Args:
+            ways: to a program.
+            entry: says why there is none of the farm.
+            defect: what the client failed with, if that is why.
+
+        Raises:
+            InvalidRequest, GraphRejected: the graph came as a request, and means nothing here.
+            Exception: with on_failure="error", what ended the compile.
+        """
+        obstacle = self._find_obstacle(ways, entry=entry)
+        if obstacle:
+            entry.resort_to("eager", obstacle=obstacle)
+            announce(entry.record, defect=defect)
+            return ways.eager()
+        entry.resort_to("local")
+        announce(entry.record, defect=defect)
+        return self._compile(ways, entry=entry)
+
+    def _find_obstacle(self, ways: Ways, *, entry: Entry) -> str:
+        if self._on_failure == "error":
+            return ""
+        if self._on_failure == "eager" and entry.record.outcome != "local":
+            return "on_failure says so"
+        return ways.find_obstacle()
+
+    def _compile(self, ways: Ways, *, entry: Entry) -> Program:
+        if self._on_failure == "error":
+            with entry.phase("local"):
+                return ways.compile()
+        eager = ways.eager()
+        try:
+            with entry.phase("local"):
+                program = ways.compile()
+        except _HOPELESS:
+            raise
+        except Exception as error:
+            if is_for_dynamo(error):
+                raise
+            _settle_for_eager(entry, error)
+            return eager
+        return _sheltered(program, eager=eager, retry=ways.retry, entry=entry)
+
+
+def _sheltered(
+    program: Program, *, eager: Program, retry: Callable[[Program, Sequence[Any]], Any], entry: Entry
+) -> Program:
+    """The program, or the uncompiled graph from the first call on if that ends in a compiler."""
+
+    def first(*inputs: Any) -> Any:
+        try:
+            result = program(*inputs)
+        except Exception as error:
+            if not is_of_compiler(error):
+                raise
+            switch.program = eager
+            _settle_for_eager(entry, error)
+            try:
+                return retry(eager, inputs)
+            except InputsChange:
+                # What was written before the failure cannot be told: this call fails, and later ones do not.
+                raise error from None
+        switch.program = program
+        return result
+
+    switch = Switch(first)
+    return switch
+
+
+def _settle_for_eager(entry: Entry, error: Exception) -> None:
+    entry.resort_to("eager", obstacle=f"{type(error).__name__}: {error}")
+    announce_uncompiled(entry.record)

@@ -1,0 +1,27 @@
+"""What can be done with a graph without a farm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Program = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What can be done with one graph here.
+
+    Attributes:
+        find_obstacle: says why this machine cannot compile it; empty if it can.
+        compile: makes a program of it.
+        eager: makes it callable as it is. What a compile does to the graph later does not change that.
+        retry: runs the uncompiled graph on inputs for which a compiled one failed; raises InputsChange if these may
+            have been written to.
+    """
+
+    find_obstacle: Callable[[], str]
+    compile: Callable[[], Program]
+    eager: Callable[[], Program]
+    retry: Callable[[Program, Sequence[Any]], Any]

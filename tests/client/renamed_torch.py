@@ -1,0 +1,169 @@
+"""A program for test_resorts.py: pods under a torch in which one thing that the farm's code leans on is not there.
+
+Each case is a fork of this process, which has imported torch, and of the farm's code only what a pod has before its
+first graph. Prints, as JSON, what became of each case that did not go as it should.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor
+
+from compilefarm.client import Farm, compilers, stats
+
+ROOT = Path(__file__).parent.parent.parent
+# Nobody listens there.
+ADDRESS = "127.0.0.1:1"
+FOLDERS = ("proto/compilefarm/graph", "proto/compilefarm/artifact", "client/compilefarm/client")
+# Imported by a pod that has no graph yet; these use no torch.
+_OURS = ("compilefarm.graph.", "compilefarm.artifact.", "compilefarm.client.saving")
+
+Case = tuple[str, str]
+
+
+class Scaled(torch.nn.Module):
+    """With a float that Dynamo takes for an input when sizes are dynamic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+        self.eps = 1e-3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.inner(x) + self.eps).relu() * x.shape[0]
+
+
+def compile_and_call(backend: Any) -> None:
+    """Compares a compiled model with itself."""
+    torch._dynamo.reset()
+    model, x = Scaled(), torch.ones(3, 4)
+    torch.testing.assert_close(torch.compile(model, backend=backend, dynamic=True)(x), model(x))
+
+
+def reached() -> str:
+    """What a pod whose torch lacks nothing imports for a graph, as JSON."""
+    before = set(sys.modules)
+    asked: set[str] = set()
+    import_module = importlib.import_module
+
+    def noting(wanted: str, package: str | None = None) -> ModuleType:
+        asked.add(wanted)
+        return import_module(wanted, package)
+
+    importlib.import_module = noting
+    run_case(("", ""))
+    modules = [name for name in set(sys.modules) - before if name.startswith(_OURS)]
+    return json.dumps({"modules": sorted(modules), "by_name": sorted(filter(_is_private, asked))})
+
+
+def private_names() -> Iterator[Case]:
+    """Private names of torch that ours import when they need them.
+
+    Where a module of ours imports a name at its top, it cannot be imported without it.
+    """
+    found: set[Case] = set()
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            found |= set(_private_names(ast.parse(path.read_text())))
+    yield from sorted(found)
+
+
+def _private_names(tree: ast.Module) -> Iterator[Case]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in tree.body and _is_private(node.module or ""):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("torch._") and name not in ("torch._inductor", "torch._dynamo")
+
+
+def remove(module: str, name: str) -> None:
+    """Has ours find neither the module nor, if one is given, the name in it."""
+    imported, import_module = builtins.__import__, importlib.import_module
+
+    def guarded(wanted: str, given: Any = None, local: Any = None, names: Any = (), level: int = 0) -> ModuleType:
+        if wanted == module and _is_ours(given) and (not name or name in (names or ())):
+            raise ImportError(f"cannot import name {name!r} from {wanted!r}")
+        return imported(wanted, given, local, names, level)
+
+    def guarded_module(wanted: str, package: str | None = None) -> ModuleType:
+        if wanted == module and not name:
+            raise ModuleNotFoundError(f"No module named {wanted!r}")
+        return import_module(wanted, package)
+
+    builtins.__import__ = guarded
+    importlib.import_module = guarded_module
+    if module.startswith("compilefarm."):
+        sys.modules[module] = None  # type: ignore[assignment]  # as Python marks what must not be imported
+
+
+def _is_ours(given: dict[str, Any] | None) -> bool:
+    return (given or {}).get("__name__", "").startswith("compilefarm.")
+
+
+def compile_at_once(graph_module: Any, example_inputs: Any, options: Any = None) -> Any:
+    """Stands in for Inductor, which takes seconds."""
+    return graph_module.forward
+
+
+def in_fork(run: Callable[[], str]) -> Callable[[], str]:
+    """Runs something in a fork; the result waits for it and gives what it returned, or the traceback."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            os.write(writer, run().encode())
+        except BaseException:  # noqa: BLE001 - told to the parent process
+            os.write(writer, traceback.format_exc()[-3000:].encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+
+    def wait() -> str:
+        with os.fdopen(reader, "rb") as file:
+            said = file.read().decode()
+        _, status = os.waitpid(process, 0)
+        return said or (f"it ended with {status}" if status else "")
+
+    return wait
+
+
+def run_case(case: Case) -> str:
+    """A pod that lacks something; returns what went wrong, in a word."""
+    remove(*case)
+    farm = Farm(ADDRESS)
+    compile_and_call(farm.backend)
+    found = [(record.outcome, record.resort) for record in stats() if record.outcome is not None]
+    return "" if {resort for _, resort in found} == {"local"} else f"it went another way: {found}"
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch._inductor.compile = compile_at_once
+    compilers._obstacle = lambda _: ""  # type: ignore[assignment]
+    compile_and_call("eager")
+    imported = json.loads(in_fork(reached)())
+    cases = [*((name, "") for name in (*imported["modules"], *imported["by_name"])), *private_names()]
+    failed = {}
+    for start in range(0, len(cases), 4):
+        waits = [(case, in_fork(lambda case=case: run_case(case))) for case in cases[start : start + 4]]  # type: ignore[misc]
+        failed |= {".".join(case): said for case, wait in waits if (said := wait())}
+    print(json.dumps({"cases": len(cases), "failed": failed}))
+
+
+if __name__ == "__main__":
+    main()

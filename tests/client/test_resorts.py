@@ -1,0 +1,285 @@
+"""What a pod does without a program of the farm: it compiles, or runs the graph as it is, and never does worse."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+from torch import fx
+
+from compilefarm.client import compilers, runtime
+from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.local import InputsChange, run_unless_inputs_change, tensors_of
+from compilefarm.client.records import GraphRecord, Ledger
+from compilefarm.client.refusals import BY_STATUS
+from compilefarm.client.testing import FarmServicer, serving
+from compilefarm.core.errors import BY_REASON, REASON_KEY
+from compilefarm.v1.compile_service_pb2 import CompileResponse, Finished
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
+
+UNCOMPILED_POD = Path(__file__).with_name("uncompiled_pod.py")
+RENAMED_TORCH = Path(__file__).with_name("renamed_torch.py")
+DEAD = "127.0.0.1:1"
+
+
+class InductorError(RuntimeError):
+    """As torch/_inductor/exc.py has it."""
+
+
+class RefusingFarm(FarmServicer):
+    """A farm that refuses each graph in another way, and in the end says of each how its compile failed.
+
+    Attributes:
+        answers: what is left to be said: a status and a reason, or a failure.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[tuple[str, str] | int] = [
+            *((status, "") for status in BY_STATUS),
+            *((error.status, reason) for reason, error in BY_REASON.items()),
+            *FailureKind.values(),
+        ]
+        self._answer_of: dict[str, tuple[str, str] | int] = {}
+
+    def Compile(self, request: Any, context: Any) -> Iterator[CompileResponse]:
+        # A client asks again after some of them.
+        graph = request.job.graph.SerializeToString()
+        if graph not in self._answer_of:
+            self._answer_of[graph] = self.answers.pop(0)
+        answer = self._answer_of[graph]
+        if isinstance(answer, int):
+            failure = CompileFailure(kind=answer, message="as told")  # type: ignore[arg-type]
+            yield CompileResponse(finished=Finished(failure=failure))
+            return
+        status, reason = answer
+        context.set_trailing_metadata(((REASON_KEY, reason),) if reason else ())
+        context.abort(grpc.StatusCode[status], "as told")
+
+
+def run_pod(*farms: str) -> list[dict[str, Any]]:
+    broken = {"CC": "/bin/false", "CXX": "/bin/false"}
+    done = subprocess.run(
+        [sys.executable, UNCOMPILED_POD, *farms],
+        env=os.environ | broken,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    records: list[dict[str, Any]] = json.loads(done.stdout)
+    return records
+
+
+def test_a_pod_without_a_compiler_survives_whatever_a_farm_says() -> None:
+    farm = RefusingFarm()
+    count = len(farm.answers)
+    with serving(farm) as address:
+        records = run_pod(f"{address},{count}", f"{DEAD},2")
+    assert farm.answers == []
+    assert len(records) == count + 2
+    assert {record["resort"] for record in records} == {"eager"}
+    assert {record["outcome"] for record in records} == {"fallback"}
+    assert all("/bin/false" in record["obstacle"] for record in records)
+    reasons = {record["reason"] for record in records}
+    assert {"not_authenticated", "not_allowed", "not_a_farm", "busy", "compile_error", "unreachable"} <= reasons
+
+
+def test_a_pod_goes_on_whatever_name_of_torch_is_not_there() -> None:
+    done = subprocess.run([sys.executable, RENAMED_TORCH], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["failed"] == {}
+    assert found["cases"] > 25
+
+
+def relu_plus_one(x: torch.Tensor) -> torch.Tensor:
+    return x.relu() + 1
+
+
+class Pod:
+    """A pod of a farm that is not there, whose compiler is scripted.
+
+    Attributes:
+        compile: what stands in for Inductor.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.ledger = Ledger()
+        self.compile: Any = lambda graph_module, *_, **__: graph_module.forward
+        monkeypatch.setattr(runtime, "compile_graph", lambda *given, **named: self.compile(*given, **named))
+        self.farm = Farm(DEAD, surroundings=Surroundings(ledger=self.ledger), **settings)
+
+    def program(self, function: Any = relu_plus_one) -> Any:
+        return self.farm.compile(fx.symbolic_trace(function), [torch.ones(2)])
+
+    @property
+    def last(self) -> GraphRecord:
+        return self.ledger.records()[-1]
+
+
+@pytest.fixture
+def pod(monkeypatch: pytest.MonkeyPatch) -> Pod:
+    return Pod(monkeypatch)
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise InductorError("g++: command failed: /bin/false")
+
+
+def test_a_compile_that_fails_leaves_the_graph_as_it_is(pod: Pod, caplog: pytest.LogCaptureFixture) -> None:
+    pod.compile = refuse
+    torch.testing.assert_close(pod.program()(torch.ones(2)), torch.full((2,), 2.0))
+    assert (pod.last.outcome, pod.last.resort) == ("fallback", "eager")
+    assert "InductorError: g++: command failed: /bin/false" in pod.last.obstacle
+    assert [line.levelname for line in caplog.records if "runs uncompiled" in line.getMessage()] == ["WARNING"]
+
+
+def test_a_compile_that_fails_within_the_first_call_does_so_once(pod: Pod) -> None:
+    calls = []
+
+    def fail(*inputs: Any) -> Any:
+        calls.append(inputs)
+        refuse()
+
+    pod.compile = lambda *_, **__: fail
+    program = pod.program()
+    for _ in range(3):
+        torch.testing.assert_close(program(torch.ones(2)), torch.full((2,), 2.0))
+    assert len(calls) == 1
+    assert pod.last.resort == "eager"
+
+
+def test_an_error_of_the_model_stays_its_own(pod: Pod) -> None:
+    def fail(*_: Any) -> Any:
+        raise IndexError("of the model")
+
+    pod.compile = lambda *_, **__: fail
+    with pytest.raises(IndexError, match="of the model"):
+        pod.program()(torch.ones(2))
+    assert pod.last.resort == "local"
+
+
+def test_inputs_that_may_have_been_written_to_are_not_written_to_again(pod: Pod) -> None:
+    def adding(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1) * 2
+
+    def fail(x: torch.Tensor) -> Any:
+        x.add_(1)
+        refuse()
+
+    pod.compile = lambda *_, **__: fail
+    program, x = pod.program(adding), torch.zeros(2)
+    with pytest.raises(InductorError):
+        program(x)
+    assert x.tolist() == [1.0, 1.0], "the failed call wrote once, and eager did not write again"
+    assert program(x).tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.mul_(2),
+        lambda x: x[0].zero_(),
+        lambda x: torch._foreach_mul_([x], 2.0),
+        lambda x: torch.add(x, 1, out=x),
+    ],
+)
+def test_writes_are_seen_before_they_happen(write: Any) -> None:
+    x = torch.ones(2)
+    with pytest.raises(InputsChange):
+        run_unless_inputs_change(write, [x])
+    assert x.tolist() == [1.0, 1.0]
+
+
+def test_what_a_graph_makes_itself_it_may_write_to() -> None:
+    x = torch.ones(2, requires_grad=True)
+    result = run_unless_inputs_change(lambda x: (x * 2).add_(1), [x])
+    result.sum().backward()
+    assert result.tolist() == [3.0, 3.0]
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0]
+
+
+def test_tensors_that_a_graph_holds_are_found() -> None:
+    module = torch.nn.BatchNorm1d(2)
+    module.held = torch.ones(1)  # type: ignore[assignment]
+    assert len(tensors_of(module)) >= 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "resort"), [({}, "local"), ({"on_failure": "local"}, "local"), ({"on_failure": "eager"}, "eager")]
+)
+def test_a_pod_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], resort: str) -> None:
+    monkeypatch.setattr(compilers, "_obstacle", lambda _: "")
+    pod = Pod(monkeypatch, **settings)
+    assert pod.program()(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert pod.last.resort == resort
+
+
+def test_a_failure_raises_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = Pod(monkeypatch, on_failure="error")
+    with pytest.raises(Exception, match="cannot be reached"):
+        pod.program()
+    assert (pod.last.outcome, pod.last.reason) == (None, "unreachable")
+
+
+@pytest.fixture
+def untried() -> Iterator[None]:
+    """Nothing is known of the compilers of this machine."""
+    compilers._obstacle.cache_clear()
+    yield
+    compilers._obstacle.cache_clear()
+
+
+pytestmark = pytest.mark.usefixtures("untried")
+
+
+def try_cxx(*names: str | None) -> str:
+    with torch._inductor.config.patch({"cpp.cxx": names}):
+        return compilers.find_obstacle(["cpu"])
+
+
+def test_one_working_compiler_is_enough() -> None:
+    assert try_cxx(None, "/bin/false", "g++") == ""
+
+
+def test_what_is_missing_is_named() -> None:
+    assert "no-such-compiler" in try_cxx(None, "no-such-compiler")
+
+
+def test_a_compiler_without_the_headers_of_python_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda _: "/no/such/folder")
+    assert "Python.h" in try_cxx("g++")
+
+
+def test_triton_needs_a_compiler_for_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/bin/false")
+    assert "C compiler" in compilers.find_obstacle(["cuda", "cpu"])
+    compilers._obstacle.cache_clear()
+    monkeypatch.setenv("CC", shutil.which("gcc") or "cc")
+    assert compilers.find_obstacle(["cuda"]) == ""
+
+
+def test_compilers_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert try_cxx("g++") == ""
+    monkeypatch.setattr(subprocess, "run", refuse)
+    with ThreadPoolExecutor(4) as pool:
+        found: Sequence[str] = list(pool.map(compilers.find_obstacle, [["cpu"]] * 4))
+    assert found == [""] * 4
+
+
+def test_where_inductor_names_its_compilers() -> None:
+    # compilers.py reads torch._inductor.config.cpp.cxx; without it CXX decides.
+    assert isinstance(torch._inductor.config.cpp.cxx, tuple | str)
