@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import resource
 import struct
 import tracemalloc
 import zlib
@@ -216,6 +217,20 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         read_request(tmp_path)
     with pytest.raises(UnusableRequestFile, match="cannot be written: No such file"):
         write_request(REQUEST, path=tmp_path / "none" / "graph.cfreq")
+
+
+def test_a_request_that_cannot_be_written_whole_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "graph.cfreq"
+    write_request(REQUEST, path=path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(UnusableRequestFile, match="cannot be written: File too large"):
+            write_request(Request(job=sample_job()), path=path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert read_request(path) == REQUEST
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

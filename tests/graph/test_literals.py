@@ -10,13 +10,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.fx import Graph
+from torch.fx import Graph, GraphModule
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.decode import decode_job
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.dtypes import DTYPES, LAYOUTS, MEMORY_FORMATS
+from compilefarm.graph.encode import encode_job
 from compilefarm.graph.literals import ValueDecoder, ValueEncoder
+from compilefarm.graph.testing import fixed_environment
 from compilefarm.v1.graph_pb2 import Range, Value
 
 _GRAPH = Graph()
@@ -152,3 +155,15 @@ def test_containers_of_nodes_are_collected() -> None:
 def test_a_value_that_is_not_set() -> None:
     with pytest.raises(InvalidRequest):
         ValueDecoder(nodes=[]).read(Value())
+
+
+@pytest.mark.parametrize("target", [torch.functional.einsum, torch.ops.aten.einsum.default, torch.ops.aten.einsum])
+def test_an_equation_is_no_device(target: Any) -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_function(target, ("cuda", x if target is torch.functional.einsum else [x])),))
+    value = torch.rand(2, 3, 4, 5)
+    encoded = encode_job(GraphModule({}, graph), [value], options={}, environment=fixed_environment)
+    assert not encoded.cuda_devices
+    (result,) = decode_job(encoded.job, blobs={}).graph_module(value)
+    torch.testing.assert_close(result, torch.einsum("cuda", value))

@@ -174,7 +174,15 @@ def test_a_worker_refuses_values_that_are_no_scalars_and_settings_that_are_there
 
 @pytest.mark.parametrize(
     "name",
-    ["fx_graph_cache", "compile_threads", "trace.enabled", "worker_start_method", "cpp.cxx", "global_cache_dir"],
+    [
+        "fx_graph_cache",
+        "compile_threads",
+        "trace.enabled",
+        "worker_start_method",
+        "cpp.cxx",
+        "global_cache_dir",
+        "aot_inductor.metadata",
+    ],
 )
 def test_what_cannot_change_a_result_stays_here(name: str) -> None:
     with _INDUCTOR.patch({name: "something else"}):

@@ -238,6 +238,19 @@ def test_a_float_that_differs_from_call_to_call_stays_here(restarting: Restartin
     assert caught.value.reason == "dynamic_float"
 
 
+def test_floats_of_frames_before_a_reset_are_forgotten(restarting: Restarting) -> None:
+    """Dynamo numbers frames from 0 again, and the sources of their floats are called alike."""
+
+    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+    for factor in (1.5, 2.5):
+        torch._dynamo.reset()
+        torch.compile(scaled, backend=restarting, dynamic=True)(torch.ones(3), factor)
+    for graph in restarting.graphs:
+        graph.encode()
+
+
 def test_floats_are_fixed_for_one_frame_only(restarting: Restarting) -> None:
     def first(x: torch.Tensor, factor: float) -> torch.Tensor:
         return x * factor

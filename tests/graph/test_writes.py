@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.checkpoint
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 
 from compilefarm.graph.bypass import Bypass
@@ -151,7 +152,19 @@ def test_operators_on_lists(name: str) -> None:
         for position, declared in enumerate(schema.arguments)
         if not declared.has_default_value()
     ]
+    if not _runs_without_elements(_overload(name), args):
+        pytest.skip(f"torch {torch.__version__} cannot run {name} on fake tensors")
     assert _assert_same_effect(_overload(name), args, {})
+
+
+def _runs_without_elements(overload: Any, args: Sequence[Any]) -> bool:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, args)
+        try:
+            overload(*fake)
+        except RuntimeError:
+            return False
+    return True
 
 
 def _state(count: int = 2) -> list[torch.Tensor]:
@@ -166,10 +179,10 @@ _SGD = {"weight_decay": 0.1, "momentum": 0.9, "dampening": 0.0, "nesterov": True
 @pytest.mark.parametrize(
     ("target", "lists", "options"),
     [
-        (torch._fused_adam_, 6, _ADAM),
-        (torch._fused_adamw_, 6, _ADAM),
-        (torch._fused_adagrad_, 4, {"lr_decay": 0.1, "weight_decay": 0.0, "eps": 1e-8, "maximize": False}),
-        (torch._fused_sgd_, 3, _SGD | {"is_first_step": False}),
+        (aten._fused_adam_, 6, _ADAM),
+        (aten._fused_adamw_, 6, _ADAM),
+        (aten._fused_adagrad_, 4, {"lr_decay": 0.1, "weight_decay": 0.0, "eps": 1e-8, "maximize": False}),
+        (aten._fused_sgd_, 3, _SGD | {"is_first_step": False}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -208,6 +221,10 @@ def test_ways_to_write(target: Any, args: Sequence[Any], kwargs: dict[str, Any],
 # Graphs that Dynamo makes
 
 
+def _set_column(x: torch.Tensor) -> None:
+    x[:, 1] = 0.0
+
+
 VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
     "slice": lambda x: x[1:].add_(1),
     "transposed": lambda x: x.t().mul_(2),
@@ -217,7 +234,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
     "detached": lambda x: x.detach().add_(1),
     "list of views": lambda x: torch._foreach_add_(list(x.unbind()), 1.0),
     "split": lambda x: torch._foreach_mul_(list(x.split(2)), [2.0, 3.0]),
-    "set item": lambda x: operator.setitem(x, (slice(None), 1), 0.0),
+    "set item": _set_column,
 }
 
 

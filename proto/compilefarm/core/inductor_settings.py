@@ -181,6 +181,8 @@ _REFUSED = by_reason(
 
 _WITHOUT_EFFECT = by_reason(
     {
+        # torch/_inductor/codecache.py writes to it itself, whenever it packages a model.
+        "it is kept beside packages of other kinds": "aot_inductor.metadata",
         "it says what is kept for a later compile, and where": """
             _cache_config_ignore_prefix _save_config_ignore autotune_local_cache autotune_remote_cache
             bundle_triton_into_fx_graph_cache bundled_autotune_remote_cache cpp_cache_precompile_headers

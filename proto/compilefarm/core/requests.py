@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import struct
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -69,14 +71,21 @@ class Request:
 
 
 def write_request(request: Request, *, path: Path) -> None:
-    """Writes a request to a file.
+    """Writes a request to a file, of which there is all or, where that fails, what was there before.
 
     Raises:
         UnusableRequestFile: the file cannot be written, or it could not be read again.
     """
     content = pack_request(request)
+    # Beside it: a file can be renamed within one file system only.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        path.write_bytes(content)
+        try:
+            unfinished.write_bytes(content)
+            os.replace(unfinished, path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise UnusableRequestFile(f"{path} cannot be written: {error.strerror}") from error
 

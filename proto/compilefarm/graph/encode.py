@@ -22,7 +22,7 @@ from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.leftovers import find_leftovers
 from compilefarm.graph.literals import ValueEncoder
-from compilefarm.graph.operators import is_of_torch
+from compilefarm.graph.operators import is_of_torch, name_function, takes_text
 from compilefarm.graph.options import capture_options
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import (
@@ -36,7 +36,7 @@ from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
 from compilefarm.graph.writes import find_storage
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.environment_pb2 import Environment
-from compilefarm.v1.graph_pb2 import Call, Graph, Input
+from compilefarm.v1.graph_pb2 import Call, Graph, Input, Value
 from compilefarm.v1.job_pb2 import Job
 
 
@@ -351,10 +351,20 @@ def _encode_call(node: Node, into: Call, values: ValueEncoder) -> None:
     if into.target == ENTER_AUTOCAST:
         # Its "cuda" is a kind of device.
         values = ValueEncoder(numbers={}, devices=None)
-    for argument in args:
-        values.write(argument, into=into.args.add())
+    for position, argument in enumerate(args):
+        _write_argument(argument, values, node=node, name=position, into=into.args.add())
     for key in sorted(node.kwargs):
-        values.write(node.kwargs[key], into=into.kwargs.add(name=key).value)
+        _write_argument(node.kwargs[key], values, node=node, name=key, into=into.kwargs.add(name=key).value)
+
+
+def _write_argument(argument: object, values: ValueEncoder, *, node: Node, name: int | str, into: Value) -> None:
+    # The equation of einsum may read "cuda".
+    if isinstance(argument, str) and (
+        node.target is torch.functional.einsum or name_function(node.target) or takes_text(node.target, name)
+    ):
+        values.write_text(argument, into=into)
+    else:
+        values.write(argument, into=into)
 
 
 def _check_device_numbers(node: Node) -> None:

@@ -86,6 +86,14 @@ class ValueEncoder:
             raise Bypass("nesting", f"an argument is nested more than {MAX_DEPTH} levels deep")
         writer(value, into, depth)
 
+    def write_text(self, text: str, *, into: Value) -> None:
+        """Writes text that means no device, whatever it reads.
+
+        Raises:
+            Bypass: it is not valid Unicode.
+        """
+        into.text = _checked_text(text)
+
     def _node(self, value: Node, into: Value, depth: int) -> None:
         if value in self._tuples:
             self.write(self._tuples[value], into=into, depth=depth)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch._library import simple_registry  # torch/_library/simple_registry.py
+from torch._ops import OpOverload, OpOverloadPacket
 
 from compilefarm.v1.environment_pb2 import CustomOperator
 
@@ -61,6 +62,18 @@ def may_write(overload: Any) -> bool:
     """Whether an overload of an operator writes to what it is called with."""
     # torch/_ops.py: OpOverload
     return bool(overload._schema.is_mutable)
+
+
+def takes_text(target: object, argument: int | str) -> bool:
+    """Whether an operator takes text as an argument, by its position or name, rather than a device of that name."""
+    if isinstance(target, OpOverloadPacket):
+        return any(takes_text(getattr(target, overload), argument) for overload in target.overloads())
+    if not isinstance(target, OpOverload):
+        return False
+    declared = target._schema.arguments
+    found = [each for position, each in enumerate(declared) if argument in (position, each.name)]
+    # torch/csrc/jit/frontend/schema_type_parser.cpp: "str" and "str?", as Python shows them
+    return any(str(each.type) in ("str", "Optional[str]") for each in found)
 
 
 def import_operators(modules: Collection[str]) -> frozenset[str]:

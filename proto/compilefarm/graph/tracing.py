@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis  # torch/_dynamo/exc.py
@@ -20,8 +20,22 @@ from torch._subclasses.fake_tensor import (  # torch/_subclasses/fake_tensor.py
 )
 from torch.fx import GraphModule
 
-# What each float of each frame was when it was made part of a graph, by number of the frame and name of the source.
-_fixed: dict[tuple[object, str], float] = {}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """What is remembered of a frame that Dynamo compiles.
+
+    Attributes:
+        first: its first compile that was seen, with all its attempts.
+        fixed: what each float was when it was made part of a graph, by the name of its source.
+    """
+
+    first: CompileContext
+    fixed: dict[str, float] = field(default_factory=dict)
+
+
+# By the number of the frame. Dynamo counts them from 0 again after torch._dynamo.reset().
+_frames: dict[object, _Frame] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +95,11 @@ def fixing_floats(graph_module: GraphModule) -> Iterator[None]:
     Raises:
         TensorifyScalarRestartAnalysis: Dynamo is to trace again; it expects this from a backend.
     """
-    frame = CompileContext.current_compile_id()
+    frame = _current_frame()
     floats = [
         given
         for given in _dynamic_floats(graph_module)
-        if frame is not None and _fixed.setdefault((frame.frame_id, given.source), given.value) == given.value
+        if frame is not None and frame.fixed.setdefault(given.source, given.value) == given.value
     ]
     for given in floats:
         TensorifyState.specialize(given.symbol)
@@ -101,6 +115,18 @@ def fixing_floats(graph_module: GraphModule) -> Iterator[None]:
         raise
     # Dynamo forgets them at other restarts only, and would make the same floats of other frames constants too.
     TensorifyState.clear()
+
+
+def _current_frame() -> _Frame | None:
+    compiling = CompileContext.try_get()
+    if compiling is None or compiling.compile_id is None:
+        return None
+    number, is_first = compiling.compile_id.frame_id, compiling.compile_id.frame_compile_id == 0
+    known = _frames.get(number)
+    if known is None or (is_first and known.first is not compiling):
+        # The first compile of a number that is known already is that of another frame.
+        known = _frames[number] = _Frame(first=compiling)
+    return known
 
 
 def _dynamic_floats(graph_module: GraphModule) -> Iterator[_DynamicFloat]:
