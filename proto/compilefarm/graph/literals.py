@@ -21,6 +21,8 @@ from compilefarm.v1.graph_pb2 import Value
 
 # Three messages for each level of a dictionary must stay below the 100 that protobuf parses.
 MAX_DEPTH = 24
+# A range is written in three numbers, and whatever takes it writes out all that it counts.
+MOST_COUNTED = 100_000
 _BIG_INTEGER = re.compile(r"-?[1-9][0-9]{0,999}")
 _CUDA_NAME = re.compile(r"cuda(:[0-9]{1,3})?")
 
@@ -157,6 +159,8 @@ def _range(value: range, into: Value, _: int) -> None:
     bounds = (value.start, value.stop, value.step)
     if not all(-(2**63) <= bound < 2**63 for bound in bounds):
         raise Bypass("unknown_literal", "a range goes beyond 64 bits")
+    if _counts_too_many(value):
+        raise Bypass("unknown_literal", f"a range counts more than {MOST_COUNTED} numbers")
     into.range.start, into.range.stop, into.range.step = bounds
 
 
@@ -237,10 +241,18 @@ class ValueDecoder:
         )
 
 
+def _counts_too_many(value: range) -> bool:
+    # len() cannot say more than 63 bits.
+    return bool(value) and abs(value[-1] - value[0]) // abs(value.step) >= MOST_COUNTED
+
+
 def _read_range(value: graph_pb2.Range) -> range:
     if value.step == 0:
         raise InvalidRequest("a range has the step 0")
-    return range(value.start, value.stop, value.step)
+    counted = range(value.start, value.stop, value.step)
+    if _counts_too_many(counted):
+        raise InvalidRequest(f"a range counts more than {MOST_COUNTED} numbers")
+    return counted
 
 
 def _big_integer(text: str) -> int:

@@ -1,0 +1,136 @@
+"""What one operator may ask for: memory within the tensors that it is given, and a bounded number of results.
+
+Operators are looked at before they run on fake tensors, whatever in a graph came down to them: a function of Python, a
+method, a composite operator, a subgraph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+# Parts of one tensor. A model that takes a sequence apart has some thousand.
+MOST_RESULTS = 20_000
+# Operators that a graph comes down to: a recurrent network of four layers takes some 80 for each step, and 10,000 on fake
+# tensors about a second.
+MOST_OPERATORS = 300_000
+MOST_OPERATORS_PER_NODE = 20
+
+_aten = torch.ops.aten
+Arguments = Mapping[str, Any]
+
+
+class OperatorCount:
+    """Counts the operators that a graph of so many nodes comes down to.
+
+    Args:
+        nodes: of the graph and of those within it.
+    """
+
+    def __init__(self, *, nodes: int) -> None:
+        self._left = MOST_OPERATORS + nodes * MOST_OPERATORS_PER_NODE
+
+    def find_excess(self) -> str | None:
+        """Counts one more; why it may not run, or None if it may."""
+        self._left -= 1
+        return "the graph comes down to more operators than any model" if self._left < 0 else None
+
+
+def find_excess(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why an operator may not run with these arguments; None if it may.
+
+    Args:
+        operator: is about to be run.
+        args: positional arguments, tensors among them fake.
+        kwargs: named arguments.
+    """
+    find = _CHECKS.get(operator)
+    if find is None:
+        return None
+    return find(_named(operator, args, kwargs))
+
+
+def _named(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """All arguments by their names in the schema, defaults included."""
+    declared = operator._schema.arguments
+    named = {argument.name: argument.default_value for argument in declared if argument.has_default_value()}
+    named.update(zip((argument.name for argument in declared), args, strict=False))
+    return {**named, **kwargs}
+
+
+def _reaches_out(named: Arguments) -> str | None:
+    """A view of another shape has to lie within the memory of what it views: Inductor computes addresses of these
+    numbers and asks nobody (torch/_inductor/lowering.py: as_strided).
+    """
+    tensor = named["self"]
+    sizes, strides = [_hint(size) for size in named["size"]], [_hint(step) for step in named["stride"]]
+    given = named["storage_offset"]
+    offset = _hint(tensor.storage_offset() if given is None else given)
+    if None in (*sizes, *strides, offset):
+        return "its sizes depend on elements"
+    room = _hint(tensor.untyped_storage().nbytes())
+    if 0 in sizes or room is None:
+        return None
+    last = offset + sum((size - 1) * step for size, step in zip(sizes, strides, strict=True))
+    if offset < 0 or min(strides, default=0) < 0 or (last + 1) * tensor.element_size() > room:
+        return f"it reaches to element {last} of a memory of {room // tensor.element_size()} elements"
+    return None
+
+
+def _parts(count: Callable[[Arguments], Any]) -> Callable[[Arguments], str | None]:
+    """A check of the number of parts into which a tensor is taken apart."""
+
+    def find(named: Arguments) -> str | None:
+        number = _hint(count(named))
+        return None if number is None or number <= MOST_RESULTS else f"it makes {number} tensors of one"
+
+    return find
+
+
+def _length(named: Arguments) -> Any:
+    """How long a tensor is where it is taken apart."""
+    tensor, dim = named["self"], named["dim"]
+    # Out of range: torch says so itself.
+    return tensor.shape[dim] if -tensor.dim() <= dim < tensor.dim() else 0
+
+
+def _by_size(named: Arguments) -> Any:
+    size = _hint(named["split_size"])
+    return (_hint(_length(named)) or 0) // size if size else 0
+
+
+def _hint(value: Any) -> Any:
+    """A number, or what a symbol is while the graph is compiled; None if that depends on elements."""
+    if isinstance(value, torch.SymInt):
+        hint = value.node.hint
+        return None if hint is None else int(hint)
+    return value
+
+
+_CHECKS: Mapping[OpOverload, Callable[[Arguments], str | None]] = {
+    **dict.fromkeys(
+        (
+            _aten.as_strided.default,
+            _aten.as_strided_.default,
+            _aten.as_strided_copy.default,
+            _aten.as_strided_copy.out,
+            _aten.as_strided_scatter.default,
+            _aten.as_strided_scatter.out,
+        ),
+        _reaches_out,
+    ),
+    **dict.fromkeys((_aten.unbind.int, _aten.unbind_copy.int, _aten.unbind_copy.int_out), _parts(_length)),
+    **dict.fromkeys(
+        (
+            _aten.split.Tensor,
+            _aten.split_copy.Tensor,
+            _aten.split_copy.Tensor_out,
+            _aten.unsafe_split.Tensor,
+            _aten.unsafe_split.Tensor_out,
+        ),
+        _parts(_by_size),
+    ),
+}

@@ -1,0 +1,118 @@
+"""Graphs that ask for memory outside of their tensors, or for more than any model: each is refused before it is compiled."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.fx import Graph, GraphModule
+
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph import bounds
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.decode import DecodedJob, decode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.literals import MOST_COUNTED
+from compilefarm.graph.testing import capture, fixed_environment
+from compilefarm.v1.graph_pb2 import Range, Value
+
+
+def decode(function: Callable[..., Any], *args: object, **kwargs: object) -> DecodedJob:
+    """Has a graph decoded that makes a tensor of twelve ones, and calls a function with that and with `args`."""
+    graph = Graph()
+    made = graph.call_function(torch.add, (graph.placeholder("x"), 1))
+    graph.output((graph.call_function(function, (made, *args), dict(kwargs)),))
+    graph_module = GraphModule(torch.nn.Module(), graph)
+    job = encode_job(graph_module, [torch.zeros(12)], options={}, environment=fixed_environment).job
+    return decode_job(job, blobs={})
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.as_strided, torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default, torch.as_strided_copy],
+)
+@pytest.mark.parametrize(
+    ("sizes", "steps", "offset"),
+    [((4,), (1,), 2**40), ((13,), (1,), 0), ((2,), (12,), 0), ((2, 7), (6, 1), 0), ((1,), (1,), 12), ((2,), (2**60,), 0)],
+)
+def test_a_view_beyond_its_memory(
+    function: Callable[..., Any], sizes: tuple[int, ...], steps: tuple[int, ...], offset: int
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"node 2 .*it reaches to element \d+ of a memory of 12 elements"):
+        decode(function, sizes, steps, offset)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps", "offset"),
+    [((12,), (1,), 0), ((3, 4), (4, 1), None), ((3, 10), (1, 1), 0), ((1,), (1,), 11), ((0,), (1,), 0), ((), (), 11)],
+)
+def test_views_of_all_that_a_tensor_has_are_taken(
+    sizes: tuple[int, ...], steps: tuple[int, ...], offset: int | None
+) -> None:
+    (view,) = decode(torch.as_strided, sizes, steps, offset).graph_module(torch.zeros(12))
+    assert torch.equal(view, torch.ones(12).as_strided(sizes, steps, offset))
+
+
+def test_a_write_beyond_the_memory_of_a_tensor() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided_scatter(x + 1, x[:2], (2,), (1,), 3)
+
+    job = capture(model, torch.ones(12)).encode().job
+    decode_job(job, blobs={})
+    offset = next(
+        given
+        for node in job.graph.nodes
+        if node.call.target.endswith("as_strided_scatter")
+        for given in node.call.args
+        if given.integer == 3
+    )
+    offset.integer = 4000
+    with pytest.raises(InvalidRequest, match="it reaches to element 4001"):
+        decode_job(job, blobs={})
+
+
+def test_the_memory_of_a_symbolic_size() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x + 1, (x.shape[0] - 1, 2), (1, 1))
+
+    decode_job(capture(model, torch.ones(12), dynamic=True).encode().job, blobs={})
+
+
+@pytest.mark.parametrize(("function", "args"), [(torch.split, (1,)), (torch.unbind, ()), (torch.chunk, (2**20,))])
+def test_a_tensor_that_is_taken_apart_into_more_parts_than_any_model_has(
+    function: Callable[..., Any], args: tuple[object, ...]
+) -> None:
+    graph = Graph()
+    graph.placeholder("x")
+    long = graph.call_function(torch.ones, (2**20,))
+    graph.output((graph.call_function(operator.getitem, (graph.call_function(function, (long, *args)), 0)),))
+    graph_module = GraphModule(torch.nn.Module(), graph)
+    job = encode_job(graph_module, [torch.zeros(1)], options={}, environment=fixed_environment).job
+    with pytest.raises(InvalidRequest, match="makes 1048576 tensors of one"):
+        decode_job(job, blobs={})
+
+
+def test_ranges_that_count_for_ever() -> None:
+    with pytest.raises(Bypass, match=f"more than {MOST_COUNTED} numbers"):
+        decode(torch.reshape, range(2**62))
+    job = capture(torch.relu, torch.ones(3)).encode().job
+    job.graph.nodes[1].call.args[0].CopyFrom(Value(range=Range(start=-(2**63), stop=2**63 - 1, step=1)))
+    with pytest.raises(InvalidRequest, match=f"node 1: a range counts more than {MOST_COUNTED} numbers"):
+        decode_job(job, blobs={})
+
+
+def test_a_graph_that_comes_down_to_more_operators_than_any_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(10):
+            x = torch.nn.functional.gelu(x)
+        return x
+
+    job = capture(model, torch.ones(3)).encode().job
+    decode_job(job, blobs={})
+    monkeypatch.setattr(bounds, "MOST_OPERATORS", 5)
+    monkeypatch.setattr(bounds, "MOST_OPERATORS_PER_NODE", 0)
+    with pytest.raises(InvalidRequest, match="more operators than any model"):
+        decode_job(job, blobs={})
