@@ -1,4 +1,4 @@
-"""Graphs that ask for memory outside of their tensors, or for more than any model: each is refused before it is compiled."""
+"""Graphs that ask for memory outside of their tensors, or for more than any model: refused before they are compiled."""
 
 from __future__ import annotations
 
@@ -36,7 +36,14 @@ def decode(function: Callable[..., Any], *args: object, **kwargs: object) -> Dec
 )
 @pytest.mark.parametrize(
     ("sizes", "steps", "offset"),
-    [((4,), (1,), 2**40), ((13,), (1,), 0), ((2,), (12,), 0), ((2, 7), (6, 1), 0), ((1,), (1,), 12), ((2,), (2**60,), 0)],
+    [
+        ((4,), (1,), 2**40),
+        ((13,), (1,), 0),
+        ((2,), (12,), 0),
+        ((2, 7), (6, 1), 0),
+        ((1,), (1,), 12),
+        ((2,), (2**60,), 0),
+    ],
 )
 def test_a_view_beyond_its_memory(
     function: Callable[..., Any], sizes: tuple[int, ...], steps: tuple[int, ...], offset: int

@@ -14,8 +14,8 @@ from torch._ops import OpOverload
 
 # Parts of one tensor. A model that takes a sequence apart has some thousand.
 MOST_RESULTS = 20_000
-# Operators that a graph comes down to: a recurrent network of four layers takes some 80 for each step, and 10,000 on fake
-# tensors about a second.
+# Operators that a graph comes down to: a recurrent network of four layers takes some 80 for each step. On fake tensors
+# 10,000 take about a second.
 MOST_OPERATORS = 300_000
 MOST_OPERATORS_PER_NODE = 20
 

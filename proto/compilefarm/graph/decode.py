@@ -5,14 +5,14 @@ Nothing that a request names is imported or evaluated here; kernels in source co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
@@ -22,9 +22,10 @@ from compilefarm.core.environments import KERNELS_REFUSED
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import MAX_MAGNITUDE
 from compilefarm.graph.ambient import keeping_attention_backends
+from compilefarm.graph.bounds import OperatorCount, find_excess
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
-from compilefarm.graph.dispatch import watching_operators
+from compilefarm.graph.dispatch import Watcher, watching_operators
 from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.literals import ValueDecoder
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
@@ -320,7 +321,7 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
     with (
         decoded.fake_mode,
         enable_python_dispatcher(),
-        watching_operators(writes.watch),
+        watching_operators(_bounded(writes.watch, nodes=len(decoded.graph_module.graph.nodes))),
         _restoring_modes() as entered,
     ):
         for number, node in enumerate(decoded.graph_module.graph.nodes):
@@ -339,6 +340,19 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
             bindings = compute_unbacked_bindings(decoded.symbolic.shape_env, value)
             if bindings:
                 node.meta["unbacked_bindings"] = bindings
+
+
+def _bounded(watch: Watcher, *, nodes: int) -> Watcher:
+    """A watcher that refuses what asks for too much, before it runs."""
+    count = OperatorCount(nodes=nodes)
+
+    def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
+        excess = count.find_excess() or find_excess(operator, args, kwargs)
+        if excess is not None:
+            raise InvalidRequest(f"{operator}: {excess}")
+        return watch(operator, args, kwargs, run)
+
+    return look
 
 
 @contextmanager
@@ -376,6 +390,8 @@ def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) 
         # Where gradients are wanted, torch 2.11 traces subgraphs in a fake mode of its own and finds ours in its way.
         with torch.no_grad(), writes.in_subgraphs((args, kwargs)):
             return node.target(*args, **kwargs)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"node {number} ({_name(node)}): {error}") from None
     except Exception as error:
         # Whatever torch raises for a graph is an answer about the graph.
         raise GraphRejected.because(error, where=f"node {number} ({node.op} {_name(node)})") from error
