@@ -55,6 +55,7 @@ def _found() -> dict[str, object]:
         "own": _writable([Path("/proc/self/task", str(threading.get_native_id()), "comm")]),
         "readable": {name: _content_of(Path("/proc", name)) for name in os.environ["HIDDEN"].split(":")},
         "processes": [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()],
+        "oom score": int(Path("/proc/self/oom_score_adj").read_text()),
         "devices": sorted(os.listdir("/dev")),
         "status": {name: _status(name) for name in ("1", "self")},
     }

@@ -117,6 +117,10 @@ def test_nothing_of_the_host_is_reached(found: Found) -> None:
     }
 
 
+def test_it_is_ended_before_the_farm_when_memory_runs_out(found: Found) -> None:
+    assert found["oom score"] >= 500
+
+
 def test_it_sees_its_own_processes_and_no_devices_of_the_machine(found: Found) -> None:
     # bubblewrap's, what holds the sandbox open, and the child.
     assert len(found["processes"]) == 3

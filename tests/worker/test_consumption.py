@@ -9,6 +9,7 @@ from subprocess import PIPE
 
 import pytest
 
+from compilefarm.core.errors import ProcessDied
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_DISK, FAILURE_KIND_OUT_OF_MEMORY, CompileFailure
 from compilefarm.worker.consumption import memory_bytes, resident_bytes
 from compilefarm.worker.pool import PoolSettings, _memory_bytes, _memory_of_machine
@@ -54,6 +55,19 @@ async def test_a_child_that_takes_too_much_is_ended(
     assert isinstance(failure, CompileFailure)
     assert failure.kind == kind
     assert words in failure.message
+
+
+async def test_a_child_that_becomes_too_many_is_ended(sandbox: Sandbox | None) -> None:
+    # 32 processes, of which no limit of the kernel counts those of the administrator.
+    child = child_settings("take-memory-of-processes", most_tasks=20, sandbox=sandbox)
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
+    await supervisor.start()
+    try:
+        with pytest.raises(ProcessDied, match="more than 20 processes and threads"):
+            await supervisor.run(JOB, on_phase=lambda _: None)
+    finally:
+        await supervisor.close()
+        await child.server.close()
 
 
 SHARING = """

@@ -36,6 +36,11 @@ def disk_bytes(folder: Path, pids: Collection[int]) -> int:
     return sum(_allocated(found) for found in _files_in(folder)) + _unnamed(pids)[1]
 
 
+def task_count(pids: Collection[int]) -> int:
+    """Threads of some processes, of which each has at least one."""
+    return sum(_first_of(Path("/proc", str(pid), "status"), "Threads:") for pid in pids)
+
+
 def _memory_of(pid: int) -> int:
     places = Path("/proc", str(pid))
     # Another user's process may not be looked into that far; nothing can be read of one that has ended.
@@ -44,12 +49,23 @@ def _memory_of(pid: int) -> int:
 
 
 def _sum_of(path: Path, names: Collection[str]) -> int | None:
+    """Bytes; None if it cannot be read."""
+    found = _numbers(path, names)
+    return None if found is None else sum(found) * _KIB
+
+
+def _first_of(path: Path, name: str) -> int:
+    return next(iter(_numbers(path, (name,)) or ()), 0)
+
+
+def _numbers(path: Path, names: Collection[str]) -> list[int] | None:
+    """What some lines say; None if the file cannot be read, or its process has ended."""
     try:
         lines = path.read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     fields = [line.split() for line in lines]
-    return sum(int(field[1]) * _KIB for field in fields if field and field[0] in names)
+    return [int(field[1]) for field in fields if field and field[0] in names]
 
 
 def _unnamed(pids: Collection[int]) -> tuple[int, int]:

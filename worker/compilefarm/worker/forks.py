@@ -17,6 +17,7 @@ import socket
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from compilefarm.worker.namespaces import (
@@ -29,6 +30,8 @@ from compilefarm.worker.namespaces import (
 from compilefarm.worker.seccomp import filter_system_calls
 from compilefarm.worker.strays import end_strays
 
+# Of 1000: how much rather than others a child is ended when memory runs out.
+_OOM_SCORE = 500
 _REQUEST_BYTES = 128 * 1024
 # Standard input, output and error, the pipe for news, and the first process of a sandbox.
 _DESCRIPTORS = 5
@@ -162,6 +165,7 @@ def _become(request: _Request) -> None:
     """The rest of a fork: its pipes, its place, its surroundings. Ends the process if it cannot get there."""
     try:
         os.setsid()
+        _be_ended_first()
         for target, descriptor in enumerate(request.standard):
             os.dup2(descriptor, target)
         _close(*request.standard, request.news)
@@ -183,6 +187,14 @@ def _become(request: _Request) -> None:
     except BaseException as error:  # noqa: BLE001 - a process that may be half in a sandbox goes no further
         os.write(2, f"the process could not get to its place: {error!r}\n".encode())
         os._exit(1)
+
+
+def _be_ended_first() -> None:
+    """When the machine's memory runs out the kernel ends this process before the farm (proc(5))."""
+    score = Path("/proc/self/oom_score_adj")
+    # Without privilege it can only become higher; a pod of Kubernetes may have a higher one.
+    if int(score.read_text()) < _OOM_SCORE:
+        score.write_text(str(_OOM_SCORE))
 
 
 def _stay_outside() -> None:

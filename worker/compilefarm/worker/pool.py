@@ -207,5 +207,6 @@ def _child(
         output_bytes=settings.output_bytes,
         memory_bytes=_memory_bytes(settings),
         disk_bytes=settings.disk_bytes,
+        most_tasks=_PROCESSES,
         sandbox=sandbox and replace(sandbox, readable=(*sandbox.readable, *readable)),
     )

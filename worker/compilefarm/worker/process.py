@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask, PingTask
-from compilefarm.worker.consumption import disk_bytes, memory_bytes, resident_bytes
+from compilefarm.worker.consumption import disk_bytes, memory_bytes, resident_bytes, task_count
 from compilefarm.worker.fork_server import ForkedChild, ForkServer, ForkServerDied, words_of
 from compilefarm.worker.frames import BrokenPipeOfMessages, MessageTooLarge, pack_frame, read_frame_async
 from compilefarm.worker.sandbox import Sandbox
@@ -57,6 +57,7 @@ class ChildSettings:
         memory_bytes: how much memory a child and all that it starts may take together, beyond what they have when its
             task begins; None is any.
         disk_bytes: how much their files may; None is any.
+        most_tasks: how many processes and threads they may be; None is any number.
         sample_seconds: how often that is looked at. Between two looks they may take more.
         sandbox: what children are put in; None leaves them as any other process.
     """
@@ -69,6 +70,7 @@ class ChildSettings:
     output_bytes: int = 1 << 30
     memory_bytes: int | None = None
     disk_bytes: int | None = None
+    most_tasks: int | None = None
     sample_seconds: float = 1.0
     sandbox: Sandbox | None = None
 
@@ -229,6 +231,8 @@ class ChildProcess:
                 return ChildOutOfMemory(f"its processes took more than {settings.memory_bytes} bytes together")
         if settings.disk_bytes is not None and disk_bytes(self.folder, pids) > settings.disk_bytes:
             return ChildOutOfDisk(f"its files took more than {settings.disk_bytes} bytes, the limit of this farm")
+        if settings.most_tasks is not None and task_count(pids) > settings.most_tasks:
+            return ChildDied(f"it became more than {settings.most_tasks} processes and threads")
         return None
 
     async def _cause_of_death(self) -> ChildDied:

@@ -70,6 +70,7 @@ def child_settings(
     output_bytes: int = 1 << 30,
     memory_bytes: int | None = None,
     disk_bytes: int | None = None,
+    most_tasks: int | None = None,
     sandbox: Sandbox | None = None,
     answer_seconds: float = 20.0,
     **environment: str,
@@ -79,7 +80,8 @@ def child_settings(
     Args:
         script: its name.
         limits: options of compilefarm.worker.limits, for the child itself.
-        start_seconds, output_bytes, memory_bytes, disk_bytes, sandbox, answer_seconds: see ChildSettings.
+        start_seconds, output_bytes, memory_bytes, disk_bytes, most_tasks, sandbox, answer_seconds:
+            see ChildSettings.
         environment: see ForkServer.
 
     Returns:
@@ -92,6 +94,7 @@ def child_settings(
         output_bytes=output_bytes,
         memory_bytes=memory_bytes,
         disk_bytes=disk_bytes,
+        most_tasks=most_tasks,
         sample_seconds=0.05,
         sandbox=sandbox,
     )
