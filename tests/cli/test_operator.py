@@ -14,7 +14,7 @@ import grpc
 import pytest
 from rich.console import Console
 
-from compilefarm.cli.jobs import show
+from compilefarm.cli.jobs import keep_refused, show
 from compilefarm.cli.main import main
 from compilefarm.cli.words import key_words
 from compilefarm.core.errors import ProcessDied
@@ -32,7 +32,7 @@ from compilefarm.v1.compile_service_pb2 import (
     ReportRequest,
 )
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
-from compilefarm.v1.job_pb2 import Job
+from compilefarm.v1.job_pb2 import CompileFailure, Job, Refusal
 
 KEY = key_of(sample_job()).text
 
@@ -144,6 +144,19 @@ def test_workers(farm: Farm) -> None:
     assert "worker-0" in said
     assert "torch 2.15.0+cpu" in said
     assert worker["name"] == "worker-0"
+
+
+def test_refused_keys_are_shown_with_both_errors() -> None:
+    refusal = Refusal(result="output 0", error=3.0, eager_error=0.1, allowed_error=0.3, inputs_seed=1)
+    failure = CompileFailure(message="it differs", refusal=refusal)
+    entries = [QuarantinedKey(key=KEY, failure=failure, refused=True), QuarantinedKey(key="dead", deaths=2)]
+    listed = ListJobsResponse(quarantined=entries)
+    keep_refused(listed)
+    out = io.StringIO()
+    show(listed, Console(file=out, width=200), only_quarantined=True)
+    said = " ".join(out.getvalue().split())
+    assert "it differs; error of output 0 3, of eager 0.1, allowed 0.3; inputs of seed 1" in said
+    assert "dead" not in said
 
 
 def test_quarantined_keys_are_shown_and_retried(deadly_farm: Farm) -> None:

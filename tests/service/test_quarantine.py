@@ -21,7 +21,7 @@ from compilefarm.service.testing import (
     serving,
 )
 from compilefarm.v1.compile_service_pb2 import Finished, Outcome
-from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Refusal
 
 HOUR = 3600.0
 CONFIG = GatewayConfig(listen="127.0.0.1:0", quarantine_seconds=HOUR)
@@ -164,3 +164,49 @@ async def test_single_deaths_are_forgotten_after_the_same_time() -> None:
     assert quarantine.find("b", namespaces=[""]) == kept
     clock.advance(1.0)
     assert quarantine.find("b", namespaces=[""]) is None
+
+
+WRONG = CompileFailure(
+    kind=FailureKind.FAILURE_KIND_VERIFICATION,
+    message="output 0 differs from eager by 3",
+    refusal=Refusal(result="output 0", error=3.0, eager_error=0.1, allowed_error=0.3, inputs_seed=1),
+)
+
+
+async def refuse(calls: Calls, held: HeldCompiles) -> Finished:
+    """Has an artifact of the job fail its check, and returns what is said of it."""
+    watch = await calls.watch(JOB)
+    (await held.next()).finish(WRONG)
+    return await watch.finish()
+
+
+async def test_the_second_pod_hears_of_a_refusal_without_another_compile(calls: Calls, held: HeldCompiles) -> None:
+    assert (await refuse(calls, held)).failure == WRONG
+    finished = await calls.finish(JOB)
+    assert finished.outcome == Outcome.OUTCOME_QUARANTINED
+    assert finished.failure.message.startswith(
+        "output 0 differs from eager by 3. It is quarantined until 2026-01-01 01:00"
+    )
+    assert finished.failure.refusal == WRONG.refusal
+    assert len(held.started) == 1
+
+
+async def test_a_refusal_is_forgotten_after_a_while(calls: Calls, held: HeldCompiles, clock: ManualClock) -> None:
+    await refuse(calls, held)
+    clock.advance(HOUR)
+    again = await calls.watch(JOB)
+    (await held.next()).finish()
+    assert (await again.finish()).outcome == Outcome.OUTCOME_COMPILED
+
+
+async def test_a_refusal_is_a_report_of_a_defect(calls: Calls, held: HeldCompiles) -> None:
+    await refuse(calls, held)
+    (entry,) = (await calls.list_jobs()).quarantined
+    assert (entry.key, entry.refused, entry.deaths, entry.failure.refusal) == (KEY, True, 0, WRONG.refusal)
+    (check,) = await calls.checks(KEY)
+    assert (check.request, check.failed) == (JOB, WRONG)
+    assert (await calls.status()).counters.failed_checks == 1
+    assert await calls.retry(KEY[:6]) == KEY
+    again = await calls.watch(JOB)
+    (await held.next()).finish()
+    assert (await again.finish()).outcome == Outcome.OUTCOME_COMPILED

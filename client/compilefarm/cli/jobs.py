@@ -10,7 +10,7 @@ from rich.table import Column, Table
 
 from compilefarm.cli.farm import add_address, admin
 from compilefarm.cli.words import console, enum_words, key_words, seconds_words
-from compilefarm.v1.admin_service_pb2 import JobStatus, ListJobsRequest, ListJobsResponse
+from compilefarm.v1.admin_service_pb2 import JobStatus, ListJobsRequest, ListJobsResponse, QuarantinedKey
 from compilefarm.v1.compile_service_pb2 import Priority
 from compilefarm.v1.job_pb2 import PHASE_QUEUED, Phase
 
@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     add_address(parser)
     parser.add_argument("--quarantined", action="store_true", help="only keys that are not tried, and why")
+    parser.add_argument(
+        "--refused", action="store_true", help="only keys whose artifacts failed their check, and by how much"
+    )
     parser.add_argument("--json", action="store_true", help="print compilefarm.v1.ListJobsResponse as JSON")
 
 
@@ -26,14 +29,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the jobs of the farm."""
     with admin(arguments) as service:
         jobs = service.ListJobs(ListJobsRequest())
-    if arguments.quarantined:
+    if arguments.refused:
+        keep_refused(jobs)
+    if arguments.quarantined or arguments.refused:
         jobs.ClearField("jobs")
         jobs.ClearField("checks")
     if arguments.json:
         print(json_format.MessageToJson(jobs, preserving_proto_field_name=True))
     else:
-        show(jobs, console(), only_quarantined=arguments.quarantined)
+        show(jobs, console(), only_quarantined=arguments.quarantined or arguments.refused)
     return 0
+
+
+def keep_refused(response: ListJobsResponse) -> None:
+    """Takes out quarantined keys that are there for another reason than a failed check."""
+    kept = [entry for entry in response.quarantined if entry.refused]
+    del response.quarantined[:]
+    response.quarantined.extend(kept)
 
 
 def show(response: ListJobsResponse, to: Console, *, only_quarantined: bool) -> None:
@@ -69,8 +81,19 @@ def _show_quarantined(response: ListJobsResponse, to: Console) -> None:
     table = Table("quarantined key", "until (UTC)", Column("why", overflow="fold"))
     for entry in response.quarantined:
         until = entry.until.ToDatetime().isoformat(sep=" ", timespec="minutes")
-        table.add_row(_named(entry.key, entry.namespace), until, entry.failure.message)
+        why = [entry.failure.message, *_error_words(entry)]
+        table.add_row(_named(entry.key, entry.namespace), until, "; ".join(why))
     to.print(table)
+
+
+def _error_words(entry: QuarantinedKey) -> list[str]:
+    if not entry.failure.HasField("refusal"):
+        return []
+    found = entry.failure.refusal
+    return [
+        f"error of {found.result} {found.error:.3g}, of eager {found.eager_error:.3g}, allowed "
+        f"{found.allowed_error:.3g}; inputs of seed {found.inputs_seed}"
+    ]
 
 
 def _named(key: str, namespace: str) -> str:

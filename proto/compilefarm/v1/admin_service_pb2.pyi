@@ -330,6 +330,7 @@ class Counters(google.protobuf.message.Message):
     BYTES_SENT_FIELD_NUMBER: builtins.int
     BYTES_RECEIVED_FIELD_NUMBER: builtins.int
     WITHDRAWN_FIELD_NUMBER: builtins.int
+    FAILED_CHECKS_FIELD_NUMBER: builtins.int
     hits: builtins.int
     """Requests answered from the store."""
     misses: builtins.int
@@ -350,6 +351,8 @@ class Counters(google.protobuf.message.Message):
     """Bytes of blobs received from clients."""
     withdrawn: builtins.int
     """Artifacts that failed their check after they were served, and were withdrawn."""
+    failed_checks: builtins.int
+    """Artifacts that failed their check before they were served."""
     def __init__(
         self,
         *,
@@ -363,8 +366,9 @@ class Counters(google.protobuf.message.Message):
         bytes_sent: builtins.int = ...,
         bytes_received: builtins.int = ...,
         withdrawn: builtins.int = ...,
+        failed_checks: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compiled", b"compiled", "failed", b"failed", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused", "withdrawn", b"withdrawn"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compiled", b"compiled", "failed", b"failed", "failed_checks", b"failed_checks", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused", "withdrawn", b"withdrawn"]) -> None: ...
 
 global___Counters = Counters
 
@@ -573,12 +577,15 @@ class QuarantinedKey(google.protobuf.message.Message):
     SINCE_FIELD_NUMBER: builtins.int
     UNTIL_FIELD_NUMBER: builtins.int
     NAMESPACE_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key."""
     deaths: builtins.int
     """How many processes died of it."""
     namespace: builtins.str
     """The namespace of the jobs that ended so: for callers who are trusted more, it is tried; empty where there are none."""
+    refused: builtins.bool
+    """An artifact of it failed its check. What was found is among the checks that InspectResponse has, with the request."""
     @property
     def failure(self) -> compilefarm.v1.job_pb2.CompileFailure:
         """What requests for it are told."""
@@ -600,9 +607,10 @@ class QuarantinedKey(google.protobuf.message.Message):
         since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         namespace: builtins.str = ...,
+        refused: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure", "since", b"since", "until", b"until"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["deaths", b"deaths", "failure", b"failure", "key", b"key", "namespace", b"namespace", "since", b"since", "until", b"until"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deaths", b"deaths", "failure", b"failure", "key", b"key", "namespace", b"namespace", "refused", b"refused", "since", b"since", "until", b"until"]) -> None: ...
 
 global___QuarantinedKey = QuarantinedKey
 

@@ -311,6 +311,7 @@ class CompileFailure(google.protobuf.message.Message):
     MESSAGE_FIELD_NUMBER: builtins.int
     ERROR_TYPE_FIELD_NUMBER: builtins.int
     LOG_TAIL_FIELD_NUMBER: builtins.int
+    REFUSAL_FIELD_NUMBER: builtins.int
     kind: global___FailureKind.ValueType
     """What kind of failure."""
     message: builtins.str
@@ -319,6 +320,10 @@ class CompileFailure(google.protobuf.message.Message):
     """Python type of the error a local compile would raise too ("torch._inductor.exc.LoweringException"); empty if none."""
     log_tail: builtins.str
     """The end of what the compiler printed; empty if nothing."""
+    @property
+    def refusal(self) -> global___Refusal:
+        """By how much, where an artifact was compared with eager and failed."""
+
     def __init__(
         self,
         *,
@@ -326,7 +331,43 @@ class CompileFailure(google.protobuf.message.Message):
         message: builtins.str = ...,
         error_type: builtins.str = ...,
         log_tail: builtins.str = ...,
+        refusal: global___Refusal | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["error_type", b"error_type", "kind", b"kind", "log_tail", b"log_tail", "message", b"message"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["refusal", b"refusal"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error_type", b"error_type", "kind", b"kind", "log_tail", b"log_tail", "message", b"message", "refusal", b"refusal"]) -> None: ...
 
 global___CompileFailure = CompileFailure
+
+@typing.final
+class Refusal(google.protobuf.message.Message):
+    """How far a result of an artifact is from what it should be."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESULT_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    EAGER_ERROR_FIELD_NUMBER: builtins.int
+    ALLOWED_ERROR_FIELD_NUMBER: builtins.int
+    INPUTS_SEED_FIELD_NUMBER: builtins.int
+    result: builtins.str
+    """Which result ("output 0", "gradient of input 3")."""
+    error: builtins.float
+    """Root mean square of its differences from a reference in high precision; from eager where there is no reference."""
+    eager_error: builtins.float
+    """The same of eager's differences from the reference."""
+    allowed_error: builtins.float
+    """What was allowed."""
+    inputs_seed: builtins.int
+    """Seed of the inputs, as the worker's random_inputs takes it."""
+    def __init__(
+        self,
+        *,
+        result: builtins.str = ...,
+        error: builtins.float = ...,
+        eager_error: builtins.float = ...,
+        allowed_error: builtins.float = ...,
+        inputs_seed: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allowed_error", b"allowed_error", "eager_error", b"eager_error", "error", b"error", "inputs_seed", b"inputs_seed", "result", b"result"]) -> None: ...
+
+global___Refusal = Refusal

@@ -245,6 +245,7 @@ class Check(google.protobuf.message.Message):
     ENDED_FIELD_NUMBER: builtins.int
     SECONDS_FIELD_NUMBER: builtins.int
     NAMESPACE_FIELD_NUMBER: builtins.int
+    REQUEST_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key of the artifact."""
     manifest_digest: builtins.str
@@ -265,6 +266,10 @@ class Check(google.protobuf.message.Message):
     def ended(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the check ended."""
 
+    @property
+    def request(self) -> compilefarm.v1.job_pb2.Job:
+        """What the artifact was made for, where it failed and was never stored."""
+
     def __init__(
         self,
         *,
@@ -275,9 +280,10 @@ class Check(google.protobuf.message.Message):
         ended: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         seconds: builtins.float = ...,
         namespace: builtins.str = ...,
+        request: compilefarm.v1.job_pb2.Job | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ended", b"ended", "failed", b"failed", "outcome", b"outcome", "passed", b"passed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ended", b"ended", "failed", b"failed", "key", b"key", "manifest_digest", b"manifest_digest", "namespace", b"namespace", "outcome", b"outcome", "passed", b"passed", "seconds", b"seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["ended", b"ended", "failed", b"failed", "outcome", b"outcome", "passed", b"passed", "request", b"request"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ended", b"ended", "failed", b"failed", "key", b"key", "manifest_digest", b"manifest_digest", "namespace", b"namespace", "outcome", b"outcome", "passed", b"passed", "request", b"request", "seconds", b"seconds"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["passed", "failed"] | None: ...
 
 global___Check = Check

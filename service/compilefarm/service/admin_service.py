@@ -152,7 +152,9 @@ def _reports(reports: Reports) -> wire.ClientReports:
 
 
 def _quarantined(entry: Quarantined) -> wire.QuarantinedKey:
-    key = wire.QuarantinedKey(key=entry.key, namespace=entry.namespace, failure=entry.failure, deaths=entry.deaths)
+    key = wire.QuarantinedKey(
+        key=entry.key, namespace=entry.namespace, failure=entry.failure, deaths=entry.deaths, refused=entry.refused
+    )
     key.since.FromDatetime(entry.since)
     key.until.FromDatetime(entry.until)
     return key

@@ -119,6 +119,8 @@ class Attempts:
         if isinstance(result, CompileFailure) and result.kind in _COSTLY:
             cause = f"{result.message}\n{result.log_tail}"
             self._quarantine.note_death(ticket.key, namespace=namespace, cause=cause, kind=result.kind)
+        elif isinstance(result, CompileFailure) and result.kind == FailureKind.FAILURE_KIND_VERIFICATION:
+            self._quarantine.note_refusal(ticket.key, namespace=namespace, failure=result)
         else:
             self._quarantine.note_survival(ticket.key, namespace=namespace)
 

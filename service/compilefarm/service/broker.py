@@ -313,7 +313,7 @@ class Broker:
             log.warning("job %s: no artifact after %.1f s: %s %s", key.text, seconds, reason, made.message)
             if made.log_tail:
                 log.warning("job %s: the end of what its process printed:\n%s", key.text, made.log_tail)
-            await self._checks.keep_failure(made, key=key.text, namespace=flight.namespace)
+            await self._checks.keep_failure(made, job=job, key=key.text, namespace=flight.namespace)
             return Landing(result=made, source=Source.COMPILE)
         manifest = await self._keep(made, key=key, namespace=flight.namespace, verify_time=verify_time)
         self._checks.follow(manifest, job=job, kind=kind)

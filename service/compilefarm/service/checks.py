@@ -135,11 +135,12 @@ class Checks:
             self._running[digest] = check, task
             task.add_done_callback(partial(self._end, digest, manifest.key))
 
-    async def keep_failure(self, failure: CompileFailure, *, key: str, namespace: str) -> None:
-        """Keeps why an artifact is not served, if it failed its check."""
+    async def keep_failure(self, failure: CompileFailure, *, job: Job, key: str, namespace: str) -> None:
+        """Keeps why an artifact is not served, if it failed its check, with what it was made for: that is a defect."""
         if failure.kind == FailureKind.FAILURE_KIND_VERIFICATION:
+            self._counters.failed_checks += 1
             try:
-                await self._store.put_check(self._check(key, namespace=namespace, failed=failure))
+                await self._store.put_check(self._check(key, namespace=namespace, failed=failure, request=job))
             except StoreUnavailable as error:
                 # The client is told all the same.
                 log.error("job %s: why its artifact is not served could not be kept: %s", key, error)
@@ -203,6 +204,7 @@ class Checks:
         passed: Verification | None = None,
         failed: CompileFailure | None = None,
         seconds: float = 0.0,
+        request: Job | None = None,
     ) -> Check:
         check = Check(
             key=key,
@@ -211,6 +213,7 @@ class Checks:
             passed=passed,
             failed=failed,
             seconds=seconds,
+            request=request,
         )
         check.ended.FromDatetime(self._clock.now())
         return check

@@ -25,6 +25,7 @@ class Counters:
     bytes_sent: int = 0
     bytes_received: int = 0
     withdrawn: int = 0
+    failed_checks: int = 0
 
     @contextmanager
     def counting_refusals(self) -> Iterator[None]:

@@ -1,5 +1,5 @@
-"""Keys whose compiles end the processes that do them, or take longer than they may: not tried for a while, so that one
-graph costs few workers.
+"""Keys whose compiles end the processes that do them, take longer than they may, or give what fails its check: not
+tried for a while, so that one graph costs few workers, and a second pod hears at once what the first one waited for.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Quarantined:
         failure: what is said of the last one.
         since: when that was.
         until: when all of this is forgotten.
+        refused: whether an artifact of it failed its check; one is enough.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Quarantined:
     failure: CompileFailure
     since: datetime
     until: datetime
+    refused: bool = False
 
 
 class Quarantine:
@@ -94,6 +96,21 @@ class Quarantine:
         )
         return self.find(key, namespaces=[namespace])
 
+    def note_refusal(self, key: str, *, namespace: str, failure: CompileFailure) -> None:
+        """Notes that an artifact of a key failed its check. It is remembered for as long as this service lives at most:
+        another release of the farm may do better.
+        """
+        self._forget()
+        self._dead.pop((namespace, key), None)
+        since = self._clock.now()
+        until = since + self._time_to_live
+        told = CompileFailure()
+        told.CopyFrom(failure)
+        told.message = f"{failure.message}. {_remembered(key, until=until)}"
+        self._dead[namespace, key] = Quarantined(
+            key=key, namespace=namespace, deaths=0, failure=told, since=since, until=until, refused=True
+        )
+
     def note_survival(self, key: str, *, namespace: str) -> None:
         """Notes that a key was compiled: what died before did not die of it."""
         self._dead.pop((namespace, key), None)
@@ -110,7 +127,14 @@ class Quarantine:
 
 
 def _is_kept(entry: Quarantined) -> bool:
-    return entry.deaths >= _TOO_MANY_DEATHS
+    return entry.refused or entry.deaths >= _TOO_MANY_DEATHS
+
+
+def _remembered(key: str, *, until: datetime) -> str:
+    return (
+        f"It is quarantined until {until:%Y-%m-%d %H:%M} UTC: compile it locally; `compilefarm retry {key}` has it "
+        "tried before"
+    )
 
 
 def _failure(key: str, *, kind: FailureKind.ValueType, cause: str, deaths: int, until: datetime) -> CompileFailure:
@@ -122,9 +146,6 @@ def _failure(key: str, *, kind: FailureKind.ValueType, cause: str, deaths: int, 
     headline, _, log_tail = cause.partition("\n")
     return CompileFailure(
         kind=kind,
-        message=(
-            f"{deaths} {what}, the last one so: {headline}. It is quarantined until "
-            f"{until:%Y-%m-%d %H:%M} UTC: compile it locally; `compilefarm retry {key}` has it tried before"
-        ),
+        message=(f"{deaths} {what}, the last one so: {headline}. {_remembered(key, until=until)}"),
         log_tail=log_tail,
     )

@@ -30,6 +30,7 @@ _COUNTERS = {
     "bytes_sent": "Bytes of blobs sent to clients",
     "bytes_received": "Bytes of blobs received from clients",
     "withdrawn": "Artifacts that failed their check after they were served",
+    "failed_checks": "Artifacts that failed their check before they were served",
 }
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from compilefarm.v1.job_pb2 import Refusal
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.precision import Distance, allowed_distance, coarsest, epsilon_of
 from compilefarm.worker.results import Results
@@ -36,7 +37,15 @@ _NOT_COMPARED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
 
 class VerificationFailed(Exception):
-    """The artifact does not do what the graph does, or is not finished work."""
+    """The artifact does not do what the graph does, or is not finished work.
+
+    Attributes:
+        refusal: how far it is from what it should be, where that was found out.
+    """
+
+    def __init__(self, message: str, *, refusal: Refusal | None = None) -> None:
+        super().__init__(message)
+        self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,7 @@ class Comparison:
 
     Attributes:
         is_ordered: whether they have one order; else they are compared sorted, too.
+        inputs_seed: of the inputs that both had, for reports.
         found: is told how far they were apart.
         inside: the coarsest dtype that the graph computes in; None where nothing floats.
         moved: gives results of eager with its floats moved by a few last bits. Called where integers differ.
@@ -53,6 +63,7 @@ class Comparison:
     """
 
     is_ordered: bool
+    inputs_seed: int = 0
     found: Verification = field(default_factory=Verification)
     inside: torch.dtype | None = None
     moved: Callable[[], Sequence[Results]] = tuple
@@ -132,7 +143,8 @@ class Comparison:
         if difference > allowed:
             raise VerificationFailed(
                 f"{name} differs from eager by {difference:.3g} where values reach {magnitude:.3g}; "
-                f"{tolerance:.0e} of that is allowed, and there is no reference in higher precision"
+                f"{tolerance:.0e} of that is allowed, and there is no reference in higher precision",
+                refusal=Refusal(result=name, error=difference, allowed_error=allowed, inputs_seed=self.inputs_seed),
             )
 
     def _hold_to_reference(
@@ -166,7 +178,14 @@ class Comparison:
                 f"{name} differs from eager by {difference:.3g}, and from a reference in high precision by up to "
                 f"{our_distance.largest:.3g} (root mean square {our_distance.typical:.3g}); eager does so by "
                 f"{their_distance.largest:.3g} ({their_distance.typical:.3g}), and {allowed.largest:.3g} "
-                f"({allowed.typical:.3g}) is allowed"
+                f"({allowed.typical:.3g}) is allowed",
+                refusal=Refusal(
+                    result=name,
+                    error=our_distance.typical,
+                    eager_error=their_distance.typical,
+                    allowed_error=allowed.typical,
+                    inputs_seed=self.inputs_seed,
+                ),
             )
 
     def _note(self, difference: float, ours: Distance, theirs: Distance, allowed: Distance) -> None:

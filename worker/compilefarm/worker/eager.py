@@ -11,14 +11,17 @@ import torch
 from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.inputs import move_by_last_bits
 from compilefarm.graph.targets import nodes_of
+from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.comparison import Comparison
 from compilefarm.worker.precision import coarsest, epsilon_of
 from compilefarm.worker.reference import find_reference
 from compilefarm.worker.results import Results, run
 from compilefarm.worker.seeds import SEED
+from compilefarm.worker.synthetic import inputs_of
 
-Inputs = Callable[[], list[Any]]
+# Of the first inputs that are tried; it differs from that of a compile.
+INPUT_SEED = 1
 
 _ORDERING = frozenset({"argsort", "kthvalue", "median", "mode", "msort", "sort", "topk"})
 # Seeds by which floats are moved to find out which integers hang on their last bits.
@@ -30,14 +33,17 @@ class Eager:
 
     Args:
         decoded: the graph.
-        inputs: makes inputs for it, the same ones whenever it is called: graphs may write to them.
+        job: says what its inputs look like, and how large they are.
+        attempt: at inputs that it takes, as in `inputs_of`.
     """
 
-    def __init__(self, decoded: DecodedJob, inputs: Inputs) -> None:
+    def __init__(self, decoded: DecodedJob, job: Job, *, attempt: int = 0) -> None:
         # Dynamo flattens outputs; the decoded graph returns them as they were captured.
         self.decoded = decoded
         self.program = decoded.graph_module
-        self.inputs = inputs
+        # Graphs may write to their inputs, so that each run has its own.
+        self.inputs = inputs_of(job, decoded, first_seed=INPUT_SEED, attempt=attempt)
+        self._inputs_seed = INPUT_SEED + attempt
         self.written = decoded.written_inputs
         self.is_ordered = _is_ordered(decoded.graph_module)
         self._inside = _coarsest_inside(decoded.graph_module)
@@ -55,6 +61,7 @@ class Eager:
         """
         return Comparison(
             is_ordered=self.is_ordered,
+            inputs_seed=self._inputs_seed,
             found=found,
             inside=self._inside,
             moved=self.moved,

@@ -28,6 +28,7 @@ def failure_of(error: Exception) -> ChildFailure:
             kind=_kind(error),
             message=str(error)[:_LONGEST_MESSAGE],
             error_type=_type_name(error),
+            refusal=error.refusal if isinstance(error, VerificationFailed) else None,
         ),
     )
 

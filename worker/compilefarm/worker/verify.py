@@ -25,14 +25,12 @@ from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.comparison import Comparison, VerificationFailed, differing_names
-from compilefarm.worker.eager import Eager
+from compilefarm.worker.eager import INPUT_SEED, Eager
 from compilefarm.worker.exhaustion import find_exhausted
 from compilefarm.worker.results import Results, all_that_is_left, call
 from compilefarm.worker.seeds import SEED, check_random, find_randomness
-from compilefarm.worker.synthetic import ATTEMPTS, are_refused, inputs_of
+from compilefarm.worker.synthetic import ATTEMPTS, are_refused
 
-# Of the first inputs that are tried; it differs from that of a compile.
-INPUT_SEED = 1
 TIMED_CALLS = 5
 TIMED_SECONDS = 2.0
 _WITHOUT_COMPILERS = {"PATH": "", "CC": "/bin/false", "CXX": "/bin/false"}
@@ -106,7 +104,7 @@ def first_run(decoded: DecodedJob, job: Job) -> tuple[Eager, Results]:
         EagerRefuses: it takes none.
     """
     for attempt in range(ATTEMPTS):
-        eager = Eager(decoded, inputs_of(job, decoded, attempt=attempt, first_seed=INPUT_SEED))
+        eager = Eager(decoded, job, attempt=attempt)
         try:
             return eager, eager.run()
         except Exception as error:
@@ -141,7 +139,7 @@ def _compare_with_kernels(
     """Where the graph has kernels of the user's own the artifact comes first: it must find its own, and eager compiles
     them.
     """
-    eager = Eager(decoded, inputs_of(task.job, decoded, first_seed=INPUT_SEED))
+    eager = Eager(decoded, task.job)
     try:
         ours = _first_call(program, eager, figures, check=check)
     except VerificationFailed:
@@ -227,7 +225,7 @@ def compare(
     figures.compared_by_seed, figures.unsteady = len(randomness.seeded), len(randomness.unsteady)
     other = _with_other_sizes(task)
     if other is not None:
-        beyond = Eager(eager.decoded, inputs_of(other, eager.decoded, first_seed=INPUT_SEED))
+        beyond = Eager(eager.decoded, other)
         _compare_beyond(program, beyond, figures, without=without, random=randomness.other.keys())
 
 
