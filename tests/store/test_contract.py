@@ -13,6 +13,7 @@ from compilefarm.core.artifacts import ARTIFACT_FORMAT
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import DigestMismatch, InvalidRequest, NotStored
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.blobs import few_at_a_time
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.graph_pb2 import OPERATOR_LE, Expression, Operation
@@ -232,3 +233,23 @@ class TestS3(ArtifactStoreContract):
     @pytest.fixture
     async def store(self, s3: S3Server, request: pytest.FixtureRequest) -> ArtifactStore:
         return await open_store(s3.location(f"contract/{digest_of(request.node.name.encode())[:16]}"))
+
+
+async def test_few_are_done_at_a_time_and_all_end_before_an_error_is_raised() -> None:
+    running, most, done = 0, 0, []
+
+    async def work(number: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        done.append(number)
+        if number == 3:
+            raise ValueError(number)
+        return number
+
+    with pytest.raises(ValueError, match="3"):
+        await few_at_a_time(work, range(50), turns=4)
+    assert (most, len(done)) == (4, 50)
+    assert await few_at_a_time(work, range(4, 50), turns=4) == list(range(4, 50))

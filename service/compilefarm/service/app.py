@@ -33,6 +33,7 @@ from compilefarm.service.durations import Durations
 from compilefarm.service.flight_metrics import FlightMetrics
 from compilefarm.service.flights import Flight, Flights
 from compilefarm.service.health_service import SERVICES, HealthService
+from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
 from compilefarm.service.jobs import Jobs
 from compilefarm.service.journal import Journal
@@ -106,6 +107,7 @@ class Gateway:
         self._registry = CollectorRegistry()
         self._journal = journal
         self._wanted = WantedBlobs()
+        self._heavy = HeavyWork()
         self._resuming: list[asyncio.Task[None]] = []
         self._durations = Durations()
         limits = Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant)
@@ -188,6 +190,7 @@ class Gateway:
         await self._checks.close()
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
+        self._heavy.close()
         await self._metrics.close()
 
     def _note_landing(self, flight: Flight) -> None:
@@ -236,12 +239,14 @@ class Gateway:
             checks=self._checks,
             journal=self._journal,
             wanted=self._wanted,
+            heavy=self._heavy,
             flights=self._flights,
             durations=self._durations,
             quarantine=self._quarantine,
             counters=self._counters,
             clock=self._clock,
             max_nodes=self._config.max_nodes,
+            max_values=self._config.max_values,
             farm_version=self._farm_version,
         )
         admin = AdminService(
@@ -269,7 +274,7 @@ class Gateway:
             reads=_transfers(self._config, what="reading blobs"),
             counters=self._counters,
         )
-        interceptors = [RequestIdInterceptor(), GuardInterceptor(self._door, clock=self._clock)]
+        interceptors = [RequestIdInterceptor(), GuardInterceptor(self._door, clock=self._clock, heavy=self._heavy)]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
         answering = self._recording(self._broker)
         add_CompileServiceServicer_to_server(CompileService(answering, reports=self._reports), server)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -32,6 +31,7 @@ from compilefarm.service.constants import require_constants
 from compilefarm.service.counters import Counters
 from compilefarm.service.durations import Durations, Kind, kind_of
 from compilefarm.service.flights import Flight, Flights, Landing, Source, Stage
+from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.journal import Entry, Journal
 from compilefarm.service.priorities import Priority
 from compilefarm.service.quarantine import Quarantine
@@ -47,9 +47,8 @@ from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, KeyPart, Manifest, Ve
 
 log = logging.getLogger(__name__)
 
-# Beyond this many nodes a job is checked and its key computed outside the event loop. Measured on a small server:
-# validate and key_of take 60 and 27 ms for 5,000 nodes; in a thread the longest stall of the loop is 16 ms.
-_NODES_ON_THE_LOOP = 500
+# What the service does by itself goes on an account that no caller can have.
+_OWN_ACCOUNT = " the service"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +114,14 @@ class Broker:
         checks: Checks,
         journal: Journal | None,
         wanted: WantedBlobs,
+        heavy: HeavyWork,
         flights: Flights,
         durations: Durations,
         quarantine: Quarantine,
         counters: Counters,
         clock: Clock,
         max_nodes: int,
+        max_values: int,
         farm_version: str,
     ) -> None:
         self._store = store
@@ -130,12 +131,14 @@ class Broker:
         self._checks = checks
         self._journal = journal
         self._wanted = wanted
+        self._heavy = heavy
         self._flights = flights
         self._durations = durations
         self._quarantine = quarantine
         self._counters = counters
         self._clock = clock
         self._max_nodes = max_nodes
+        self._max_values = max_values
         self._farm_version = farm_version
 
     async def lookup(self, job: Job, *, caller: Caller) -> Manifest:
@@ -148,7 +151,7 @@ class Broker:
             StoreUnavailable: the store cannot be read.
         """
         with self._counters.counting_refusals():
-            key = await self._admit(job)
+            key = await self._admit(job, account=caller.account)
         manifest = await self._store.find_manifest(key.text, namespaces=caller.namespaces, hints=job.hints)
         if manifest is None:
             self._counters.misses += 1
@@ -165,7 +168,7 @@ class Broker:
             Draining: the service is going down.
             StoreUnavailable: the store cannot be read.
         """
-        key = await self._admit(job)
+        key = await self._admit(job, account=caller.account)
         kind = kind_of(job, key=key)
         stored = await self._store.find_manifest(key.text, namespaces=caller.namespaces, hints=job.hints)
         if stored is not None:
@@ -195,7 +198,7 @@ class Broker:
             StoreUnavailable: the store cannot be read, or the finished artifact could not be written.
         """
         with self._counters.counting_refusals():
-            key = await self._admit(job)
+            key = await self._admit(job, account=caller.account)
             entry = None
             if self._journal is not None and priority is Priority.PREWARM:
                 entry = await self._journal.keep(key.text, job=job, tenant=caller.tenant, namespaces=caller.namespaces)
@@ -217,7 +220,7 @@ class Broker:
         caller = Caller(tenant=accepted.tenant, role=Role.PREWARM, namespaces=list(accepted.namespaces))
         while True:
             try:
-                key = await self._admit(accepted.job)
+                key = await self._admit(accepted.job, account=_OWN_ACCOUNT)
                 events = self._events(accepted.job, key=key, caller=caller, priority=Priority.PREWARM)
                 async with aclosing(events):
                     async for _ in events:
@@ -272,16 +275,13 @@ class Broker:
         self._counters.quarantined += landing.source is Source.QUARANTINE
         yield Finished(outcome=_outcome(landing, leads=boarding.leads), result=landing.result)
 
-    async def _admit(self, job: Job) -> Key:
-        if len(job.graph.nodes) > _NODES_ON_THE_LOOP:
-            key = await asyncio.to_thread(self._examine, job)
-        else:
-            key = self._examine(job)
+    async def _admit(self, job: Job, *, account: str) -> Key:
+        key = await self._heavy.run(partial(self._examine, job), size_bytes=job.ByteSize(), account=account)
         self._flights.check_open()
         return key
 
     def _examine(self, job: Job) -> Key:
-        validate(job, max_nodes=self._max_nodes)
+        validate(job, max_nodes=self._max_nodes, max_values=self._max_values)
         return key_of(job)
 
     async def _make(self, flight: Flight, *, job: Job, key: Key, kind: Kind, namespaces: Sequence[str]) -> Landing:

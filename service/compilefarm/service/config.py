@@ -6,6 +6,8 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
+from compilefarm.service.validation import MAX_VALUES
+
 
 class CannotStart(RuntimeError):
     """The service cannot start as it is configured. The message names what is wrong and what to do about it."""
@@ -34,6 +36,7 @@ class GatewayConfig:
         recovery_seconds: how long jobs wait for workers that have failed and can be started again.
         quarantine_seconds: how long a key is not tried after two processes died of it.
         max_nodes: nodes that a graph may have.
+        max_values: values that a job may have, those within others counted.
         max_message_bytes: size of one message on the wire.
         max_blob_bytes: size of one uploaded blob.
         max_upload_bytes: of uploads that are on their way.
@@ -61,6 +64,7 @@ class GatewayConfig:
     recovery_seconds: float = 30.0
     quarantine_seconds: float = 3600.0
     max_nodes: int = 200_000
+    max_values: int = MAX_VALUES
     max_message_bytes: int = 4 * 1024 * 1024
     max_blob_bytes: int = 2 * 1024 * 1024 * 1024
     max_upload_bytes: int = 8 * 1024 * 1024 * 1024

@@ -15,10 +15,11 @@ from google.protobuf.message import DecodeError
 
 from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_KEY, Busy, FarmError, InvalidRequest
 from compilefarm.core.metadata import REQUEST_KEY
-from compilefarm.service.callers import enter
+from compilefarm.service.callers import current_caller, enter
 from compilefarm.service.clock import Clock
 from compilefarm.service.door import Door
 from compilefarm.service.grpc_types import Context, Handler
+from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import name_request
 from compilefarm.service.pace import Pace
@@ -37,11 +38,13 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
     Args:
         door: who may come in.
         clock: time.
+        heavy: parses large requests.
     """
 
-    def __init__(self, door: Door, *, clock: Clock) -> None:
+    def __init__(self, door: Door, *, clock: Clock, heavy: HeavyWork) -> None:
         self._door = door
         self._clock = clock
+        self._heavy = heavy
 
     async def intercept_service(
         self,
@@ -52,7 +55,9 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
         # None for a method that does not exist. Health is for those who watch over processes and have no token.
         if handler is None or handler_call_details.method.startswith("/grpc.health."):
             return handler
-        return _guard(handler, door=self._door, clock=self._clock, method=handler_call_details.method)
+        return _guard(
+            handler, door=self._door, clock=self._clock, heavy=self._heavy, method=handler_call_details.method
+        )
 
 
 class RequestIdInterceptor(grpc.aio.ServerInterceptor):
@@ -70,7 +75,7 @@ class RequestIdInterceptor(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
 
-def _guard(handler: Handler, *, door: Door, clock: Clock, method: str) -> Handler:
+def _guard(handler: Handler, *, door: Door, clock: Clock, heavy: HeavyWork, method: str) -> Handler:
     # Only this table knows the four kinds of calls; `behaviour` is what a servicer has written.
     make, behaviour = {
         (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
@@ -80,7 +85,7 @@ def _guard(handler: Handler, *, door: Door, clock: Clock, method: str) -> Handle
     }[handler.request_streaming, handler.response_streaming]
     assert handler.request_deserializer is not None, "generated code always has one"
     parse = handler.request_deserializer
-    read = partial(_read_stream, clock=clock) if handler.request_streaming else _read_one
+    read = partial(_stream, clock=clock) if handler.request_streaming else partial(_read_heavy, heavy=heavy)
     answer = partial(_answer_stream, clock=clock) if handler.response_streaming else _answer_one
     # Without a deserializer gRPC hands over the bytes.
     guarded: Handler = make(
@@ -96,7 +101,7 @@ def _answer_one(
     async def answer(request: Any, context: Context) -> Any:
         async with _refusing(context, method=method):
             enter(door.admit(context, method=method))
-            return await behaviour(read(request), context)
+            return await behaviour(await read(request), context)
 
     return answer
 
@@ -108,7 +113,7 @@ def _answer_stream(
         pace = Pace(clock=clock)
         async with _refusing(context, method=method):
             enter(door.admit(context, method=method))
-            async with aclosing(behaviour(read(request), context)) as responses:
+            async with aclosing(behaviour(await read(request), context)) as responses:
                 async for response in responses:
                     await pace.wait(context.write(response))
                     pace.note(response.ByteSize())
@@ -146,6 +151,15 @@ def _read_one(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
         return parse(content)
     except DecodeError:
         raise InvalidRequest("the request cannot be parsed: it is no message of this kind, or cut off") from None
+
+
+async def _read_heavy(content: bytes, *, parse: Callable[[bytes], Any], heavy: HeavyWork) -> Any:
+    work = partial(_read_one, content, parse=parse)
+    return await heavy.run(work, size_bytes=len(content), account=current_caller().account)
+
+
+async def _stream(contents: AsyncIterator[bytes], *, parse: Callable[[bytes], Any], clock: Clock) -> AsyncIterator[Any]:
+    return _read_stream(contents, parse=parse, clock=clock)
 
 
 async def _read_stream(

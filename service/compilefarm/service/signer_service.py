@@ -15,6 +15,7 @@ from compilefarm.service.clock import SystemClock
 from compilefarm.service.config import CannotStart
 from compilefarm.service.door import OpenDoor
 from compilefarm.service.grpc_types import Context
+from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
 from compilefarm.service.signer import Signer
 from compilefarm.v1.signer_service_pb2 import (
@@ -72,7 +73,9 @@ async def serving_signer(signer: Signer, *, address: str, group: str | None) -> 
     """
     path = socket_path(address)
     _refuse_second(path)
-    server = grpc.aio.server(interceptors=[RequestIdInterceptor(), GuardInterceptor(OpenDoor(), clock=SystemClock())])
+    server = grpc.aio.server(
+        interceptors=[RequestIdInterceptor(), GuardInterceptor(OpenDoor(), clock=SystemClock(), heavy=HeavyWork())]
+    )
     add_SignerServiceServicer_to_server(SignerService(signer), server)
     _bind(server, path=path)
     if group is not None:

@@ -6,7 +6,10 @@ own, since protobuf refuses to parse messages nested more than 100 deep.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from google.protobuf.message import Message
 
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest
@@ -25,9 +28,17 @@ from compilefarm.v1.graph_pb2 import (
 )
 from compilefarm.v1.job_pb2 import Job
 
+# A graph of 100,000 calls has as many as that.
+MAX_VALUES = 500_000
 
-def validate(job: Job, *, max_nodes: int) -> None:
-    """Checks the form of a job.
+
+def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> None:
+    """Checks the form of a job. How much there is of it comes first, so that no more is looked at than is allowed.
+
+    Args:
+        job: it.
+        max_nodes: that it may have.
+        max_values: the same; those within others are counted.
 
     Raises:
         InvalidRequest: it contradicts itself; the message names the place.
@@ -36,6 +47,7 @@ def validate(job: Job, *, max_nodes: int) -> None:
     nodes = _count_nodes(graph)
     if nodes > max_nodes:
         raise InvalidRequest(f"the graph has {nodes} nodes, more than the {max_nodes} that are allowed")
+    _check_values_are_few(job, max_values=max_values)
     _check_outline(graph)
     placeholders = sum(node.HasField("placeholder") for node in graph.nodes)
     if placeholders != len(job.inputs):
@@ -60,6 +72,43 @@ def validate(job: Job, *, max_nodes: int) -> None:
 
 def _count_nodes(graph: Graph) -> int:
     return len(graph.nodes) + sum(map(_count_nodes, graph.subgraphs))
+
+
+def _check_values_are_few(job: Job, *, max_values: int) -> None:
+    found = (value for part in _parts(job) for value in _values_in(part))
+    if next(islice(found, max_values, None), None) is not None:
+        raise InvalidRequest(f"the job has more than the {max_values} values that are allowed")
+
+
+def _parts(job: Job) -> Iterator[Iterable[Message]]:
+    """Whatever holds values or is repeated like them."""
+    graphs = [job.graph]
+    while graphs:
+        graph = graphs.pop()
+        graphs += graph.subgraphs
+        yield from (graph.nodes, graph.constants, graph.kernels)
+    yield from (job.inputs, job.symbols, job.options.inductor, job.options.functorch, job.ambient.backends)
+
+
+def _values_in(messages: Iterable[Message]) -> Iterator[Message]:
+    """These messages, and all that are nested in them."""
+    rest = [iter(messages)]
+    while rest:
+        message = next(rest[-1], None)
+        if message is None:
+            rest.pop()
+            continue
+        yield message
+        rest.append(_below(message))
+
+
+def _below(message: Message) -> Iterator[Message]:
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            if isinstance(value, Message):
+                yield value
+            else:
+                yield from value
 
 
 def _check_nodes(graph: Graph, *, kernels: int) -> None:

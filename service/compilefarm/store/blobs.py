@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar, cast
 
 from compilefarm.core.digests import check_digest, digest_of
 from compilefarm.core.errors import DigestMismatch, NotStored, StoreUnavailable
@@ -14,6 +15,9 @@ from compilefarm.store.files import InFile, Readable, StagedBlob, digest_of_file
 from compilefarm.store.layout import blob_path
 from compilefarm.store.uses import Uses
 from compilefarm.v1.manifest_pb2 import Blob
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class BlobStore:
@@ -138,7 +142,7 @@ class BlobStore:
             StoreUnavailable: the store cannot be read.
         """
         wanted = {digest: blob_path(digest) for digest in digests}
-        found = await asyncio.gather(*(self._rely_on(path) for path in wanted.values()))
+        found = await few_at_a_time(self._rely_on, wanted.values())
         return [digest for digest, entry in zip(wanted, found, strict=True) if entry is None]
 
     async def are_complete(self, blobs: Iterable[Blob]) -> bool:
@@ -149,7 +153,7 @@ class BlobStore:
             StoreUnavailable: the store cannot be read.
         """
         wanted = list(blobs)
-        found = await asyncio.gather(*(self._backend.find_entry(blob_path(blob.digest)) for blob in wanted))
+        found = await few_at_a_time(self._backend.find_entry, [blob_path(blob.digest) for blob in wanted])
         return await self._fit(wanted, found)
 
     async def secure(self, blobs: Iterable[Blob]) -> bool:
@@ -161,9 +165,9 @@ class BlobStore:
         """
         wanted = list(blobs)
         paths = [blob_path(blob.digest) for blob in wanted]
-        complete = await self._fit(wanted, await asyncio.gather(*map(self._rely_on, paths)))
+        complete = await self._fit(wanted, await few_at_a_time(self._rely_on, paths))
         if complete:
-            await asyncio.gather(*map(self._backend.settle, paths))
+            await few_at_a_time(self._backend.settle, paths)
         return complete
 
     async def _rely_on(self, path: str) -> Entry | None:
@@ -185,6 +189,29 @@ class BlobStore:
             return "" if actual == digest else f"its {len(content)} bytes have the digest {actual}"
 
         await self._damage.set_aside(blob_path(digest), examine=examine)
+
+
+async def few_at_a_time(work: Callable[[T], Awaitable[R]], items: Iterable[T], *, turns: int = 32) -> list[R]:
+    """What some work gives for each of some items, in their order.
+
+    All of it ends before the first error is raised: nothing is done any more after that.
+
+    Args:
+        work: done with each.
+        items: of which there may be thousands.
+        turns: how many are worked on at a time.
+    """
+    places = asyncio.Semaphore(turns)
+
+    async def done(item: T) -> R:
+        async with places:
+            return await work(item)
+
+    results = await asyncio.gather(*map(done, items), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast("list[R]", results)
 
 
 def _not_stored(digest: str) -> NotStored:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
-from compilefarm.store.blobs import BlobStore
+from compilefarm.store.blobs import BlobStore, few_at_a_time
 from compilefarm.store.checks import CheckStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
@@ -91,11 +90,7 @@ class ContentAddressedStore(ArtifactStore):
         return await self.manifests.add(manifest)
 
     async def _put_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        puts = (self.blobs.put(content, digest=digest) for digest, content in blobs.items())
-        # All of them end before the first error is told: nothing is written any more after that.
-        for error in await asyncio.gather(*puts, return_exceptions=True):
-            if error is not None:
-                raise error
+        await few_at_a_time(lambda blob: self.blobs.put(blob[1], digest=blob[0]), blobs.items())
 
     async def put_check(self, check: Check) -> None:
         await self.checks.put(check)

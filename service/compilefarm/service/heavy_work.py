@@ -1,0 +1,53 @@
+"""Work on large requests, which would keep everybody else waiting on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from compilefarm.service.allowances import Allowance
+from compilefarm.service.turns import Turns
+
+T = TypeVar("T")
+
+# A smaller request is parsed and checked at once. Measured on a small server: what has 16 KiB and consists of nothing
+# but values takes 11 ms, and jobs of models have 10 to 60 KiB for 100 nodes.
+_LIGHT_BYTES = 16 * 1024
+# Python's threads take turns, so that more of them do no more, and let the event loop wait longer for its own.
+_THREADS = 2
+# Requests that wait are held in memory.
+_ACCOUNT_BYTES = 128 * 1024 * 1024
+_ALL_BYTES = 512 * 1024 * 1024
+
+
+class HeavyWork:
+    """Threads, which accounts share: none has all of them."""
+
+    def __init__(self) -> None:
+        self._turns = Turns("checking large requests", places=_THREADS, account_places=1)
+        self._allowance = Allowance(account_bytes=_ACCOUNT_BYTES, all_bytes=_ALL_BYTES)
+        self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="heavy work")
+
+    async def run(self, work: Callable[[], T], *, size_bytes: int, account: str) -> T:
+        """What some work gives, or raises; done in a thread if it is heavy.
+
+        Args:
+            work: what is done.
+            size_bytes: of the request that it is done with.
+            account: of the caller.
+
+        Raises:
+            Busy: too much of the account waits already.
+        """
+        if size_bytes <= _LIGHT_BYTES:
+            return work()
+        with self._allowance.using(account) as add:
+            add(size_bytes)
+            async with self._turns.taken(account):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        """Ends the threads when they have done what they are doing."""
+        self._threads.shutdown(wait=False)

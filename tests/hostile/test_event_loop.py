@@ -1,0 +1,84 @@
+"""A large request of one caller does not keep the others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.heavy_work import HeavyWork
+from compilefarm.service.testing import Calls, Refused, calling, sample_job, serving
+from compilefarm.service.validation import validate
+from compilefarm.v1.compile_service_pb2 import LookupRequest, PlanRequest
+from compilefarm.v1.graph_pb2 import Sequence, Value
+from compilefarm.v1.job_pb2 import Job
+from tests.hostile.callers import farm
+
+ROOMY = GatewayConfig(listen="127.0.0.1:0", max_message_bytes=8 * 1024 * 1024)
+METHODS = {"Plan": PlanRequest, "Lookup": LookupRequest}
+
+
+def wide_job(values: int) -> Job:
+    """Three nodes, and so many values in one argument."""
+    job = sample_job()
+    job.graph.nodes[1].call.args.add(list=Sequence(items=[Value(node=0)] * values))
+    return job
+
+
+async def send(calls: Calls, method: str, content: bytes) -> str:
+    """The status with which bytes are answered that were serialized before."""
+    call = calls.channel.unary_unary(f"/compilefarm.v1.CompileService/{method}")(content)
+    return (await call.code()).name
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("asks", [True, False], ids=["auth", "open"])
+async def test_others_are_answered_while_a_large_request_is_looked_at(tmp_path: Path, method: str, asks: bool) -> None:
+    content = METHODS[method](job=wide_job(480_000)).SerializeToString()
+    names = {"one": "compile", "two": "read"} if asks else {"": "admin"}
+    async with farm(tmp_path, names, config=ROOMY) as callers:
+        large = asyncio.create_task(send(next(iter(callers.values())), method, content))
+        answered = 0
+        while not large.done():
+            await list(callers.values())[-1].status()
+            answered += 1
+    assert large.result() == ("OK" if method == "Plan" else "NOT_FOUND")
+    # One may be under way when the large one comes, and one when it is done.
+    assert answered > 5
+
+
+async def test_values_are_counted_before_they_are_looked_at() -> None:
+    job = wide_job(600_000)
+    async with serving(config=ROOMY) as gateway, calling(gateway.address) as calls:
+        with pytest.raises(Refused, match="more than the 500000 values"):
+            await calls.plan(job)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_values_within_others_count(depth: int) -> None:
+    job = sample_job()
+    validate(job, max_nodes=10, max_values=20)
+    value = Value(list=Sequence(items=[Value(node=0)] * 10))
+    for _ in range(depth):
+        value = Value(tuple=Sequence(items=[value, value]))
+    job.graph.nodes[1].call.args.append(value)
+    with pytest.raises(InvalidRequest, match="more than the 20 values"):
+        validate(job, max_nodes=10, max_values=20)
+
+
+async def test_one_account_does_not_have_every_thread() -> None:
+    heavy, order = HeavyWork(), list[str]()
+
+    async def run(account: str) -> None:
+        await heavy.run(lambda: order.append(account), size_bytes=10**6, account=account)
+
+    greedy = [asyncio.create_task(run("greedy")) for _ in range(50)]
+    await asyncio.sleep(0)
+    await run("modest")
+    assert order.index("modest") < 5
+    await asyncio.gather(*greedy)
+    assert len(order) == 51
+    heavy.close()
