@@ -156,6 +156,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the temporary files of a compile may take, looked at each second; default: %(default)s",
     )
     option(
+        "--control-group",
+        type=Path,
+        metavar="DIR",
+        help="make a control group for each compile in this one (version 2, delegated to this user), so "
+        "that the kernel bounds its memory and processes; default: they are looked at each second",
+    )
+    option(
         "--sandbox",
         choices=get_args(Mode),
         default="auto",
@@ -347,6 +354,7 @@ def _pool(arguments: argparse.Namespace) -> WorkerPool:
             verify=arguments.verify != "off",
             memory_bytes=None if arguments.memory_limit is None else arguments.memory_limit * 10**9,
             disk_bytes=arguments.disk_limit,
+            control_group=arguments.control_group,
             modules=tuple(arguments.modules),
             triton_kernels=arguments.allow_triton_kernels,
             sandbox=sandbox,

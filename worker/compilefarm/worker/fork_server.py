@@ -15,6 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
+from compilefarm.worker.control_groups import ControlGroup
 from compilefarm.worker.interpreters import throwaway_copy
 from compilefarm.worker.sandbox import FOLDER, Sandbox
 from compilefarm.worker.scratch import ScratchFolder
@@ -109,13 +110,16 @@ class ForkServer:
         """The end of what it printed before it was forked."""
         return "" if self._running is None else self._running.log_tail
 
-    async def fork(self, *, folder: Path, variables: Mapping[str, str], sandbox: Sandbox | None) -> ForkedChild:
+    async def fork(
+        self, *, folder: Path, variables: Mapping[str, str], sandbox: Sandbox | None, group: ControlGroup | None = None
+    ) -> ForkedChild:
         """Starts a child in a session and group of its own.
 
         Args:
             folder: where it runs, and what it may write to.
             variables: of the child alone.
             sandbox: what it is put in.
+            group: the control group that it joins.
 
         Raises:
             ForkServerDied: there is none to fork.
@@ -130,9 +134,8 @@ class ForkServer:
         where = folder if sandbox is None else FOLDER
         try:
             async with asyncio.timeout(self._answer_seconds if running.has_forked else None):
-                return await running.fork(
-                    where, variables=surroundings(where, additions={**self._environment, **variables}), place=place
-                )
+                everything = surroundings(where, additions={**self._environment, **variables})
+                return await running.fork(where, variables=everything, place=place, group=group)
         except BaseException as error:
             if place is not None:
                 place.kill()
@@ -263,11 +266,14 @@ class _Running:
     def log_tail(self) -> str:
         return self._tail.decode(errors="replace").strip()
 
-    async def fork(self, folder: Path, *, variables: Mapping[str, str], place: _Place | None) -> ForkedChild:
+    async def fork(
+        self, folder: Path, *, variables: Mapping[str, str], place: _Place | None, group: ControlGroup | None
+    ) -> ForkedChild:
         request = {
             "folder": str(folder),
             "variables": dict(variables),
             "sandbox": None if place is None else place.first_pid,
+            "group": None if group is None else str(group.path),
         }
         pipes = await _Pipes.open()
         try:

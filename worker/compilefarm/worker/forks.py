@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compilefarm.worker.control_groups import enter
 from compilefarm.worker.namespaces import (
     adopt_orphans,
     end_with_parent,
@@ -47,6 +48,7 @@ class _Request:
         standard: its standard input, output and error.
         news: where it is told how it fares.
         sandbox: number of the first process of the sandbox that it joins, and a handle of that; None leaves it outside.
+        group: folder of the control group that it joins; None leaves it in this one's.
     """
 
     folder: str
@@ -54,6 +56,7 @@ class _Request:
     standard: Sequence[int]
     news: int
     sandbox: tuple[int, int] | None
+    group: Path | None
 
     @classmethod
     def receive(cls, requests: socket.socket) -> _Request | None:
@@ -69,7 +72,8 @@ class _Request:
         asked = json.loads(content)
         standard, news, further = descriptors[:3], descriptors[3], descriptors[4:]
         sandbox = None if asked["sandbox"] is None else (asked["sandbox"], further[0])
-        return cls(asked["folder"], asked["variables"], standard, news, sandbox)
+        group = None if asked["group"] is None else Path(asked["group"])
+        return cls(asked["folder"], asked["variables"], standard, news, sandbox, group)
 
     def close_all_but_news(self) -> None:
         _close(*self.standard)
@@ -166,6 +170,8 @@ def _become(request: _Request) -> None:
     try:
         os.setsid()
         _be_ended_first()
+        if request.group is not None:
+            enter(request.group)
         for target, descriptor in enumerate(request.standard):
             os.dup2(descriptor, target)
         _close(*request.standard, request.news)

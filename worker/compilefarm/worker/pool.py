@@ -16,6 +16,7 @@ from pathlib import Path
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
 from compilefarm.v1.child_pb2 import Toolchain
 from compilefarm.v1.job_pb2 import CompileFailure
+from compilefarm.worker.control_groups import ControlGroups
 from compilefarm.worker.fork_server import ForkServer
 from compilefarm.worker.process import ChildDied, ChildSettings
 from compilefarm.worker.sandbox import Sandbox
@@ -50,6 +51,7 @@ class PoolSettings:
         memory_bytes: how much memory a task and all that it starts may take; None is an equal share of three quarters
             of this machine's for each slot.
         disk_bytes: how much its files may.
+        control_group: folder of a group in which each child gets one of its own; None makes none.
         modules: Python modules that children import because they register operators.
         triton_kernels: whether children run the source of Triton kernels that requests hold.
         output_bytes: how much an artifact may have, with its sources, and any file that its compile writes.
@@ -67,6 +69,7 @@ class PoolSettings:
     verify: bool = True
     memory_bytes: int | None = None
     disk_bytes: int = 20 * 10**9
+    control_group: Path | None = None
     modules: tuple[str, ...] = ()
     triton_kernels: bool = False
     output_bytes: int = 1 << 30
@@ -86,6 +89,9 @@ class LocalPool:
 
     async def start(self) -> None:
         """See WorkerPool.start."""
+        groups = _groups(self._settings)
+        if groups is not None:
+            groups.check()
         first, *others = self._supervisors.values()
         self._cache.prepare()
         await asyncio.to_thread(remove_abandoned, Path(tempfile.gettempdir()))
@@ -188,6 +194,12 @@ def _memory_bytes(settings: PoolSettings) -> int:
     return settings.memory_bytes or _memory_of_machine() * 3 // 4 // _shares(settings)
 
 
+def _groups(settings: PoolSettings) -> ControlGroups | None:
+    if settings.control_group is None:
+        return None
+    return ControlGroups(folder=settings.control_group, memory_bytes=_memory_bytes(settings), most_tasks=_PROCESSES)
+
+
 def _memory_of_machine() -> int:
     """Bytes; where a control group allows less (cgroups(7), version 2), as in a container, so much."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
@@ -208,5 +220,6 @@ def _child(
         memory_bytes=_memory_bytes(settings),
         disk_bytes=settings.disk_bytes,
         most_tasks=_PROCESSES,
+        groups=_groups(settings),
         sandbox=sandbox and replace(sandbox, readable=(*sandbox.readable, *readable)),
     )

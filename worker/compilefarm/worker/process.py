@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask, PingTask
 from compilefarm.worker.consumption import disk_bytes, memory_bytes, resident_bytes, task_count
+from compilefarm.worker.control_groups import ControlGroup, ControlGroups
 from compilefarm.worker.fork_server import ForkedChild, ForkServer, ForkServerDied, words_of
 from compilefarm.worker.frames import BrokenPipeOfMessages, MessageTooLarge, pack_frame, read_frame_async
 from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.scratch import ScratchFolder
+
+log = logging.getLogger(__name__)
 
 _LOG_TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
@@ -59,6 +63,7 @@ class ChildSettings:
         disk_bytes: how much their files may; None is any.
         most_tasks: how many processes and threads they may be; None is any number.
         sample_seconds: how often that is looked at. Between two looks they may take more.
+        groups: where each child gets a control group of its own; None leaves it in the farm's.
         sandbox: what children are put in; None leaves them as any other process.
     """
 
@@ -72,14 +77,18 @@ class ChildSettings:
     disk_bytes: int | None = None
     most_tasks: int | None = None
     sample_seconds: float = 1.0
+    groups: ControlGroups | None = None
     sandbox: Sandbox | None = None
 
 
 class ChildProcess:
     """A running child. `start` makes one, `end` must be awaited in the end."""
 
-    def __init__(self, forked: ForkedChild, *, folder: ScratchFolder, settings: ChildSettings) -> None:
+    def __init__(
+        self, forked: ForkedChild, *, folder: ScratchFolder, settings: ChildSettings, group: ControlGroup | None
+    ) -> None:
         self._forked = forked
+        self._group = group
         self._folder = folder
         self._settings = settings
         self._left_bytes = settings.output_bytes
@@ -98,12 +107,16 @@ class ChildProcess:
             ChildDied: its fork server ended instead, or took too long.
             OSError: the program cannot be started, there is no room for its folder, or no sandbox.
         """
-        server, folder = settings.server, ScratchFolder(settings.scratch_folder)
+        server, folder, group = settings.server, ScratchFolder(settings.scratch_folder), None
         try:
+            group = None if settings.groups is None else settings.groups.make()
             async with asyncio.timeout(settings.start_seconds):
-                forked = await server.fork(folder=folder.path, variables=settings.variables, sandbox=settings.sandbox)
+                forked = await server.fork(
+                    folder=folder.path, variables=settings.variables, sandbox=settings.sandbox, group=group
+                )
         except BaseException as error:
             folder.remove()
+            await _remove(group)
             if isinstance(error, ForkServerDied):
                 raise ChildDied(str(error)) from error
             if isinstance(error, TimeoutError):
@@ -111,7 +124,7 @@ class ChildProcess:
                 await server.end_if_silent()
                 raise ChildDied(f"not ready after {settings.start_seconds:.0f} s\n{said}") from error
             raise
-        return cls(forked, folder=folder, settings=settings)
+        return cls(forked, folder=folder, settings=settings, group=group)
 
     @property
     def pid(self) -> int:
@@ -189,6 +202,7 @@ class ChildProcess:
             async with asyncio.timeout(_LINGER_SECONDS):
                 await self._listener
         await self._forked.close()
+        await _remove(self._group)
         await asyncio.to_thread(self._folder.remove)
 
     async def _give(self, task: ChildTask) -> None:
@@ -239,6 +253,8 @@ class ChildProcess:
         code = await self._forked.wait()
         if self._excess is not None:
             return self._excess
+        if self._group is not None and self._group.ran_out_of_memory:
+            return ChildOutOfMemory("its processes took more than the control group of a compile has")
         await asyncio.gather(self._listener, return_exceptions=True)
         cause = f"it {words_of(code)}\n{self.log_tail}".strip()
         is_out_of_memory = any(words in self.log_tail for words in _WORDS_OF_MEMORY)
@@ -248,3 +264,12 @@ class ChildProcess:
         while content := await self._forked.stderr.read(_READ_BYTES):
             self._tail += content
             del self._tail[:-_LOG_TAIL_BYTES]
+
+
+async def _remove(group: ControlGroup | None) -> None:
+    if group is not None:
+        try:
+            await group.remove()
+        except (OSError, TimeoutError) as error:
+            # As a process that waits for a device, and cannot be ended.
+            log.warning("the control group %s cannot be removed: %s", group.path, error)

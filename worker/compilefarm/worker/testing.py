@@ -43,6 +43,7 @@ from compilefarm.v1.job_pb2 import (
 )
 from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Verification
 from compilefarm.worker import limits
+from compilefarm.worker.control_groups import ControlGroups
 from compilefarm.worker.fork_server import ForkServer
 from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import write_frame
@@ -71,6 +72,7 @@ def child_settings(
     memory_bytes: int | None = None,
     disk_bytes: int | None = None,
     most_tasks: int | None = None,
+    groups: ControlGroups | None = None,
     sandbox: Sandbox | None = None,
     answer_seconds: float = 20.0,
     **environment: str,
@@ -80,7 +82,7 @@ def child_settings(
     Args:
         script: its name.
         limits: options of compilefarm.worker.limits, for the child itself.
-        start_seconds, output_bytes, memory_bytes, disk_bytes, most_tasks, sandbox, answer_seconds:
+        start_seconds, output_bytes, memory_bytes, disk_bytes, most_tasks, groups, sandbox, answer_seconds:
             see ChildSettings.
         environment: see ForkServer.
 
@@ -96,6 +98,7 @@ def child_settings(
         disk_bytes=disk_bytes,
         most_tasks=most_tasks,
         sample_seconds=0.05,
+        groups=groups,
         sandbox=sandbox,
     )
 

@@ -1,0 +1,107 @@
+"""Children in control groups of their own, where this machine lets whoever runs the tests make some."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_MEMORY, CompileFailure
+from compilefarm.worker.control_groups import ControlGroups, ControlGroupsUnavailable
+from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
+from compilefarm.worker.supervisor import SlotSettings, Supervisor
+from compilefarm.worker.testing import child_settings
+from tests.processes import is_alive
+from tests.worker.jobs import JOB, hanging_job
+from tests.worker.test_strays import daemon_of
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A group of this machine, which may have no controllers."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    places = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"]
+    if not places:
+        pytest.skip("this machine has no control groups of version 2")
+    path = places[0] / f"compilefarm-tests-{os.getpid()}"
+    try:
+        path.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    yield path
+    path.rmdir()
+
+
+@contextlib.asynccontextmanager
+async def supervising(script: str, groups: ControlGroups, *, is_shut_off: bool = False) -> AsyncIterator[Supervisor]:
+    sandbox = open_sandbox(interpreter=sys.executable, gpu=False) if is_shut_off else None
+    child = child_settings(script, groups=groups, sandbox=sandbox)
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
+    await supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        await supervisor.close()
+        await child.server.close()
+
+
+def groups_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize("is_shut_off", [False, True])
+async def test_what_a_child_starts_is_in_its_group_and_ends_with_it(folder: Path, is_shut_off: bool) -> None:
+    try:
+        async with supervising("hang-with-daemon", ControlGroups(folder=folder), is_shut_off=is_shut_off) as supervisor:
+            job = await hanging_job(supervisor)
+            await daemon_of(supervisor)
+            (group,) = groups_in(folder)
+            pids = set(map(int, (group / "cgroup.procs").read_text().split()))
+            # The child and what it started; in a sandbox the child is two, one of them outside.
+            assert len(pids) == (3 if is_shut_off else 2)
+            job.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await job
+            assert not any(map(is_alive, pids))
+            assert not group.exists()
+    except SandboxUnavailable as error:
+        pytest.skip(f"{error}: {error.remedy}")
+    assert groups_in(folder) == []
+
+
+async def test_the_kernel_bounds_what_a_child_takes(folder: Path) -> None:
+    groups = ControlGroups(folder=folder, memory_bytes=200 * 1024 * 1024, most_tasks=100)
+    try:
+        groups.check()
+    except ControlGroupsUnavailable as error:
+        pytest.skip(str(error))
+    async with supervising("take-shared-memory", groups) as supervisor:
+        failure = await supervisor.run(JOB, on_phase=lambda _: None)
+    assert isinstance(failure, CompileFailure)
+    assert failure.kind == FAILURE_KIND_OUT_OF_MEMORY
+    assert "control group" in failure.message
+
+
+def test_limits_are_what_the_kernel_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "mkdir", _mkdir_with_swap(Path.mkdir))
+    group = ControlGroups(folder=tmp_path, memory_bytes=1000, most_tasks=7).make()
+    told = {path.name: path.read_text() for path in group.path.iterdir()}
+    assert told == {"memory.max": "1000", "memory.oom.group": "1", "memory.swap.max": "0", "pids.max": "7"}
+
+
+def _mkdir_with_swap(mkdir):  # type: ignore[no-untyped-def]
+    def make(path: Path) -> None:
+        mkdir(path)
+        (path / "memory.swap.max").write_text("max")
+
+    return make
+
+
+def test_a_folder_that_is_no_group_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ControlGroupsUnavailable, match=r"--control-group .* cannot be used: .*Delegate=yes"):
+        ControlGroups(folder=tmp_path / "missing").check()
