@@ -150,11 +150,13 @@ async def test_what_is_damaged_or_old_is_given_up(farm: Serve, tmp_path: Path) -
     (folder / f"{name}.staging").write_bytes(content[:-3])
     (folder / name).write_bytes(content[:-1] + b"x")
     journal = Journal(folder, clock=clock)
+    assert not any(map(journal.read, journal.entries()))
     assert (journal.entries(), kept(tmp_path)) == ([], [])
     journal.close()
     (folder / name).write_bytes(content)
     clock.advance(timedelta(days=8).total_seconds())
     journal = Journal(folder, clock=clock)
+    assert not any(map(journal.read, journal.entries()))
     assert (journal.entries(), kept(tmp_path)) == ([], [])
     journal.close()
 

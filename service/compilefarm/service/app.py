@@ -108,7 +108,7 @@ class Gateway:
         self._journal = journal
         self._wanted = WantedBlobs()
         self._heavy = HeavyWork()
-        self._resuming: list[asyncio.Task[None]] = []
+        self._resuming: asyncio.Task[None] | None = None
         self._durations = Durations()
         limits = Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant)
         self._queue = Queue(
@@ -171,10 +171,7 @@ class Gateway:
         self._readiness.has_started = True
         self._queue.open()
         if self._journal is not None:
-            self._resuming = [
-                asyncio.create_task(self._broker.resume(entry), name=f"resumed {entry.accepted.key}")
-                for entry in self._journal.entries()
-            ]
+            self._resuming = asyncio.create_task(self._broker.resume(self._journal), name="resumed jobs")
 
     async def close(self, grace_seconds: float) -> None:
         """Drains and stops: says that it is draining, takes nothing new, gives running jobs the grace time and ends
@@ -184,9 +181,9 @@ class Gateway:
         if server is None:
             return
         await self._flights.close(grace_seconds=grace_seconds)
-        for task in self._resuming:
-            task.cancel()
-        await asyncio.gather(*self._resuming, return_exceptions=True)
+        if self._resuming is not None:
+            self._resuming.cancel()
+            await asyncio.gather(self._resuming, return_exceptions=True)
         await self._checks.close()
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -19,6 +20,7 @@ from compilefarm.core.errors import (
     NoMatchingWorker,
     NotStored,
     StoreUnavailable,
+    WorkerLost,
 )
 from compilefarm.core.expressions import holds
 from compilefarm.core.keys import Key, key_of
@@ -40,15 +42,19 @@ from compilefarm.service.roles import Role
 from compilefarm.service.validation import validate
 from compilefarm.service.wanted import WantedBlobs
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.blobs import few_at_a_time
 from compilefarm.store.seals import Seal
 from compilefarm.v1.compile_service_pb2 import Outcome, Prospect
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Phase
+from compilefarm.v1.journal_pb2 import AcceptedJob
 from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, KeyPart, Manifest, VerifyTime
 
 log = logging.getLogger(__name__)
 
 # What the service does by itself goes on an account that no caller can have.
 _OWN_ACCOUNT = " the service"
+_RESUMED_AT_ONCE = 16
+_RESUME_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,25 +220,31 @@ class Broker:
                     self._journal.remove(entry)
                 raise
 
-    async def resume(self, entry: Entry) -> None:
-        """Does a job that a service before this one had accepted. One that cannot be done now is left to the next."""
-        accepted = entry.accepted
-        caller = Caller(tenant=accepted.tenant, role=Role.PREWARM, namespaces=list(accepted.namespaces))
-        while True:
+    async def resume(self, journal: Journal) -> None:
+        """Does the jobs that a service before this one had accepted, a few at a time."""
+        await few_at_a_time(partial(self._resume, journal=journal), journal.entries(), turns=_RESUMED_AT_ONCE)
+
+    async def _resume(self, entry: Entry, *, journal: Journal) -> None:
+        """Does one of them. What cannot be done at present is tried again: nobody else asks for it."""
+        while (accepted := await asyncio.to_thread(journal.read, entry)) is not None:
             try:
-                key = await self._admit(accepted.job, account=_OWN_ACCOUNT)
-                events = self._events(accepted.job, key=key, caller=caller, priority=Priority.PREWARM)
-                async with aclosing(events):
-                    async for _ in events:
-                        pass
-                return
-            except Busy as busy:
-                await pause(busy.retry_after_seconds, clock=self._clock)
+                await self._redo(accepted)
+            except (Busy, NoMatchingWorker, StoreUnavailable, WorkerLost) as error:
+                log.warning("job %s: accepted before this service was started, and tried again: %s", entry.key, error)
+                await pause(getattr(error, "retry_after_seconds", _RESUME_SECONDS), clock=self._clock)
             except Draining:
                 return
             except FarmError as error:
-                log.warning("job %s: accepted before this service was started, and not done: %s", accepted.key, error)
+                log.warning("job %s: accepted before this service was started, and given up: %s", entry.key, error)
+                journal.remove(entry)
                 return
+
+    async def _redo(self, accepted: AcceptedJob) -> None:
+        caller = Caller(tenant=accepted.tenant, role=Role.PREWARM, namespaces=list(accepted.namespaces))
+        key = await self._admit(accepted.job, account=_OWN_ACCOUNT)
+        async with aclosing(self._events(accepted.job, key=key, caller=caller, priority=Priority.PREWARM)) as events:
+            async for _ in events:
+                pass
 
     async def _events(self, job: Job, *, key: Key, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]:
         kind = kind_of(job, key=key)

@@ -1,8 +1,11 @@
 """Jobs that were accepted and are done although nobody waits for them: kept on disk until they are done.
 
 Whoever waits for a job asks again when the service was killed, and nobody does for a prewarm. An entry is a file whose
-name ends with the digest of its content; it is there, flushed, before the job is acknowledged, and goes when the job
-has a result. What is left of a service that was killed is done by the next one.
+name begins with the key and ends with the digest of its content; it is there, flushed, before the job is acknowledged,
+and goes when the job has a result. What is left of a service that was killed is done by the next one.
+
+Whoever asks for the same, in the same namespaces and for the same hints, shares an entry. What entries say lies on disk
+alone and is read when it is needed.
 """
 
 from __future__ import annotations
@@ -11,15 +14,16 @@ import asyncio
 import fcntl
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import FarmError, InvalidRequest, JobCancelled, MissingBlobs, StoreUnavailable
+from compilefarm.core.errors import Busy, FarmError, InvalidRequest, JobCancelled, MissingBlobs, StoreUnavailable
 from compilefarm.core.expressions import holds
 from compilefarm.service.clock import Clock
 from compilefarm.service.config import CannotStart
@@ -35,6 +39,10 @@ _LOCK = ".lock"
 _STAGING = ".staging"
 # Trying again cannot end otherwise.
 _FINAL = (InvalidRequest, JobCancelled, MissingBlobs)
+MOST_ENTRIES = 10_000
+MOST_BYTES = 1024 * 1024 * 1024
+_RETRY_SECONDS = 60.0
+_KEY_LENGTH = 16 + 1 + 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +51,16 @@ class Entry:
 
     Attributes:
         name: of its file.
-        accepted: the job.
+        size_bytes: of the file.
     """
 
     name: str
-    accepted: AcceptedJob
+    size_bytes: int
+
+    @property
+    def key(self) -> str:
+        """The key of the job."""
+        return self.name[:_KEY_LENGTH]
 
 
 class Journal:
@@ -56,21 +69,32 @@ class Journal:
     Args:
         folder: the folder.
         clock: time.
+        most_entries: that are kept.
+        most_bytes: that these may have.
 
     Raises:
         CannotStart: the folder cannot be used, or another service uses it.
     """
 
-    def __init__(self, folder: Path, *, clock: Clock) -> None:
+    def __init__(
+        self, folder: Path, *, clock: Clock, most_entries: int = MOST_ENTRIES, most_bytes: int = MOST_BYTES
+    ) -> None:
         self._folder = folder
         self._clock = clock
-        self._entries: dict[str, dict[str, Entry]] = {}
+        self._most_entries = most_entries
+        self._most_bytes = most_bytes
+        self._size_bytes = 0
+        # By what they are shared by; those of a service before this one by their names.
+        self._entries: dict[str, Entry] = {}
+        # How many requests share an entry.
+        self._shares: dict[str, int] = {}
+        self._writing: dict[str, asyncio.Task[None]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # It ends with the process, however that ends.
             self._lock = open(folder / _LOCK, "wb")  # noqa: SIM115
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._read()
+            self._list()
         except BlockingIOError as error:
             self._lock.close()
             raise CannotStart(
@@ -87,42 +111,103 @@ class Journal:
 
     def entries(self) -> list[Entry]:
         """What is not done yet, in the order in which it was accepted."""
-        every = [entry for entries in self._entries.values() for entry in entries.values()]
-        return sorted(every, key=lambda entry: entry.accepted.accepted.ToNanoseconds())
+        return list(self._entries.values())
+
+    def read(self, entry: Entry) -> AcceptedJob | None:
+        """What an entry says; None if it is gone, damaged or too old: then it is forgotten."""
+        try:
+            accepted = _parse(self._folder / entry.name)
+        except FileNotFoundError:
+            return None
+        if accepted is not None and not self._is_old(accepted):
+            return accepted
+        log.warning("%s is given up: it is damaged, was never acknowledged, or is too old", entry.name)
+        self._forget(entry)
+        return None
 
     async def keep(self, key: str, *, job: Job, tenant: str, namespaces: Sequence[str]) -> Entry:
-        """Keeps a job that is about to be acknowledged.
+        """Keeps a job that is about to be acknowledged, unless it is kept already.
 
         Raises:
+            Busy: too much is kept.
             StoreUnavailable: it cannot be written.
         """
-        accepted = AcceptedJob(key=key, job=job, tenant=tenant, namespaces=namespaces)
-        accepted.accepted.FromDatetime(self._clock.now())
+        shared_by = _shared_by(key, job=job, namespaces=namespaces)
+        if shared_by not in self._entries:
+            accepted = AcceptedJob(key=key, job=job, tenant=tenant, namespaces=namespaces)
+            accepted.accepted.FromDatetime(self._clock.now())
+            self._add(accepted, shared_by=shared_by)
+        entry = self._entries[shared_by]
+        self._shares[shared_by] = self._shares.get(shared_by, 0) + 1
+        if shared_by in self._writing:
+            # Whoever goes away takes nothing from those who share it.
+            await asyncio.shield(self._writing[shared_by])
+        return entry
+
+    def remove(self, entry: Entry) -> None:
+        """Forgets a job for one request that shares it. What a power failure brings back is found in the store when it
+        is asked for again.
+        """
+        shared_by = self._find(entry)
+        if shared_by is None:
+            return
+        self._shares[shared_by] = self._shares.get(shared_by, 1) - 1
+        if self._shares[shared_by] <= 0:
+            self._forget(entry)
+
+    def settle(self, flight: Flight) -> None:
+        """Forgets the jobs for which a flight that is over has brought a result."""
+        for entry in [entry for entry in self._entries.values() if entry.key == flight.key]:
+            accepted = self.read(entry)
+            if accepted is not None and flight.namespace in accepted.namespaces and _is_done(flight, accepted.job):
+                self._forget(entry)
+
+    def _add(self, accepted: AcceptedJob, *, shared_by: str) -> None:
         content = accepted.SerializeToString(deterministic=True)
-        entry = Entry(name=f"{key}-{digest_of(content)}", accepted=accepted)
+        entry = Entry(name=f"{accepted.key}-{digest_of(content)}", size_bytes=len(content))
+        if len(self._entries) >= self._most_entries or self._size_bytes + len(content) > self._most_bytes:
+            raise Busy(
+                f"{len(self._entries)} prewarm jobs of {self._size_bytes} bytes are kept until they are done, and no "
+                "more can be: ask again when some are",
+                retry_after_seconds=_RETRY_SECONDS,
+            )
+        # It counts while it is being written, too.
+        self._entries[shared_by] = entry
+        self._size_bytes += entry.size_bytes
+        writing = asyncio.create_task(self._write_out(entry, content), name=f"journal entry {entry.name}")
+        self._writing[shared_by] = writing
+        writing.add_done_callback(partial(self._end_writing, shared_by))
+
+    async def _write_out(self, entry: Entry, content: bytes) -> None:
         try:
             await asyncio.to_thread(self._write, entry.name, content)
         except OSError as error:
+            self._forget(entry)
             raise StoreUnavailable(
                 f"the job cannot be kept in {self._folder} ({error.strerror}), so a restart could lose it: ask again "
                 "when there is room"
             ) from error
-        self._entries.setdefault(key, {})[entry.name] = entry
-        return entry
 
-    def remove(self, entry: Entry) -> None:
-        """Forgets a job. What a power failure brings back is found in the store when it is asked for again."""
-        entries = self._entries.get(entry.accepted.key, {})
-        if entries.pop(entry.name, None) is not None:
+    def _end_writing(self, shared_by: str, task: asyncio.Task[None]) -> None:
+        del self._writing[shared_by]
+        if not task.cancelled():
+            # Those who wait may all be gone; asyncio must not complain that nobody looked at the error.
+            task.exception()
+
+    def _find(self, entry: Entry) -> str | None:
+        return next((shared_by for shared_by, known in self._entries.items() if known is entry), None)
+
+    def _forget(self, entry: Entry) -> None:
+        shared_by = self._find(entry)
+        if shared_by is not None:
+            del self._entries[shared_by]
+            self._shares.pop(shared_by, None)
+            self._size_bytes -= entry.size_bytes
             (self._folder / entry.name).unlink(missing_ok=True)
-        if not entries:
-            self._entries.pop(entry.accepted.key, None)
 
-    def settle(self, flight: Flight) -> None:
-        """Forgets the jobs for which a flight that is over has brought a result."""
-        for entry in list(self._entries.get(flight.key, {}).values()):
-            if flight.namespace in entry.accepted.namespaces and _is_done(flight, entry.accepted.job):
-                self.remove(entry)
+    def _is_old(self, accepted: AcceptedJob) -> bool:
+        now = self._clock.now()
+        return now - accepted.accepted.ToDatetime(now.tzinfo) > _KEPT
 
     def _write(self, name: str, content: bytes) -> None:
         staging = self._folder / f"{name}{_STAGING}"
@@ -137,16 +222,26 @@ class Journal:
         finally:
             os.close(folder)
 
-    def _read(self) -> None:
-        for path in self._folder.iterdir():
-            if path.name == _LOCK:
-                continue
-            accepted = _parse(path)
-            if accepted is None or self._clock.now() - accepted.accepted.ToDatetime(self._clock.now().tzinfo) > _KEPT:
-                log.warning("%s is given up: it is damaged, was never acknowledged, or is too old", path)
-                path.unlink()
+    def _list(self) -> None:
+        for entry in _listed(self._folder):
+            if entry.name.endswith(_STAGING):
+                log.warning("%s is given up: it was never acknowledged", entry.name)
+                (self._folder / entry.name).unlink()
             else:
-                self._entries.setdefault(accepted.key, {})[path.name] = Entry(name=path.name, accepted=accepted)
+                self._entries[entry.name] = entry
+                self._size_bytes += entry.size_bytes
+
+
+def _listed(folder: Path) -> Iterator[Entry]:
+    """The files of a folder, the oldest first."""
+    with os.scandir(folder) as found:
+        files = [(file.stat(), file.name) for file in found if file.name != _LOCK]
+    for status, name in sorted(files, key=lambda file: (file[0].st_mtime_ns, file[1])):
+        yield Entry(name=name, size_bytes=status.st_size)
+
+
+def _shared_by(key: str, *, job: Job, namespaces: Sequence[str]) -> str:
+    return f"{key} {','.join(namespaces)} {','.join(map(str, job.hints))}"
 
 
 def _parse(path: Path) -> AcceptedJob | None:
