@@ -183,3 +183,21 @@ def test_indices_that_synthetic_inputs_do_not_have(farm: ServedFarm) -> None:
     ours, became = outcomes(farm, work)
     assert became == ["compiled"]
     torch.testing.assert_close(ours, last_of_each(x, mask))
+
+
+def test_an_assertion_says_what_it_says_in_the_model(farm: ServedFarm) -> None:
+    def positive(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all(), 'what is "below" zero\nhas no root; {nothing} of this is code')
+        return x.sqrt()
+
+    def use(backend: Any) -> torch.Tensor:
+        compiled = torch.compile(positive, backend=backend, fullgraph=True)
+        with pytest.raises(RuntimeError) as caught:
+            compiled(-torch.ones(5))
+        assert 'what is "below" zero\nhas no root; {nothing} of this is code' in str(caught.value)
+        result: torch.Tensor = compiled(torch.ones(5))
+        return result
+
+    ours, became = outcomes(farm, use)
+    assert became == ["compiled"]
+    torch.testing.assert_close(ours, torch.ones(5))

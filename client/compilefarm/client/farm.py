@@ -24,7 +24,7 @@ from compilefarm.client.config import (
 from compilefarm.client.connection import Connection, OpenChannel, open_channel
 from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
 from compilefarm.client.local import is_for_dynamo
-from compilefarm.client.outputs import first_of, passing_held, returning_tuple, returns_one_value
+from compilefarm.client.outputs import first_of, passing_held, returning_tuple, returns_one_value, saying
 from compilefarm.client.plans import Planner
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming, Report
 from compilefarm.client.records import PROCESS_LEDGER, Entry, Ledger, Outcome
@@ -355,7 +355,7 @@ class Farm:
         with entry.phase("load"):
             program = around.runtime.load(encoded, delivery.manifest, blobs=delivery.blobs)
             around.runtime.put_guards(encoded, delivery.manifest)
-            program = passing_held(program, encoded.held)
+            program = saying(passing_held(program, encoded.held), encoded.messages)
         entry.credit(compile_seconds_of(delivery.manifest))
         entry.close(delivery.outcome)
         announce(entry.record)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from compilefarm.client.ways import Program
+from compilefarm.graph.messages import restore
 
 
 def returns_one_value(graph_module: Any) -> bool:
@@ -39,6 +40,26 @@ def passing_held(program: Program, held: Sequence[Any]) -> Program:
     if not held:
         return program
     return lambda *inputs: program(*inputs, *held)
+
+
+def saying(program: Program, messages: Sequence[str]) -> Program:
+    """The program, with errors that say the messages of the graph's own assertions, which stayed in this process.
+
+    Args:
+        program: what the farm made; its errors hold numbers in the place of messages.
+        messages: by number.
+    """
+    if not messages:
+        return program
+
+    def run(*inputs: Any) -> Any:
+        try:
+            return program(*inputs)
+        except Exception as error:
+            error.args = tuple(restore(given, messages) if isinstance(given, str) else given for given in error.args)
+            raise
+
+    return run
 
 
 def _returned(graph_module: Any) -> Any:

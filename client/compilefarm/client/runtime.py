@@ -67,6 +67,10 @@ class Encoded(Protocol):
     def held(self) -> Sequence[Any]:
         """Tensors that the graph holds and that its program takes after its inputs."""
 
+    @property
+    def messages(self) -> Sequence[str]:
+        """What the assertions of the graph say, by the number that was sent for each."""
+
 
 class Runtime(Protocol):
     """Turns graphs into jobs, artifacts into programs, and graphs into programs without the farm."""

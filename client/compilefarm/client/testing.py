@@ -74,6 +74,7 @@ class _FakeEncoded:
     blobs: Mapping[str, bytes]
     symbols: Sequence[Any] = ()
     held: Sequence[Any] = ()
+    messages: Sequence[str] = ()
     cuda_devices: Sequence[int] = ()
 
 

@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
 from compilefarm.core.environments import KERNELS_REFUSED
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import MAX_MAGNITUDE
+from compilefarm.graph import arguments, targets
 from compilefarm.graph.ambient import keeping_attention_backends
 from compilefarm.graph.bounds import OperatorCount, find_excess
 from compilefarm.graph.constants import decode_constant
@@ -34,11 +35,11 @@ from compilefarm.graph.targets import (
     find_hazard,
     find_mode_entered,
     find_mode_left,
-    find_objection,
     get_target,
     leave_mode,
 )
 from compilefarm.graph.tensors import decode_tensor
+from compilefarm.graph.texts import holds_text
 from compilefarm.graph.writes import CONSTANT, INPUT, WriteRecorder
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.graph_pb2 import Call, Input
@@ -234,9 +235,10 @@ class _GraphReader:
             case "output":
                 if node.output.HasField("result") != (depth > 0):
                     raise InvalidRequest("a subgraph returns one structured value, the graph itself a list of values")
-                if depth:
-                    return rebuilt.output(values.read(node.output.result))
-                return rebuilt.output(tuple(values.read(value) for value in node.output.values))
+                results = values.read(node.output.result) if depth else tuple(map(values.read, node.output.values))
+                if holds_text(results):
+                    raise InvalidRequest("a graph returns no text and no dictionary")
+                return rebuilt.output(results)
             case _:
                 raise InvalidRequest("it does nothing, or something that is not known")
 
@@ -283,9 +285,10 @@ def _decode_call(call: Call, rebuilt: FxGraph, values: ValueDecoder, *, operator
     target = get_target(call.kind, name=call.target, operators=operators)
     args = tuple(values.read(argument) for argument in call.args)
     kwargs = values.read_named(call.kwargs)
-    objection = find_objection(call.kind, name=call.target, args=args, kwargs=kwargs)
-    if objection is not None:
-        raise InvalidRequest(f"{call.target}: {objection}")
+    for find in (targets.find_objection, arguments.find_objection):
+        objection = find(call.kind, name=call.target, args=args, kwargs=kwargs)
+        if objection is not None:
+            raise InvalidRequest(f"{call.target}: {objection}")
     operation = "call_method" if call.kind == TENSOR_METHOD else "call_function"
     return rebuilt.create_node(operation, target, args, kwargs)
 

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph import arguments, targets
 from compilefarm.graph.ambient import capture_ambient
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.constants import encode_constant, is_constant
@@ -22,17 +23,18 @@ from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.leftovers import find_leftovers
 from compilefarm.graph.literals import ValueEncoder
+from compilefarm.graph.messages import Messages
 from compilefarm.graph.operators import is_of_torch, name_function, takes_text
 from compilefarm.graph.options import capture_options
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import (
     ENTER_AUTOCAST,
     OF_LIBRARIES,
-    find_objection,
     makes_named_tuple,
     name_call,
 )
 from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
+from compilefarm.graph.texts import holds_text
 from compilefarm.graph.writes import find_storage
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.environment_pb2 import Environment
@@ -67,6 +69,7 @@ class EncodedJob:
         cuda_devices: physical index of each CUDA device number in the request.
         symbols: torch's value of each symbol of the job.
         held: tensors that the graph holds and that are inputs of the job, after those of the graph.
+        messages: what the assertions of the graph say, by the number that is sent in the place of each.
     """
 
     job: Job
@@ -74,6 +77,7 @@ class EncodedJob:
     cuda_devices: tuple[int, ...]
     symbols: tuple[torch.SymInt, ...]
     held: tuple[torch.Tensor, ...]
+    messages: tuple[str, ...] = ()
 
 
 def encode_job(
@@ -145,6 +149,7 @@ def _encode(
         cuda_devices=writer.devices.cuda_devices,
         symbols=tuple(writer.symbols.values),
         held=tuple(writer.held),
+        messages=tuple(writer.messages.texts),
     )
 
 
@@ -166,6 +171,7 @@ class _GraphWriter:
     sharing: Set[int] = frozenset()
     operators: set[str] = field(default_factory=set)
     kernels: KernelTable = field(default_factory=KernelTable)
+    messages: Messages = field(default_factory=Messages)
     depth: int = 0
     leftovers: Set[Node] = field(init=False)
 
@@ -223,7 +229,7 @@ class _GraphWriter:
         elif is_launch(node):
             encode_launch(node, into=into.launch, values=values, kernels=self.kernels)
         elif node.op in ("call_function", "call_method"):
-            _encode_call(node, into.call, values)
+            _encode_call(node, into.call, values, messages=self.messages)
             if into.call.kind in OF_LIBRARIES and not is_of_torch(into.call.target):
                 self.operators.add(into.call.target)
         elif node.op == "get_attr":
@@ -231,6 +237,8 @@ class _GraphWriter:
         elif node.op == "output":
             into.output.SetInParent()
             results = node.args[0]
+            if holds_text(results):
+                raise Bypass("output_structure", "the graph returns text or a dictionary")
             if self.depth:
                 values.write(results, into=into.output.result)
                 return
@@ -284,6 +292,7 @@ class _GraphWriter:
             devices=self.devices,
             operators=self.operators,
             kernels=self.kernels,
+            messages=self.messages,
             depth=self.depth + 1,
         )
         writer.write_nodes()
@@ -342,19 +351,21 @@ def _attribute(module: object, path: str) -> object:
     return module
 
 
-def _encode_call(node: Node, into: Call, values: ValueEncoder) -> None:
+def _encode_call(node: Node, into: Call, values: ValueEncoder, *, messages: Messages) -> None:
     into.kind, into.target, args = name_call(node)
-    objection = find_objection(into.kind, name=into.target, args=args, kwargs=node.kwargs)
-    if objection is not None:
-        raise Bypass("unknown_target", f"the graph calls {into.target}: {objection}")
+    args, kwargs = messages.take(into.target, args, node.kwargs)
+    for reason, find in (("unknown_target", targets.find_objection), ("unknown_literal", arguments.find_objection)):
+        objection = find(into.kind, name=into.target, args=args, kwargs=kwargs)
+        if objection is not None:
+            raise Bypass(reason, f"the graph calls {into.target}: {objection}")
     _check_device_numbers(node)
     if into.target == ENTER_AUTOCAST:
         # Its "cuda" is a kind of device.
         values = ValueEncoder(numbers={}, devices=None)
     for position, argument in enumerate(args):
         _write_argument(argument, values, node=node, name=position, into=into.args.add())
-    for key in sorted(node.kwargs):
-        _write_argument(node.kwargs[key], values, node=node, name=key, into=into.kwargs.add(name=key).value)
+    for key in sorted(kwargs):
+        _write_argument(kwargs[key], values, node=node, name=key, into=into.kwargs.add(name=key).value)
 
 
 def _write_argument(argument: object, values: ValueEncoder, *, node: Node, name: int | str, into: Value) -> None:

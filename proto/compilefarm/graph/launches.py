@@ -10,7 +10,6 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from keyword import iskeyword
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch.fx import GraphModule, Node
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.literals import ValueDecoder, ValueEncoder
+from compilefarm.graph.texts import is_name
 from compilefarm.graph.triton_kernels import describe_kernel, write_constants
 from compilefarm.v1.graph_pb2 import Launch, NamedTritonConstant, TritonConstant, TritonKernel
 
@@ -150,7 +150,7 @@ def read_constants(entries: Sequence[NamedTritonConstant]) -> dict[str, Any]:
     names = [entry.name for entry in entries]
     if any(first >= second for first, second in pairwise(names)):
         raise InvalidRequest("constants of a kernel are not sorted, or one occurs twice")
-    if not all(name.isidentifier() and not iskeyword(name) for name in names):
+    if not all(map(is_name, names)):
         raise InvalidRequest("the name of a constant is no name")
     return {entry.name: read_constant(entry.constant) for entry in entries}
 

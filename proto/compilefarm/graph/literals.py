@@ -16,6 +16,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.devices import DeviceNumbers, decode_device
 from compilefarm.graph.dtypes import get_dtype, get_layout, get_memory_format, name_dtype, name_of
+from compilefarm.graph.texts import is_name, is_plain
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.graph_pb2 import Value
 
@@ -92,7 +93,7 @@ class ValueEncoder:
         """Writes text that means no device, whatever it reads.
 
         Raises:
-            Bypass: it is not valid Unicode.
+            Bypass: it is too long, or has characters that are not sent.
         """
         into.text = _checked_text(text)
 
@@ -127,7 +128,7 @@ class ValueEncoder:
             raise Bypass("unknown_literal", "a dictionary argument has keys that are not text")
         for name in sorted(value):  # type: ignore[type-var]
             entry = into.dictionary.entries.add()
-            entry.name = _checked_text(name)
+            entry.name = _checked_name(name)
             self.write(value[name], into=entry.value, depth=depth + 1)
 
     def _slice(self, value: slice, into: Value, depth: int) -> None:
@@ -138,12 +139,16 @@ class ValueEncoder:
                 self.write(given, into=getattr(into.slice, part), depth=depth + 1)
 
 
-def _checked_text(text: Any) -> str:
-    try:
-        str(text).encode()
-    except UnicodeEncodeError:
-        raise Bypass("unknown_literal", "a text argument is not valid Unicode") from None
-    return str(text)
+def _checked_text(text: str) -> str:
+    if not is_plain(text):
+        raise Bypass("unknown_literal", f"the text {text[:80]!r} is too long, or has characters that are not sent")
+    return text
+
+
+def _checked_name(name: Any) -> str:
+    if not is_name(name):
+        raise Bypass("unknown_literal", f"a dictionary has the key {name[:80]!r}, which is no name")
+    return str(name)
 
 
 def _integer(value: int, into: Value, _: int) -> None:
@@ -185,7 +190,7 @@ class ValueDecoder:
             "boolean": lambda value, _: value,
             "integer": lambda value, _: value,
             "real": lambda value, _: value,
-            "text": lambda value, _: value,
+            "text": lambda value, _: _read_text(value),
             "complex": lambda value, _: complex(value.real, value.imaginary),
             "list": self._items,
             "tuple": lambda value, depth: tuple(self._items(value, depth)),
@@ -230,6 +235,8 @@ class ValueDecoder:
         return [self.read(item, depth=depth + 1) for item in value.items]
 
     def _dictionary(self, value: graph_pb2.Dictionary, depth: int) -> dict[str, object]:
+        if not all(is_name(entry.name) for entry in value.entries):
+            raise InvalidRequest("a dictionary has a key that is no name")
         return self.read_named(value.entries, depth=depth + 1)
 
     def _slice(self, value: graph_pb2.Slice, depth: int) -> slice:
@@ -244,6 +251,12 @@ class ValueDecoder:
 def _counts_too_many(value: range) -> bool:
     # len() cannot say more than 63 bits.
     return bool(value) and abs(value[-1] - value[0]) // abs(value.step) >= MOST_COUNTED
+
+
+def _read_text(text: str) -> str:
+    if not is_plain(text):
+        raise InvalidRequest(f"the text {text[:80]!r} is too long, or has characters that no text may have")
+    return text
 
 
 def _read_range(value: graph_pb2.Range) -> range:

@@ -58,6 +58,13 @@ def find_operator(name: str, *, is_overload: bool) -> Callable[..., Any] | None:
     return getattr(target, overload or "default") if is_overload else target
 
 
+def overloads_of(packet: Any) -> list[Any]:
+    """The overloads of an operator that share its name, without those on texts and lists that TorchScript alone has."""
+    # torch/_ops.py: OpOverloadPacket
+    overloads = (getattr(packet, name) for name in packet.overloads())
+    return [overload for overload in overloads if find_operator(overload.name(), is_overload=True) is not None]
+
+
 def may_write(overload: Any) -> bool:
     """Whether an overload of an operator writes to what it is called with."""
     # torch/_ops.py: OpOverload

@@ -13,7 +13,6 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from keyword import iskeyword
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
 
@@ -24,7 +23,9 @@ from torch.nn.attention import SDPBackend
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import MAX_MAGNITUDE
+from compilefarm.graph import private_operators
 from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.higher_order import SIGNATURES
 from compilefarm.graph.operators import (
     base_of,
     find_function,
@@ -120,23 +121,16 @@ _EXITS = {
 _LEFT_BARE = frozenset({ENTER_VMAP, ENTER_GRAD, _DISABLE_HOOKS, *_ENTER_JVP})
 _MODES = (*_EXITS, *_EXITS.values(), SDPA_BACKEND, SDPA_KERNEL, *_BATCHING, *_DIFFERENTIATING)
 # Operators that call subgraphs and do nothing else: torch/_higher_order_ops and torch/_functorch/autograd_function.py.
-_HIGHER_ORDER = (
-    "associative_scan", "autograd_function_apply", "cond", "flex_attention", "invoke_subgraph", "map_impl", "scan",
-    "tag_activation_checkpoint", "while_loop", "wrap", "wrap_activation_checkpoint", "wrap_with_autocast",
-    "wrap_with_set_grad_enabled",
-)  # fmt: skip
+_HIGHER_ORDER = tuple(SIGNATURES)
 # Operators and functions, by the name they have in torch or in aten, that read files or foreign memory, print, change
 # the state of the process, belong to a tracer or to another device, or exist for torch's own tests.
 _FORBIDDEN = frozenset(
     {
-        "_add_batch_dim", "_disable_functionalization", "_enable_functionalization", "_foobar",
-        "_freeze_functional_tensor", "_from_functional_tensor", "_is_functional_tensor", "_make_dep_token",
-        "_mirror_autograd_meta_to", "_nnpack_available", "_pin_memory", "_print", "_propagate_xla_data",
-        "_remove_batch_dim", "_to_functional_tensor", "asarray", "from_file", "from_numpy", "frombuffer",
-        "get_device_module", "is_pinned", "is_vulkan_available", "pin_memory", "record_stream", "set_autocast_dtype",
+        "asarray", "from_file", "from_numpy", "frombuffer", "get_device_module", "is_pinned", "is_vulkan_available",
+        "pin_memory", "record_stream", "set_autocast_dtype",
     }
 )  # fmt: skip
-_FORBIDDEN_PREFIXES = ("_cufft_", "_debug_", "_functionalize_", "_lazy_", "_mps_", "_test_", "_vmap_", "miopen_")
+_FORBIDDEN_PREFIXES = ("miopen_",)
 _OPERATOR_FUNCTIONS = (
     "abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "iadd", "iand", "ifloordiv", "ilshift", "imatmul",
     "imod", "imul", "index", "invert", "ior", "ipow", "irshift", "is_", "is_not", "isub", "itruediv", "ixor", "le",
@@ -281,9 +275,6 @@ def find_objection(
     kind: TargetKind.ValueType, *, name: str, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> str | None:
     """Why a target that may be called may not be called with these arguments; None if it may."""
-    if not all(key.isidentifier() and not iskeyword(key) for key in kwargs):
-        # FX writes them into the Python source of the rebuilt graph as they are.
-        return "the name of a keyword argument is no name"
     if kind == TENSOR_METHOD and not (args and isinstance(args[0], Node)):
         return "a method is called on something that is not the result of a node"
     if name == "builtins.getattr" and (
@@ -453,7 +444,7 @@ def _is_admitted(qualified_name: str, *, compiled: bool) -> bool:
 
 
 def _is_forbidden(name: str) -> bool:
-    return name in _FORBIDDEN or name.startswith(_FORBIDDEN_PREFIXES)
+    return name in _FORBIDDEN or name.startswith(_FORBIDDEN_PREFIXES) or private_operators.is_refused(name)
 
 
 @functools.cache

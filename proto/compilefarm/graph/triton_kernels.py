@@ -17,6 +17,7 @@ from typing import Any
 
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.literals import ValueEncoder
+from compilefarm.graph.texts import is_name
 from compilefarm.v1.graph_pb2 import (
     NamedTritonConstant,
     TritonConfiguration,
@@ -86,6 +87,8 @@ class _Closure:
 
     def add(self, function: Any) -> None:
         name = function.__name__
+        if not is_name(name):
+            raise _bypass(f"{name} is no name in ASCII")
         if name in self.globals or self._seen.setdefault(name, function) is not function:
             raise _bypass(f"two things that a kernel refers to are called {name}")
         if name in self.functions:

@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from keyword import iskeyword
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.decode import GraphRejected
 from compilefarm.graph.launches import read_constant, read_constants
+from compilefarm.graph.texts import is_name
 from compilefarm.graph.triton_kernels import is_module_of_triton
 from compilefarm.v1.graph_pb2 import TritonConfiguration, TritonFunction, TritonGlobal, TritonKernel, TritonTuning
 
@@ -73,7 +73,7 @@ def _check_sorted(names: Iterable[str]) -> None:
 
 def _is_name(text: str) -> bool:
     is_special = text.startswith("__") and text.endswith("__")
-    return text.isidentifier() and not iskeyword(text) and not is_special
+    return is_name(text) and not is_special
 
 
 def _checked_source(function: TritonFunction) -> str:

@@ -1,0 +1,36 @@
+"""What a call may be given: every literal is of the type that its taker's schema says, and text is the rarest.
+
+Encoder and decoder ask the same question, so that what a worker would refuse is compiled by the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from compilefarm.graph import higher_order, schemas, texts
+from compilefarm.v1.graph_pb2 import TargetKind
+
+
+def find_objection(
+    kind: TargetKind.ValueType, *, name: str, args: Sequence[object], kwargs: Mapping[str, object]
+) -> str | None:
+    """Why a call may not be given these arguments; None if it may.
+
+    Args:
+        kind: the name space of what is called.
+        name: the name of what is called; it is known to exist.
+        args: positional arguments; results of nodes stand for anything.
+        kwargs: keyword arguments.
+    """
+    for bad in (keyword for keyword in kwargs if not texts.is_name(keyword)):
+        # FX writes them into the Python source of the rebuilt graph as they are.
+        return f"{bad[:80]!r} is no name of a keyword argument"
+    if kind == TargetKind.TARGET_KIND_HIGHER_ORDER_OPERATOR:
+        return higher_order.find_misfit(name, args=args, kwargs=kwargs)
+    if kind == TargetKind.TARGET_KIND_PYTHON_FUNCTION:
+        takes_name = name == "builtins.getattr"
+        given = args[:1] if takes_name else (*args, *kwargs.values())
+        return "it takes no text and no dictionary" if any(map(texts.holds_text, given)) else None
+    return texts.find_objection(kind, name=name, args=args, kwargs=kwargs) or schemas.find_misfit(
+        kind, name=name, args=args, kwargs=kwargs
+    )
