@@ -52,6 +52,7 @@ from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.service.tls import Tls, find_tls
 from compilefarm.service.turns import Turns
 from compilefarm.service.uploads import Uploads
+from compilefarm.service.visitors import Visitors
 from compilefarm.service.wanted import WantedBlobs
 from compilefarm.service.watched import Watched
 from compilefarm.store.artifact_store import ArtifactStore
@@ -271,7 +272,10 @@ class Gateway:
             reads=_transfers(self._config, what="reading blobs"),
             counters=self._counters,
         )
-        interceptors = [RequestIdInterceptor(), GuardInterceptor(self._door, clock=self._clock, heavy=self._heavy)]
+        interceptors = [
+            RequestIdInterceptor(),
+            GuardInterceptor(self._door, clock=self._clock, heavy=self._heavy, visitors=_visitors(self._config)),
+        ]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
         answering = self._recording(self._broker)
         add_CompileServiceServicer_to_server(CompileService(answering, reports=self._reports), server)
@@ -299,6 +303,10 @@ class Gateway:
         return RecordingBroker(broker, folder=Path(self._config.record), store=self._store)
 
 
+def _visitors(config: GatewayConfig) -> Visitors:
+    return Visitors(connections=config.max_connections_of_address, health_calls=config.max_health_calls_of_address)
+
+
 def _transfers(config: GatewayConfig, *, what: str) -> Turns:
     return Turns(what, places=config.max_transfers, account_places=config.max_transfers_of_caller)
 
@@ -314,6 +322,10 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
         # A client that vanished without a word is noticed, so that its stream does not stay for ever.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.max_concurrent_streams", 1024),
+        # Whoever connects and says nothing goes: at once while it does not speak the protocol, later while it does.
+        ("grpc.server_handshake_timeout_ms", 20_000),
+        ("grpc.max_connection_idle_ms", 3_600_000),
     ]
 
 

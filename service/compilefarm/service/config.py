@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compilefarm.service.validation import MAX_VALUES
+from compilefarm.service.visitors import MOST_CONNECTIONS, MOST_HEALTH_CALLS
 
 
 class CannotStart(RuntimeError):
@@ -42,6 +43,8 @@ class GatewayConfig:
         max_upload_bytes: of uploads that are on their way.
         max_upload_bytes_of_caller: the same for one caller.
         max_tenant_upload_bytes: what one tenant may upload within an hour; None: as much as it likes.
+        max_connections_of_address: connections with calls that one address may have.
+        max_health_calls_of_address: calls of one address that ask for health.
         max_transfers: blobs that are being read at a time, and as many that are being written; others wait.
         max_transfers_of_caller: the same for one caller.
         verify: when artifacts are checked: "before" they are served, "after" that, or not at all ("off").
@@ -70,6 +73,8 @@ class GatewayConfig:
     max_upload_bytes: int = 8 * 1024 * 1024 * 1024
     max_upload_bytes_of_caller: int = 2 * 1024 * 1024 * 1024
     max_tenant_upload_bytes: int | None = None
+    max_connections_of_address: int = MOST_CONNECTIONS
+    max_health_calls_of_address: int = MOST_HEALTH_CALLS
     max_transfers: int = 512
     max_transfers_of_caller: int = 32
     verify: Literal["before", "after", "off"] = "before"

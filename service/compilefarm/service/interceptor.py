@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -17,12 +18,13 @@ from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_
 from compilefarm.core.metadata import REQUEST_KEY
 from compilefarm.service.callers import current_caller, enter
 from compilefarm.service.clock import Clock
-from compilefarm.service.door import Door
+from compilefarm.service.door import Door, OpenDoor
 from compilefarm.service.grpc_types import Context, Handler
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import name_request
 from compilefarm.service.pace import Pace
+from compilefarm.service.visitors import Visitors
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
@@ -39,10 +41,12 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
         door: who may come in.
         clock: time.
         heavy: parses large requests.
+        visitors: how much one address and one caller may have going on.
     """
 
-    def __init__(self, door: Door, *, clock: Clock, heavy: HeavyWork) -> None:
+    def __init__(self, door: Door, *, clock: Clock, heavy: HeavyWork, visitors: Visitors) -> None:
         self._door = door
+        self._visitors = visitors
         self._clock = clock
         self._heavy = heavy
 
@@ -52,12 +56,37 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
         handler = await continuation(handler_call_details)
-        # None for a method that does not exist. Health is for those who watch over processes and have no token.
-        if handler is None or handler_call_details.method.startswith("/grpc.health."):
-            return handler
-        return _guard(
-            handler, door=self._door, clock=self._clock, heavy=self._heavy, method=handler_call_details.method
-        )
+        if handler is None:
+            # There is no such method.
+            return None
+        method = handler_call_details.method
+        is_health = method.startswith("/grpc.health.")
+        # Health is for those who watch over processes and have no token.
+        door = OpenDoor() if is_health else self._door
+        entrance = _Entrance(door=door, visitors=self._visitors, method=method, is_health=is_health)
+        return _guard(handler, entrance=entrance, clock=self._clock, heavy=self._heavy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entrance:
+    """The way to one method."""
+
+    door: Door
+    visitors: Visitors
+    method: str
+    is_health: bool
+
+    @asynccontextmanager
+    async def passing(self, request: Any, context: Context) -> AsyncIterator[None]:
+        """Lets a call in, and has it counted; tells what goes wrong as strangers may see it."""
+        size_bytes = len(request) if isinstance(request, bytes) else 0
+        async with _refusing(context, method=self.method):
+            with self.visitors.visiting(context.peer(), is_health=self.is_health):
+                caller = self.door.admit(context, method=self.method)
+                enter(caller)
+                with self.visitors.requests.using(caller.account) as add:
+                    add(size_bytes)
+                    yield
 
 
 class RequestIdInterceptor(grpc.aio.ServerInterceptor):
@@ -75,7 +104,7 @@ class RequestIdInterceptor(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
 
-def _guard(handler: Handler, *, door: Door, clock: Clock, heavy: HeavyWork, method: str) -> Handler:
+def _guard(handler: Handler, *, entrance: _Entrance, clock: Clock, heavy: HeavyWork) -> Handler:
     # Only this table knows the four kinds of calls; `behaviour` is what a servicer has written.
     make, behaviour = {
         (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
@@ -89,34 +118,32 @@ def _guard(handler: Handler, *, door: Door, clock: Clock, heavy: HeavyWork, meth
     answer = partial(_answer_stream, clock=clock) if handler.response_streaming else _answer_one
     # Without a deserializer gRPC hands over the bytes.
     guarded: Handler = make(
-        answer(behaviour, read=partial(read, parse=parse), door=door, method=method),
+        answer(behaviour, read=partial(read, parse=parse), entrance=entrance),
         response_serializer=handler.response_serializer,
     )
     return guarded
 
 
-def _answer_one(
-    behaviour: Any, *, read: Callable[[Any], Any], door: Door, method: str
-) -> Callable[[Any, Context], Any]:
+def _answer_one(behaviour: Any, *, read: Callable[[Any], Any], entrance: _Entrance) -> Callable[[Any, Context], Any]:
     async def answer(request: Any, context: Context) -> Any:
-        async with _refusing(context, method=method):
-            enter(door.admit(context, method=method))
+        async with entrance.passing(request, context):
             return await behaviour(await read(request), context)
 
     return answer
 
 
 def _answer_stream(
-    behaviour: Any, *, read: Callable[[Any], Any], door: Door, method: str, clock: Clock
+    behaviour: Any, *, read: Callable[[Any], Any], entrance: _Entrance, clock: Clock
 ) -> Callable[[Any, Context], Any]:
     async def answer(request: Any, context: Context) -> None:
         pace = Pace(clock=clock)
-        async with _refusing(context, method=method):
-            enter(door.admit(context, method=method))
-            async with aclosing(behaviour(await read(request), context)) as responses:
-                async for response in responses:
-                    await pace.wait(context.write(response))
-                    pace.note(response.ByteSize())
+        async with (
+            entrance.passing(request, context),
+            aclosing(behaviour(await read(request), context)) as responses,
+        ):
+            async for response in responses:
+                await pace.wait(context.write(response))
+                pace.note(response.ByteSize())
 
     return answer
 
@@ -127,6 +154,8 @@ async def _refusing(context: Context, *, method: str) -> AsyncIterator[None]:
         yield
     except FarmError as error:
         await _refuse(error, context=context)
+    except grpc.aio.AbortError:
+        raise
     except Exception as error:  # noqa: BLE001 - logged with its traceback by `incident`
         await _refuse(incident(error, during=method), context=context)
 

@@ -18,6 +18,7 @@ from compilefarm.service.grpc_types import Context
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
 from compilefarm.service.signer import Signer
+from compilefarm.service.visitors import Visitors
 from compilefarm.v1.signer_service_pb2 import (
     AnnounceRequest,
     AnnounceResponse,
@@ -73,9 +74,8 @@ async def serving_signer(signer: Signer, *, address: str, group: str | None) -> 
     """
     path = socket_path(address)
     _refuse_second(path)
-    server = grpc.aio.server(
-        interceptors=[RequestIdInterceptor(), GuardInterceptor(OpenDoor(), clock=SystemClock(), heavy=HeavyWork())]
-    )
+    guard = GuardInterceptor(OpenDoor(), clock=SystemClock(), heavy=HeavyWork(), visitors=Visitors())
+    server = grpc.aio.server(interceptors=[RequestIdInterceptor(), guard])
     add_SignerServiceServicer_to_server(SignerService(signer), server)
     _bind(server, path=path)
     if group is not None:

@@ -1,0 +1,92 @@
+"""How much one address, and one caller, may have going on at a time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from compilefarm.core.errors import Busy
+from compilefarm.service.accounts import account_of_peer
+from compilefarm.service.allowances import Allowance
+
+_RETRY_SECONDS = 5.0
+# Many pods may share an address, each with a connection or two for every process.
+MOST_CONNECTIONS = 2048
+MOST_CALLS = 8192
+# Load balancers and orchestrators ask, and have one stream each.
+MOST_HEALTH_CALLS = 64
+# A request stays in memory until it is answered. That of a large model has less than a megabyte.
+ACCOUNT_BYTES = 512 * 1024 * 1024
+ALL_BYTES = 2 * 1024 * 1024 * 1024
+
+
+class Visitors:
+    """The calls of this moment, by the address that they come from, and the size of their requests.
+
+    Attributes:
+        requests: the bytes of requests that are not answered yet.
+
+    Args:
+        connections: with calls, of one address.
+        calls: of one address.
+        health_calls: calls of one address that ask for health, which anybody may do.
+    """
+
+    def __init__(
+        self,
+        *,
+        connections: int = MOST_CONNECTIONS,
+        calls: int = MOST_CALLS,
+        health_calls: int = MOST_HEALTH_CALLS,
+    ) -> None:
+        self._most = {"connections": connections, "calls": calls, "calls for health": health_calls}
+        self._calls: Counter[tuple[str, bool]] = Counter()
+        # Calls of each connection, by address and connection.
+        self._connections: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.requests = Allowance(account_bytes=ACCOUNT_BYTES, all_bytes=ALL_BYTES)
+
+    @contextmanager
+    def visiting(self, peer: str, *, is_health: bool) -> Iterator[None]:
+        """A call, for as long as the context lasts.
+
+        Args:
+            peer: the connection, as gRPC names it.
+            is_health: whether it asks for health.
+
+        Raises:
+            Busy: its address has too many.
+        """
+        address = account_of_peer(peer)
+        self._check(address, peer=peer, is_health=is_health)
+        self._calls[address, is_health] += 1
+        self._connections[address][peer] += 1
+        try:
+            yield
+        finally:
+            self._leave(address, peer=peer, is_health=is_health)
+
+    def _check(self, address: str, *, peer: str, is_health: bool) -> None:
+        connections: Mapping[str, int] = self._connections.get(address, {})
+        counts = {
+            "connections": len(connections) + (peer not in connections),
+            "calls for health" if is_health else "calls": self._calls[address, is_health] + 1,
+        }
+        for what, count in counts.items():
+            if count > self._most[what]:
+                raise Busy(
+                    f"{address} has {self._most[what]} {what} at this moment, and may have no more: end some, or ask "
+                    "later",
+                    retry_after_seconds=_RETRY_SECONDS,
+                )
+
+    def _leave(self, address: str, *, peer: str, is_health: bool) -> None:
+        self._calls[address, is_health] -= 1
+        if not self._calls[address, is_health]:
+            del self._calls[address, is_health]
+        connections = self._connections[address]
+        connections[peer] -= 1
+        if not connections[peer]:
+            del connections[peer]
+        if not connections:
+            del self._connections[address]
