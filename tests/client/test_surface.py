@@ -34,6 +34,7 @@ def test_public_names() -> None:
         "address",
         "on_miss",
         "on_failure",
+        "self_check",
         "priority",
         "tenant",
         "token",

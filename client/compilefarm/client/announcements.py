@@ -30,6 +30,11 @@ def announce_uncompiled(record: GraphRecord) -> None:
     _LOGGER.warning("%s runs uncompiled from now on: %s", _name(record), record.obstacle)
 
 
+def announce_difference(record: GraphRecord) -> None:
+    """Says that a program of the farm is wrong."""
+    _LOGGER.error("%s runs uncompiled from now on, key %s: %s", _name(record), record.key, record.obstacle)
+
+
 def announce_defect(error: Exception, *, where: str) -> None:
     """Says that the client itself failed, with the traceback that a report needs; the pod goes on.
 

@@ -72,7 +72,7 @@ def fetch(blobs: Sequence[Blob], *, connection: Connection, budget: Budget) -> d
 
 
 def _send(digest: str, content: bytes, *, connection: Connection, budget: Budget) -> None:
-    line, silence = connection.line(), Silence()
+    line, silence = connection.line(within_seconds=budget.left()), Silence()
     # A piece is taken when there is room for it, so that too tells that the other end lives.
     pieces = silence.broken_by(_pieces(digest, content))
     with connection.calls():
@@ -84,7 +84,7 @@ def _send(digest: str, content: bytes, *, connection: Connection, budget: Budget
 def _find_missing(digests: Sequence[str], *, connection: Connection, budget: Budget) -> list[str]:
     missing: list[str] = []
     for start in range(0, len(digests), _DIGESTS_PER_QUESTION):
-        line = connection.line()
+        line = connection.line(within_seconds=budget.left())
         question = FindMissingRequest(digests=digests[start : start + _DIGESTS_PER_QUESTION])
         with connection.calls():
             call = line.blobs.FindMissing.future(question, timeout=budget.left())
@@ -102,7 +102,7 @@ def _pieces(digest: str, content: bytes) -> Iterator[WriteRequest]:
 
 def _start_read(blob: Blob, offset_bytes: int, *, connection: Connection, budget: Budget) -> _Read:
     request = ReadRequest(digest=blob.digest, offset_bytes=offset_bytes)
-    return connection.line().blobs.Read(request, timeout=budget.left())
+    return connection.line(within_seconds=budget.left()).blobs.Read(request, timeout=budget.left())
 
 
 def _receive(blob: Blob, read: _Read, *, connection: Connection, budget: Budget) -> bytes:

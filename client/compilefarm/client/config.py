@@ -18,6 +18,7 @@ Priority = Literal["interactive", "background", "prewarm"]
 ADDRESS = "COMPILEFARM_ADDRESS"
 ON_MISS = "COMPILEFARM_ON_MISS"
 ON_FAILURE = "COMPILEFARM_ON_FAILURE"
+SELF_CHECK = "COMPILEFARM_SELF_CHECK"
 TIMEOUT_SECONDS = "COMPILEFARM_TIMEOUT_SECONDS"
 PRIORITY = "COMPILEFARM_PRIORITY"
 TENANT = "COMPILEFARM_TENANT"
@@ -31,6 +32,7 @@ RECORD = "COMPILEFARM_RECORD"
 RECORD_TENSORS = "COMPILEFARM_RECORD_TENSORS"
 DEFAULT_ON_MISS: OnMiss = "wait"
 DEFAULT_ON_FAILURE: OnFailure = "local"
+DEFAULT_SELF_CHECK = 0.0
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_PRIORITY: Priority = "interactive"
 DEFAULT_TENANT = ""
@@ -38,7 +40,7 @@ DEFAULT_CONNECT_TIMEOUT_SECONDS = 5.0
 
 # What says how to trust the farm of this machine, and no other.
 TRUST = (TOKEN, TOKEN_FILE, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TRUSTED_KEYS)
-_NAMES = (ADDRESS, ON_MISS, ON_FAILURE, TIMEOUT_SECONDS, PRIORITY, TENANT, *TRUST, RECORD, RECORD_TENSORS)
+_NAMES = (ADDRESS, ON_MISS, ON_FAILURE, SELF_CHECK, TIMEOUT_SECONDS, PRIORITY, TENANT, *TRUST, RECORD, RECORD_TENSORS)
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
 # (COMPILEFARM_SERVICE_HOST, COMPILEFARM_PORT_7077_TCP_ADDR).
 _FROM_KUBERNETES = re.compile(
@@ -59,6 +61,7 @@ class ClientConfig:
         on_failure: what to do about a graph for which there is no program of the farm, whatever the reason. "local"
             compiles it here where that is possible, else runs it uncompiled; "eager" runs it uncompiled; "error" raises
             what the farm failed with.
+        self_check: fraction of the programs of the farm whose first call is compared with the uncompiled graph.
         priority: how urgent compiles are to the farm. "interactive": somebody waits; "background": they come after
             those; "prewarm": they may be wanted later, make room for interactive ones, and are done although this
             client goes away.
@@ -75,6 +78,7 @@ class ClientConfig:
     address: str
     on_miss: OnMiss = DEFAULT_ON_MISS
     on_failure: OnFailure = DEFAULT_ON_FAILURE
+    self_check: float = DEFAULT_SELF_CHECK
     priority: Priority = DEFAULT_PRIORITY
     tenant: str = DEFAULT_TENANT
     trust: Trust = field(default_factory=Trust)
@@ -90,6 +94,8 @@ class ClientConfig:
             known = get_args(words)
             if getattr(self, name) not in known:
                 raise ConfigurationError(f"{name} is {getattr(self, name)!r}: use one of {', '.join(known)}")
+        if not 0 <= self.self_check <= 1:
+            raise ConfigurationError(f"self_check is {self.self_check}: use a fraction from 0 to 1")
         if not _TENANT.fullmatch(self.tenant):
             raise ConfigurationError(
                 f"tenant is {self.tenant[:200]!r}: use at most {LONGEST_TENANT} ASCII characters, without spaces"
@@ -119,6 +125,7 @@ def read_config(
     address: str | None = None,
     on_miss: OnMiss | None = None,
     on_failure: OnFailure | None = None,
+    self_check: float | None = None,
     priority: Priority | None = None,
     tenant: str | None = None,
     trust: Trust | None = None,
@@ -144,6 +151,7 @@ def read_config(
         # Whether it is one of those that are known is checked when the configuration is made, and so are the next two.
         on_miss=environ.get(ON_MISS, DEFAULT_ON_MISS) if on_miss is None else on_miss,  # type: ignore[arg-type]
         on_failure=environ.get(ON_FAILURE, DEFAULT_ON_FAILURE) if on_failure is None else on_failure,  # type: ignore[arg-type]
+        self_check=_number(environ, SELF_CHECK, otherwise=DEFAULT_SELF_CHECK) if self_check is None else self_check,
         priority=environ.get(PRIORITY, DEFAULT_PRIORITY) if priority is None else priority,  # type: ignore[arg-type]
         tenant=environ.get(TENANT, DEFAULT_TENANT) if tenant is None else tenant,
         trust=read_trust(environ) if trust is None else trust,
@@ -151,7 +159,9 @@ def read_config(
         record_tensors=_yes_or_no(environ, RECORD_TENSORS, otherwise=True)
         if record_tensors is None
         else record_tensors,
-        timeout_seconds=_seconds(environ) if timeout_seconds is None else timeout_seconds,
+        timeout_seconds=_number(environ, TIMEOUT_SECONDS, otherwise=DEFAULT_TIMEOUT_SECONDS)
+        if timeout_seconds is None
+        else timeout_seconds,
         connect_timeout_seconds=connect_timeout_seconds,
     )
 
@@ -194,14 +204,14 @@ def _yes_or_no(environ: Mapping[str, str], name: str, *, otherwise: bool) -> boo
     return otherwise if text is None else text == "yes"
 
 
-def _seconds(environ: Mapping[str, str]) -> float:
-    text = environ.get(TIMEOUT_SECONDS)
+def _number(environ: Mapping[str, str], name: str, *, otherwise: float) -> float:
+    text = environ.get(name)
     if text is None:
-        return DEFAULT_TIMEOUT_SECONDS
+        return otherwise
     try:
         return float(text)
     except ValueError:
-        raise ConfigurationError(f"{TIMEOUT_SECONDS} is {text!r}: use a number of seconds") from None
+        raise ConfigurationError(f"{name} is {text!r}: use a number") from None
 
 
 def _check_address(address: str) -> None:

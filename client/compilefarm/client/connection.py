@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -89,21 +90,29 @@ class Connection:
         # which a thread of it may hold for ever, nor its channel, whose threads are not there.
         self._states: dict[int, _ProcessState] = {}
 
-    def line(self) -> Line:
+    def line(self, *, within_seconds: float = math.inf) -> Line:
         """The line, made if there is none.
 
+        Args:
+            within_seconds: what making it, or waiting for a thread that makes it, may take at most.
+
         Raises:
+            OutOfTime: it took another thread longer.
             Unreachable, NotAFarm: nobody, or somebody else, answers; or that was so a short while ago.
             FarmError: the farm refuses to talk.
         """
         state = self._state()
         # Many threads wait for one attempt.
-        with state.lock:
+        if not state.lock.acquire(timeout=min(within_seconds, threading.TIMEOUT_MAX)):
+            raise OutOfTime(f"another thread of this process has tried to connect for {within_seconds:g} s")
+        try:
             if state.line is None:
                 self._check_forked()
                 self._check_given_up(state)
-                state.line = self._connect(state)
+                state.line = self._connect(state, seconds=min(self._config.connect_timeout_seconds, within_seconds))
             return state.line
+        finally:
+            state.lock.release()
 
     def find_line(self) -> Line | None:
         """The line, if there is one: nothing is tried, and nobody waits."""
@@ -153,16 +162,16 @@ class Connection:
         if left > 0:
             raise type(error)(f"{error}; the next attempt is in {left:.0f} s")
 
-    def _connect(self, state: _ProcessState) -> Line:
+    def _connect(self, state: _ProcessState, *, seconds: float) -> Line:
         channel = self._open_channel(self._config)
         line = Line(channel=channel, compiles=CompileServiceStub(channel), blobs=BlobServiceStub(channel))
         try:
             with self.calls():
                 # Cheap to answer for a farm, and nobody else knows the question.
-                line.blobs.FindMissing(FindMissingRequest(), timeout=self._config.connect_timeout_seconds)
+                line.blobs.FindMissing(FindMissingRequest(), timeout=seconds)
         except FarmError as error:
             channel.close()
-            failure = self._silence() if isinstance(error, OutOfTime) else error
+            failure = self._silence(seconds) if isinstance(error, OutOfTime) else error
             # Whoever breaks at the cheapest question there is would break at every graph.
             if isinstance(failure, (*_NOBODY, InternalError)):
                 state.given_up = (failure, self._clock.now() + self._config.retry_connect_seconds)
@@ -173,6 +182,5 @@ class Connection:
         state.given_up = None
         return line
 
-    def _silence(self) -> Unreachable:
-        seconds = self._config.connect_timeout_seconds
+    def _silence(self, seconds: float) -> Unreachable:
         return Unreachable(f"nobody answers at {self._config.address} within {seconds:g} s: check address and network")

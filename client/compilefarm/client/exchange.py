@@ -149,7 +149,7 @@ class Exchange:
         """
         with self._entry.phase("wait"):
             # An address at which nobody answers is not asked again.
-            self._connection.line()
+            self._connection.line(within_seconds=self._budget.left())
         with self._leaving_the_dead():
             return self._compile(on_progress)
 
@@ -208,7 +208,7 @@ class Exchange:
 
     def _ask_lookup(self) -> Manifest:
         request = wire.LookupRequest(job=self._encoded.job)
-        line = self._connection.line()
+        line = self._connection.line(within_seconds=self._budget.left())
         self._entry.count(sent=request.ByteSize())
         with self._connection.calls():
             call = line.compiles.Lookup.future(request, timeout=self._budget.left(), metadata=self._metadata)
@@ -220,7 +220,7 @@ class Exchange:
 
     def _ask_compile(self, on_progress: OnProgress) -> wire.Finished:
         request = wire.CompileRequest(job=self._encoded.job, priority=self._priority)
-        line = self._connection.line()
+        line = self._connection.line(within_seconds=self._budget.left())
         self._entry.count(sent=request.ByteSize())
         with self._connection.calls():
             call = line.compiles.Compile(request, timeout=self._budget.left(), metadata=self._metadata)

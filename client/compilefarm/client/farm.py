@@ -31,6 +31,7 @@ from compilefarm.client.records import PROCESS_LEDGER, Entry, Ledger, Outcome
 from compilefarm.client.reports import Reporter
 from compilefarm.client.resorts import Resorts
 from compilefarm.client.runtime import Asked, Encoded, Options, Runtime, TorchRuntime, merge_options
+from compilefarm.client.self_check import SelfCheck
 from compilefarm.client.switch import Switch
 from compilefarm.client.tape import open_tape
 from compilefarm.client.tolerance import Tolerant
@@ -79,6 +80,8 @@ class Farm:
         on_failure: what to do about a graph for which the farm has no program, whatever the reason: compile it
             "local"-ly where this machine can, else run it uncompiled; run it uncompiled ("eager"); or raise an "error"
             (COMPILEFARM_ON_FAILURE; "local"). A graph that is never sent to a farm is no failure of it.
+        self_check: fraction of the programs of the farm whose first call is compared with the uncompiled graph, on
+            copies. One that differs is not used again, and the farm withdraws it (COMPILEFARM_SELF_CHECK; 0).
         priority: how urgent compiles are to the farm: "interactive", "background" after those, or "prewarm", which make
             room for interactive ones and are done although this process goes away (COMPILEFARM_PRIORITY;
             "interactive").
@@ -114,6 +117,7 @@ class Farm:
         *,
         on_miss: OnMiss | None = None,
         on_failure: OnFailure | None = None,
+        self_check: float | None = None,
         priority: Priority | None = None,
         tenant: str | None = None,
         token: str | None = None,
@@ -134,6 +138,7 @@ class Farm:
             address=address,
             on_miss=on_miss,
             on_failure=on_failure,
+            self_check=self_check,
             priority=priority,
             tenant=tenant,
             trust=read_trust(
@@ -155,6 +160,7 @@ class Farm:
         self._connection = Connection(self._config, clock=self._around.clock, open_channel=self._around.open_channel)
         self._reporter = Reporter(self._connection)
         self._tape = open_tape(self._config)
+        self._self_check = SelfCheck(fraction=self._config.self_check, report=self._reporter.report_self_check)
         self._resorts = Resorts(on_failure=self._config.on_failure)
 
     def backend(
@@ -301,7 +307,8 @@ class Farm:
         encoded, defect = None, None
         try:
             encoded = encode(entry)
-            return self._savable(self._from_farm(encoded, entry=entry), encoded)
+            program = self._self_check.watch(self._from_farm(encoded, entry=entry), ways=ways, entry=entry)
+            return self._savable(program, encoded)
         except (Bypass, CompileFailed, FarmError) as error:
             outcome = self._outcome_of(error)
             if self._settle(entry, outcome, reason=error.reason, message=str(error)):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from compilefarm.client.clock import Clock
+from compilefarm.client.findings import Finding
 
 Outcome = Literal["hit", "compiled", "joined", "bypass", "fallback", "local"]
 Resort = Literal["local", "eager"]
@@ -34,6 +35,7 @@ class GraphRecord:
         resort: what it is instead of a program of the farm: "local" (compiled here) or "eager" (uncompiled); None while
             there is one of the farm.
         obstacle: why it is not compiled here, for people; empty if it is, or is not to be.
+        self_check: what a comparison with the uncompiled graph found; None if there was none.
         seconds: by phase, those that took place. "wait" begins when the line to the farm is made and ends with its
             answer, "local" is a compile here, "first_call" the first call of a loaded artifact.
         bytes_sent: job and tensors.
@@ -51,6 +53,7 @@ class GraphRecord:
     message: str = ""
     resort: Resort | None = None
     obstacle: str = ""
+    self_check: Finding | None = None
     seconds: Mapping[Phase, float] = field(default_factory=dict)
     bytes_sent: int = 0
     bytes_fetched: int = 0
@@ -147,6 +150,10 @@ class Entry:
     def resort_to(self, resort: Resort, *, obstacle: str = "") -> None:
         """Notes what is done without the farm."""
         self._change(replace(self.record, resort=resort, obstacle=" ".join(obstacle.split())))
+
+    def note_self_check(self, finding: Finding) -> None:
+        """Notes what a comparison with the uncompiled graph found."""
+        self._change(replace(self.record, self_check=finding))
 
     def _change(self, record: GraphRecord) -> None:
         self.record = record

@@ -6,10 +6,12 @@ import contextlib
 import os
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import grpc
 
 from compilefarm.client.connection import Connection
+from compilefarm.client.findings import Finding, FindingOutcome
 from compilefarm.client.records import GraphRecord, Outcome, Phase
 from compilefarm.v1 import compile_service_pb2 as wire
 
@@ -21,15 +23,25 @@ _OUTCOMES: dict[Outcome, wire.GraphOutcome.ValueType] = {
     "fallback": wire.GRAPH_OUTCOME_FALLBACK,
     "local": wire.GRAPH_OUTCOME_LOCAL,
 }
+_FINDINGS: dict[FindingOutcome, wire.SelfCheckOutcome.ValueType] = {
+    "same": wire.SELF_CHECK_OUTCOME_SAME,
+    "differs": wire.SELF_CHECK_OUTCOME_DIFFERS,
+    "skipped": wire.SELF_CHECK_OUTCOME_SKIPPED,
+}
 _SPENT: tuple[Phase, ...] = ("encode", "wait", "fetch", "load")
 # What a farm takes in one report.
 _MOST_KEPT = 1000
+_MOST_CHECKS_KEPT = 100
+_LONGEST_DETAIL = 300
 _SECONDS_TO_SEND = 5.0
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class _ProcessState:
     kept: deque[wire.GraphReport] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
+    checks: deque[wire.SelfCheckReport] = field(default_factory=lambda: deque(maxlen=_MOST_CHECKS_KEPT))
     # A call that nobody refers to is cancelled.
     under_way: list[grpc.Future[wire.ReportResponse]] = field(default_factory=list)
 
@@ -51,19 +63,33 @@ class Reporter:
         """Tells what became of a graph. Never waits and never raises."""
         if record.outcome is None:
             return
-        state = self._states.setdefault(os.getpid(), _ProcessState())
+        state = self._state()
         state.kept.append(_report_of(record, outcome=record.outcome))
+        self._send(state)
+
+    def report_self_check(self, key: str, finding: Finding) -> None:
+        """Tells what a comparison with the uncompiled graph found. Never waits and never raises."""
+        state = self._state()
+        state.checks.append(
+            wire.SelfCheckReport(key=key, outcome=_FINDINGS[finding.outcome], detail=finding.detail[:_LONGEST_DETAIL])
+        )
+        self._send(state)
+
+    def _state(self) -> _ProcessState:
+        return self._states.setdefault(os.getpid(), _ProcessState())
+
+    def _send(self, state: _ProcessState) -> None:
         line = self._connection.find_line()
         if line is None:
             return
-        request = wire.ReportRequest(graphs=_take_all(state.kept))
+        request = wire.ReportRequest(graphs=_take_all(state.kept), self_checks=_take_all(state.checks))
         # Another thread may be closing the line.
         with contextlib.suppress(grpc.RpcError, ValueError):
             call = line.compiles.Report.future(request, timeout=_SECONDS_TO_SEND)
             state.under_way = [call, *(other for other in state.under_way if not other.done())]
 
 
-def _take_all(kept: deque[wire.GraphReport]) -> list[wire.GraphReport]:
+def _take_all(kept: deque[T]) -> list[T]:
     taken = []
     # Other threads take from it as well.
     with contextlib.suppress(IndexError):

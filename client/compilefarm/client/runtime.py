@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from compilefarm.client.compilers import find_obstacle
+from compilefarm.client.findings import Finding
 from compilefarm.client.local import (
     compile_graph,
     device_types_of,
@@ -199,6 +200,7 @@ class TorchRuntime:
             find_obstacle=lambda: find_obstacle(device_types_of(example_inputs)),
             compile=lambda: compile_graph(graph_module, example_inputs, options=options()),
             eager=lambda: eager_program(graph_module),
+            compare=lambda program, inputs: self._compare(program, graph_module, inputs),
             retry=lambda eager, inputs: run_unless_inputs_change(eager, inputs, held=tensors_of(graph_module)),
         )
 
@@ -207,8 +209,15 @@ class TorchRuntime:
             find_obstacle=lambda: find_obstacle({"cuda" if encoded.cuda_devices else "cpu"}),
             compile=lambda: self._compile_job(encoded),
             eager=lambda: self._job_uncompiled(encoded),
+            compare=lambda *_: Finding(outcome="skipped", detail="the graph was captured by another process"),
             retry=run_unless_inputs_change,
         )
+
+    def _compare(self, program: Program, graph_module: Any, inputs: Sequence[Any]) -> Finding:
+        from compilefarm.client.comparison import compare
+
+        eager, held = eager_program(graph_module), tensors_of(graph_module)
+        return compare(program, eager=eager, code=graph_module.code, inputs=inputs, held=held)
 
     def _job_uncompiled(self, encoded: Encoded) -> Program:
         from compilefarm.graph.ambient import apply_ambient

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,8 @@ from compilefarm.core.errors import Silent
 # A farm says how a compile stands every ten seconds (compile_service.proto: Progress), and everything else takes it
 # less than that; one whose connection lives and that says nothing for so long hangs.
 LONGEST_SILENCE_SECONDS = 60.0
+# How long the watcher waits for another call before its thread ends.
+_IDLE_SECONDS = 60.0
 
 T = TypeVar("T")
 
@@ -32,7 +35,6 @@ class Silence:
         self._seconds = LONGEST_SILENCE_SECONDS
         self._heard_seconds = time.monotonic()
         self._was_too_long = False
-        self._over = threading.Event()
 
     def break_off(self) -> None:
         """Notes that something was heard."""
@@ -51,8 +53,8 @@ class Silence:
         Raises:
             Silent: nothing was heard for too long.
         """
-        # A process that ends does not wait for it.
-        threading.Thread(target=self._watch, args=[call], name="silence of the farm", daemon=True).start()
+        watcher = _watcher()
+        watcher.add(self, call)
         try:
             yield
         except (grpc.RpcError, grpc.FutureCancelledError):
@@ -60,15 +62,63 @@ class Silence:
                 raise Silent(f"the farm has said nothing for {self._seconds:g} s: check its log") from None
             raise
         finally:
-            self._over.set()
+            watcher.remove(self)
             call.cancel()
 
-    def _watch(self, call: Cancellable) -> None:
-        while not self._over.wait(self._left()):
-            if self._left() <= 0:
-                self._was_too_long = True
-                call.cancel()
-                return
-
-    def _left(self) -> float:
+    def left_seconds(self) -> float:
+        """Until the silence has been too long."""
         return self._heard_seconds + self._seconds - time.monotonic()
+
+    def end(self, call: Cancellable) -> None:
+        """Ends the call: the silence has been too long."""
+        self._was_too_long = True
+        call.cancel()
+
+
+class _Watcher:
+    """One thread that watches all calls of a process, while there are any."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._calls: dict[Silence, Cancellable] = {}
+        self._is_running = False
+
+    def add(self, silence: Silence, call: Cancellable) -> None:
+        with self._changed:
+            self._calls[silence] = call
+            self._changed.notify()
+            if not self._is_running:
+                self._is_running = True
+                # A process that ends does not wait for it.
+                threading.Thread(target=self._watch, name="silence of the farm", daemon=True).start()
+
+    def remove(self, silence: Silence) -> None:
+        with self._changed:
+            self._calls.pop(silence, None)
+
+    def _watch(self) -> None:
+        while (due := self._wait()) is not None:
+            for silence, call in due:
+                silence.end(call)
+
+    def _wait(self) -> list[tuple[Silence, Cancellable]] | None:
+        """Waits until calls have been silent for too long, and gives those; None after a while without any call."""
+        with self._changed:
+            while True:
+                due = [(silence, call) for silence, call in self._calls.items() if silence.left_seconds() <= 0]
+                if due:
+                    for silence, _ in due:
+                        del self._calls[silence]
+                    return due
+                left = min((silence.left_seconds() for silence in self._calls), default=_IDLE_SECONDS)
+                if not self._changed.wait(max(left, 0.0)) and not self._calls:
+                    self._is_running = False
+                    return None
+
+
+# By process id: threads of a parent process are not there in its child.
+_watchers: dict[int, _Watcher] = {}
+
+
+def _watcher() -> _Watcher:
+    return _watchers.setdefault(os.getpid(), _Watcher())

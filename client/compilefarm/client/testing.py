@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -13,11 +13,12 @@ from typing import Any, BinaryIO
 
 import grpc
 
+from compilefarm.client.findings import Finding
 from compilefarm.client.runtime import Encoded, Options
 from compilefarm.client.ways import Program, Ways
 from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import REASON_KEY, FarmError, IncompatibleArtifact, NotStored
+from compilefarm.core.errors import REASON_KEY, FarmError, IncompatibleArtifact, MissingBlobs, NotStored
 from compilefarm.core.keys import key_of
 from compilefarm.core.requests import Request, unpack_request
 from compilefarm.v1 import blob_service_pb2, blob_service_pb2_grpc, compile_service_pb2, compile_service_pb2_grpc
@@ -86,6 +87,7 @@ class FakeRuntime:
         environment: of this machine; an artifact made for another torch does not fit.
         encoding_error, loading_error, local_error: raised instead of doing it, where set.
         obstacle: why graphs cannot be compiled here; empty: they can.
+        finding: what a comparison with the uncompiled graph finds.
         preloads, local_compiles: how often that was done.
     """
 
@@ -97,6 +99,7 @@ class FakeRuntime:
         self.preloads = 0
         self.local_compiles = 0
         self.obstacle = ""
+        self.finding = Finding(outcome="same")
 
     def fixing_floats(self, graph_module: Any) -> AbstractContextManager[None]:
         """Graphs of this runtime have no floats."""
@@ -155,6 +158,7 @@ class FakeRuntime:
             find_obstacle=lambda: self.obstacle,
             compile=compile_here,
             eager=lambda: lambda *inputs: ("eager", None, inputs),
+            compare=lambda *_: self.finding,
             retry=lambda eager, inputs: eager(*inputs),
         )
 
@@ -198,6 +202,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         keys: what is stored an artifact for.
         metadata: of the last Compile.
         reports: graphs that were reported; `reported` is set when some are.
+        self_checks: what comparisons with uncompiled graphs found; `reported` is set with them, too.
         compiles: keys in the order in which they were compiled.
         before_answer: called by Lookup, FindMissing and Write with their name; may wait.
         before_compile: called by every Compile; may wait, or raise a FarmError to refuse.
@@ -214,6 +219,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         self.keys: set[str] = set()
         self.metadata: dict[str, str] = {}
         self.reports: list[compile_service_pb2.GraphReport] = []
+        self.self_checks: list[compile_service_pb2.SelfCheckReport] = []
         self.reported = threading.Event()
         self.compiles: list[str] = []
         self.before_answer: Callable[[str], None] = lambda _: None
@@ -253,6 +259,7 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
     def Report(self, request: Any, context: Any) -> compile_service_pb2.ReportResponse:
         with self._lock:
             self.reports += request.graphs
+            self.self_checks += request.self_checks
         self.reported.set()
         return compile_service_pb2.ReportResponse()
 
@@ -281,6 +288,12 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the pieces do not make the blob")
         self.blobs[pieces[0].digest] = content
         return blob_service_pb2.WriteResponse(size_bytes=len(content))
+
+    def require_blobs(self, digests: Iterable[str]) -> None:
+        """For before_compile: refuses until blobs were sent."""
+        missing = [digest for digest in digests if digest not in self.blobs]
+        if missing:
+            raise MissingBlobs(f"blobs are missing: {', '.join(missing)}")
 
     def _artifact(self, key: str) -> Manifest:
         for content in self.contents:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from compilefarm.client.findings import Finding
+
 Program = Callable[..., Any]
 
 
@@ -17,6 +19,8 @@ class Ways:
         find_obstacle: says why this machine cannot compile it; empty if it can.
         compile: makes a program of it.
         eager: makes it callable as it is. What a compile does to the graph later does not change that.
+        compare: holds the first call of a program with these inputs to the uncompiled graph; raises where that cannot
+            be done.
         retry: runs the uncompiled graph on inputs for which a compiled one failed; raises InputsChange if these may
             have been written to.
     """
@@ -24,4 +28,5 @@ class Ways:
     find_obstacle: Callable[[], str]
     compile: Callable[[], Program]
     eager: Callable[[], Program]
+    compare: Callable[[Program, Sequence[Any]], Finding]
     retry: Callable[[Program, Sequence[Any]], Any]

@@ -46,6 +46,7 @@ from compilefarm.service.readiness import Readiness
 from compilefarm.service.recording_broker import RecordingBroker
 from compilefarm.service.recovery import Recovery
 from compilefarm.service.reports import Reports
+from compilefarm.service.self_checks import SelfChecks
 from compilefarm.service.slots import Slots
 from compilefarm.service.standing import Standing
 from compilefarm.service.state_metrics import Sources, StateCollector
@@ -229,6 +230,7 @@ class Gateway:
             counters=self._counters,
             clock=self._clock,
         )
+        self._self_checks = SelfChecks(checks=self._checks, reports=self._reports, clock=self._clock)
         self._broker = Broker(
             store=self._store,
             seal=self._seal,
@@ -278,7 +280,8 @@ class Gateway:
         ]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
         answering = self._recording(self._broker)
-        add_CompileServiceServicer_to_server(CompileService(answering, reports=self._reports), server)
+        compiles = CompileService(answering, reports=self._reports, self_checks=self._self_checks)
+        add_CompileServiceServicer_to_server(compiles, server)
         add_BlobServiceServicer_to_server(blobs, server)
         add_AdminServiceServicer_to_server(admin, server)
         add_HealthServicer_to_server(HealthService(self._readiness, clock=self._clock), server)

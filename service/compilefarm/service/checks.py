@@ -117,7 +117,7 @@ class Checks:
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        if self._verify == "after":
+        if self._verify != "before":
             found = await self._store.find_checks(key, namespaces=namespaces)
             if any(check.HasField("failed") for check in found):
                 return VERIFY_TIME_BEFORE
@@ -144,6 +144,26 @@ class Checks:
             except StoreUnavailable as error:
                 # The client is told all the same.
                 log.error("job %s: why its artifact is not served could not be kept: %s", key, error)
+
+    async def withdraw(self, key: str, *, namespace: str, reason: str) -> bool:
+        """Takes the artifact of a key out of use that was found wrong elsewhere. The next one is checked before it is
+        served. False if there is none in the namespace.
+
+        Raises:
+            StoreUnavailable: the store cannot be read or written.
+        """
+        manifest = await self._store.find_manifest(key, namespaces=[namespace])
+        if manifest is None:
+            return False
+        failure = CompileFailure(kind=FailureKind.FAILURE_KIND_VERIFICATION, message=reason)
+        digest = digest_of_manifest(manifest)
+        # Before anything is done about it: whoever is killed in between leaves the reason.
+        await self._store.put_check(self._check(key, namespace=namespace, manifest_digest=digest, failed=failure))
+        if not await self._store.withdraw(manifest, reason=reason):
+            return False
+        self._counters.withdrawn += 1
+        log.error("job %s: its artifact is withdrawn: %s", key, reason)
+        return True
 
     async def close(self) -> None:
         """Gives up the checks that are not done."""

@@ -11,6 +11,7 @@ from compilefarm.service.grpc_types import Context
 from compilefarm.service.priorities import Priority
 from compilefarm.service.reports import Reports
 from compilefarm.service.roles import Role
+from compilefarm.service.self_checks import SelfChecks
 from compilefarm.service.wire_priorities import read_priority
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceServicer
@@ -21,9 +22,10 @@ from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
 class CompileService(CompileServiceServicer):
     """Adapts a broker, and what clients tell, to the wire."""
 
-    def __init__(self, broker: Answering, *, reports: Reports) -> None:
+    def __init__(self, broker: Answering, *, reports: Reports, self_checks: SelfChecks) -> None:
         self._broker = broker
         self._reports = reports
+        self._self_checks = self_checks
 
     async def Lookup(self, request: wire.LookupRequest, _context: Context) -> wire.LookupResponse:
         return wire.LookupResponse(manifest=await self._broker.lookup(request.job, caller=current_caller()))
@@ -47,6 +49,7 @@ class CompileService(CompileServiceServicer):
 
     async def Report(self, request: wire.ReportRequest, _context: Context) -> wire.ReportResponse:
         self._reports.add(request.graphs)
+        await self._self_checks.note(request.self_checks, caller=current_caller())
         return wire.ReportResponse()
 
 

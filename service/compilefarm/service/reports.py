@@ -24,12 +24,14 @@ class Reports:
     Attributes:
         graphs: how many by outcome ("fallback") and reason ("unreachable"; empty for those from the farm).
         uncompiled: those that run as they are.
+        self_checks: comparisons with uncompiled graphs, by what they found ("same", "differs", "skipped").
         spent_seconds, avoided_seconds, local_seconds: as in compilefarm.v1.GraphReport.
     """
 
     def __init__(self) -> None:
         self.graphs: Counter[tuple[str, str]] = Counter()
         self.uncompiled = 0
+        self.self_checks: Counter[str] = Counter()
         self.spent_seconds = 0.0
         self.avoided_seconds = 0.0
         self.local_seconds = 0.0

@@ -114,6 +114,14 @@ def _of_clients(reports: Reports) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "compilefarm_client_uncompiled", "Graphs that clients run uncompiled", value=reports.uncompiled
     )
+    self_checks = CounterMetricFamily(
+        "compilefarm_client_self_checks",
+        "Programs that clients compared with the uncompiled graph, by what they found",
+        labels=["outcome"],
+    )
+    for outcome, count in sorted(reports.self_checks.items()):
+        self_checks.add_metric([outcome], count)
+    yield self_checks
     for name, text, seconds in (
         ("spent", "Seconds that clients spent on having artifacts, or on asking in vain", reports.spent_seconds),
         (

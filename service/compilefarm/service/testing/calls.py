@@ -41,6 +41,7 @@ from compilefarm.v1.compile_service_pb2 import (
     Priority,
     Progress,
     ReportRequest,
+    SelfCheckReport,
 )
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import Job, Phase
@@ -221,6 +222,11 @@ class Calls:
         """Tells what became of graphs."""
         with refusals():
             await self.compiles.Report(ReportRequest(graphs=graphs))
+
+    async def report_self_checks(self, *checks: SelfCheckReport) -> None:
+        """Tells what comparisons with uncompiled graphs found."""
+        with refusals():
+            await self.compiles.Report(ReportRequest(self_checks=checks))
 
     async def inspect(self, key: str) -> Manifest:
         """What is stored under a key, or under the only key that begins like that."""

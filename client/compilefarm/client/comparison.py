@@ -1,0 +1,218 @@
+"""Runs a program and an uncompiled graph on copies of the same values, and compares all that can be seen of them.
+
+Like `local`, this imports nothing of ours that leans on torch's private names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from compilefarm.client.findings import Finding
+
+Program = Callable[..., Any]
+
+# A graph whose code names one of these computes in that precision somewhere, whatever its inputs and results are.
+_NARROW = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    ".half(": torch.float16,
+    "float8": torch.float16,
+}
+# Of the coarsest precision's epsilon; what a float32 graph of many layers adds up to comes on top.
+_EPSILONS = 16.0
+_LEAST_TOLERANCE = 1e-3
+_TOLERANCE_OF_DOUBLES = 1e-7
+_TF32_EPSILON = 2.0**-10
+# Where all that eager computes is smaller than that, it is rounding.
+_LEAST_MAGNITUDE = 1e-2
+
+
+class Uncomparable(Exception):
+    """Two right programs may differ here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What can be seen of a call: named values, copied."""
+
+    values: Sequence[tuple[str, Any]]
+
+
+def compare(program: Program, *, eager: Program, code: str, inputs: Sequence[Any], held: Sequence[Any]) -> Finding:
+    """Compares results, gradients, and what inputs and tensors of the graph are afterwards.
+
+    Nothing that was given is changed, and neither is the state of random number generators.
+
+    Args:
+        program: what is in doubt.
+        eager: the uncompiled graph.
+        code: of the graph, as Python.
+        inputs: of the call.
+        held: tensors that the graph holds.
+    """
+    try:
+        _require_comparable(code, [value for value in (*inputs, *held) if isinstance(value, torch.Tensor)])
+        with _restoring(held), _restoring_random_state(inputs) as has_drawn:
+            theirs = _run(eager, inputs, held=held)
+            if has_drawn():
+                raise Uncomparable("the graph draws random numbers")
+        with _restoring(held), _restoring_random_state(inputs):
+            try:
+                ours = _run(program, inputs, held=held)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, eager does not raise it
+                return Finding(
+                    outcome="differs", detail=f"it raises {type(error).__name__}: {error}, and eager does not"
+                )
+    except Uncomparable as why:
+        return Finding(outcome="skipped", detail=str(why))
+    except torch.OutOfMemoryError:
+        return Finding(outcome="skipped", detail="there is no memory for copies")
+    difference = _find_difference(ours, theirs, tolerance=_tolerance(code, theirs))
+    return Finding(outcome="differs", detail=difference) if difference else Finding(outcome="same")
+
+
+def _require_comparable(code: str, tensors: Sequence[torch.Tensor]) -> None:
+    if "empty" in code:
+        raise Uncomparable("the graph makes tensors without elements")
+    for tensor in tensors:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+            raise Uncomparable(f"it takes a {type(tensor).__name__} of layout {tensor.layout}")
+        if tensor.is_conj() or tensor.is_neg():
+            raise Uncomparable("it takes a view that is conjugated or negated later")
+
+
+def _run(program: Program, inputs: Sequence[Any], *, held: Sequence[torch.Tensor]) -> _Seen:
+    copies = _copied(inputs)
+    results = program(*copies)
+    results = list(results) if isinstance(results, list | tuple) else [results]
+    seen = [(f"result {number}", _kept(value)) for number, value in enumerate(results)]
+    seen += [(f"input {number} afterwards", _kept(value)) for number, value in enumerate(copies)]
+    seen += [(f"tensor {number} of the graph afterwards", _kept(value)) for number, value in enumerate(held)]
+    seen += _gradients(results, [*copies, *held])
+    return _Seen(values=seen)
+
+
+def _copied(inputs: Sequence[Any]) -> list[Any]:
+    """Copies of the tensors; those that share memory share it afterwards."""
+    storages: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
+
+    def copied(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        storage = value.untyped_storage()
+        place = (value.device, storage.data_ptr())
+        if place not in storages:
+            storages[place] = storage.clone()
+        copy = torch.empty(0, dtype=value.dtype, device=value.device)
+        copy.set_(storages[place], value.storage_offset(), value.shape, value.stride())
+        return copy.requires_grad_(value.requires_grad)
+
+    return [copied(value) for value in inputs]
+
+
+def _kept(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _gradients(results: Sequence[Any], leaves: Sequence[Any]) -> list[tuple[str, Any]]:
+    roots = [value for value in results if isinstance(value, torch.Tensor) and value.requires_grad]
+    wanted = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if not roots or not wanted or not torch.is_grad_enabled():
+        return []
+    # Different weights: the gradients of many a sum are zero.
+    weights = [
+        torch.linspace(0.5, 1.5, root.numel(), device=root.device).to(root.dtype).view_as(root) for root in roots
+    ]
+    found = torch.autograd.grad(roots, wanted, grad_outputs=weights, allow_unused=True)
+    return [
+        (f"gradient {number}", torch.zeros_like(leaf) if gradient is None else gradient.detach())
+        for number, (leaf, gradient) in enumerate(zip(wanted, found, strict=True))
+    ]
+
+
+@contextmanager
+def _restoring(held: Sequence[torch.Tensor]) -> Iterator[None]:
+    before = [tensor.detach().clone() for tensor in held]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, content in zip(held, before, strict=True):
+                if not torch.equal(tensor, content):
+                    tensor.copy_(content)
+
+
+@contextmanager
+def _restoring_random_state(inputs: Sequence[Any]) -> Iterator[Callable[[], bool]]:
+    """Inside, tells whether random numbers were drawn; afterwards, none were."""
+    devices = sorted({value.device.index for value in inputs if isinstance(value, torch.Tensor) and value.is_cuda})
+
+    def states() -> list[torch.Tensor]:
+        return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
+
+    before = states()
+    try:
+        yield lambda: not all(map(torch.equal, states(), before))
+    finally:
+        torch.set_rng_state(before[0])
+        for device, state in zip(devices, before[1:], strict=True):
+            torch.cuda.set_rng_state(state, device)
+
+
+def _tolerance(code: str, seen: _Seen) -> float:
+    dtypes = {value.dtype for _, value in seen.values if isinstance(value, torch.Tensor)}
+    floating = {dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
+    floating |= {dtype for name, dtype in _NARROW.items() if name in code}
+    floating |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
+    epsilons = [torch.finfo(dtype).eps for dtype in floating]
+    if torch.get_float32_matmul_precision() != "highest" and torch.float32 in floating:
+        epsilons.append(_TF32_EPSILON)
+    coarsest = max(epsilons, default=0.0)
+    if coarsest <= torch.finfo(torch.float64).eps and "float32" not in code:
+        return _TOLERANCE_OF_DOUBLES
+    return max(_LEAST_TOLERANCE, _EPSILONS * coarsest)
+
+
+def _find_difference(ours: _Seen, theirs: _Seen, *, tolerance: float) -> str:
+    """What differs first, in words; empty if nothing does."""
+    if len(ours.values) != len(theirs.values):
+        return f"there are {len(ours.values)} results and gradients, and eager has {len(theirs.values)}"
+    has_floats = any(isinstance(value, torch.Tensor) and value.is_floating_point() for _, value in theirs.values)
+    for (name, our), (_, their) in zip(ours.values, theirs.values, strict=True):
+        if difference := _difference(our, their, tolerance=tolerance, exact=not has_floats):
+            return f"{name} {difference}"
+    return ""
+
+
+def _difference(ours: Any, theirs: Any, *, tolerance: float, exact: bool) -> str:
+    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        same = type(ours) is type(theirs) and (isinstance(ours, float) or ours == theirs)
+        return "" if same else f"is {ours!r}, and eager has {theirs!r}"
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return f"is {ours.dtype}{list(ours.shape)}, and eager has {theirs.dtype}{list(theirs.shape)}"
+    if not (theirs.is_floating_point() or theirs.is_complex()):
+        # Integers that follow from floats may differ at near ties.
+        return "" if not exact or torch.equal(ours, theirs) else "differs"
+    return _difference_of_floats(ours, theirs, tolerance=tolerance)
+
+
+def _difference_of_floats(ours: torch.Tensor, theirs: torch.Tensor, *, tolerance: float) -> str:
+    wide = torch.complex128 if theirs.is_complex() else torch.float64
+    ours, theirs = ours.to(wide), theirs.to(wide)
+    finite = theirs.isfinite()
+    if not torch.equal(ours.isfinite(), finite):
+        return "is not finite where eager is, or the other way round"
+    if not finite.any():
+        return ""
+    magnitude = theirs[finite].abs().max().item()
+    largest = (ours[finite] - theirs[finite]).abs().max().item()
+    if largest <= tolerance * max(magnitude, _LEAST_MAGNITUDE):
+        return ""
+    return f"differs by {largest:.3g} where values reach {magnitude:.3g}; {tolerance:.0e} of that is allowed"

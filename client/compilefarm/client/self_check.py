@@ -1,0 +1,63 @@
+"""Compares the first call of a program of the farm with the uncompiled graph, on copies of what the call is given.
+
+The farm's own check runs what was decoded from the request; this runs what Dynamo captured, on values of the workload.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from compilefarm.client.announcements import announce_difference
+from compilefarm.client.findings import Finding
+from compilefarm.client.local import is_for_dynamo
+from compilefarm.client.records import Entry
+from compilefarm.client.switch import Switch
+from compilefarm.client.ways import Program, Ways
+
+Report = Callable[[str, Finding], None]
+
+
+class SelfCheck:
+    """Has a sample of programs checked at their first call.
+
+    Args:
+        fraction: of the programs, from 0 to 1.
+        report: told the key of a program and what was found.
+        draw: gives a number from 0 up to 1 for each program; those below the fraction are checked.
+    """
+
+    def __init__(self, *, fraction: float, report: Report, draw: Callable[[], float] = random.random) -> None:
+        self._fraction = fraction
+        self._report = report
+        self._draw = draw
+
+    def watch(self, program: Program, *, ways: Ways, entry: Entry) -> Program:
+        """The program; if it is one of the sample, its first call finds out whether it is right, and the uncompiled
+        graph takes its place if it is not."""
+        if self._draw() >= self._fraction:
+            return program
+
+        def first(*inputs: Any) -> Any:
+            finding = self._check(program, inputs, ways=ways)
+            entry.note_self_check(finding)
+            switch.program = program
+            if finding.outcome == "differs":
+                switch.program = ways.eager()
+                entry.resort_to("eager", obstacle=f"the program of the farm computes something else: {finding.detail}")
+                announce_difference(entry.record)
+            self._report(entry.record.key, finding)
+            return switch.program(*inputs)
+
+        switch = Switch(first)
+        return switch
+
+    def _check(self, program: Program, inputs: Sequence[Any], *, ways: Ways) -> Finding:
+        try:
+            return ways.compare(program, inputs)
+        except Exception as error:
+            if is_for_dynamo(error):
+                raise
+            # What cannot be compared is no proof, and the pod has to be served.
+            return Finding(outcome="skipped", detail=f"{type(error).__name__}: {error}")

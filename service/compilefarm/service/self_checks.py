@@ -1,0 +1,99 @@
+"""What pods find that compare programs of the farm with uncompiled graphs, and what becomes of programs that differ.
+
+The artifact is withdrawn, and the next one of its key is checked before it is served. A pod is believed as far as it
+may have graphs compiled, in its own namespace, and now and then: one that is wrong, or lies, costs a few compiles.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from compilefarm.core.errors import InvalidRequest, StoreUnavailable
+from compilefarm.core.keys import is_key
+from compilefarm.service.callers import Caller
+from compilefarm.service.clock import Clock
+from compilefarm.service.reports import Reports
+from compilefarm.service.roles import Role
+from compilefarm.v1.compile_service_pb2 import (
+    SELF_CHECK_OUTCOME_DIFFERS,
+    SELF_CHECK_OUTCOME_UNSPECIFIED,
+    SelfCheckOutcome,
+    SelfCheckReport,
+)
+
+log = logging.getLogger(__name__)
+
+_MOST_REPORTS = 100
+_LONGEST_DETAIL = 300
+_SECONDS_PER_KEY = 3600.0
+_WITHDRAWN_PER_ACCOUNT = 10
+
+
+class Withdrawing(Protocol):
+    """What withdraws artifacts. Checks says what the method does."""
+
+    async def withdraw(self, key: str, *, namespace: str, reason: str) -> bool: ...
+
+
+class SelfChecks:
+    """Takes note of what pods find.
+
+    Args:
+        checks: withdraws artifacts.
+        reports: counts what was found.
+        clock: time.
+    """
+
+    def __init__(self, *, checks: Withdrawing, reports: Reports, clock: Clock) -> None:
+        self._checks = checks
+        self._reports = reports
+        self._clock = clock
+        # Namespace, key, account and time of those that were withdrawn within the last hour, in this order in time.
+        self._withdrawn: list[tuple[str, str, str, float]] = []
+
+    async def note(self, reports: Sequence[SelfCheckReport], *, caller: Caller) -> None:
+        """Takes note of all, or of none.
+
+        Raises:
+            InvalidRequest: they are too many, or one is malformed.
+        """
+        if len(reports) > _MOST_REPORTS:
+            raise InvalidRequest(f"{len(reports)} self checks in one report: at most {_MOST_REPORTS} are allowed")
+        for report in reports:
+            _check(report)
+        for report in reports:
+            self._reports.self_checks[_word(report.outcome)] += 1
+            if report.outcome == SELF_CHECK_OUTCOME_DIFFERS:
+                await self._withdraw(report, caller=caller)
+
+    async def _withdraw(self, report: SelfCheckReport, *, caller: Caller) -> None:
+        why = f"a pod of {caller.account or 'this farm'} found that it computes something else: {report.detail!r}"
+        if not self._may_withdraw(report.key, caller=caller):
+            log.error("job %s: %s; nothing is done about it", report.key, why)
+            return
+        try:
+            if await self._checks.withdraw(report.key, namespace=caller.namespace, reason=why):
+                place = caller.namespace, report.key, caller.account, self._clock.monotonic()
+                self._withdrawn.append(place)
+        except StoreUnavailable as error:
+            log.error("job %s: %s; it could not be withdrawn: %s", report.key, why, error)
+
+    def _may_withdraw(self, key: str, *, caller: Caller) -> bool:
+        since = self._clock.monotonic() - _SECONDS_PER_KEY
+        self._withdrawn = [entry for entry in self._withdrawn if entry[3] > since]
+        same = any(entry[:2] == (caller.namespace, key) for entry in self._withdrawn)
+        of_account = sum(entry[2] == caller.account for entry in self._withdrawn)
+        return caller.role >= Role.COMPILE and not same and of_account < _WITHDRAWN_PER_ACCOUNT
+
+
+def _check(report: SelfCheckReport) -> None:
+    if report.outcome not in SelfCheckOutcome.values() or report.outcome == SELF_CHECK_OUTCOME_UNSPECIFIED:
+        raise InvalidRequest(f"outcome {report.outcome} of a self check is not known here: upgrade the farm first")
+    if not is_key(report.key) or len(report.detail) > _LONGEST_DETAIL:
+        raise InvalidRequest("a self check names no key, or says more than is allowed")
+
+
+def _word(outcome: SelfCheckOutcome.ValueType) -> str:
+    return SelfCheckOutcome.Name(outcome).removeprefix("SELF_CHECK_OUTCOME_").lower()

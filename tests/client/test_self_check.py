@@ -1,0 +1,203 @@
+"""A pod that holds programs of the farm to its own uncompiled graphs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+from compilefarm.client.comparison import compare
+from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.findings import Finding
+from compilefarm.client.local import tensors_of
+from compilefarm.client.records import Ledger
+from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.v1 import compile_service_pb2 as wire
+
+Function = Callable[..., Any]
+
+
+def held_to(graph_module: fx.GraphModule, program: Function, *inputs: Any) -> Finding:
+    """What a comparison finds; it changes nothing."""
+    held = tensors_of(graph_module)
+    given = [value for value in (*inputs, *held) if isinstance(value, torch.Tensor)]
+    before, state = [value.detach().clone() for value in given], torch.get_rng_state()
+    finding = compare(program, eager=graph_module.forward, code=graph_module.code, inputs=inputs, held=held)
+    assert all(map(torch.equal, given, before))
+    assert torch.equal(torch.get_rng_state(), state)
+    return finding
+
+
+def is_right(right: Function, program: Function, *inputs: Any) -> str:
+    return held_to(fx.symbolic_trace(right), program, *inputs).outcome
+
+
+def matmul(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (x @ y, (x * y).sum())
+
+
+X, Y = torch.linspace(-1, 1, 64).view(8, 8), torch.linspace(0.5, 3, 64).view(8, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_rounding_is_no_difference(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return ((x.float() @ y.float()).to(dtype) if dtype != torch.float64 else x @ y, (x * y).flip(0).sum())
+
+    assert is_right(matmul, program, X.to(dtype), Y.to(dtype)) == "same"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x, y: (y @ x, (x * y).sum()),
+        lambda x, y: (x @ y, (x * y)[1:].sum()),
+        lambda x, y: ((x @ y).index_fill(0, torch.tensor([7]), 0.0), (x * y).sum()),
+        lambda x, y: (x @ y,),
+        lambda x, y: (x @ y, (x * y).sum(0)),
+        lambda x, y: ((x @ y) / 0, (x * y).sum()),
+    ],
+)
+def test_what_is_wrong_is_a_difference(wrong: Function, dtype: torch.dtype) -> None:
+    assert is_right(matmul, wrong, X.to(dtype), Y.to(dtype)) == "differs"
+
+
+def test_integers_are_compared_exactly() -> None:
+    x = torch.arange(10)
+    assert is_right(lambda x: (x + 1,), lambda x: (x + 1,), x) == "same"
+    assert is_right(lambda x: (x + 1,), lambda x: (x + (x == 9),), x) == "differs"
+
+
+def test_a_program_that_raises_alone_is_wrong() -> None:
+    assert is_right(lambda x: (x + 1,), lambda x: (x @ x.new_ones(99),), torch.ones(3)) == "differs"
+
+
+def test_gradients_are_compared() -> None:
+    def detached(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x.detach() ** 2 + x - x.detach(),)
+
+    x = torch.ones(3, requires_grad=True)
+    assert is_right(lambda x: (x**2,), lambda x: (x * x,), x) == "same"
+    assert is_right(lambda x: (x**2,), detached, x) == "differs"
+    with torch.no_grad():
+        assert is_right(lambda x: (x**2,), detached, x) == "same"
+
+
+def test_what_inputs_are_afterwards_is_compared() -> None:
+    x = torch.zeros(3)
+    assert is_right(lambda x: (x.add_(1) * 1,), lambda x: (x.add_(1) * 1,), x) == "same"
+    assert is_right(lambda x: (x.add_(1) * 1,), lambda x: (x + 1,), x) == "differs"
+
+
+def test_inputs_that_share_memory_still_do() -> None:
+    x = torch.zeros(4)
+
+    def through_another(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+        y.add_(1)
+        return (x * 2,)
+
+    def not_through_another(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+        result = x * 2
+        y.add_(1)
+        return (result,)
+
+    assert is_right(through_another, through_another, x, x[1:]) == "same"
+    assert is_right(through_another, not_through_another, x, x[1:]) == "differs"
+
+
+class Counting(nn.Module):
+    """Updates a tensor that it holds, as optimizers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        torch._foreach_add_([self.steps], 1)
+        return (x * 2,)
+
+
+def test_a_tensor_of_the_graph_that_is_not_updated_is_a_difference() -> None:
+    class Tracer(fx.Tracer):
+        proxy_buffer_attributes = True
+
+    root = Counting()
+    module = fx.GraphModule(root, Tracer().trace(root))
+    assert "_foreach_add_" in module.code
+    assert held_to(module, module.forward, torch.ones(2)).outcome == "same"
+    finding = held_to(module, lambda x: (x * 2,), torch.ones(2))
+    assert finding.outcome == "differs"
+    assert "of the graph afterwards" in finding.detail
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (nn.functional.dropout(x),),
+        lambda x: (torch.empty_like(x),),
+    ],
+)
+def test_what_right_programs_may_differ_in_is_not_compared(function: Function) -> None:
+    def other(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x * 3,)
+
+    assert is_right(function, other, torch.ones(3)) == "skipped"
+
+
+@pytest.fixture
+def servicer() -> FarmServicer:
+    return FarmServicer()
+
+
+@pytest.fixture
+def address(servicer: FarmServicer) -> Iterator[str]:
+    with serving(servicer) as address:
+        yield address
+
+
+def reported(servicer: FarmServicer) -> list[wire.SelfCheckReport]:
+    while not servicer.self_checks:
+        assert servicer.reported.wait(30)
+        servicer.reported.clear()
+    return servicer.self_checks
+
+
+@pytest.mark.parametrize(
+    ("finding", "places"),
+    [
+        (Finding(outcome="same"), ["farm", "farm"]),
+        (Finding(outcome="skipped", detail="it draws"), ["farm", "farm"]),
+        (Finding(outcome="differs", detail="result 0 differs"), ["eager", "eager"]),
+    ],
+)
+def test_a_program_that_differs_is_not_used_and_the_farm_hears_of_it(
+    finding: Finding, places: list[str], address: str, servicer: FarmServicer, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger, runtime = Ledger(), FakeRuntime()
+    runtime.finding = finding
+    farm = Farm(address, self_check=1, surroundings=Surroundings(runtime=runtime, ledger=ledger))
+    program = farm.backend(FakeGraphModule(), [])
+    assert [program()[0], program()[0]] == places
+    (record,) = ledger.records()
+    assert record.self_check == finding
+    assert (record.resort == "eager") is (finding.outcome == "differs")
+    (report,) = reported(servicer)
+    word = wire.SelfCheckOutcome.Name(report.outcome).removeprefix("SELF_CHECK_OUTCOME_").lower()
+    assert (report.key, word, report.detail) == (record.key, finding.outcome, finding.detail)
+    errors = [line.getMessage() for line in caplog.records if line.levelno == logging.ERROR]
+    assert len(errors) == (finding.outcome == "differs")
+    farm.close()
+
+
+def test_nothing_is_compared_unless_that_is_asked_for(address: str) -> None:
+    ledger, runtime = Ledger(), FakeRuntime()
+    runtime.finding = Finding(outcome="differs")
+    farm = Farm(address, surroundings=Surroundings(runtime=runtime, ledger=ledger))
+    assert farm.backend(FakeGraphModule(), [])()[0] == "farm"
+    assert ledger.records()[0].self_check is None
+    farm.close()
