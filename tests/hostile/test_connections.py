@@ -35,11 +35,13 @@ async def test_connections_of_one_address_are_bounded(auth_file: str) -> None:
             await stack.enter_async_context(grpc.aio.insecure_channel(gateway.address, options=[("number", number)]))
             for number in range(4)
         ]
-        watches = [HealthStub(channel).Watch(HEALTH) for channel in several]
-        for watch in watches[:3]:
-            assert (await anext(aiter(watch))).status == HealthCheckResponse.SERVING
+        # They are kept: a call that nobody holds is cancelled.
+        watches = []
+        for channel in several[:3]:
+            watches.append(HealthStub(channel).Watch(HEALTH))
+            assert (await anext(aiter(watches[-1]))).status == HealthCheckResponse.SERVING
         with pytest.raises(Refused, match="has 3 connections") as refused, refusals():
-            await anext(aiter(watches[3]))
+            await HealthStub(several[3]).Check(HEALTH)
         assert refused.value.reason == "busy"
 
 

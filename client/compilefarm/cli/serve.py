@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep artifacts there: a directory, or s3://BUCKET/PREFIX?endpoint=URL; default: %(default)s",
     )
     option(
+        "--read-only",
+        action="store_true",
+        help="serve what is stored, write nothing there, and compile nothing",
+    )
+    option(
         "--store-size-limit",
         type=size,
         metavar="SIZE",
@@ -264,6 +269,7 @@ def gateway_config(arguments: argparse.Namespace) -> GatewayConfig:
         tls_certificate=arguments.tls_certificate,
         tls_key=arguments.tls_key,
         tls_client_ca=arguments.tls_client_ca,
+        read_only=arguments.read_only,
         record=arguments.record,
         max_queued_jobs=arguments.queue_limit,
         max_queued_jobs_of_tenant=arguments.tenant_limit,
@@ -285,6 +291,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
         arguments.store,
         size_limit_bytes=arguments.store_size_limit,
         cache_bytes=arguments.cache_memory,
+        read_only=arguments.read_only,
         seal=seal,
     )
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)

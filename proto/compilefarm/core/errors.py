@@ -9,6 +9,7 @@
     ├── NoMatchingWorker        FAILED_PRECONDITION  no worker can compile for that environment
     ├── MissingBlobs            FAILED_PRECONDITION  the graph's tensors were not sent first
     ├── NotWanted               FAILED_PRECONDITION  a tensor that no job was missing
+    ├── ReadOnlyFarm            FAILED_PRECONDITION  nothing is stored, and the farm makes nothing
     ├── Busy                    RESOURCE_EXHAUSTED   the queue, or the caller's share of it, is full
     ├── StoreFull               RESOURCE_EXHAUSTED   the store, or the caller's share of it, has no room
     ├── TooSlow                 ABORTED              the other end of a stream was waited for too long
@@ -113,6 +114,13 @@ class NotWanted(FarmError):
 
     status = "FAILED_PRECONDITION"
     reason = "not_wanted"
+
+
+class ReadOnlyFarm(FarmError):
+    """Nothing that fits is stored, and the farm serves a store that it may not write."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "read_only"
 
 
 class StoreFull(FarmError):

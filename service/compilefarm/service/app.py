@@ -223,7 +223,7 @@ class Gateway:
             max_attempts=self._config.max_attempts,
         )
         self._checks = Checks(
-            verify=self._config.verify,
+            verify="off" if self._config.read_only else self._config.verify,
             store=self._store,
             queue=self._queue,
             attempts=attempts,
@@ -245,6 +245,7 @@ class Gateway:
             quarantine=self._quarantine,
             counters=self._counters,
             clock=self._clock,
+            read_only=self._config.read_only,
             max_nodes=self._config.max_nodes,
             max_values=self._config.max_values,
             farm_version=self._farm_version,

@@ -19,6 +19,7 @@ from compilefarm.core.errors import (
     MissingBlobs,
     NoMatchingWorker,
     NotStored,
+    ReadOnlyFarm,
     StoreUnavailable,
     WorkerLost,
 )
@@ -126,6 +127,7 @@ class Broker:
         quarantine: Quarantine,
         counters: Counters,
         clock: Clock,
+        read_only: bool,
         max_nodes: int,
         max_values: int,
         farm_version: str,
@@ -143,6 +145,7 @@ class Broker:
         self._quarantine = quarantine
         self._counters = counters
         self._clock = clock
+        self._read_only = read_only
         self._max_nodes = max_nodes
         self._max_values = max_values
         self._farm_version = farm_version
@@ -206,7 +209,7 @@ class Broker:
         with self._counters.counting_refusals():
             key = await self._admit(job, account=caller.account)
             entry = None
-            if self._journal is not None and priority is Priority.PREWARM:
+            if self._journal is not None and priority is Priority.PREWARM and not self._read_only:
                 entry = await self._journal.keep(key.text, job=job, tenant=caller.tenant, namespaces=caller.namespaces)
             try:
                 async with aclosing(self._events(job, key=key, caller=caller, priority=priority)) as events:
@@ -305,6 +308,11 @@ class Broker:
         quarantined = self._quarantine.find(key.text, namespaces=namespaces)
         if quarantined is not None:
             return Landing(result=quarantined.failure, source=Source.QUARANTINE)
+        if self._read_only:
+            raise ReadOnlyFarm(
+                f"nothing that fits is stored under {key.text}, and this farm serves its store read-only: compile "
+                "locally, or ask a farm that compiles"
+            )
         await require_constants(job, store=self._store)
         await self._seal.announce(key.text, namespace=flight.namespace)
         verify_time = await self._checks.time_for(key.text, namespaces=namespaces)

@@ -26,6 +26,7 @@ class GatewayConfig:
         tls_certificate: file with the certificate of the service and those that certify it; empty: it speaks in clear.
         tls_key: file with its private key.
         tls_client_ca: file with the authority that issues certificates to callers; empty: they need none.
+        read_only: whether what is stored is served, and nothing is made.
         record: folder in which every request is recorded; empty: nowhere.
         max_queued_jobs: jobs that may wait for a worker; more are refused.
         max_queued_jobs_of_tenant: the same for those of one tenant, so that none takes all of the queue.
@@ -58,6 +59,7 @@ class GatewayConfig:
     tls_certificate: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
+    read_only: bool = False
     record: str = ""
     max_queued_jobs: int = 1000
     max_queued_jobs_of_tenant: int = 500

@@ -28,6 +28,7 @@ class ContentAddressedStore(ArtifactStore):
         blobs: the blobs.
         manifests: the manifests.
         checks: what checks found.
+        uses: who relies on what.
 
     Args:
         backend: where everything lies.
@@ -39,6 +40,7 @@ class ContentAddressedStore(ArtifactStore):
     def __init__(self, backend: CountingBackend, *, uses: Uses, damage: Damage, seal: Seal) -> None:
         self._backend = backend
         self._damage = damage
+        self.uses = uses
         self.blobs = BlobStore(backend, uses=uses, damage=damage)
         self.checks = CheckStore(backend)
         self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage, seal=seal)

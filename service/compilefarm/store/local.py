@@ -29,6 +29,7 @@ from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
 from compilefarm.store.layout import BLOBS, CHECKS, MANIFESTS, PROBES, QUARANTINE, STAGING
 from compilefarm.store.object_backend import ObjectBackend
+from compilefarm.store.read_only import ReadOnlyBackend
 
 # No single write takes that long.
 ABANDONED_AFTER_SECONDS = 3600
@@ -40,27 +41,32 @@ _logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-def open_directory(location: str, *, create: bool = True) -> Backend:
+def open_directory(location: str, *, create: bool = True, read_only: bool = False) -> Backend:
     """Opens a directory and removes staging files that nobody will finish.
 
     Args:
         location: its path; a leading "~" is the home directory.
         create: whether it is created if it is missing.
+        read_only: whether nothing is written, not even a lock.
 
     Raises:
         StoreUnavailable: it is not there, or cannot be created or read.
     """
     directory = Path(os.path.expanduser(location))
     try:
-        if create:
+        if create and not read_only:
             directory.mkdir(parents=True, exist_ok=True)
         root = directory.resolve(strict=True)
-        return LocalBackend(root)
+        return _reading(root) if read_only else LocalBackend(root)
     except OSError as error:
         raise StoreUnavailable(
             f"the store directory {directory} cannot be used: {error.strerror}; "
             "name a directory that this user may create and write"
         ) from error
+
+
+def _reading(root: Path) -> Backend:
+    return ReadOnlyBackend(ObjectBackend(LocalStore(root), location=str(root)))
 
 
 class LocalBackend(WrappingBackend):

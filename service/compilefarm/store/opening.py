@@ -21,6 +21,7 @@ from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE
 from compilefarm.store.limited import LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.object_backend import ObjectBackend
+from compilefarm.store.read_only import ReadOnlyBackend
 from compilefarm.store.s3 import SCHEME, open_bucket
 from compilefarm.store.seals import NO_SEAL, Seal
 from compilefarm.store.uses import Now, Uses
@@ -35,15 +36,17 @@ async def open_store(
     *,
     size_limit_bytes: int | None = None,
     cache_bytes: int = 0,
+    read_only: bool = False,
     seal: Seal = NO_SEAL,
     now: Now = time.time,
 ) -> ArtifactStore:
-    """Opens a store and makes sure that it can be written.
+    """Opens a store and makes sure that it can be written, if it is to be.
 
     Args:
         location: a directory, which is created if it is missing; "s3://bucket/prefix" (see `open_bucket`); or
             "memory:", which ends with the process.
         size_limit_bytes: beyond this size, artifacts are evicted; None keeps all.
+        read_only: whether nothing is ever written; nothing is evicted then.
         cache_bytes: memory for what was read lately; 0: all is read from the storage every time.
         seal: vouches for the manifests that are served.
         now: seconds since 1970.
@@ -51,7 +54,9 @@ async def open_store(
     Raises:
         StoreUnavailable: it cannot be used; the message says why and what to do.
     """
-    backend = await open_backend(location)
+    backend = await open_backend(location, read_only=read_only)
+    if read_only:
+        return _cached(_lying(await _counting(backend), seal=seal, now=now), cache_bytes=cache_bytes, now=now)
     return await build_store(backend, size_limit_bytes=size_limit_bytes, cache_bytes=cache_bytes, seal=seal, now=now)
 
 
@@ -66,21 +71,28 @@ async def build_store(
     """As `open_store`, on a backend."""
     await _probe(backend)
     counting = await _counting(backend)
-    uses = Uses(counting, now=now)
-    lying = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now), seal=seal)
+    lying = _lying(counting, seal=seal, now=now)
     store: ArtifactStore = lying
     if size_limit_bytes is not None:
-        store = _limited(lying, backend=counting, uses=uses, size_limit_bytes=size_limit_bytes, now=now)
+        store = _limited(lying, backend=counting, size_limit_bytes=size_limit_bytes, now=now)
+    return _cached(store, cache_bytes=cache_bytes, now=now)
+
+
+def _lying(backend: CountingBackend, *, seal: Seal, now: Now) -> ContentAddressedStore:
+    return ContentAddressedStore(backend, uses=Uses(backend, now=now), damage=Damage(backend, now=now), seal=seal)
+
+
+def _cached(store: ArtifactStore, *, cache_bytes: int, now: Now) -> ArtifactStore:
     return CachedStore(store, limit_bytes=cache_bytes, now=now) if cache_bytes else store
 
 
 def _limited(
-    store: ContentAddressedStore, *, backend: CountingBackend, uses: Uses, size_limit_bytes: int, now: Now
+    store: ContentAddressedStore, *, backend: CountingBackend, size_limit_bytes: int, now: Now
 ) -> LimitedStore:
     return LimitedStore(
         store,
         backend=backend,
-        collector=Collector(backend, manifests=store.manifests, uses=uses),
+        collector=Collector(backend, manifests=store.manifests, uses=store.uses),
         size_limit_bytes=size_limit_bytes,
         now=now,
     )
@@ -113,12 +125,13 @@ async def _counting(backend: Backend) -> CountingBackend:
     return counting
 
 
-async def open_backend(location: str, *, create: bool = True) -> Backend:
+async def open_backend(location: str, *, create: bool = True, read_only: bool = False) -> Backend:
     """Opens what lies below a store. Nothing is written yet.
 
     Args:
         location: see `open_store`.
         create: whether a directory is created if it is missing.
+        read_only: whether it refuses to write.
 
     Raises:
         StoreUnavailable: it cannot be opened; the message says why and what to do.
@@ -126,12 +139,13 @@ async def open_backend(location: str, *, create: bool = True) -> Backend:
     if location == MEMORY:
         return ObjectBackend(MemoryStore(), location=MEMORY)
     if location.startswith(f"{SCHEME}:"):
-        return open_bucket(location)
+        bucket = open_bucket(location)
+        return ReadOnlyBackend(bucket) if read_only else bucket
     if not location or _SCHEME.match(location):
         raise StoreUnavailable(
             f"{location!r} cannot be a store: name a directory, s3://BUCKET/PREFIX, or {MEMORY!r} to keep nothing"
         )
-    return await asyncio.to_thread(open_directory, location, create=create)
+    return await asyncio.to_thread(open_directory, location, create=create, read_only=read_only)
 
 
 async def _probe(backend: Backend) -> None:

@@ -1,0 +1,36 @@
+"""A storage that is read and never written: a copy that is mounted read-only, or one that others fill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compilefarm.core.errors import StoreUnavailable
+from compilefarm.store.backend import WrappingBackend
+
+
+class ReadOnlyBackend(WrappingBackend):
+    """Refuses to write. Who relies on what is not noted: those who may write see no use of what is read here."""
+
+    async def create(self, path: str, *, content: bytes) -> bool:
+        del content
+        raise self._refusal(path)
+
+    async def create_from(self, path: str, *, file: Path) -> bool:
+        del file
+        raise self._refusal(path)
+
+    async def settle(self, path: str) -> None:
+        """Does nothing: whoever wrote it has seen to that."""
+
+    async def touch(self, path: str) -> None:
+        """Does nothing."""
+
+    async def move(self, path: str, *, target: str) -> bool:
+        del target
+        raise self._refusal(path)
+
+    async def delete(self, path: str) -> None:
+        raise self._refusal(path)
+
+    def _refusal(self, path: str) -> StoreUnavailable:
+        return StoreUnavailable(f"{path} is not written: the store at {self.location} is served read-only")
