@@ -5,15 +5,20 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import sysconfig
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 
+from compilefarm.artifact.runtime_libraries import find_libgomp_version, find_libstdcxx_version
+from compilefarm.core.variables import matched_variables
 from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.knobs import matched_knobs
 from compilefarm.graph.operators import describe_operators
-from compilefarm.v1.environment_pb2 import Cpu, Cuda, Environment
+from compilefarm.v1.environment_pb2 import Cpu, Cuda, Environment, LibraryVersion
 
 # Extensions that -march=native of GCC and Clang turns into instructions, by their names in /proc/cpuinfo. The others
 # there (virtualisation, power, timers) differ between kernels and hosts of one kind of machine and change no program.
@@ -38,11 +43,20 @@ def describe_environment(needs: EnvironmentNeeds) -> Environment:
     environment.triton_kernels = needs.triton_kernels
     if needs.operators:
         environment.operators.extend(describe_operators(needs.operators))
+    environment.libraries.extend(_libraries(needs.libraries))
     if needs.cpu:
         environment.cpu.CopyFrom(_cpu())
+        environment.cpu.settings.extend(matched_variables(os.environ, device_type="cpu"))
     if needs.cuda_device is not None:
         environment.cuda.CopyFrom(_cuda(needs.cuda_device))
+        environment.cuda.settings.extend((*matched_variables(os.environ, device_type="cuda"), *matched_knobs()))
     return environment
+
+
+def _libraries(names: Iterable[str]) -> Iterator[LibraryVersion]:
+    for name in sorted(names):
+        if importlib.util.find_spec(name) is not None:
+            yield LibraryVersion(name=name, version=importlib.metadata.version(name))
 
 
 def _installation() -> Environment:
@@ -68,6 +82,8 @@ def _cpu() -> Cpu:
         architecture=platform.machine(),
         instruction_sets=sorted(name for name in _cpu_flags() if name.startswith(_CODE_EXTENSIONS)),
         glibc=platform.libc_ver()[1],
+        libstdcxx=find_libstdcxx_version(),
+        libgomp=find_libgomp_version(),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from compilefarm.v1.environment_pb2 import Cpu, Cuda, Environment
 
 # What a farm says of requests that hold source.
@@ -32,16 +34,19 @@ def differences(*, wanted: Environment, offered: Environment) -> list[str]:
         found += _cuda_differences(wanted=wanted.cuda, offered=offered.cuda)
     if wanted.triton_kernels and not offered.triton_kernels:
         found.append(f"Triton kernels of the user's own are wanted: {KERNELS_REFUSED}")
-    return found + _operator_differences(wanted=wanted, offered=offered)
+    return found + _library_differences(wanted, offered=offered) + _operator_differences(wanted=wanted, offered=offered)
 
 
 def narrowed(offered: Environment, *, wanted: Environment) -> Environment:
-    """An environment without the operators and kernels that a job does not call: what its artifact depends on."""
+    """What of an environment the artifact of a job depends on: of operators, kernels, libraries only those it needs."""
     narrow = Environment()
     narrow.CopyFrom(offered)
     names = {operator.name for operator in wanted.operators}
     del narrow.operators[:]
     narrow.operators.extend(operator for operator in offered.operators if operator.name in names)
+    libraries = {library.name for library in wanted.libraries}
+    del narrow.libraries[:]
+    narrow.libraries.extend(library for library in offered.libraries if library.name in libraries)
     narrow.triton_kernels = offered.triton_kernels and wanted.triton_kernels
     return narrow
 
@@ -56,7 +61,29 @@ def cpu_differences(*, wanted: Cpu, offered: Cpu) -> list[str]:
         found.append(f"the processor lacks {', '.join(lacking)}, which the worker's compiler uses")
     if _version(offered.glibc) > _version(wanted.glibc):
         found.append(f"glibc {offered.glibc} is offered, {wanted.glibc or 'absent'} or older is wanted")
-    return found
+    for name, ours, theirs in (
+        ("libstdc++", wanted.libstdcxx, offered.libstdcxx),
+        ("libgomp", wanted.libgomp, offered.libgomp),
+    ):
+        # Where one was not found, loading tells.
+        if ours and theirs and _version(theirs) > _version(ours):
+            found.append(f"{name} with symbols of {theirs} is offered, of {ours} or older is wanted")
+    return found + _setting_differences(wanted.settings, offered=offered.settings)
+
+
+def _setting_differences(wanted: Iterable[str], *, offered: Iterable[str]) -> list[str]:
+    ours, theirs = set(wanted), set(offered)
+    lacking = [f"{setting} is wanted (set it for compilefarm serve)" for setting in sorted(ours - theirs)]
+    return lacking + [f"{setting} is offered, and not wanted" for setting in sorted(theirs - ours)]
+
+
+def _library_differences(wanted: Environment, *, offered: Environment) -> list[str]:
+    theirs = {library.name: library.version for library in offered.libraries}
+    return [
+        f"{library.name} {theirs.get(library.name, 'absent')} is offered, {library.version} is wanted"
+        for library in wanted.libraries
+        if theirs.get(library.name) != library.version
+    ]
 
 
 def _cuda_differences(*, wanted: Cuda, offered: Cuda) -> list[str]:
@@ -69,7 +96,7 @@ def _cuda_differences(*, wanted: Cuda, offered: Cuda) -> list[str]:
             ("CUDA release", wanted.runtime, offered.runtime),
         )
         if ours != theirs
-    ]
+    ] + _setting_differences(wanted.settings, offered=offered.settings)
 
 
 def _operator_differences(*, wanted: Environment, offered: Environment) -> list[str]:
@@ -82,7 +109,12 @@ def _operator_differences(*, wanted: Environment, offered: Environment) -> list[
         elif theirs.schema != operator.schema:
             found.append(f"operator {theirs.schema} is offered, {operator.schema} is wanted")
         elif theirs.source_digest != operator.source_digest:
-            found.append(f"operator {operator.name} is defined by another version of its source file")
+            found.append(f"operator {operator.name} is defined by another version of its source")
+        elif theirs.library != operator.library:
+            found.append(
+                f"operator {operator.name} of {theirs.library or 'no library'} is offered, of"
+                f" {operator.library or 'no library'} is wanted"
+            )
     return found
 
 

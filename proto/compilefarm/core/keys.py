@@ -19,7 +19,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.v1.job_pb2 import Job
 
 # Changes whenever equal requests must no longer find what older services stored under the same parts.
-KEY_FORMAT = 2
+KEY_FORMAT = 3
 PART_NAMES = ("graph", "inputs", "symbols", "options", "ambient", "environment")
 _KEY = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,7 +13,9 @@ from typing import TypeVar
 import torch
 
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.contractions import uses_contraction_library
 from compilefarm.graph.dtypes import get_dtype, name_of
 from compilefarm.v1.graph_pb2 import NamedValue, Value
 from compilefarm.v1.job_pb2 import Ambient, Autocast
@@ -29,26 +33,49 @@ _MIXED_SWITCHES = RuntimeError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
-    """A setting of torch.backends.
+    """A switch of torch that is none of its compilers' settings.
 
     Attributes:
         default: torch's own; only other values are sent, so that a setting which a new torch adds leaves keys alone.
         read: reads it.
         write: sets it.
+        words: what it can be if it is a text.
     """
 
     default: bool | str
     read: Callable[[], bool | str]
     write: Callable[[bool | str], object]
+    words: Collection[str] = _FP32_PRECISIONS
 
 
-def _attribute(path: str, *, default: bool | str) -> _Setting:
+def _attribute(path: str, *, default: bool | str, of: object = torch.backends) -> _Setting:
     owner_path, _, name = path.rpartition(".")
-    owner = operator.attrgetter(owner_path)(torch.backends) if owner_path else torch.backends
+    owner = operator.attrgetter(owner_path)(of) if owner_path else of
     return _Setting(default=default, read=lambda: getattr(owner, name), write=lambda value: setattr(owner, name, value))
 
 
 _CUDA = torch.backends.cuda
+# torch/nn/attention/__init__.py: SDPBackend. Aten's default: flash, memory-efficient, math, cuDNN, others.
+_ATTENTION_ORDER = (1, 2, 0, 3, 4)
+_CONTRACTION = "opt_einsum"
+
+
+def _order_as_text(order: Iterable[int]) -> str:
+    return ",".join(map(str, order))
+
+
+def _read_contraction() -> str:
+    return str(torch.backends.opt_einsum.strategy) if uses_contraction_library() else "off"
+
+
+def _write_contraction(value: bool | str) -> None:
+    # Where the library is missing nothing can be set; a graph that needs it is compiled elsewhere.
+    if torch.backends.opt_einsum.is_available():
+        torch.backends.opt_einsum.enabled = value != "off"
+        if value != "off":
+            torch.backends.opt_einsum.strategy = value
+
+
 # In the order in which they are set: a general precision writes those below it. The older switch of cuBLAS
 # (cuda.matmul.allow_tf32) is another face of Ambient.float32_matmul_precision.
 _SETTINGS: dict[str, _Setting] = {
@@ -86,8 +113,26 @@ _SETTINGS: dict[str, _Setting] = {
     "cuda.sdp.mem_efficient": _Setting(
         default=True, read=_CUDA.mem_efficient_sdp_enabled, write=_CUDA.enable_mem_efficient_sdp
     ),
+    "cuda.sdp.order": _Setting(
+        default=_order_as_text(_ATTENTION_ORDER),
+        read=lambda: _order_as_text(settings.attention_order()),
+        write=lambda value: settings.set_attention_order([int(number) for number in str(value).split(",")]),
+        words=frozenset(map(_order_as_text, itertools.permutations(_ATTENTION_ORDER))),
+    ),
+    "deterministic.fill_uninitialized_memory": _attribute(
+        "fill_uninitialized_memory", default=True, of=torch.utils.deterministic
+    ),
+    "autocast.cache": _Setting(
+        default=True,
+        read=torch.is_autocast_cache_enabled,
+        write=lambda value: torch.set_autocast_cache_enabled(bool(value)),
+    ),
+    # Set on and off for all graphs, sent only for those whose order of contractions is to be found.
+    _CONTRACTION: _Setting(
+        default="auto", read=_read_contraction, write=_write_contraction, words=("off", "auto", "greedy", "optimal")
+    ),
 }
-_ATTENTION_BACKENDS = ("cuda.sdp.cudnn", "cuda.sdp.flash", "cuda.sdp.math", "cuda.sdp.mem_efficient")
+_ATTENTION_BACKENDS = ("cuda.sdp.cudnn", "cuda.sdp.flash", "cuda.sdp.math", "cuda.sdp.mem_efficient", "cuda.sdp.order")
 # Precisions that follow a general one while they are "none".
 _LEAVES = (
     "cuda.matmul.fp32_precision",
@@ -97,16 +142,20 @@ _LEAVES = (
 )
 
 
-def capture_ambient(device_types: Iterable[str]) -> Ambient:
+def capture_ambient(device_types: Iterable[str], *, contracts: bool = True) -> Ambient:
     """The state of this thread.
 
     Args:
         device_types: the device types that the job computes on.
+        contracts: whether the graph has products of more than two tensors whose order is to be found.
 
     Raises:
-        Bypass: a default device is set, which decides where factory functions of the graph put their results.
+        Bypass: a default device is set, which decides where factory functions of the graph put their results, or hooks
+            for saved tensors are, which would become part of the graph.
     """
     types = sorted(set(device_types))
+    if settings.has_saved_tensors_hooks():
+        raise Bypass("saved_tensors_hooks", "torch.autograd.graph.saved_tensors_hooks are functions of this process")
     if torch.get_default_device() != torch.device("cpu"):
         raise Bypass("default_device", f"the default device is {torch.get_default_device()}; only cpu can be said")
     return Ambient(
@@ -121,6 +170,7 @@ def capture_ambient(device_types: Iterable[str]) -> Ambient:
         backends=[
             NamedValue(name=name, value=_setting_value(value))
             for name, value in sorted(_deviations(_read_settings()).items())
+            if contracts or name != _CONTRACTION
         ],
     )
 
@@ -135,6 +185,7 @@ def apply_ambient(ambient: Ambient) -> Iterator[None]:
     _check(ambient)
     backends = _decode_settings(ambient.backends)
     autocasts = [_decode_autocast(autocast) for autocast in ambient.autocast]
+    dtypes = {each.device_type: _floating_dtype(each.dtype) for each in ambient.autocast if each.dtype}
     default_dtype = _floating_dtype(ambient.default_dtype)
     with ExitStack() as stack:
         _set_and_restore(stack, torch.set_default_dtype, old=torch.get_default_dtype(), new=default_dtype)
@@ -156,6 +207,9 @@ def apply_ambient(ambient: Ambient) -> Iterator[None]:
             old=(_matmul_precision(), defaults | _read_settings()),
             new=(ambient.float32_matmul_precision, defaults | backends),
         )
+        for device_type, dtype in dtypes.items():
+            write = functools.partial(torch.set_autocast_dtype, device_type)
+            _set_and_restore(stack, write, old=torch.get_autocast_dtype(device_type), new=dtype)
         for autocast in autocasts:
             stack.enter_context(autocast)
         stack.enter_context(torch.inference_mode(ambient.inference_mode))
@@ -184,9 +238,9 @@ def _floating_dtype(name: str) -> torch.dtype:
 
 
 def _autocast(device_type: str) -> Autocast:
-    if not torch.is_autocast_enabled(device_type):
-        return Autocast(device_type=device_type)
-    return Autocast(device_type=device_type, enabled=True, dtype=name_of(torch.get_autocast_dtype(device_type)))
+    # A graph that switches autocast on without a dtype takes this one.
+    dtype = name_of(torch.get_autocast_dtype(device_type))
+    return Autocast(device_type=device_type, enabled=torch.is_autocast_enabled(device_type), dtype=dtype)
 
 
 def _decode_autocast(autocast: Autocast) -> torch.autocast:
@@ -218,24 +272,24 @@ def _read(setting: _Setting) -> bool | str | None:
         return None
 
 
-def _deviations(settings: Mapping[str, bool | str]) -> dict[str, bool | str]:
+def _deviations(found: Mapping[str, bool | str]) -> dict[str, bool | str]:
     # "ieee" is what "none" comes to where nothing above says otherwise; set_float32_matmul_precision("highest") leaves
     # the one behind where torch starts with the other.
-    is_unruled = settings["fp32_precision"] == settings["mkldnn.fp32_precision"] == "none"
+    is_unruled = found["fp32_precision"] == found["mkldnn.fp32_precision"] == "none"
     return {
         name: value
-        for name, value in settings.items()
+        for name, value in found.items()
         if value != _SETTINGS[name].default and not (is_unruled and value == "ieee" and name in _LEAVES)
     }
 
 
 def _write_precision_and_settings(state: tuple[str, Mapping[str, bool | str]]) -> None:
-    precision, settings = state
+    precision, values = state
     torch.set_float32_matmul_precision(precision or _MATMUL_PRECISIONS[0])
     for name, setting in _SETTINGS.items():
         # A precision that follows a general one reads like it; written, it would stay when the general one changes.
-        if _read(setting) != settings[name]:
-            setting.write(settings[name])
+        if _read(setting) != values[name]:
+            setting.write(values[name])
 
 
 def _setting_value(value: bool | str) -> Value:
@@ -243,16 +297,16 @@ def _setting_value(value: bool | str) -> Value:
 
 
 def _decode_settings(entries: Iterable[NamedValue]) -> dict[str, bool | str]:
-    settings: dict[str, bool | str] = {}
+    values: dict[str, bool | str] = {}
     for entry in entries:
         setting = _SETTINGS.get(entry.name)
         if setting is None:
-            raise InvalidRequest(f"{entry.name[:80]!r} is no setting of torch.backends that decides a result")
+            raise InvalidRequest(f"{entry.name[:80]!r} is no switch of torch that decides a result")
         value = entry.value.boolean if isinstance(setting.default, bool) else entry.value.text
-        if entry.value != _setting_value(value) or (isinstance(value, str) and value not in _FP32_PRECISIONS):
+        if entry.value != _setting_value(value) or (isinstance(value, str) and value not in setting.words):
             raise InvalidRequest(f"the value of {entry.name} is not one that it can have")
-        settings[entry.name] = value
-    return settings
+        values[entry.name] = value
+    return values
 
 
 @contextmanager

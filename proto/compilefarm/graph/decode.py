@@ -23,6 +23,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import MAX_MAGNITUDE
 from compilefarm.graph import arguments, targets
 from compilefarm.graph.ambient import keeping_attention_backends
+from compilefarm.graph.annotations import decode_annotations
 from compilefarm.graph.bounds import OperatorCount, find_excess
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
@@ -200,6 +201,7 @@ class _GraphReader:
         for number, node in enumerate(graph.nodes):
             try:
                 nodes.append(self._read_node(node, graph, rebuilt, values, number=number, depth=depth))
+                nodes[-1].meta.update(decode_annotations(node.annotations))
             except InvalidRequest as error:
                 where = f"node {number}" if depth == 0 else f"node {number} of a subgraph"
                 raise InvalidRequest(f"{where}: {error}") from None

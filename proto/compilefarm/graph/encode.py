@@ -12,8 +12,10 @@ from torch.fx import GraphModule, Node
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import arguments, targets
 from compilefarm.graph.ambient import capture_ambient
+from compilefarm.graph.annotations import check_module_annotations, encode_annotations
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.constants import encode_constant, is_constant
+from compilefarm.graph.contractions import CONTRACTION_LIBRARY, is_contraction, uses_contraction_library
 from compilefarm.graph.decode import (
     MAX_SUBGRAPH_DEPTH,
     GraphRejected,
@@ -51,11 +53,13 @@ class EnvironmentNeeds:
         cuda_device: physical index of the GPU that it computes on; None if on none.
         operators: names of the operators of other libraries than torch that it calls.
         triton_kernels: whether it launches Triton kernels of the user's own.
+        libraries: names of the libraries beside torch that rewrite the graph while it is compiled.
     """
 
     cpu: bool
     cuda_device: int | None
     operators: Set[str] = frozenset()
+    libraries: Set[str] = frozenset()
     triton_kernels: bool = False
 
 
@@ -136,7 +140,7 @@ def _encode(
         graph=writer.encoded,
         inputs=inputs,
         options=capture_options(options, cuda=needs.cuda_device is not None),
-        ambient=capture_ambient(device_types),
+        ambient=capture_ambient(device_types, contracts=writer.contracts),
         environment=environment(needs),
         symbols=writer.symbols.symbols(),
         hints=writer.symbols.hints(),
@@ -172,11 +176,18 @@ class _GraphWriter:
     operators: set[str] = field(default_factory=set)
     kernels: KernelTable = field(default_factory=KernelTable)
     messages: Messages = field(default_factory=Messages)
+    contractions: list[Node] = field(default_factory=list)
     depth: int = 0
     leftovers: Set[Node] = field(init=False)
 
     def __post_init__(self) -> None:
+        check_module_annotations(self.graph_module)
         self.leftovers = find_leftovers(self.graph_module.graph)
+
+    @property
+    def contracts(self) -> bool:
+        """Whether an order of contractions is to be found."""
+        return bool(self.contractions)
 
     def write(self, example_inputs: Sequence[object]) -> list[Input]:
         """Writes all nodes and returns what the placeholders stand for."""
@@ -222,6 +233,7 @@ class _GraphWriter:
             # On the worker it would be a float that nobody knows, and what is decided by it could not be decided there.
             raise Bypass("dynamic_float", f"the graph computes with a float that differs from call to call: {node}")
         into = self.encoded.nodes.add()
+        into.annotations.extend(encode_annotations(node))
         if node.op == "placeholder":
             if node.args:
                 raise Bypass("default_value", f"the placeholder {node.target} has a default value")
@@ -232,6 +244,8 @@ class _GraphWriter:
             _encode_call(node, into.call, values, messages=self.messages)
             if into.call.kind in OF_LIBRARIES and not is_of_torch(into.call.target):
                 self.operators.add(into.call.target)
+            if is_contraction(node):
+                self.contractions.append(node)
         elif node.op == "get_attr":
             self._attribute(str(node.target), into)
         elif node.op == "output":
@@ -293,6 +307,7 @@ class _GraphWriter:
             operators=self.operators,
             kernels=self.kernels,
             messages=self.messages,
+            contractions=self.contractions,
             depth=self.depth + 1,
         )
         writer.write_nodes()
@@ -438,6 +453,7 @@ def _environment_needs(example_inputs: Sequence[object], *, writer: _GraphWriter
         cuda_device=cuda_devices[0] if cuda_devices else None,
         operators=writer.operators,
         triton_kernels=bool(writer.kernels.kernels),
+        libraries=frozenset({CONTRACTION_LIBRARY} if writer.contracts and uses_contraction_library() else ()),
     )
 
 

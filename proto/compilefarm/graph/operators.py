@@ -1,24 +1,27 @@
 """Operators that the dispatcher knows: torch's own, and those of other libraries.
 
-Beside `targets`, `symbols`, `tracing` and `settings` this module touches private names of torch;
+Beside `registrations`, `targets`, `symbols`, `tracing` and `settings` this module touches private names of torch;
 tests/graph/test_private_torch.py says what broke when a release moves one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import hashlib
 import importlib
 import importlib.metadata
 import sys
 from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch._library import simple_registry  # torch/_library/simple_registry.py
 from torch._ops import OpOverload, OpOverloadPacket
 
+from compilefarm.core.digests import digest_of as digest_of_bytes
+from compilefarm.core.distributions import Distribution, distribution_of
+from compilefarm.core.sources import UnknownSource, digest_of
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.registrations import check_kernels, registered_functions, registering_modules
 from compilefarm.v1.environment_pb2 import CustomOperator
 
 # Namespaces of operators that torch itself registers and that compute on tensors.
@@ -121,43 +124,59 @@ def describe_operators(names: Iterable[str]) -> list[CustomOperator]:
 
     Args:
         names: operators; a name without an overload stands for all overloads.
+
+    Raises:
+        Bypass: of one it cannot be said.
     """
     wanted = frozenset(names)
     overloads = (name for name in _registered() if {name, name.partition(".")[0]} & wanted)
     functions = (name for name in _FUNCTIONS if name in wanted)
-    return [
-        _describe(name) if name not in _FUNCTIONS else _describe_function(name)
-        for name in sorted((*overloads, *functions))
-    ]
+    return [_describe_or_bypass(name) for name in sorted((*overloads, *functions))]
+
+
+def describable(names: Iterable[str]) -> frozenset[str]:
+    """Those operators of which `describe_operators` can say it. Pods that call others do not ask a farm."""
+    found = set()
+    for name in names:
+        with contextlib.suppress(Bypass):
+            describe_operators([name])
+            found.add(name)
+    return frozenset(found)
+
+
+def _describe_or_bypass(name: str) -> CustomOperator:
+    try:
+        return _describe(name) if name not in _FUNCTIONS else _describe_function(name)
+    except UnknownSource as error:
+        raise Bypass("unknown_operator_source", f"what the operator {name} does cannot be said: {error}") from error
 
 
 def _describe(name: str) -> CustomOperator:
-    overload = find_operator(name, is_overload=True)
-    assert overload is not None
-    # torch/_library/fake_impl.py keeps where a fake implementation was registered, as "file:line".
-    kernel = simple_registry.singleton.find(name.partition(".")[0]).fake_impl.kernel
-    source = Path(kernel.source.rpartition(":")[0]) if kernel is not None else None
-    return CustomOperator(
-        name=name,
-        schema=str(overload._schema),  # type: ignore[attr-defined]  # torch/_ops.py: OpOverload
-        source_digest=_digest_of_file(source) if source is not None and source.is_file() else "",
-    )
+    overload: Any = find_operator(name, is_overload=True)
+    modules = registering_modules(overload)
+    distribution = distribution_of(modules)
+    check_kernels(overload, are_known=distribution is not None, has_modules=bool(modules))
+    schema = str(overload._schema)  # torch/_ops.py: OpOverload
+    return _operator(name, schema, distribution, functions=registered_functions(overload), modules=modules)
 
 
 def _describe_function(name: str) -> CustomOperator:
     library = name.partition("::")[0]
-    source = sys.modules[_FUNCTIONS[name]].__file__
-    assert source is not None
+    schema = f"{library} {importlib.metadata.version(library)}"
+    return _operator(name, schema, distribution_of([library]), functions=[find_function(name)], modules=())
+
+
+def _operator(
+    name: str, schema: str, distribution: Distribution | None, *, functions: Iterable[object], modules: Iterable[str]
+) -> CustomOperator:
+    # The files of a distribution are known all together; where there is none, imports are followed.
+    source = digest_of(functions, modules=modules, follows_imports=distribution is None)
     return CustomOperator(
         name=name,
-        schema=f"{library} {importlib.metadata.version(library)}",
-        source_digest=_digest_of_file(Path(source)),
+        schema=schema,
+        source_digest=digest_of_bytes(f"{source} {distribution.digest if distribution else ''}".encode()),
+        library=f"{distribution.name} {distribution.version}" if distribution else "",
     )
-
-
-@functools.cache
-def _digest_of_file(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _registered() -> frozenset[str]:

@@ -37,6 +37,7 @@ def restate_job(
         cuda_device=device,
         operators={operator.name for operator in job.environment.operators},
         triton_kernels=job.environment.triton_kernels,
+        libraries={library.name for library in job.environment.libraries},
     )
     restated = Job()
     restated.CopyFrom(job)

@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
+import torch
+
 _ENVIRONMENT_NAME = re.compile(r"""["']([A-Z][A-Z0-9_]{2,})["']""")
 # Variables that decide only where things lie, what is kept for later, what is printed, or which compiler is started.
 _HARMLESS_VARIABLES = frozenset(
@@ -66,3 +68,21 @@ def _assigned_from(variables: frozenset[str], statements: Sequence[ast.stmt], *,
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             if not variables.isdisjoint(constants):
                 yield from (f"{family}{target.id}" for target in targets if isinstance(target, ast.Name))
+
+
+def attention_order() -> list[int]:
+    """In which order backends of attention are tried, by their numbers in torch.nn.attention.SDPBackend."""
+    # torch/nn/attention/__init__.py: sdpa_kernel
+    order: list[int] = torch._C._get_sdp_priority_order()
+    return order
+
+
+def set_attention_order(order: Sequence[int]) -> None:
+    """Sets what `attention_order` tells."""
+    torch._C._set_sdp_priority_order(list(order))
+
+
+def has_saved_tensors_hooks() -> bool:
+    """Whether functions of the user's stand between a forward pass and the tensors that it saves."""
+    # torch/_functorch/_aot_autograd/utils.py: top_saved_tensors_hooks
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -26,6 +26,7 @@ class Environment(google.protobuf.message.Message):
     CUDA_FIELD_NUMBER: builtins.int
     OPERATORS_FIELD_NUMBER: builtins.int
     TRITON_KERNELS_FIELD_NUMBER: builtins.int
+    LIBRARIES_FIELD_NUMBER: builtins.int
     torch: builtins.str
     """torch.__version__ ("2.11.0+cu130"): artifacts hold pickled classes of this very release."""
     torch_build: builtins.str
@@ -52,6 +53,12 @@ class Environment(google.protobuf.message.Message):
         of the modules that it was told to import.
         """
 
+    @property
+    def libraries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LibraryVersion]:
+        """Libraries that rewrite a graph while it is compiled, sorted by name: in a request those that its graph needs, of a
+        worker all that it has.
+        """
+
     def __init__(
         self,
         *,
@@ -63,11 +70,34 @@ class Environment(google.protobuf.message.Message):
         cuda: global___Cuda | None = ...,
         operators: collections.abc.Iterable[global___CustomOperator] | None = ...,
         triton_kernels: builtins.bool = ...,
+        libraries: collections.abc.Iterable[global___LibraryVersion] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda", "operators", b"operators", "python_abi", b"python_abi", "torch", b"torch", "torch_build", b"torch_build", "triton", b"triton", "triton_kernels", b"triton_kernels"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda", "libraries", b"libraries", "operators", b"operators", "python_abi", b"python_abi", "torch", b"torch", "torch_build", b"torch_build", "triton", b"triton", "triton_kernels", b"triton_kernels"]) -> None: ...
 
 global___Environment = Environment
+
+@typing.final
+class LibraryVersion(google.protobuf.message.Message):
+    """A library beside torch that decides what a graph is compiled to."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"opt_einsum"."""
+    version: builtins.str
+    """Its version."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        version: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "version", b"version"]) -> None: ...
+
+global___LibraryVersion = LibraryVersion
 
 @typing.final
 class CustomOperator(google.protobuf.message.Message):
@@ -80,20 +110,24 @@ class CustomOperator(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     SCHEMA_FIELD_NUMBER: builtins.int
     SOURCE_DIGEST_FIELD_NUMBER: builtins.int
+    LIBRARY_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"my_ops::scaled", or with an overload "my_ops::scaled.out"; of a function "einops::rearrange"."""
     schema: builtins.str
     """Its schema ("my_ops::scaled(Tensor x, float factor) -> Tensor"); of a function its library and version."""
     source_digest: builtins.str
-    """Digest of the Python file that says what its results look like; empty if there is none."""
+    """Digest of the Python that is registered for it, with what that imports of its library; empty if there is none."""
+    library: builtins.str
+    """The library that it comes from, with version ("torchvision 0.26.0"); empty if its code belongs to none."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         schema: builtins.str = ...,
         source_digest: builtins.str = ...,
+        library: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "schema", b"schema", "source_digest", b"source_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["library", b"library", "name", b"name", "schema", b"schema", "source_digest", b"source_digest"]) -> None: ...
 
 global___CustomOperator = CustomOperator
 
@@ -106,14 +140,27 @@ class Cpu(google.protobuf.message.Message):
     ARCHITECTURE_FIELD_NUMBER: builtins.int
     INSTRUCTION_SETS_FIELD_NUMBER: builtins.int
     GLIBC_FIELD_NUMBER: builtins.int
+    LIBSTDCXX_FIELD_NUMBER: builtins.int
+    LIBGOMP_FIELD_NUMBER: builtins.int
+    SETTINGS_FIELD_NUMBER: builtins.int
     architecture: builtins.str
     """Machine as uname says ("x86_64")."""
     glibc: builtins.str
     """Version of glibc ("2.36"): libraries run on the version they were linked with or a later one."""
+    libstdcxx: builtins.str
+    """Latest version of symbols of the C++ library ("3.4.30" of GLIBCXX); empty: not known."""
+    libgomp: builtins.str
+    """Latest version of symbols of the OpenMP library ("5.0.1" of GOMP); empty: not known."""
     @property
     def instruction_sets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Extensions of the instruction set that compilers use ("avx2", "fma"), sorted. Inductor builds with -march=native,
         so a machine runs an artifact only if it has all of the worker's.
+        """
+
+    @property
+    def settings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Variables of the process that decide what is compiled, and that a compile cannot change
+        ("ATEN_CPU_CAPABILITY=default"), sorted.
         """
 
     def __init__(
@@ -122,8 +169,11 @@ class Cpu(google.protobuf.message.Message):
         architecture: builtins.str = ...,
         instruction_sets: collections.abc.Iterable[builtins.str] | None = ...,
         glibc: builtins.str = ...,
+        libstdcxx: builtins.str = ...,
+        libgomp: builtins.str = ...,
+        settings: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["architecture", b"architecture", "glibc", b"glibc", "instruction_sets", b"instruction_sets"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["architecture", b"architecture", "glibc", b"glibc", "instruction_sets", b"instruction_sets", "libgomp", b"libgomp", "libstdcxx", b"libstdcxx", "settings", b"settings"]) -> None: ...
 
 global___Cpu = Cpu
 
@@ -137,6 +187,7 @@ class Cuda(google.protobuf.message.Message):
     CAPABILITY_FIELD_NUMBER: builtins.int
     MULTIPROCESSORS_FIELD_NUMBER: builtins.int
     RUNTIME_FIELD_NUMBER: builtins.int
+    SETTINGS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Marketing name ("NVIDIA H200"): tuning results belong to one model."""
     capability: builtins.str
@@ -145,6 +196,12 @@ class Cuda(google.protobuf.message.Message):
     """Streaming multiprocessors: partitions of one model differ in it."""
     runtime: builtins.str
     """CUDA release that torch was built with ("13.0")."""
+    @property
+    def settings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Settings of Triton and variables of the process that decide what is compiled, and that a compile cannot change
+        ("triton.language.fp32_default='tf32'"), sorted.
+        """
+
     def __init__(
         self,
         *,
@@ -152,7 +209,8 @@ class Cuda(google.protobuf.message.Message):
         capability: builtins.str = ...,
         multiprocessors: builtins.int = ...,
         runtime: builtins.str = ...,
+        settings: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["capability", b"capability", "multiprocessors", b"multiprocessors", "name", b"name", "runtime", b"runtime"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["capability", b"capability", "multiprocessors", b"multiprocessors", "name", b"name", "runtime", b"runtime", "settings", b"settings"]) -> None: ...
 
 global___Cuda = Cuda

@@ -186,6 +186,7 @@ class Node(google.protobuf.message.Message):
     OUTPUT_FIELD_NUMBER: builtins.int
     GET_SUBGRAPH_FIELD_NUMBER: builtins.int
     LAUNCH_FIELD_NUMBER: builtins.int
+    ANNOTATIONS_FIELD_NUMBER: builtins.int
     @property
     def placeholder(self) -> global___Placeholder:
         """An input of the graph."""
@@ -210,6 +211,10 @@ class Node(google.protobuf.message.Message):
     def launch(self) -> global___Launch:
         """Launches a kernel of the user's own."""
 
+    @property
+    def annotations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NamedValue]:
+        """What is noted beside the node and decides how it is compiled ("custom.fallback_to_eager"), sorted by name."""
+
     def __init__(
         self,
         *,
@@ -219,9 +224,10 @@ class Node(google.protobuf.message.Message):
         output: global___Output | None = ...,
         get_subgraph: global___GetSubgraph | None = ...,
         launch: global___Launch | None = ...,
+        annotations: collections.abc.Iterable[global___NamedValue] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["call", b"call", "get_constant", b"get_constant", "get_subgraph", b"get_subgraph", "launch", b"launch", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["call", b"call", "get_constant", b"get_constant", "get_subgraph", b"get_subgraph", "launch", b"launch", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["annotations", b"annotations", "call", b"call", "get_constant", b"get_constant", "get_subgraph", b"get_subgraph", "launch", b"launch", "operation", b"operation", "output", b"output", "placeholder", b"placeholder"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["operation", b"operation"]) -> typing.Literal["placeholder", "get_constant", "call", "output", "get_subgraph", "launch"] | None: ...
 
 global___Node = Node

@@ -256,7 +256,7 @@ class Ambient(google.protobuf.message.Message):
 
     @property
     def backends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[compilefarm.v1.graph_pb2.NamedValue]:
-        """Settings of torch.backends by dotted name ("cudnn.allow_tf32"), sorted."""
+        """Settings of torch.backends by dotted name ("cudnn.allow_tf32"), and other switches of torch, sorted."""
 
     def __init__(
         self,
@@ -289,7 +289,7 @@ class Autocast(google.protobuf.message.Message):
     enabled: builtins.bool
     """Whether it is on."""
     dtype: builtins.str
-    """The dtype it casts to, without "torch."."""
+    """The dtype it casts to, without "torch.". It decides also while autocast is off: graphs switch it on without a dtype."""
     def __init__(
         self,
         *,

@@ -26,9 +26,10 @@ from compilefarm.artifact.inductor.headers import include_folders, precompile_he
 from compilefarm.artifact.inductor.programs import compile_once, preload_compiler, preload_loader
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.admission import Admitted
+from compilefarm.graph.contractions import CONTRACTION_LIBRARY
 from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.graph.inputs import draw_noise
-from compilefarm.graph.operators import import_operators
+from compilefarm.graph.operators import describable, import_operators
 from compilefarm.graph.targets import target_names
 from compilefarm.graph.vocabulary import describe_vocabulary
 from compilefarm.v1.child_pb2 import (
@@ -77,8 +78,9 @@ def main() -> int:
     needs = EnvironmentNeeds(
         cpu=True,
         cuda_device=arguments.cuda_device,
-        operators=admitted.operators,
+        operators=describable(admitted.operators),
         triton_kernels=admitted.triton_kernels,
+        libraries=frozenset({CONTRACTION_LIBRARY}),
     )
     ready = ChildReady(
         environment=describe_environment(needs),

@@ -6,10 +6,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from compilefarm.core.variables import MATCHED_NAMES
+
 # What a compiler may know of this process: where programs and libraries are, nothing that opens a door.
 _PASSED_ON = (
     "CC", "CPATH", "CUDA_HOME", "CUDA_PATH", "CXX", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LIBRARY_PATH",
     "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES", "PATH", "PYTHONPATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV",
+    # What pods that have it want of their workers.
+    *MATCHED_NAMES,
 )  # fmt: skip
 
 

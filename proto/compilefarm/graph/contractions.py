@@ -1,0 +1,21 @@
+"""torch.einsum of more than two tensors: a library decides while a graph is compiled in which order it contracts."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+# torch/functional.py: einsum
+CONTRACTION_LIBRARY = "opt_einsum"
+
+
+def is_contraction(node: Node) -> bool:
+    """Whether a node multiplies more than two tensors in an order that has to be found."""
+    operands: list[Node] = []
+    torch.fx.map_arg((node.args, node.kwargs), operands.append)
+    return getattr(node.target, "__name__", "") == "einsum" and len(operands) > 2
+
+
+def uses_contraction_library() -> bool:
+    """Whether the library finds that order in this process; without it tensors are multiplied from left to right."""
+    return bool(torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled)
