@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -184,8 +183,8 @@ def apply_ambient(ambient: Ambient) -> Iterator[None]:
     """
     _check(ambient)
     backends = _decode_settings(ambient.backends)
-    autocasts = [_decode_autocast(autocast) for autocast in ambient.autocast]
-    dtypes = {each.device_type: _floating_dtype(each.dtype) for each in ambient.autocast if each.dtype}
+    for autocast in ambient.autocast:
+        _decode_autocast(autocast)
     default_dtype = _floating_dtype(ambient.default_dtype)
     with ExitStack() as stack:
         _set_and_restore(stack, torch.set_default_dtype, old=torch.get_default_dtype(), new=default_dtype)
@@ -207,11 +206,9 @@ def apply_ambient(ambient: Ambient) -> Iterator[None]:
             old=(_matmul_precision(), defaults | _read_settings()),
             new=(ambient.float32_matmul_precision, defaults | backends),
         )
-        for device_type, dtype in dtypes.items():
-            write = functools.partial(torch.set_autocast_dtype, device_type)
-            _set_and_restore(stack, write, old=torch.get_autocast_dtype(device_type), new=dtype)
-        for autocast in autocasts:
-            stack.enter_context(autocast)
+        for autocast in ambient.autocast:
+            # Made by now: it keeps whether its cache is on.
+            stack.enter_context(_decode_autocast(autocast))
         stack.enter_context(torch.inference_mode(ambient.inference_mode))
         stack.enter_context(torch.set_grad_enabled(ambient.grad_enabled))
         yield
@@ -246,7 +243,8 @@ def _autocast(device_type: str) -> Autocast:
 def _decode_autocast(autocast: Autocast) -> torch.autocast:
     if autocast.device_type not in ("cpu", "cuda"):
         raise InvalidRequest(f"autocast is known for cpu and cuda, not for {autocast.device_type[:20]!r}")
-    dtype = _floating_dtype(autocast.dtype) if autocast.enabled else None
+    # Requests of older releases say no dtype where it is off.
+    dtype = _floating_dtype(autocast.dtype) if autocast.enabled or autocast.dtype else None
     return torch.autocast(autocast.device_type, enabled=autocast.enabled, dtype=dtype)
 
 
