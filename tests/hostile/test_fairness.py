@@ -14,6 +14,7 @@ from compilefarm.v1.compile_service_pb2 import Outcome, Priority
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Symbol
 from tests.hostile.callers import farm
 
+KEY = key_of(sample_job()).text
 TIMEOUT = CompileFailure(kind=FailureKind.FAILURE_KIND_TIMEOUT, message="the compile took longer than 3600 s")
 
 
@@ -118,3 +119,16 @@ async def test_keys_of_namespaces_that_are_trusted_less_are_not_shown(tmp_path: 
         assert shown == {"prod": [""], "dev": [key_of(sample_job()).text]}
         running.finish()
         await watch.finish()
+
+
+async def test_keys_of_other_namespaces_do_not_hide_those_of_ones_own(tmp_path: Path) -> None:
+    # The beginning of a key belongs to its graph, and anybody may ask for a graph with other options.
+    async with farm(tmp_path, {"prod": "compile", "dev": "compile"}) as callers:
+        await callers["prod"].finish(sample_job())
+        for number in range(25):
+            job = sample_job()
+            job.options.inductor.add(name=f"a{number}").value.integer = number
+            await callers["dev"].finish(job)
+        assert (await callers["prod"].inspect(KEY[:16])).key == KEY
+        with pytest.raises(Refused, match="several keys"):
+            await callers["dev"].inspect(KEY[:16])

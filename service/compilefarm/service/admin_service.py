@@ -20,6 +20,7 @@ from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.reports import Reports
 from compilefarm.service.standing import Standing
+from compilefarm.service.turns import Turns
 from compilefarm.service.wire_priorities import PRIORITIES
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import admin_service_pb2 as wire
@@ -55,6 +56,8 @@ class AdminService(AdminServiceServicer):
         self._standing = standing
         self._clock = clock
         self._started = clock.now()
+        # The beginning of a key costs listings of the store.
+        self._inspections = Turns("inspecting keys", places=8, account_places=2)
         self._farm_version = farm_version
 
     async def Status(self, _request: wire.StatusRequest, _context: Context) -> wire.StatusResponse:
@@ -75,7 +78,9 @@ class AdminService(AdminServiceServicer):
         return response
 
     async def Inspect(self, request: wire.InspectRequest, _context: Context) -> wire.InspectResponse:
-        found = await inspect(request.key, store=self._store, namespaces=current_caller().seen)
+        caller = current_caller()
+        async with self._inspections.taken(caller.account):
+            found = await inspect(request.key, store=self._store, namespaces=caller.seen)
         return wire.InspectResponse(manifest=found.manifest, checks=found.checks)
 
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:

@@ -36,7 +36,7 @@ async def inspect(text: str, *, store: ArtifactStore, namespaces: Sequence[str])
         InvalidRequest: it cannot begin a key, or several keys begin like that; the message lists them.
         NotStored: nothing is stored there.
     """
-    keys = [text] if is_key(text) else await store.find_by_prefix(text)
+    keys = [text] if is_key(text) else await store.find_by_prefix(text, namespaces=namespaces)
     looked = [(key, await _look(key, store=store, namespaces=namespaces)) for key in keys]
     found = {key: inspection for key, inspection in looked if inspection is not None}
     if len(found) > 1:

@@ -33,8 +33,9 @@ class ArtifactStore(Protocol):
             hints: values of the job's symbols, for which the guards of the artifact have to hold; None takes any.
         """
 
-    async def find_by_prefix(self, prefix: str) -> list[str]:
-        """Stored keys that begin with `prefix` (at least 6 characters), of any namespace, sorted, at most 20.
+    async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
+        """Stored keys that begin with `prefix` (at least 6 characters), sorted, at most 20: those of some namespaces,
+        or of any.
 
         They are not looked into: `find_manifest` may still find nothing that can be served.
 

@@ -72,8 +72,8 @@ class CachedStore(ArtifactStore):
         known = await self._manifests.get(question, load=partial(self._load, question))
         return None if known is None else known.manifest
 
-    async def find_by_prefix(self, prefix: str) -> list[str]:
-        return await self._store.find_by_prefix(prefix)
+    async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
+        return await self._store.find_by_prefix(prefix, namespaces=namespaces)
 
     async def get_blob(self, digest: str) -> bytes:
         try:

@@ -50,8 +50,8 @@ class ContentAddressedStore(ArtifactStore):
     ) -> Manifest | None:
         return await self.manifests.find(key, namespaces=namespaces, hints=hints)
 
-    async def find_by_prefix(self, prefix: str) -> list[str]:
-        return await self.manifests.find_by_prefix(prefix)
+    async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
+        return await self.manifests.find_by_prefix(prefix, namespaces=namespaces)
 
     async def get_blob(self, digest: str) -> bytes:
         return await self.blobs.get(digest)

@@ -57,8 +57,8 @@ class LimitedStore(ArtifactStore):
     ) -> Manifest | None:
         return await self._store.find_manifest(key, namespaces=namespaces, hints=hints)
 
-    async def find_by_prefix(self, prefix: str) -> list[str]:
-        return await self._store.find_by_prefix(prefix)
+    async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
+        return await self._store.find_by_prefix(prefix, namespaces=namespaces)
 
     async def get_blob(self, digest: str) -> bytes:
         return await self._store.get_blob(digest)

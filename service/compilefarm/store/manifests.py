@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import InvalidRequest, StoreUnavailable
 from compilefarm.core.expressions import holds
 from compilefarm.store.backend import Backend
-from compilefarm.store.blobs import BlobStore
+from compilefarm.store.blobs import BlobStore, few_at_a_time
 from compilefarm.store.damage import Damage
 from compilefarm.store.layout import (
     GRAPH_DIGITS,
@@ -31,6 +32,8 @@ from compilefarm.v1.manifest_pb2 import Manifest
 
 SHORTEST_PREFIX = 6
 MOST_KEYS = 20
+# A beginning may fit the keys of many, and each costs a listing.
+MOST_LOOKED_AT = 200
 _PREFIX = re.compile(rf"[0-9a-f-]{{{SHORTEST_PREFIX},}}")
 # How often another writer may be faster: each time, one more manifest of the key is there.
 _MOST_TRIALS = 1000
@@ -135,8 +138,9 @@ class ManifestStore:
             await self._damage.set_aside(path, examine=lambda content: _examine(content, path=path))
             return None
 
-    async def find_by_prefix(self, prefix: str) -> list[str]:
-        """Stored keys that begin with `prefix`, sorted, at most MOST_KEYS.
+    async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
+        """Stored keys that begin with `prefix`, sorted, at most MOST_KEYS; with namespaces, those that have a
+        manifest in one of them, among the first MOST_LOOKED_AT.
 
         Raises:
             InvalidRequest: `prefix` cannot begin a key, or is too short to be looked for.
@@ -147,12 +151,19 @@ class ManifestStore:
                 f"{prefix[:100]!r} does not begin a key: at least {SHORTEST_PREFIX} hexadecimal digits are expected"
             )
         keys: list[str] = []
+        looked_at = 0
         for graph in await self._graphs(prefix):
             rests = await self._backend.folders(f"{MANIFESTS}/{graph}")
-            keys += [key for rest in rests if (key := f"{graph}-{rest}").startswith(prefix)]
-            if len(keys) >= MOST_KEYS:
+            found = [key for rest in rests if (key := f"{graph}-{rest}").startswith(prefix)]
+            looked_at += len(found)
+            keys += found if namespaces is None else await self._in_namespaces(found, namespaces=namespaces)
+            if len(keys) >= MOST_KEYS or looked_at >= MOST_LOOKED_AT:
                 break
         return keys[:MOST_KEYS]
+
+    async def _in_namespaces(self, keys: Sequence[str], *, namespaces: Sequence[str]) -> list[str]:
+        listed = await few_at_a_time(partial(self._list, namespaces=namespaces), keys[:MOST_LOOKED_AT])
+        return [key for key, paths in zip(keys, listed, strict=False) if paths]
 
     async def _graphs(self, prefix: str) -> list[str]:
         if len(prefix) >= GRAPH_DIGITS:
