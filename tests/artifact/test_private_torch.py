@@ -10,8 +10,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType
 
 import pytest
 import torch
@@ -39,6 +40,25 @@ def test_cpp_is_built_through_load_async() -> None:
     assert list(inspect.signature(cache._load_library).parameters) == ["path", "key"], (
         "using_libraries loads with _load_library(path, key)"
     )
+
+
+def test_all_that_is_generated_is_written_by_one_function() -> None:
+    # torch/_inductor/codecache.py. What is compiled or run without it would not be looked at: generated_sources.
+    cache = importlib.import_module("torch._inductor.codecache")
+    assert list(inspect.signature(cache.write).parameters)[:2] == ["content", "extension"]
+    for writer in (cache.PyCodeCache.write, cache.PyCodeCache.load, cache.CppCodeCache.load_async):
+        function = inspect.unwrap(getattr(writer, "__func__", writer))
+        names = {*function.__code__.co_names, *(name for each in _closure_codes(function) for name in each.co_names)}
+        assert "write" in names, writer
+    submit = importlib.import_module("torch._inductor.async_compile").AsyncCompile.triton
+    assert list(inspect.signature(submit).parameters)[:3] == ["self", "kernel_name", "source_code"]
+
+
+def _closure_codes(function: Callable[..., object]) -> Iterator[CodeType]:
+    # libraries._listen_to_builds stands in for CppCodeCache.load_async.
+    for cell in getattr(function, "__closure__", None) or ():
+        if hasattr(cell.cell_contents, "__code__"):
+            yield cell.cell_contents.__code__
 
 
 def test_the_compiler_is_tried_through_check_build() -> None:

@@ -359,6 +359,7 @@ def test_a_farm_that_nobody_answers_for_is_asked_once(script: Script) -> None:
         ("FAILURE_KIND_VERIFICATION", "verification"),
         ("FAILURE_KIND_DEVICE_OUT_OF_MEMORY", "device_out_of_memory"),
         ("FAILURE_KIND_OUTPUT_TOO_LARGE", "output_too_large"),
+        ("FAILURE_KIND_UNEXPECTED_SOURCE", "unexpected_source"),
         ("FAILURE_KIND_OUT_OF_DISK", "out_of_disk"),
     ],
 )

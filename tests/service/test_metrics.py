@@ -127,6 +127,19 @@ async def test_waits_and_phases_are_measured_by_how_jobs_end() -> None:
     }
 
 
+async def test_a_source_that_no_graph_makes_is_counted_and_shouted(caplog: pytest.LogCaptureFixture) -> None:
+    held = HeldCompiles()
+    message = "what was generated for this graph holds the name 'popen', which no graph makes"
+    async with serving(pool=ScriptedPool(held), config=MEASURED) as gateway, calling(gateway.address) as calls:
+        asked = await calls.watch(sample_job())
+        kind = FailureKind.FAILURE_KIND_UNEXPECTED_SOURCE
+        (await held.next()).finish(CompileFailure(kind=kind, message=message))
+        assert (await asked.finish()).failure.kind == kind
+        figures = await scrape(gateway.metrics_address)
+    assert figures["compilefarm_unexpected_sources_total",] == 1
+    assert any(record.levelname == "ERROR" and message in record.getMessage() for record in caplog.records)
+
+
 async def test_what_clients_tell_is_added_up() -> None:
     async with serving(config=MEASURED) as gateway, calling(gateway.address) as calls:
         await calls.report(

@@ -15,10 +15,12 @@ from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_OUT_OF_DISK,
     FAILURE_KIND_OUT_OF_MEMORY,
     FAILURE_KIND_OUTPUT_TOO_LARGE,
+    FAILURE_KIND_UNEXPECTED_SOURCE,
     FAILURE_KIND_VERIFICATION,
 )
 from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.failures import failure_of
+from compilefarm.worker.source_check import UnexpectedSource
 
 
 def within_inductor(cause: Exception) -> Exception:
@@ -43,6 +45,7 @@ def within_inductor(cause: Exception) -> Exception:
         (within_inductor(OSError(errno.EDQUOT, "Disk quota exceeded")), FAILURE_KIND_OUT_OF_DISK),
         (RuntimeError("fatal error: error writing to /tmp/a.o: No space left on device"), FAILURE_KIND_OUT_OF_DISK),
         (VerificationFailed("output 0 differs"), FAILURE_KIND_VERIFICATION),
+        (UnexpectedSource("it holds the name 'popen'"), FAILURE_KIND_UNEXPECTED_SOURCE),
         (CorruptArtifact("no program"), FAILURE_KIND_VERIFICATION),
     ],
 )

@@ -124,7 +124,6 @@ _ALLOWED: dict[str, SettingType] = {
     "mixed_mm_choice": Word(words=frozenset(names("default triton aten heuristic"))),
     "numerics": Word(words=frozenset(names("default strict_pointwise strict_reduction strict"))),
     "pre_grad_pass_timing": Word(words=frozenset(names("early late default"))),
-    "triton.autotune_at_compile_time": Optional(type=Boolean()),
     "triton.descriptive_names": _KERNEL_NAMES,
     "triton.max_tiles": Optional(type=Integer(low=1, high=3)),
     "triton.multi_kernel": Integer(low=0, high=3),
@@ -139,6 +138,7 @@ _REFUSED = by_reason(
             nvgemm_max_profiling_configs nvgemm_pdl nvgemm_supplement_configs nvgemm_swap_ab rocm. tpu_backend
             triton.enable_tlx_templates triton.tlx_mode xpu. xpu_backend is_predispatch
         """,
+        "it has code run on the way that is not looked at before": "triton.autotune_at_compile_time",
         "it names functions, files, or flags": """
             add_pre_grad_passes autoheuristic_collect autoheuristic_collect. autoheuristic_use autoheuristic_use.
             autotune_lookup_table bucket_all_gathers_fx_bucket_size_determinator

@@ -331,6 +331,7 @@ class Counters(google.protobuf.message.Message):
     BYTES_RECEIVED_FIELD_NUMBER: builtins.int
     WITHDRAWN_FIELD_NUMBER: builtins.int
     FAILED_CHECKS_FIELD_NUMBER: builtins.int
+    UNEXPECTED_SOURCES_FIELD_NUMBER: builtins.int
     hits: builtins.int
     """Requests answered from the store."""
     misses: builtins.int
@@ -353,6 +354,10 @@ class Counters(google.protobuf.message.Message):
     """Artifacts that failed their check after they were served, and were withdrawn."""
     failed_checks: builtins.int
     """Artifacts that failed their check before they were served."""
+    unexpected_sources: builtins.int
+    """Compiles that were stopped because what was generated for the graph holds what no graph makes: attacks, or faults of
+    the farm.
+    """
     def __init__(
         self,
         *,
@@ -367,8 +372,9 @@ class Counters(google.protobuf.message.Message):
         bytes_received: builtins.int = ...,
         withdrawn: builtins.int = ...,
         failed_checks: builtins.int = ...,
+        unexpected_sources: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compiled", b"compiled", "failed", b"failed", "failed_checks", b"failed_checks", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused", "withdrawn", b"withdrawn"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "compiled", b"compiled", "failed", b"failed", "failed_checks", b"failed_checks", "hits", b"hits", "joins", b"joins", "misses", b"misses", "quarantined", b"quarantined", "refused", b"refused", "unexpected_sources", b"unexpected_sources", "withdrawn", b"withdrawn"]) -> None: ...
 
 global___Counters = Counters
 

@@ -47,6 +47,10 @@ class _FailureKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The result, or a file on the way to it, is larger than the farm takes."""
     FAILURE_KIND_OUT_OF_DISK: _FailureKind.ValueType  # 9
     """The worker's disk for temporary files is full, or a compile has more of it than it may."""
+    FAILURE_KIND_UNEXPECTED_SOURCE: _FailureKind.ValueType  # 10
+    """What was generated for the graph holds what no graph makes, and was neither compiled nor run: an attack, or a fault
+    of the farm.
+    """
 
 class FailureKind(_FailureKind, metaclass=_FailureKindEnumTypeWrapper):
     """Kinds of failed compile."""
@@ -71,6 +75,10 @@ FAILURE_KIND_OUTPUT_TOO_LARGE: FailureKind.ValueType  # 8
 """The result, or a file on the way to it, is larger than the farm takes."""
 FAILURE_KIND_OUT_OF_DISK: FailureKind.ValueType  # 9
 """The worker's disk for temporary files is full, or a compile has more of it than it may."""
+FAILURE_KIND_UNEXPECTED_SOURCE: FailureKind.ValueType  # 10
+"""What was generated for the graph holds what no graph makes, and was neither compiled nor run: an attack, or a fault
+of the farm.
+"""
 global___FailureKind = FailureKind
 
 class _Phase:

@@ -329,6 +329,9 @@ class Broker:
         seconds = self._clock.monotonic() - flight.started_seconds
         if isinstance(made, CompileFailure):
             self._counters.failed += 1
+            if made.kind == FailureKind.FAILURE_KIND_UNEXPECTED_SOURCE:
+                self._counters.unexpected_sources += 1
+                log.error("job %s: an attack on this farm, or a fault of it: %s", key.text, made.message)
             reason = FailureKind.Name(made.kind)
             log.warning("job %s: no artifact after %.1f s: %s %s", key.text, seconds, reason, made.message)
             if made.log_tail:

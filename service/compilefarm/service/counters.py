@@ -26,6 +26,7 @@ class Counters:
     bytes_received: int = 0
     withdrawn: int = 0
     failed_checks: int = 0
+    unexpected_sources: int = 0
 
     @contextmanager
     def counting_refusals(self) -> Iterator[None]:

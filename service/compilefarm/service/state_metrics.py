@@ -31,6 +31,7 @@ _COUNTERS = {
     "bytes_received": "Bytes of blobs received from clients",
     "withdrawn": "Artifacts that failed their check after they were served",
     "failed_checks": "Artifacts that failed their check before they were served",
+    "unexpected_sources": "Compiles that were stopped because what was generated holds what no graph makes",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import torch
 
 from compilefarm.artifact.blobs import pack
 from compilefarm.artifact.inductor.build_trials import replay_build_trials
+from compilefarm.artifact.inductor.generated_sources import watching_sources
 from compilefarm.artifact.inductor.headers import offer_headers
 from compilefarm.artifact.inductor.libraries import BuiltLibrary, recording_libraries
 from compilefarm.artifact.inductor.programs import FinishedProgram, compile_to_program, finish_program
@@ -33,6 +34,7 @@ from compilefarm.v1.manifest_pb2 import (
     Timing,
 )
 from compilefarm.worker.limits import time_limit
+from compilefarm.worker.source_check import check_source
 from compilefarm.worker.synthetic import ATTEMPTS, are_refused, inputs_of
 
 log = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
         InvalidRequest: the job is malformed or names what is not allowed.
         GraphRejected: torch refuses the graph itself.
         Inexpressible: the compile assumed something of the symbols that cannot be said as a guard.
+        UnexpectedSource: what was generated holds what no graph makes.
         Exception: whatever torch raises while it compiles.
     """
     replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})
@@ -97,7 +100,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
     stopwatch = Stopwatch(on_phase)
     blobs = {blob.digest: blob.content for blob in task.blobs}
     inductor_options, functorch_options = config_patches(task.job.options)
-    with apply_ambient(task.job.ambient), recording_libraries() as libraries:
+    with apply_ambient(task.job.ambient), recording_libraries() as libraries, _watching_sources(task.job):
         with stopwatch.phase(PHASE_COMPILING):
             with time_limit(DECODE_SECONDS, doing="running the graph on tensors without elements"):
                 decoded = decode(task.job, blobs=blobs, admitted=admitted)
@@ -129,6 +132,11 @@ def _tune(program: Callable[..., object], decoded: DecodedJob, job: Job) -> None
             if not are_refused(inputs(), decoded, error=error):
                 raise
             log.info("the graph does not run on synthetic inputs: %s", error)
+
+
+def _watching_sources(job: Job) -> AbstractContextManager[None]:
+    # Kernels of the user's own are source code, which may say anything.
+    return nullcontext() if job.graph.kernels else watching_sources(check_source)
 
 
 def _run_once(program: Callable[..., object], inputs: list[torch.Tensor | int]) -> None:

@@ -1,0 +1,98 @@
+"""The sources that Inductor generates, before it compiles or runs them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# Whose text is in what Inductor generates. The wrappers in C++ are none of a farm's.
+_GENERATORS = (
+    "codecache.py",
+    "cpu_vec_isa.py",
+    "ir.py",
+    "mkldnn_lowerings.py",
+    "utils.py",
+    "wrapper_benchmark.py",
+    "codegen/**/*.py",
+    "kernel/**/*",
+    "runtime/*.py",
+)
+_OTHERS = ("wrapper_cpu", "wrapper_gpu", "wrapper_mps", "cutlass", "rocm", "halide", "pallas", "aoti")
+_PREFIX = "include/torch/csrc/inductor/cpp_prefix.h"
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_NUMBER = re.compile(r"\d+")
+_IMPORT = re.compile(r"\b(?:from|import)\s+([\w.]+)")
+
+
+@functools.cache
+def words_of_generators() -> frozenset[str]:
+    """Every word in what generates sources, and the parts of these words between underscores; without numbers."""
+    words = {word for text in _texts() for word in _WORD.findall(_NUMBER.sub("", text))}
+    return frozenset(words | {part for word in words for part in word.split("_")})
+
+
+@functools.cache
+def modules_of_generators() -> frozenset[str]:
+    """Every module that what generates sources imports, or has them import."""
+    return frozenset(module for text in _texts() for module in _IMPORT.findall(text))
+
+
+@functools.cache
+def _texts() -> tuple[str, ...]:
+    folder = Path(torch.__file__).parent
+    files = [path for pattern in _GENERATORS for path in (folder / "_inductor").glob(pattern)]
+    files = [path for path in files if not any(other in str(path.relative_to(folder)) for other in _OTHERS)]
+    files = [path for path in files if path.suffix in (".py", ".jinja")]
+    return tuple(path.read_text(encoding="utf-8") for path in (*files, folder / _PREFIX))
+
+
+@contextlib.contextmanager
+def watching_sources(check: Callable[[str, str], None]) -> Iterator[None]:
+    """Inside, every source is looked at before it lies in a file, from where it would be compiled or run.
+
+    Args:
+        check: called with a source and the extension of its file; raises what is raised for the whole then, even where
+            Inductor would go on without that source (the choices of max-autotune).
+    """
+    codecache: Any = importlib.import_module("torch._inductor.codecache")
+    async_compile: Any = importlib.import_module("torch._inductor.async_compile").AsyncCompile
+    write, triton = codecache.write, async_compile.triton
+    refused: list[Exception] = []
+
+    def look_at(source: object, extension: str) -> None:
+        if not isinstance(source, str):
+            return
+        try:
+            check(source, extension)
+        except Exception as error:
+            refused.append(error)
+            raise
+
+    # torch/_inductor/codecache.py: PyCodeCache and CppCodeCache write whatever they go on with.
+    def write_checked(content: str | bytes, extension: str, *args: Any, **kwargs: Any) -> Any:
+        look_at(content, extension)
+        return write(content, extension, *args, **kwargs)
+
+    # torch/_inductor/async_compile.py: sources of kernels go to processes of Inductor's, which write them there.
+    def triton_checked(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
+        look_at(source_code, "py")
+        return triton(self, kernel_name, source_code, *args, **kwargs)
+
+    codecache.write, async_compile.triton = write_checked, triton_checked
+    try:
+        yield
+    except Exception as error:
+        if refused:
+            raise refused[0] from error
+        raise
+    finally:
+        codecache.write, async_compile.triton = write, triton
+    if refused:
+        raise refused[0]

@@ -1,0 +1,172 @@
+"""What Inductor generates is looked at before it is compiled or run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from compilefarm.artifact.inductor.generated_sources import watching_sources
+from compilefarm.artifact.inductor.programs import compile_to_program
+from compilefarm.worker.source_check import UnexpectedSource, check_source
+
+CPP = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0, const int64_t ks0)
+{{
+    #pragma GCC ivdep
+    for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(4L*ks0); x0+=static_cast<int64_t>(1L))
+    {{
+        auto tmp0 = in_ptr0[static_cast<int64_t>(x0)];
+        AOTI_TORCH_CHECK(tmp0 < 1L, "index out of bounds: 0 <= tmp0 < 1L");
+        {0}
+        out_ptr0[static_cast<int64_t>(x0)] = tmp0 * static_cast<float>(2.0);
+    }}
+}}
+"""
+TRITON = """
+import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_helpers, triton_heuristics
+from torch._inductor.runtime.hints import DeviceProperties
+triton_helpers.set_driver_to_gpu()
+
+@triton_heuristics.pointwise(size_hints={{'x': 64}}, filename=__file__, inductor_meta={{'kernel_name': 'triton_poi_0'}})
+@triton.jit
+def triton_poi_0(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
+    tmp0 = tl.load(in_ptr0 + (xindex), xindex < xnumel)
+    {0}
+    tl.store(out_ptr0 + (xindex), tmp0, xindex < xnumel)
+"""
+WRAPPER = (
+    """
+from ctypes import c_void_p, c_long, c_int
+import torch
+import os
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.select_algorithm import extern_kernels
+aten = torch.ops.aten
+async_compile = AsyncCompile()
+cpp_fused_0 = async_compile.cpp_pybinding(['const float*', 'float*'], r'''"""
+    + CPP.format("")
+    + """''')
+async_compile.wait(globals())
+del async_compile
+{0}
+def call(args):
+    arg0_1, = args
+    buf0 = torch.ops.aten.sort.stable(arg0_1, stable=True, dim=-1, descending=False)
+    {1}
+    extern_kernels.mm(arg0_1, arg0_1, out=buf0)
+    return (buf0, )
+"""
+)
+
+
+def _wrapper(statement: str = "", call: str = "") -> str:
+    return WRAPPER.replace("{{", "{").replace("}}", "}").replace("{0}", statement).replace("{1}", call)
+
+
+def test_what_inductor_writes_passes() -> None:
+    check_source(CPP.format(""), "main.cpp")
+    check_source(TRITON.format(""), "py")
+    check_source(_wrapper(), "py")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'system("id");', 'std::system("id");', "popen(0, 0);", 'execl("/bin/sh", "sh", nullptr);', "syscall(59);",
+        'asm("nop");', "__asm__ volatile (0);", 'std::ofstream file("x");', "dlopen(0, 0);", "PyRun_SimpleString(0);",
+        "posix_spawnp();", "qzmarkqz();", "sys\\\ntem(0);", "sy\\u0073tem(0);",
+    ],
+)  # fmt: skip
+def test_names_that_no_kernel_calls(line: str) -> None:
+    with pytest.raises(UnexpectedSource):
+        check_source(CPP.format(line), "main.cpp")
+    with pytest.raises(UnexpectedSource):
+        check_source(_wrapper().replace("AOTI_TORCH_CHECK(tmp0", f"{line} AOTI_TORCH_CHECK(tmp0"), "py")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '#include "/etc/passwd"', "#include </etc/passwd>", "#include <ATen/../../x>", "#define system abs",
+        "#pragma GCC poison abs", "#pragma GCC plugin", "#line 1", "#error", "#if __has_include(</x>)", "%:include <x>",
+        'auto s = R"(x)";', 'auto s = "\\x41";', "auto s = \"\u00e9\";", "auto s = \"a", "@", "`", "$x;",
+    ],
+)  # fmt: skip
+def test_directives_and_literals_that_no_kernel_has(line: str) -> None:
+    with pytest.raises(UnexpectedSource):
+        check_source(CPP.format(f"\n{line}\n"), "main.cpp")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import subprocess", "import builtins", "from os import system", "from ctypes import CDLL", "print(1)",
+        "os.system('id')", "exec('1')", "eval('1')", "x = os", "x = open", "x = __import__", "x = __builtins__",
+        "x = torch.load", "x = torch.ops.load_library", "x = torch.hub", "x = torch.utils.cpp_extension",
+        "x = ().__class__", "x = getattr", "x = torch.classes", "x = torch.qzmarkqz", "from torch import os",
+        "try:\n    pass\nexcept Exception:\n    pass", "x = (y := 1)", "while True:\n    pass", "x = 'a\\x00b'",
+        "from torch._inductor.marker import x", "x = qzmarkqz", "@marker\ndef f():\n    pass", "x = (",
+    ],
+)  # fmt: skip
+def test_statements_that_no_wrapper_has(statement: str) -> None:
+    with pytest.raises(UnexpectedSource):
+        check_source(_wrapper(statement), "py")
+    with pytest.raises(UnexpectedSource):
+        check_source(TRITON.format("").replace("triton_helpers.set_driver_to_gpu()", statement), "py")
+
+
+@pytest.mark.parametrize("expression", ["os.system('id')", "exec('1')", "open('x')", "torch.load('x')", "qzmarkqz()"])
+def test_calls_within_functions(expression: str) -> None:
+    for source in (_wrapper(call=expression), TRITON.format(expression)):
+        with pytest.raises(UnexpectedSource):
+            check_source(source, "py")
+
+
+@pytest.mark.compiles
+@pytest.mark.timeout(300)
+def test_a_message_that_ends_its_literal_is_neither_compiled_nor_run(tmp_path: Path) -> None:
+    # As if it had got past the decoder: torch/_inductor/codegen/cpp.py: device_assert_async writes it as it is.
+    proof = tmp_path / "proof"
+    message = f'no"), 0), (system("touch {proof}"), 0)); //'
+    with pytest.raises(UnexpectedSource, match="system"), watching_sources(check_source):
+        _compile(message)
+    assert not proof.exists()
+
+
+def _compile(message: str) -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    condition = graph.call_function(torch.ops.aten.ge.Scalar, (x, 0))
+    every = graph.call_function(torch.ops.aten.all.default, (condition,))
+    graph.call_function(torch.ops.aten._assert_async.msg, (every, message))
+    y = graph.call_function(torch.ops.aten.relu.default, (x,))
+    graph.output((y,))
+    fake_mode = FakeTensorMode(shape_env=ShapeEnv())
+    with fake_mode:
+        value = torch.ones(8)
+        for node, example in ((x, value), (condition, value >= 0), (every, (value >= 0).all()), (y, value.relu())):
+            node.meta["example_value"] = example
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    with torch.no_grad():
+        program = compile_to_program(module, [value], fake_mode=fake_mode, inductor_options={}, functorch_options={})
+    program(-torch.ones(8))
+
+
+def test_what_was_refused_is_raised_even_where_inductor_goes_on_without_it() -> None:
+    codecache = importlib.import_module("torch._inductor.codecache")
+    write = codecache.write
+    # As the choices of max-autotune do.
+    passed_over = contextlib.suppress(Exception)
+    with pytest.raises(UnexpectedSource, match="subprocess"), watching_sources(check_source), passed_over:
+        codecache.PyCodeCache.load("import subprocess")
+    assert codecache.write is write

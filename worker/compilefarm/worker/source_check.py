@@ -1,0 +1,248 @@
+"""A second wall behind the decoder: generated source is held against what Inductor writes before it is compiled or run.
+
+What a request says must not become code. The decoder sees to that; should some text get through all the same, the
+source then holds what no graph makes: a name that Inductor's generators do not know, an import, a statement at the
+level of the module, a quote that ends too early. Such a source is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from compilefarm.artifact.inductor.generated_sources import modules_of_generators, words_of_generators
+from compilefarm.core.compiler_settings import names
+
+
+class UnexpectedSource(Exception):
+    """Generated source holds what no graph makes: an attack, or a fault of this package."""
+
+
+def check_source(source: str, extension: str) -> None:
+    """Looks at a source that Inductor is about to compile or to run.
+
+    Args:
+        source: the whole of it.
+        extension: of the file that it is written to ("py", "main.cpp").
+
+    Raises:
+        UnexpectedSource: it holds what no graph makes.
+    """
+    kind = extension.rpartition(".")[2]
+    if kind == "py":
+        check_python(source)
+    elif kind in ("cpp", "h"):
+        check_cpp(source)
+
+
+# Known to the generators, which are Python programs themselves, but never written into source.
+_NEVER_WRITTEN = frozenset(
+    names("""
+    __asm __asm__ asm attribute breakpoint builtins clone_process connect constructor ctypes dlopen dlsym eval
+    exec execl execv execve execvp exit fopen fork freopen fstream getattr globals_ ifstream importlib input
+    load_library locals mmap modules mprotect multiprocessing ofstream open openat os pickle popen posix_spawn
+    ptrace putenv remove rename requests runpy send setattr setenv shutil signal socket subprocess symlink sys
+    syscall system tempfile thread unlink urllib vars vfork write_atomic write_text
+""")
+)
+_NUMBER = re.compile(r"\d+")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_PLAIN = re.compile(r"[\x20-\x7e]*")
+
+
+def _is_known(word: str) -> bool:
+    """Whether the generators write a name, or make it of such parts ("tmp_acc0_vec")."""
+    known, plain = words_of_generators(), _NUMBER.sub("", word)
+    return word not in _NEVER_WRITTEN and (plain in known or known.issuperset(plain.split("_")))
+
+
+_CPP_TOKENS = re.compile(
+    r"""
+    (?P<comment>//[^\n]*|/\*.*?\*/)
+    | (?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+')
+    | (?P<directive>\#[^\n]*)
+    | (?P<number>\.?\d(?:[\w.]|[eEpP][+-])*)
+    | (?P<word>[A-Za-z_]\w*(?!["'\w]))
+    | (?P<sign>\s+|(?!%:)[-+*/%=<>!&|^~?:;,.(){}\[\]])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_CPP_TEXT = re.compile(r"""["'](?:[^\\]|\\[0n'"\\])*["']""")
+_DIRECTIVE = re.compile(
+    r"""\#\s*(?:
+        include\s*<\w[\w/.-]*>
+        | pragma\s+(?:once|omp\b[\w\s():,+*]*|GCC\s+(?:ivdep|unroll\s+\d+)|unroll\b[\w\s()]*)
+        | (?:ifdef|ifndef|undef)\s+\w+ | (?:if|elif)\b[\w\s()!&|<>=]* | else | endif | define\s+\w+[\w\s()!,&|*+-]*
+    )\s*(?://.*)?""",
+    re.VERBOSE,
+)
+
+
+def check_cpp(source: str) -> None:
+    """Looks at a program in C++.
+
+    Raises:
+        UnexpectedSource: it holds a directive, a name or a literal that no graph makes.
+    """
+    position = 0
+    while position < len(source):
+        token = _CPP_TOKENS.match(source, position)
+        if token is None:
+            raise _unexpected("a sign", source[position : position + 20])
+        _check_cpp_token(token)
+        position = token.end()
+
+
+def _check_directive(text: str) -> None:
+    is_include = "include" in text
+    is_known = is_include or all(_is_known(word) for word in _WORD.findall(text))
+    if _DIRECTIVE.fullmatch(text) is None or ".." in text or not is_known:
+        raise _unexpected("the directive", text)
+
+
+def _check_cpp_token(token: re.Match[str]) -> None:
+    text = token.group()
+    match token.lastgroup:
+        case "word" if not _is_known(text):
+            raise _unexpected("the name", text)
+        case "directive":
+            _check_directive(text.strip())
+        case "text" if _PLAIN.fullmatch(text) is None or _CPP_TEXT.fullmatch(text) is None:
+            raise _unexpected("the literal", text)
+
+
+_MODULES = frozenset(
+    names("""
+    __future__ cmath ctypes math os random tempfile torch torch._inductor.async_compile triton triton.language
+""")
+)
+# Imported at the top of every wrapper, and used by none (torch/_inductor/codegen/wrapper.py: write_header).
+_UNUSED_MODULES = frozenset({"os", "tempfile", "random"})
+_BUILTINS = frozenset(
+    names("""
+    AssertionError RuntimeError ValueError __file__ __name__ abs bool complex dict divmod enumerate float
+    globals int isinstance len list max min next pow print range reversed round set sorted str sum super tuple
+    type zip
+""")
+)
+_MODULE_STATEMENTS = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Delete)
+_NOWHERE = (ast.AsyncFunctionDef, ast.Await, ast.Yield, ast.YieldFrom, ast.Try, ast.NamedExpr, ast.Match)
+_NEVER_OF_TORCH = _NEVER_WRITTEN | frozenset(
+    names("""
+    classes compile distributed export fx hub jit library load package save serialization storage utils
+""")
+)
+# Where a name stands for an operator: those of torch and of imported libraries, which the decoder has looked up.
+_OPERATORS = re.compile(r"(torch\.ops\.\w+|aten|inductor_ops|_quantized|extern_kernels|prims|torch\.ops)(\.|$)")
+
+
+def check_python(source: str) -> None:
+    """Looks at a wrapper or at a kernel for Triton; sources within it are looked at as well.
+
+    Raises:
+        UnexpectedSource: it holds an import, a name, a statement or a literal that no graph makes.
+    """
+    try:
+        module = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise _unexpected("Python that cannot be parsed", str(error)) from None
+    for statement in module.body:
+        _check_statement(statement)
+    nodes = list(ast.walk(module))
+    bound = _BUILTINS | set(_bound_names(nodes))
+    sources = {id(source) for node in nodes for source in _sources_in(node)}
+    for node in nodes:
+        _check_node(node, bound=bound, is_source=id(node) in sources)
+
+
+def _check_statement(statement: ast.stmt) -> None:
+    if isinstance(statement, _MODULE_STATEMENTS):
+        return
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="async_compile"), attr="wait"))):
+            return
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=ast.Name(id="triton_helpers"), attr="set_driver_to_gpu"))
+        ):
+            return
+        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+            return
+    raise _unexpected("the statement", ast.unparse(statement))
+
+
+def _check_node(node: ast.AST, *, bound: set[str] | frozenset[str], is_source: bool) -> None:
+    match node:
+        case ast.Import(names=aliases):
+            for alias in aliases:
+                _check_import(alias.name)
+        case ast.ImportFrom(module=str() as module, names=aliases):
+            _check_import(module)
+            for alias in aliases:
+                _check_imported(alias.name, module=module)
+        case ast.Name(id=name) if name not in bound or name in _NEVER_WRITTEN:
+            raise _unexpected("the name", name)
+        case ast.Attribute():
+            _check_attribute(node)
+        case ast.Constant(value=str() as text):
+            _check_text(text, is_source=is_source)
+    if isinstance(node, _NOWHERE):
+        raise _unexpected("a statement", type(node).__name__)
+
+
+def _check_import(module: str) -> None:
+    is_of_torch = module.startswith("torch.") and module in modules_of_generators()
+    if module not in _MODULES and not is_of_torch:
+        raise _unexpected("the import of", module)
+
+
+def _check_imported(name: str, *, module: str) -> None:
+    is_type_of_c = module == "ctypes" and name.startswith("c_")
+    if not is_type_of_c and (name in _NEVER_WRITTEN or module == "ctypes" or not _is_known(name)):
+        raise _unexpected("the import of", f"{module}.{name}")
+
+
+def _check_attribute(node: ast.Attribute) -> None:
+    path = ast.unparse(node)
+    root = path.partition(".")[0]
+    is_never_written = node.attr in (_NEVER_OF_TORCH if path == f"torch.{node.attr}" else _NEVER_WRITTEN)
+    if (
+        is_never_written
+        or node.attr.startswith("__")
+        or root in _UNUSED_MODULES
+        or not (_OPERATORS.match(path) or _is_known(node.attr))
+    ):
+        raise _unexpected("the attribute", path)
+
+
+def _check_text(text: str, *, is_source: bool) -> None:
+    if is_source:
+        # Of C++ or for Triton, and how the first was tuned.
+        (check_cpp if "#include" in text else check_python)(text)
+    elif _PLAIN.fullmatch(text.replace("\n", "")) is None:
+        raise _unexpected("the literal", text)
+
+
+def _sources_in(node: ast.AST) -> Iterator[ast.Constant]:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="async_compile"), attr="cpp_pybinding" | "triton" | "cpp")):
+            for argument in node.args[-1:]:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    yield argument
+
+
+def _bound_names(nodes: list[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.arg(arg=name):
+                yield name
+            case ast.alias(name=name, asname=other):
+                yield other or name.partition(".")[0]
+
+
+def _unexpected(what: str, found: str) -> UnexpectedSource:
+    return UnexpectedSource(f"what was generated for this graph holds {what} {found!r:.120}, which no graph makes")
