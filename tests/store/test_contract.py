@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from pathlib import Path
 
@@ -82,6 +83,35 @@ class ArtifactStoreContract:
         await store.put_blob(b"same", digest=digest_of(b"same"))
         usage = await store.usage()
         assert (usage.blobs, usage.size_bytes) == (1, 4)
+
+    @pytest.mark.parametrize("size_bytes", [0, 5, 9 * 1024 * 1024])
+    async def test_takes_and_gives_a_blob_in_pieces(self, store: ArtifactStore, size_bytes: int) -> None:
+        content = os.urandom(size_bytes)
+        digest = digest_of(content)
+        for _ in range(2):
+            async with store.staging(digest) as blob:
+                for start in range(0, size_bytes, 1024 * 1024):
+                    await blob.write(content[start : start + 1024 * 1024])
+                await store.put_staged(blob, digest=digest)
+                place = blob.path
+            assert not place.exists()
+        assert await store.get_blob(digest) == content
+        assert await store.find_size(digest) == size_bytes
+        async with store.reading(digest) as reading:
+            assert reading.size_bytes == size_bytes
+            assert await reading.read(3, 10**6) == content[3 : 10**6 + 3]
+        usage = await store.usage()
+        assert (usage.blobs, usage.size_bytes) == (1, size_bytes)
+
+    async def test_pieces_that_are_something_else_are_not_kept(self, store: ArtifactStore) -> None:
+        async with store.staging(digest_of(b"right")) as blob:
+            await blob.write(b"wrong")
+            with pytest.raises(DigestMismatch, match=digest_of(b"wrong")):
+                await store.put_staged(blob, digest=digest_of(b"right"))
+        assert await store.find_size(digest_of(b"right")) is None
+        with pytest.raises(NotStored):
+            async with store.reading(digest_of(b"right")):
+                pass
 
     async def test_finds_missing_blobs_in_the_order_asked_each_once(self, store: ArtifactStore) -> None:
         there, first, second = digest_of(b"there"), digest_of(b"first"), digest_of(b"second")
