@@ -39,6 +39,7 @@ class _Encoded:
     symbols: Sequence[Any] = ()
     held: Sequence[Any] = ()
     cuda_devices: Sequence[int] = ()
+    messages: Sequence[str] = ()
 
 
 class ScriptedRuntime(FakeRuntime):
