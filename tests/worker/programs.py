@@ -102,11 +102,10 @@ class Vision(nn.Module):
     def __init__(self, width: int = 64) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, 8, 8)
-        layer = nn.TransformerEncoderLayer(
+        self.first = nn.TransformerEncoderLayer(
             width, 4, 128, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
         )
-        self.layers = nn.ModuleList([layer])
-        self.more = nn.TransformerEncoderLayer(width, 4, 128, dropout=0.0, batch_first=True)
+        self.second = nn.TransformerEncoderLayer(width, 4, 128, dropout=0.0, batch_first=True)
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -255,6 +254,10 @@ def right_programs() -> list[RightProgram]:
         _infer("softmax of large bf16", lambda x: torch.log_softmax(x * 30, -1), _x(32, 100)),
         _infer("cumulative sums bf16", lambda x: x.cumsum(-1).float(), _x(16, 200)),
         _infer("group norm fp16", nn.GroupNorm(4, 32).to(FP16), _x(4, 32, 9, 9, dtype=FP16)),
+        _infer("mlp", _mlp(), _x(32, 128, dtype=FP32)),
+        _infer("decoder", Decoder(answer="logits"), ids),
+        _infer("attention", _attention, q.float(), k.float(), v.float()),
+        _train("mlp", _mlp(2), _x(32, 128, dtype=FP32)),
         _train("mlp bf16", _mlp().to(BF16), _x(32, 128)),
         _train("mlp fp16", _mlp(2).to(FP16), _x(32, 128, dtype=FP16)),
         _train("mlp autocast", _Whole(_mlp(), _casting), _x(32, 128, dtype=FP32)),

@@ -1,10 +1,11 @@
-"""The check refuses no right program of mixed precision."""
+"""The check refuses no right program of mixed precision, and finds the mistakes of wrong ones."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from tests.worker.detection import attempts, table_of
 from tests.worker.fused import fused
 from tests.worker.programs import right_programs
 from tests.worker.verifying import checked, encoded_of
@@ -41,3 +42,24 @@ def test_what_comes_of_narrow_floats_is_held_to_their_precision() -> None:
     found = checked(encoded_of(lambda weight, x: (x @ weight @ weight).float(), weight, x), fused)
     assert found.referenced == 1
     assert found.error < found.eager_error < found.allowed_error
+
+
+# Programs in which mistakes are made, of those that give floats.
+_MISTAKEN = ("mlp", "mlp bf16", "decoder bf16, float logits")
+
+
+@pytest.mark.parametrize("name", _MISTAKEN)
+def test_mistakes_are_found(name: str) -> None:
+    (program,) = (each for each in right_programs() if each.name == name)
+    tried = list(attempts(program, each=2))
+    assert len(tried) >= 6
+    assert all(attempt.refusal for attempt in tried), table_of(tried)
+
+
+@pytest.mark.corpus
+def test_all_mistakes_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    tried = [attempt for program in right_programs() for attempt in attempts(program, each=2)]
+    with capsys.disabled():
+        print(f"\n{table_of(tried)}")
+    assert len(tried) >= 200
+    assert all(attempt.refusal for attempt in tried)

@@ -341,3 +341,58 @@ def test_what_eager_gives_otherwise_each_time_is_not_compared(monkeypatch: pytes
     wrong = _changed(_unrepeatable, 1, lambda output: output * 1.1)
     with pytest.raises(VerificationFailed, match="output 1 differs from eager"):
         _verified(monkeypatch, _unrepeatable, torch.rand(50), program=wrong)
+
+
+def _picking(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x.bfloat16().sin()
+    return y.argmax(-1), y.topk(3).indices, y.sort(-1)[1]
+
+
+def _picking_exactly(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """As a kernel that does not round does it."""
+    y = x.double().sin()
+    return y.argmax(-1), y.topk(3).indices, y.sort(-1)[1]
+
+
+def test_of_values_that_are_nearly_equal_either_may_be_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager's floats moved by a few last bits show only some of them."""
+    monkeypatch.setattr(eager, "_MOVES", ())
+    x = torch.rand(200, 400)
+    assert _verified(monkeypatch, _picking, x, program=_picking_exactly).differing_integers > 200
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (0, lambda picked: (picked + 1) % 400),
+        (0, lambda picked: picked - 400),
+        (1, lambda picked: picked[..., :1].expand(-1, 3).clone()),
+        (2, lambda order: order.roll(100, -1)),
+    ],
+)
+def test_what_is_picked_wrongly_is_found(
+    monkeypatch: pytest.MonkeyPatch, number: int, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    program = _changed(_picking_exactly, number, change)
+    with pytest.raises(VerificationFailed, match=f"output {number} differs from eager"):
+        _verified(monkeypatch, _picking, torch.rand(200, 400), program=program)
+
+
+def _with_memory_of_nobody(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    unwritten = torch.empty_like(x)
+    halves = x.new_empty(2, 50)
+    halves[0] = x
+    written = torch.empty(50)
+    written.copy_(x.sin())
+    return unwritten + x, halves, written, halves[0] * 2
+
+
+def test_memory_that_nobody_wrote_to_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.rand(50), torch.rand(2, 50), x.sin(), x * 2]
+
+    found = _verified(monkeypatch, _with_memory_of_nobody, torch.rand(50), program=program)
+    assert (found.compared, found.unsteady) == (3, 2)
+    wrong = _changed(program, 3, lambda output: output * 1.1)
+    with pytest.raises(VerificationFailed, match="output 3 differs from eager"):
+        _verified(monkeypatch, _with_memory_of_nobody, torch.rand(50), program=wrong)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from compilefarm.graph.inputs import move_by_last_bits
 from compilefarm.graph.targets import nodes_of
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
+from compilefarm.worker.choices import Choice, alike, find_choices, watching
 from compilefarm.worker.comparison import Comparison
 from compilefarm.worker.precision import coarsest, epsilon_of
 from compilefarm.worker.reference import find_reference
@@ -46,7 +47,7 @@ class Eager:
         self._inputs_seed = INPUT_SEED + attempt
         self.written = decoded.written_inputs
         self.is_ordered = _is_ordered(decoded.graph_module)
-        self._inside = _coarsest_inside(decoded.graph_module)
+        self.inside = _coarsest_inside(decoded.graph_module)
 
     def run(self, program: Callable[..., Any] | None = None, *, seed: int = SEED) -> dict[str, Any]:
         """Results of the graph, or of another program, on inputs of its own."""
@@ -63,15 +64,16 @@ class Eager:
             is_ordered=self.is_ordered,
             inputs_seed=self._inputs_seed,
             found=found,
-            inside=self._inside,
+            inside=self.inside,
             moved=self.moved,
+            alike=lambda name, ours, theirs: None if name in random else self.alike(name, ours, theirs),
             reference=lambda: {name: value for name, value in (self.reference() or {}).items() if name not in random},
         )
 
     @functools.cached_property
     def _moved(self) -> Sequence[Results]:
         results: list[Results] = []
-        epsilon = epsilon_of(self._inside) if self._inside is not None else 0.0
+        epsilon = epsilon_of(self.inside) if self.inside is not None else 0.0
         for seed in _MOVES:
             given = self.inputs()
             move_by_last_bits(given, seed=seed, epsilon=epsilon)
@@ -87,11 +89,34 @@ class Eager:
 
     @functools.cached_property
     def _reference(self) -> Results | None:
-        if self._inside is None or self._inside is torch.float64:
+        return self._find_reference(self.program)
+
+    def _find_reference(self, program: Callable[..., Any]) -> Results | None:
+        if self.inside is None or self.inside is torch.float64:
             return None
         return find_reference(
-            lambda given: run(self.program, given, seed=SEED, written=self.written), self.inputs, inside=self._inside
+            lambda given: run(program, given, seed=SEED, written=self.written), self.inputs, inside=self.inside
         )
+
+    def alike(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor | None:
+        """Which elements of a result that picks among values are as good as eager's; None if it is no such result."""
+        choice = self._choices.get(name)
+        if choice is None or self.inside is None:
+            return None
+        eager, reference = self._picked_from
+        place = f"output {list(self._choices).index(name)}"
+        if reference is None or reference[place].shape != eager[place].shape:
+            return None
+        return alike(ours, theirs, choice=choice, eager=eager[place], reference=reference[place], inside=self.inside)
+
+    @functools.cached_property
+    def _choices(self) -> Mapping[str, Choice]:
+        return find_choices(self.program)
+
+    @functools.cached_property
+    def _picked_from(self) -> tuple[Results, Results | None]:
+        watched = watching(self.program, self._choices)
+        return self.run(watched), self._find_reference(watched)
 
     def reference(self) -> Results | None:
         """Results in high precision; None where there are none."""

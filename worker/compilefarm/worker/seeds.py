@@ -41,6 +41,11 @@ class Randomness:
         """Of all of them."""
         return self.seeded | self.unsteady
 
+    def with_unsteady(self, names: Set[str], theirs: Results) -> Randomness:
+        """The same with more of them; `theirs` are results of eager."""
+        other = {**self.other, **{name: theirs[name] for name in names - self.other.keys()}}
+        return Randomness(seeded=self.seeded - names, unsteady=self.unsteady | names, other=other)
+
 
 def find_randomness(theirs: Results, eager: Run, *, draws_alike: bool, near: Comparison) -> Randomness:
     """Tells results apart by running eager once more, and again if that made a difference.

@@ -26,6 +26,7 @@ from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.comparison import Comparison, VerificationFailed, differing_names
 from compilefarm.worker.eager import INPUT_SEED, Eager
+from compilefarm.worker.empty import find_unwritten
 from compilefarm.worker.exhaustion import find_exhausted
 from compilefarm.worker.results import Results, all_that_is_left, call
 from compilefarm.worker.seeds import SEED, check_random, find_randomness
@@ -215,6 +216,7 @@ def compare(
     near = Comparison(is_ordered=eager.is_ordered)
     draws_alike = bool(config_patches(task.job.options)[0].get("fallback_random"))
     randomness = find_randomness(theirs, lambda seed: eager.run(seed=seed), draws_alike=draws_alike, near=near)
+    randomness = randomness.with_unsteady(find_unwritten(eager.program, eager.run), theirs)
     without = randomness.names
     # Other numbers are drawn in a higher precision.
     eager.comparison(figures, random=randomness.other.keys()).compare(ours, theirs, without=without)
