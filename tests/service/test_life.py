@@ -47,8 +47,7 @@ async def test_running_jobs_get_the_grace_time_while_nothing_new_is_taken() -> N
         watch = await calls.watch(sample_job())
         compile_ = await held.next()
         closing = asyncio.create_task(gateway.close(grace_seconds=60))
-        # One timer for the watch, one for the grace time.
-        await clock.wait_for_timers(2)
+        await clock.wait_for_timer(60)
         for service in ("", *SERVICES):
             assert await health(calls, service) == HealthCheckResponse.NOT_SERVING
         for call in (calls.finish, calls.lookup):
@@ -72,8 +71,7 @@ async def test_jobs_that_outlast_the_grace_time_end_with_a_clear_word() -> None:
         running = await held.next()
         await calls.wait_until_queued(1)
         closing = asyncio.create_task(gateway.close(grace_seconds=60))
-        # Two watches, the queue's look at the workers, the grace time.
-        await clock.wait_for_timers(4)
+        await clock.wait_for_timer(60)
         clock.advance(60)
         for watch in watches:
             with pytest.raises(Refused, match="gave up this job; ask again when it is back") as refused:

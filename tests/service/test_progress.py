@@ -56,7 +56,7 @@ async def test_silence_lasts_no_longer_than_ten_seconds() -> None:
         compile_.enter(Phase.PHASE_COMPILING)
         await watch.progress(Phase.PHASE_COMPILING)
         for seconds in (10.0, 20.0, 30.0):
-            await clock.wait_for_timers(1)
+            await clock.wait_for_timer(10.0)
             clock.advance(10.0)
             progress = (await watch.next()).progress
             assert (progress.phase, progress.elapsed_seconds) == (Phase.PHASE_COMPILING, seconds)
@@ -73,15 +73,14 @@ async def test_jobs_ahead_are_those_that_wait_for_the_same_workers() -> None:
             watches.append(await calls.watch(sample_job(f"torch.f{number}")))
             await watches[-1].progress(Phase.PHASE_QUEUED)
             await calls.wait_until_queued(number)
-        # Four watches, and the queue looks at the workers now and then.
-        await clock.wait_for_timers(5)
+        await clock.wait_for_timer(10.0, count=4)
         clock.advance(10.0)
         ahead = [(await watch.next()).progress.jobs_ahead for watch in watches[1:]]
         held.started[0].finish()
         (await held.next()).enter(Phase.PHASE_COMPILING)
         running = await watches[1].progress(Phase.PHASE_COMPILING)
         await watches[0].finish()
-        await clock.wait_for_timers(4)
+        await clock.wait_for_timer(10.0, count=3)
         clock.advance(10.0)
         later = [(await watch.next()).progress.jobs_ahead for watch in watches[2:]]
     assert ahead == [0, 1, 2]

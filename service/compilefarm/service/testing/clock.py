@@ -46,15 +46,9 @@ class ManualClock:
         asyncio.get_running_loop().call_soon(self.advance, 0.0)
         return timer
 
-    async def wait_for_timers(self, count: int) -> None:
-        """Waits until that many timers are set, which tells that so many wait for the time to pass."""
-        while len(self._timers) < count:
-            self._timer_set.clear()
-            await self._timer_set.wait()
-
-    async def wait_for_timer(self, seconds: float) -> None:
-        """Waits until a timer is set that goes off in exactly that many seconds."""
-        while not any(timer.due_seconds == self._seconds + seconds for timer in self._timers):
+    async def wait_for_timer(self, seconds: float, *, count: int = 1) -> None:
+        """Waits until so many timers are set that go off in exactly that many seconds: so many wait."""
+        while sum(timer.due_seconds == self._seconds + seconds for timer in self._timers) < count:
             self._timer_set.clear()
             await self._timer_set.wait()
 
