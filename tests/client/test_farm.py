@@ -22,7 +22,7 @@ from compilefarm.client.clock import SystemClock
 from compilefarm.client.farm import Farm, Surroundings
 from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
-from compilefarm.core.errors import CorruptArtifact, NotStored, Unreachable
+from compilefarm.core.errors import CorruptArtifact, NoMatchingWorker, NotStored, Unreachable
 from compilefarm.core.keys import key_of
 from compilefarm.core.requests import Request, pack_request
 from compilefarm.graph.bypass import Bypass
@@ -125,6 +125,49 @@ def test_local_takes_what_is_there_and_compiles_the_rest_here(
     assert "local" in pod.last.seconds
     assert [record.levelno for record in caplog.records] == [logging.INFO, logging.INFO]
     pod.farm.close()
+
+
+def test_eager_serves_at_once_and_takes_the_program_when_it_is_there(address: str, servicer: FarmServicer) -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def before_compile() -> None:
+        asked.set()
+        may_answer.wait()
+
+    servicer.before_compile = before_compile
+    servicer.keys.add(key("stored"))
+    pod = Pod(address, on_miss="eager")
+    assert pod.where("stored") == "farm"
+    program = pod.farm.backend(FakeGraphModule("new"), [])
+    assert asked.wait(30)
+    assert program()[0] == "eager"
+    assert (pod.last.outcome, pod.last.resort, pod.last.reason) == ("eager", "eager", "not_stored")
+    may_answer.set()
+    _join("program of the farm")
+    assert program()[0] == "farm"
+    assert (pod.last.outcome, pod.last.resort) == ("compiled", None)
+    assert servicer.compiles == [key("new")]
+    pod.farm.close()
+
+
+def test_eager_goes_on_where_the_farm_fails(address: str, servicer: FarmServicer) -> None:
+    def refuse() -> None:
+        raise NoMatchingWorker("no worker has this torch")
+
+    servicer.before_compile = refuse
+    pod = Pod(address, on_miss="eager")
+    program = pod.farm.backend(FakeGraphModule(), [])
+    _join("program of the farm")
+    assert program()[0] == "eager"
+    assert (pod.last.outcome, pod.last.resort, pod.last.reason) == ("fallback", "eager", "no_matching_worker")
+    assert pod.runtime.local_compiles == 0
+    pod.farm.close()
+
+
+def _join(name: str) -> None:
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(30)
 
 
 def test_error_raises_for_whatever_the_farm_cannot_give(address: str, servicer: FarmServicer) -> None:

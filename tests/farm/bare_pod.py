@@ -30,4 +30,5 @@ with torch.no_grad():
         difference = max((compiled(*given) - model(*given)).abs().max().item() for given in calls)
         outcomes = [record.outcome for record in stats()[before:]]
         seen.append({"model": name, "outcomes": outcomes, "difference": difference})
+assert [record.self_check for record in stats() if record.self_check and record.self_check.outcome == "differs"] == []
 print(json.dumps({"models": seen, "started": [f"{each.event} {each}" for each in started]}))

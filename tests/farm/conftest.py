@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from compilefarm.client import stats
+
 from .serving import ServedFarm, run, serve
 
 
@@ -18,6 +20,16 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
     options = ("--log-format", "json", "--metrics-listen", "127.0.0.1:0", "--signing-key", key)
     with serve(folder, options) as served:
         yield served
+
+
+@pytest.fixture(autouse=True)
+def right_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Holds the first call of every program to the uncompiled graph."""
+    monkeypatch.setenv("COMPILEFARM_SELF_CHECK", "1")
+    known = len(stats())
+    yield
+    checks = [record.self_check for record in stats()[known:] if record.self_check is not None]
+    assert [check for check in checks if check.outcome == "differs"] == []
 
 
 @pytest.fixture(autouse=True)

@@ -119,6 +119,7 @@ def bare_environment(folder: Path, address: str) -> dict[str, str]:
     """Variables of a pod without any compiler, and with empty caches."""
     return {
         "COMPILEFARM_ADDRESS": address,
+        "COMPILEFARM_SELF_CHECK": "1",
         "PATH": "",
         "CC": "/bin/false",
         "CXX": "/bin/false",

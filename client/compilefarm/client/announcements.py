@@ -7,7 +7,12 @@ import logging
 from compilefarm.client.records import GraphRecord
 
 _LOGGER = logging.getLogger("compilefarm.client")
-_WHY_LOCAL = {"bypass": "not sent to the farm", "fallback": "no artifact from the farm", "local": "not stored"}
+_WHY_LOCAL = {
+    "bypass": "not sent to the farm",
+    "fallback": "no artifact from the farm",
+    "local": "not stored",
+    "eager": "not stored",
+}
 
 
 def announce(record: GraphRecord, *, defect: Exception | None = None) -> None:
@@ -19,7 +24,7 @@ def announce(record: GraphRecord, *, defect: Exception | None = None) -> None:
     """
     if defect is not None:
         _LOGGER.error("%s", _line(record), exc_info=defect)
-    elif record.outcome in ("bypass", "fallback") or record.resort == "eager":
+    elif record.outcome in ("bypass", "fallback") or (record.resort == "eager" and record.outcome != "eager"):
         _LOGGER.warning("%s", _line(record))
     else:
         _LOGGER.info("%s", _line(record))

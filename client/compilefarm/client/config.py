@@ -11,7 +11,7 @@ from compilefarm.client.trust import ConfigurationError as ConfigurationError
 from compilefarm.client.trust import Trust, read_trusted_keys
 from compilefarm.core.metadata import LONGEST_TENANT
 
-OnMiss = Literal["wait", "local", "error"]
+OnMiss = Literal["wait", "local", "eager", "error"]
 OnFailure = Literal["local", "eager", "error"]
 Priority = Literal["interactive", "background", "prewarm"]
 
@@ -57,7 +57,7 @@ class ClientConfig:
     Attributes:
         address: "host:port", or "unix:/path" for a socket.
         on_miss: what to do about a graph that is not stored. "wait" has the farm compile it, "local" compiles it here,
-            "error" raises: nothing is ever compiled here.
+            "eager" runs it uncompiled until the farm has compiled it, "error" raises: nothing is ever compiled here.
         on_failure: what to do about a graph for which there is no program of the farm, whatever the reason. "local"
             compiles it here where that is possible, else runs it uncompiled; "eager" runs it uncompiled; "error" raises
             what the farm failed with.

@@ -22,7 +22,7 @@ from compilefarm.client.config import (
     read_trust,
 )
 from compilefarm.client.connection import Connection, OpenChannel, open_channel
-from compilefarm.client.exchange import CompileFailed, Exchange, OnProgress
+from compilefarm.client.exchange import CompileFailed, Delivery, Exchange, OnProgress
 from compilefarm.client.local import is_for_dynamo
 from compilefarm.client.outputs import first_of, passing_held, returning_tuple, returns_one_value, saying
 from compilefarm.client.plans import Planner
@@ -33,11 +33,12 @@ from compilefarm.client.resorts import Resorts
 from compilefarm.client.runtime import Asked, Encoded, Options, Runtime, TorchRuntime, merge_options
 from compilefarm.client.self_check import SelfCheck
 from compilefarm.client.switch import Switch
+from compilefarm.client.takeover import serve_meanwhile
 from compilefarm.client.tape import open_tape
 from compilefarm.client.tolerance import Tolerant
 from compilefarm.client.ways import Program, Ways
 from compilefarm.core.artifacts import compile_seconds_of
-from compilefarm.core.errors import FarmError, NotStored
+from compilefarm.core.errors import FarmError, IncompatibleArtifact, NotStored
 from compilefarm.core.recordings import read_recording
 from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass
@@ -75,6 +76,7 @@ class Farm:
     Args:
         address: "host:port" (COMPILEFARM_ADDRESS).
         on_miss: what to do about a graph that is not stored: "wait" for the farm to compile it, compile it "local"-ly,
+            run it uncompiled ("eager") until the farm has compiled it, whose program then takes over between two calls,
             or raise an "error" (COMPILEFARM_ON_MISS; "wait"). With "error" nothing is ever compiled here: what the farm
             cannot give raises.
         on_failure: what to do about a graph for which the farm has no program, whatever the reason: compile it
@@ -307,12 +309,13 @@ class Farm:
         encoded, defect = None, None
         try:
             encoded = encode(entry)
-            program = self._self_check.watch(self._from_farm(encoded, entry=entry), ways=ways, entry=entry)
-            return self._savable(program, encoded)
+            return self._savable(self._from_farm(encoded, ways=ways, entry=entry), encoded)
         except (Bypass, CompileFailed, FarmError) as error:
             outcome = self._outcome_of(error)
             if self._settle(entry, outcome, reason=error.reason, message=str(error)):
                 raise
+            if encoded is not None and outcome == "eager":
+                return self._savable(self._from_farm_later(encoded, ways=ways, entry=entry), encoded)
         except Exception as error:
             if is_for_dynamo(error):
                 raise
@@ -343,9 +346,27 @@ class Farm:
             self._tape.note_request(encoded, arguments=arguments, record=entry.record)
         return encoded
 
-    def _from_farm(self, encoded: Encoded, *, entry: Entry) -> Program:
+    def _from_farm(self, encoded: Encoded, *, ways: Ways, entry: Entry) -> Program:
+        exchange = self._exchange(encoded, entry=entry)
+        if self._config.on_miss == "wait":
+            delivery = exchange.compile(on_progress=self._on_progress)
+        else:
+            delivery = exchange.look_up()
+        return self._load(encoded, delivery, ways=ways, entry=entry)
+
+    def _from_farm_later(self, encoded: Encoded, *, ways: Ways, entry: Entry) -> Program:
+        def obtain() -> Program:
+            delivery = self._exchange(encoded, entry=entry).compile(on_progress=self._on_progress)
+            if delivery.manifest.guards:
+                raise IncompatibleArtifact("the artifact has guards, which Dynamo takes only while it traces")
+            entry.resort_to(None)
+            return self._load(encoded, delivery, ways=ways, entry=entry)
+
+        return serve_meanwhile(ways.eager(), obtain=obtain, entry=entry)
+
+    def _exchange(self, encoded: Encoded, *, entry: Entry) -> Exchange:
         around = self._around
-        exchange = Exchange(
+        return Exchange(
             encoded,
             connection=self._connection,
             runtime=around.runtime,
@@ -355,10 +376,9 @@ class Farm:
             trusted=self._config.trust.trusted_keys,
             entry=entry,
         )
-        if self._config.on_miss == "wait":
-            delivery = exchange.compile(on_progress=self._on_progress)
-        else:
-            delivery = exchange.look_up()
+
+    def _load(self, encoded: Encoded, delivery: Delivery, *, ways: Ways, entry: Entry) -> Program:
+        around = self._around
         with entry.phase("load"):
             program = around.runtime.load(encoded, delivery.manifest, blobs=delivery.blobs)
             around.runtime.put_guards(encoded, delivery.manifest)
@@ -366,12 +386,13 @@ class Farm:
         entry.credit(compile_seconds_of(delivery.manifest))
         entry.close(delivery.outcome)
         announce(entry.record)
-        return _timing_first_call(program, entry=entry)
+        return self._self_check.watch(_timing_first_call(program, entry=entry), ways=ways, entry=entry)
 
     def _outcome_of(self, error: Exception) -> Outcome:
         if isinstance(error, Bypass):
             return "bypass"
-        return "local" if isinstance(error, NotStored) and self._config.on_miss == "local" else "fallback"
+        on_miss = self._config.on_miss
+        return on_miss if isinstance(error, NotStored) and on_miss in ("local", "eager") else "fallback"
 
     def _settle(self, entry: Entry, outcome: Outcome, *, reason: str, message: str) -> bool:
         """Notes why there is no program of the farm; whether that is to be raised."""

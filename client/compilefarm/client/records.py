@@ -13,7 +13,7 @@ from typing import Literal
 from compilefarm.client.clock import Clock
 from compilefarm.client.findings import Finding
 
-Outcome = Literal["hit", "compiled", "joined", "bypass", "fallback", "local"]
+Outcome = Literal["hit", "compiled", "joined", "bypass", "fallback", "local", "eager"]
 Resort = Literal["local", "eager"]
 Phase = Literal["encode", "wait", "fetch", "load", "local", "first_call"]
 
@@ -28,7 +28,8 @@ class GraphRecord:
         nodes: nodes of the graph.
         outcome: "hit" (it was stored), "compiled" (the farm compiled it for us), "joined" (the farm was compiling it
             already), "bypass" (the farm was not asked), "fallback" (the farm was asked in vain), "local" (it was not
-            stored, and on_miss says to compile here), or None while it is under way or after an error was raised.
+            stored, and on_miss says to compile here), "eager" (not stored, and uncompiled until the farm has compiled
+            it), or None while it is under way or after an error was raised.
         key: the key; empty if the farm did not name one.
         reason: why it was not the farm, as a word for machines; empty if it was.
         message: the same for people.
@@ -147,8 +148,8 @@ class Entry:
         """Notes what became of the graph."""
         self._change(replace(self.record, outcome=outcome, reason=reason, message=message))
 
-    def resort_to(self, resort: Resort, *, obstacle: str = "") -> None:
-        """Notes what is done without the farm."""
+    def resort_to(self, resort: Resort | None, *, obstacle: str = "") -> None:
+        """Notes what is done without the farm, or that it is not needed any more."""
         self._change(replace(self.record, resort=resort, obstacle=" ".join(obstacle.split())))
 
     def note_self_check(self, finding: Finding) -> None:

@@ -22,6 +22,8 @@ _OUTCOMES: dict[Outcome, wire.GraphOutcome.ValueType] = {
     "bypass": wire.GRAPH_OUTCOME_BYPASS,
     "fallback": wire.GRAPH_OUTCOME_FALLBACK,
     "local": wire.GRAPH_OUTCOME_LOCAL,
+    # Farms tell it from those by `uncompiled`.
+    "eager": wire.GRAPH_OUTCOME_LOCAL,
 }
 _FINDINGS: dict[FindingOutcome, wire.SelfCheckOutcome.ValueType] = {
     "same": wire.SELF_CHECK_OUTCOME_SAME,

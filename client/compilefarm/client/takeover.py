@@ -1,0 +1,44 @@
+"""Serves a graph uncompiled until the farm has its program, which takes over between two calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from compilefarm.client.announcements import announce, announce_defect
+from compilefarm.client.exchange import CompileFailed
+from compilefarm.client.records import Entry
+from compilefarm.client.switch import Switch
+from compilefarm.client.ways import Program
+from compilefarm.core.errors import FarmError
+
+
+def serve_meanwhile(eager: Program, *, obtain: Callable[[], Program], entry: Entry) -> Program:
+    """The uncompiled graph, and from some call on the program of the farm.
+
+    Args:
+        eager: the uncompiled graph.
+        obtain: waits for the program, in a thread of its own; notes in the entry what came of it. A process that ends
+            does not wait for it.
+        entry: of the graph.
+    """
+
+    def wait() -> None:
+        try:
+            switch.program = obtain()
+        except (CompileFailed, FarmError) as error:
+            stay(error.reason, str(error))
+            announce(entry.record)
+        except Exception as error:  # noqa: BLE001 - logged; the graph goes on uncompiled
+            stay("defect", f"{type(error).__name__}: {error}")
+            announce_defect(error, where=f"graph {entry.record.number}")
+
+    def stay(reason: str, message: str) -> None:
+        entry.resort_to("eager", obstacle="on_miss says so")
+        entry.close("fallback", reason=reason, message=message)
+
+    switch = Switch(eager)
+    entry.resort_to("eager", obstacle="the farm compiles it meanwhile")
+    announce(entry.record)
+    threading.Thread(target=wait, name="program of the farm", daemon=True).start()
+    return switch
