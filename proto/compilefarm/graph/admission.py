@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import tempfile
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from compilefarm.core.digests import digest_of
 from compilefarm.graph.decode import DecodedJob, decode_job
+from compilefarm.v1.graph_pb2 import TritonKernel
 from compilefarm.v1.job_pb2 import Job
 
 
@@ -31,7 +37,27 @@ def decode(job: Job, *, blobs: Mapping[str, bytes], admitted: Admitted) -> Decod
         # Triton takes a second to import, and most jobs have no such kernels.
         from compilefarm.graph.triton_modules import build_kernels
 
-        # Torch reads the files whenever it comes to them. They go with the folder of a child; a pod keeps them.
-        folder = Path(tempfile.mkdtemp(prefix="compilefarm-kernels-"))
-        kernels = build_kernels(job.graph.kernels, folder=folder)
+        kernels = build_kernels(job.graph.kernels, folder=folder_for(job.graph.kernels))
     return decode_job(job, blobs=blobs, operators=admitted.operators, kernels=kernels)
+
+
+def folder_for(kernels: Sequence[TritonKernel]) -> Path:
+    """A folder for the source of kernels, the same for the same ones. Torch reads files there whenever it comes to
+    them; they go when this process ends."""
+    content = b"".join(kernel.SerializeToString(deterministic=True) for kernel in kernels)
+    folder = _folder_of_process(os.getpid()) / digest_of(content)
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@cache
+def _folder_of_process(process: int) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="compilefarm-kernels-"))
+    atexit.register(_remove, folder, process=process)
+    return folder
+
+
+def _remove(folder: Path, *, process: int) -> None:
+    # A forked process has its parent's list of what to do at the end.
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
