@@ -46,8 +46,8 @@ async def test_running_jobs_get_the_grace_time_while_nothing_new_is_taken() -> N
     async with serving(pool=pool, clock=clock) as gateway, calling(gateway.address) as calls:
         watch = await calls.watch(sample_job())
         compile_ = await held.next()
-        closing = asyncio.create_task(gateway.close(grace_seconds=60))
-        await clock.wait_for_timer(60)
+        closing = asyncio.create_task(gateway.close(grace_seconds=45))
+        await clock.wait_for_timer(45.0)
         for service in ("", *SERVICES):
             assert await health(calls, service) == HealthCheckResponse.NOT_SERVING
         for call in (calls.finish, calls.lookup):
@@ -70,9 +70,9 @@ async def test_jobs_that_outlast_the_grace_time_end_with_a_clear_word() -> None:
         watches = [await calls.watch(sample_job("torch.relu")), await calls.watch(sample_job("torch.sin"))]
         running = await held.next()
         await calls.wait_until_queued(1)
-        closing = asyncio.create_task(gateway.close(grace_seconds=60))
-        await clock.wait_for_timer(60)
-        clock.advance(60)
+        closing = asyncio.create_task(gateway.close(grace_seconds=45))
+        await clock.wait_for_timer(45.0)
+        clock.advance(45)
         for watch in watches:
             with pytest.raises(Refused, match="gave up this job; ask again when it is back") as refused:
                 await watch.finish()

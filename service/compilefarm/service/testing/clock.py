@@ -47,7 +47,7 @@ class ManualClock:
         return timer
 
     async def wait_for_timer(self, seconds: float, *, count: int = 1) -> None:
-        """Waits until so many timers are set that go off in exactly that many seconds: so many wait."""
+        """Waits until so many timers are set that go off in exactly that many seconds."""
         while sum(timer.due_seconds == self._seconds + seconds for timer in self._timers) < count:
             self._timer_set.clear()
             await self._timer_set.wait()
