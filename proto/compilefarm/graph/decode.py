@@ -387,6 +387,9 @@ def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) 
     if hazard is not None:
         raise InvalidRequest(f"node {number} ({_name(node)}): {hazard}")
     writes.note(find_written(node, args=args, kwargs=kwargs))
+    # Composite operators may compute it anew for tensors without elements (aten/src/ATen/native/LinearAlgebra.cpp:
+    # matrix_rank_impl).
+    writes.note([kwargs.get("out")])
     try:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
