@@ -14,7 +14,8 @@ _ADMITTED = frozenset(
         "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_check", "_check_is_size",
         "_functional_assert_async", "_functional_assert_scalar", "_functional_sym_constrain_range",
         "_functional_sym_constrain_range_for_size",
-        # Optimizers.
+        # Optimizers, and scaling of gradients.
+        "_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_",
         "_fused_adagrad", "_fused_adagrad_", "_fused_adam", "_fused_adam_", "_fused_adamw", "_fused_adamw_",
         "_fused_sgd", "_fused_sgd_",
         # Products of matrices of few bits, and grouped ones.
