@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compilefarm.graph import higher_order, schemas, texts
+from compilefarm.graph.misfits import find_contradiction
+from compilefarm.graph.operators import find_operator
 from compilefarm.v1.graph_pb2 import TargetKind
+
+_OPERATORS = (TargetKind.TARGET_KIND_OPERATOR_OVERLOAD, TargetKind.TARGET_KIND_OPERATOR_PACKET)
 
 
 def find_objection(
@@ -31,6 +35,10 @@ def find_objection(
         takes_name = name == "builtins.getattr"
         given = args[:1] if takes_name else (*args, *kwargs.values())
         return "it takes no text and no dictionary" if any(map(texts.holds_text, given)) else None
-    return texts.find_objection(kind, name=name, args=args, kwargs=kwargs) or schemas.find_misfit(
-        kind, name=name, args=args, kwargs=kwargs
+    objection = texts.find_objection(kind, name=name, args=args, kwargs=kwargs) or find_contradiction(
+        name, args=args, kwargs=kwargs
     )
+    if objection is not None or kind not in _OPERATORS:
+        return objection
+    operator = find_operator(name, is_overload=kind == TargetKind.TARGET_KIND_OPERATOR_OVERLOAD)
+    return schemas.find_misfit(operator, args=args, kwargs=kwargs)

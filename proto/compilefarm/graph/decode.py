@@ -30,6 +30,7 @@ from compilefarm.graph.devices import decode_device
 from compilefarm.graph.dispatch import Watcher, watching_operators
 from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.literals import ValueDecoder
+from compilefarm.graph.misfits import find_misfit
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
 from compilefarm.graph.targets import (
     TENSOR_METHOD,
@@ -352,7 +353,7 @@ def _bounded(watch: Watcher, *, nodes: int) -> Watcher:
     count = OperatorCount(nodes=nodes)
 
     def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
-        excess = count.find_excess() or find_excess(operator, args, kwargs)
+        excess = count.find_excess() or find_excess(operator, args, kwargs) or find_misfit(operator, args, kwargs)
         if excess is not None:
             raise InvalidRequest(f"{operator}: {excess}")
         return watch(operator, args, kwargs, run)

@@ -7,13 +7,12 @@ that stands for none of them is looked up all the same (torch/csrc/jit/python/py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Node
 
-from compilefarm.graph.operators import find_operator, overloads_of
-from compilefarm.v1.graph_pb2 import TargetKind
+from compilefarm.graph.operators import overloads_of
 
 # What is numbers, tensors or both in torch's own terms; a node may be anything until it has run.
 _INTEGERS = (int, torch.SymInt, torch.SymBool)
@@ -32,31 +31,28 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "MemoryFormat": (torch.memory_format,),
     "Device": (torch.device, str),
 }
+# What is a number to torch, and of which attribute of a tensor a node may read it.
+_ATTRIBUTES = {"ScalarType": "dtype", "Layout": "layout", "MemoryFormat": "memory_format", "Device": "device"}
 
 
-def find_misfit(
-    kind: TargetKind.ValueType, *, name: str, args: Sequence[object], kwargs: Mapping[str, object]
-) -> str | None:
-    """Why arguments do not fit the operator; None if they fit, or it is no operator.
+def find_misfit(target: object, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+    """Why arguments do not fit an operator; None if they fit, or it is no operator.
 
     Args:
-        kind: the name space of what is called.
-        name: the name of what is called; it is known to exist.
+        target: what is called.
         args: positional arguments.
         kwargs: keyword arguments.
     """
-    if kind == TargetKind.TARGET_KIND_OPERATOR_OVERLOAD:
-        return find_misfit_of(find_operator(name, is_overload=True), args=args, kwargs=kwargs)
-    if kind == TargetKind.TARGET_KIND_OPERATOR_PACKET:
-        packet = find_operator(name, is_overload=False)
-        misfits = [find_misfit_of(overload, args=args, kwargs=kwargs) for overload in overloads_of(packet)]
-        return None if None in misfits else f"its arguments fit none of its overloads: {misfits[0]}"
+    if isinstance(target, OpOverload):
+        return _find_misfit(target, args=args, kwargs=kwargs)
+    if isinstance(target, OpOverloadPacket):
+        misfits = [_find_misfit(overload, args=args, kwargs=kwargs) for overload in overloads_of(target)]
+        return None if None in misfits else f"its arguments fit none of its overloads: {misfits[0] if misfits else ''}"
     return None
 
 
-def find_misfit_of(overload: Any, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+def _find_misfit(overload: OpOverload, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
     """Why arguments do not fit one overload of an operator; None if they do."""
-    # torch/_ops.py: OpOverload
     arguments = overload._schema.arguments
     if len(args) > sum(not argument.kwarg_only for argument in arguments):
         return f"{len(args)} positional arguments are too many"
@@ -73,15 +69,21 @@ def find_misfit_of(overload: Any, *, args: Sequence[object], kwargs: Mapping[str
 
 def _fits(value: object, wanted: str) -> bool:
     """Whether a value is of a type that is written as torch writes it ("Optional[List[int]]")."""
-    if isinstance(value, Node):
-        return True
     outer, _, inner = wanted.partition("[")
     if outer == "Optional":
         return value is None or _fits(value, inner[:-1])
     if outer == "List":
         # Many take one number for a list of equal ones; torch knows which.
         return _all_fit(value, inner[:-1]) if isinstance(value, list | tuple) else _fits(value, inner[:-1])
+    if isinstance(value, Node):
+        return _may_be(value, outer)
     return isinstance(value, _TYPES.get(outer, ()))
+
+
+def _may_be(node: Node, wanted: str) -> bool:
+    """Whether a node may result in what is of a type; it may be anything, but no number in the place of these."""
+    attribute = _ATTRIBUTES.get(wanted)
+    return attribute is None or (node.target is getattr and node.args[1:] == (attribute,))
 
 
 def _all_fit(values: Sequence[object], wanted: str) -> bool:

@@ -1,0 +1,118 @@
+"""Arguments of operators that contradict each other, and that torch believes: kernels then read past their tensors.
+
+Functions that users call check such things, and the operators that they come down to do not check them again; a request
+can call those itself. They are looked at before an operator runs on fake tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+Arguments = Mapping[str, Any]
+
+_OF_CHANNELS = ("weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd")
+_NORMS = frozenset(
+    {"_batch_norm_with_update", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "batch_norm_elemt",
+     "batch_norm_gather_stats", "batch_norm_update_stats", "cudnn_batch_norm", "native_batch_norm",
+     "native_batch_norm_backward"}
+)  # fmt: skip
+
+
+def find_misfit(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why an operator may not run with these arguments; None if it may.
+
+    Args:
+        operator: is about to be run.
+        args: positional arguments, tensors among them fake.
+        kwargs: named arguments.
+    """
+    name = operator._schema.name.partition("::")[2]
+    find = _find_check(name)
+    if find is None:
+        return None
+    declared = (argument.name for argument in operator._schema.arguments)
+    return find({**dict(zip(declared, args, strict=False)), **kwargs})
+
+
+def _find_check(name: str) -> Callable[[Arguments], str | None] | None:
+    if name in _NORMS:
+        return _statistics_of_channels
+    if name == "_weight_norm_interface":
+        return _lengths_of_weights
+    return _lists_of_an_optimizer if name.removesuffix("_") in _OPTIMIZERS else None
+
+
+_OPTIMIZERS = frozenset({"_fused_adagrad", "_fused_adam", "_fused_adamw", "_fused_sgd"})
+
+
+def _length(size: Any) -> int | None:
+    """A size in the call at hand, without a guard on it; None if it depends on elements."""
+    return size if isinstance(size, int) else size.node.hint
+
+
+def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+    """Why an operator may not be called so in a graph, whatever its arguments turn out to be; None if it may.
+
+    Args:
+        name: of the operator, or of torch's function for it.
+        args: positional arguments.
+        kwargs: keyword arguments.
+    """
+    if "upsample_" not in name:
+        return None
+    # torch/_decomp/decompositions.py: indices are computed with the scales alone, and not held against the input. Only
+    # gradients have a size of the input after that of the output.
+    later = args[3 if "backward" in name else 2 :]
+    scales = [*later, *(value for key, value in kwargs.items() if key.startswith("scale"))]
+    is_sized = (args[1] if len(args) > 1 else kwargs.get("output_size")) is not None
+    is_scaled = any(scale is not None and not isinstance(scale, bool) for scale in scales)
+    return "it is given a size and scales, which may contradict each other" if is_sized and is_scaled else None
+
+
+def _statistics_of_channels(given: Arguments) -> str | None:
+    channels = _length(given["input"].shape[1]) if given["input"].dim() > 1 else None
+    for name in _OF_CHANNELS:
+        values = given.get(name)
+        # Nothing is saved where the statistics are those of training.
+        fitting = (channels, 0) if name.startswith("save_") else (channels,)
+        if isinstance(values, torch.Tensor) and channels is not None and _length(values.numel()) not in fitting:
+            return f"{name} has {values.numel()} elements for {channels} channels"
+    return None if channels is not None else "its input has no channels"
+
+
+def _lengths_of_weights(given: Arguments) -> str | None:
+    vectors, lengths, dimension = given["v"], given["g"], given.get("dim", 0)
+    if dimension not in (0, vectors.dim() - 1):
+        return f"its lengths are along dimension {dimension}, neither the first nor the last"
+    if _length(lengths.numel()) != _length(vectors.shape[dimension]):
+        return f"{lengths.numel()} lengths for {vectors.shape[dimension]} vectors"
+    return None
+
+
+def _lists_of_an_optimizer(given: Arguments) -> str | None:
+    # What an optimizer keeps only under some of its options may be empty.
+    lists = {name: value for name, value in given.items() if isinstance(value, list | tuple) and value}
+    steps = lists.pop("state_steps", given["self"])
+    lengths = {len(values) for values in (given["self"], given["grads"], steps, *lists.values())}
+    if len(lengths) > 1:
+        return f"its lists have {' and '.join(map(str, sorted(lengths)))} entries"
+    single = (*given.get("state_steps", ()), given.get("grad_scale"), given.get("found_inf"))
+    if any(isinstance(number, torch.Tensor) and number.numel() != 1 for number in single):
+        return "a number of steps, a scale or a flag has not one element"
+    for tensors in zip(*lists.values(), strict=True):
+        # Kernels go through the memory of all of them side by side, as far as the parameter goes.
+        if len(set(map(_outline, tensors))) > 1 or not all(map(_is_dense, tensors)):
+            return "a parameter, its gradient and what is kept of it differ in shape or dtype, or have gaps"
+    return None
+
+
+def _outline(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device, tuple[int, ...]]:
+    return tensor.dtype, tensor.device, tuple(tensor.shape)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(tensor))

@@ -1,0 +1,136 @@
+"""Arguments of operators that contradict each other: kernels would read past their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.fx import Graph, GraphModule
+
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.decode import decode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.targets import OPERATOR_OVERLOAD, OPERATOR_PACKET, PYTHON_FUNCTION, TORCH_FUNCTION
+from compilefarm.graph.testing import capture, fixed_environment
+from compilefarm.v1.graph_pb2 import Call, Node, Sequence, TargetKind, Value
+from compilefarm.v1.job_pb2 import Job
+
+Given = tuple[tuple[object, ...], dict[str, object]]
+
+aten = torch.ops.aten
+IMAGE = torch.ones(1, 3, 8, 8)
+FEW, MANY = torch.ones(2), torch.ones(64)
+
+
+def job_of(operator: object, *inputs: torch.Tensor, call: Callable[..., Given]) -> Job:
+    """A graph that calls one operator with arguments made of its placeholders."""
+    graph = Graph()
+    args, kwargs = call(*(graph.placeholder(f"x{number}") for number in range(len(inputs))))
+    graph.call_function(operator, args, kwargs)  # type: ignore[arg-type]
+    graph.output(())
+    module = GraphModule(torch.nn.Module(), graph)
+    given = [each.clone(memory_format=torch.preserve_format) if each.is_contiguous() else each for each in inputs]
+    return encode_job(module, given, options={}, environment=fixed_environment).job
+
+
+def positional(*rest: object) -> Callable[..., Given]:
+    return lambda *nodes: ((*nodes, *rest), {})
+
+
+ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
+
+
+def adam(parameter: object, other: object, step: object) -> Given:
+    return ([parameter], [parameter], [other], [parameter], [], [step]), dict(ADAM)
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "call"),
+    [
+        (aten.native_batch_norm.default, (IMAGE, FEW, FEW, FEW, FEW), positional(False, 0.1, 1e-5)),
+        (aten._native_batch_norm_legit.default, (IMAGE, FEW, FEW, FEW, FEW), positional(True, 0.1, 1e-5)),
+        (aten._weight_norm_interface.default, (torch.ones(64, 4), FEW), positional(0)),
+        (aten._weight_norm_interface.default, (torch.ones(4, 4, 4), FEW), positional(1)),
+        (aten._fused_adam_.default, (MANY, FEW, torch.ones(())), adam),
+        (aten._fused_adam_.default, (MANY, MANY.double(), torch.ones(())), adam),
+        (aten._fused_adam_.default, (MANY, MANY, FEW), adam),
+        (aten._fused_adam_.default, (MANY, FEW[:1].expand(64), torch.ones(())), adam),
+    ],
+)
+def test_contradictions_are_refused_by_name(
+    operator: torch._ops.OpOverload, inputs: tuple[torch.Tensor, ...], call: Callable[..., object]
+) -> None:
+    job = job_of(operator, *inputs, call=call)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=operator._schema.name.partition("::")[2]):
+        decode_job(job, blobs={})
+
+
+def test_a_number_that_is_computed_is_no_dtype() -> None:
+    job = capture(torch.relu, FEW).encode().job
+    job.graph.nodes[1].call.CopyFrom(
+        Call(
+            kind=PYTHON_FUNCTION,
+            target="builtins.getattr",
+            args=[Value(node=0), Value(text="nbytes")],
+        )
+    )
+    call = Call(kind=OPERATOR_OVERLOAD, target="aten::to.dtype", args=[Value(node=0), Value(node=1)])
+    job.graph.nodes.insert(2, Node(call=call))
+    job.graph.nodes[3].output.values[0].node = 2
+    with pytest.raises(InvalidRequest, match="dtype is a ScalarType"):
+        decode_job(job, blobs={})
+
+
+def test_a_literal_number_is_no_dtype_on_either_side() -> None:
+    with pytest.raises(Bypass, match="dtype is a ScalarType, not 6"):
+        job_of(aten.to.dtype, FEW, call=positional(6))
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (lambda x: torch.nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear"), IMAGE),
+        (lambda x: torch.nn.functional.interpolate(x, size=(5, 3)), IMAGE),
+        (lambda x: torch.nn.functional.interpolate(x, scale_factor=0.3, mode="bicubic", antialias=True), IMAGE),
+        (torch.nn.BatchNorm2d(3), IMAGE),
+        (torch.nn.BatchNorm2d(3).eval(), IMAGE),
+        (torch.nn.InstanceNorm2d(3, track_running_stats=True, affine=True), IMAGE),
+        (torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 5)), torch.ones(2, 4)),
+    ],
+)
+def test_what_functions_make_of_their_arguments_travels(model: Callable[..., object], given: torch.Tensor) -> None:
+    encoded = capture(model, given).encode()
+    decode_job(encoded.job, blobs=encoded.blobs)
+
+
+def test_steps_of_optimizers_travel() -> None:
+    def step(weight: torch.Tensor, gradient: torch.Tensor, kept: torch.Tensor, steps: torch.Tensor) -> None:
+        torch._fused_adam_([weight], [gradient], [kept], [kept.clone()], [], [steps], **ADAM)  # type: ignore[attr-defined]
+        torch._fused_sgd_(  # type: ignore[attr-defined]
+            [weight, kept],
+            [gradient, weight],
+            [],
+            weight_decay=0.0,
+            momentum=0.0,
+            lr=0.1,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=True,
+        )
+
+    given = [torch.ones(3, 4), torch.ones(4, 3).t(), torch.ones(3, 4), torch.ones(())]
+    decode_job(capture(step, *given).encode().job, blobs={})
+
+
+@pytest.mark.parametrize("kind", [OPERATOR_OVERLOAD, OPERATOR_PACKET, TORCH_FUNCTION])
+def test_upsampling_is_told_a_size_or_a_scale(kind: TargetKind.ValueType) -> None:
+    name = "torch._C._nn.upsample_nearest2d" if kind == TORCH_FUNCTION else "aten::upsample_nearest2d"
+    job = capture(torch.relu, IMAGE).encode().job
+    size = Value(list=Sequence(items=[Value(integer=16), Value(integer=16)]))
+    call = Call(kind=kind, target=name, args=[Value(node=0), size, Value(real=0.001), Value(real=2.0)])
+    job.graph.nodes[1].call.CopyFrom(call)
+    with pytest.raises(InvalidRequest, match="upsample_nearest2d"):
+        decode_job(job, blobs={})
