@@ -20,7 +20,7 @@ from compilefarm.core.compiler_settings import Word
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
-from compilefarm.graph import dispatch, operators, settings, targets, tracing
+from compilefarm.graph import dispatch, operators, private_operators, settings, targets, tracing
 
 _IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 # What every model is made of.
@@ -318,3 +318,24 @@ def test_what_tells_that_floats_became_tensors() -> None:
     assert callable(TensorifyState.should_specialize)
     assert CompileContext.current_compile_id() is None
     assert TracingContext.try_get() is None
+
+
+def test_schemas_tell_dtypes_from_numbers() -> None:
+    # torch/_ops.py: OpOverload._schema; its arguments' types are those of TorchScript, the real ones those of ATen.
+    schema = torch.ops.aten.to.dtype._schema
+    assert [str(argument.real_type) for argument in schema.arguments][:2] == ["Tensor", "ScalarType"]
+    assert {overload.name() for overload in operators.overloads_of(torch.ops.aten.relu)} == {
+        "aten::relu",
+        "aten::relu.out",
+    }
+    # TorchScript alone adds texts.
+    assert "str" in torch.ops.aten.add.overloads()
+    assert "aten::add.str" not in {overload.name() for overload in operators.overloads_of(torch.ops.aten.add)}
+
+
+def test_internal_operators_that_are_admitted_exist() -> None:
+    # A name that a release lacks is refused, and graphs that hold it are compiled locally.
+    known = {name.partition("::")[2].partition(".")[0] for name in operators.operators_of_torch()}
+    functions = {"_check", "_check_is_size"}
+    is_newest = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+    assert not is_newest or private_operators._ADMITTED - known <= functions
