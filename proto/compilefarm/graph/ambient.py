@@ -150,11 +150,14 @@ def capture_ambient(device_types: Iterable[str], *, contracts: bool = True) -> A
 
     Raises:
         Bypass: a default device is set, which decides where factory functions of the graph put their results, or hooks
-            for saved tensors are, which would become part of the graph.
+            for saved tensors are, which would become part of the graph, or passes of the user's own.
     """
     types = sorted(set(device_types))
     if settings.has_saved_tensors_hooks():
         raise Bypass("saved_tensors_hooks", "torch.autograd.graph.saved_tensors_hooks are functions of this process")
+    part = settings.find_further_compiler_part()
+    if part is not None:
+        raise Bypass("custom_compiler", f"this process changes how Inductor compiles: {part}")
     if torch.get_default_device() != torch.device("cpu"):
         raise Bypass("default_device", f"the default device is {torch.get_default_device()}; only cpu can be said")
     return Ambient(

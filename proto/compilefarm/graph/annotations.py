@@ -14,6 +14,8 @@ _CUSTOM = "custom"
 # Notes that are sent, each with the kind of its value. Those beginning with "custom." are entries of a dictionary that
 # torch.fx.traceback.annotate fills, of which the compiler reads these.
 _SENT: Mapping[str, str] = {
+    # torch/fx/passes/runtime_assert.py: a check of the user's own, which stays.
+    "_fx_runtime_assert_preserve": "boolean",
     # torch/_dynamo/variables: what torch.autograd.grad does within a graph; it must not be computed twice.
     "autograd_backward": "boolean",
     # torch/_functorch/partitioners.py: torch.autograd.graph.region_activation_memory_budget

@@ -10,6 +10,7 @@ import functools
 import inspect
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
@@ -80,6 +81,18 @@ def attention_order() -> list[int]:
 def set_attention_order(order: Sequence[int]) -> None:
     """Sets what `attention_order` tells."""
     torch._C._set_sdp_priority_order(list(order))
+
+
+def find_further_compiler_part() -> str | None:
+    """What of the user's own this process has put beside Inductor for a processor or a GPU, or None."""
+    # torch/_inductor/codegen/common.py: register_backend_for_device
+    common = sys.modules.get("torch._inductor.codegen.common")
+    for table in ("custom_backend_passes", "custom_backend_codegen_configs"):
+        registered = getattr(common, table, {})
+        if any(registered.get(device_type) is not None for device_type in ("cpu", "cuda")):
+            return table
+    # torch/fx/experimental/proxy_tensor.py: _coor_enabled
+    return "compile_on_one_rank" if getattr(torch.compiler.config, "compile_on_one_rank", False) else None
 
 
 def has_saved_tensors_hooks() -> bool:

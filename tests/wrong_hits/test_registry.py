@@ -1,0 +1,149 @@
+"""Canaries: whatever a next torch or Triton lets decide a result, somebody has to say what becomes of it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCacheDetails
+from torch._inductor.codecache import FxGraphHashDetails
+
+from compilefarm.core.triton_knobs import KNOBS
+from compilefarm.core.variables import VARIABLES
+from compilefarm.graph import settings
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.knobs import knob_names
+from compilefarm.graph.testing import capture
+
+from .rows import ROWS, square
+
+# What works on a graph once Dynamo has handed it over.
+COMPILERS = (
+    "_decomp", "_functorch", "_higher_order_ops", "_inductor", "_library", "_prims", "_prims_common", "_refs",
+    "_subclasses", "functional.py", "fx", "nn/attention", "nn/functional.py",
+)  # fmt: skip
+# Their variables are seen as the settings that they give.
+CONFIGURATIONS = re.compile(r"_?config(_\w+)?\.py|test_case\.py")
+READ = re.compile(r"""(?:environ(?:\.get)?\s*[\[(]|getenv\()\s*["'](\w+)["']""")
+
+SENT = "it is sent: "
+REFUSED = "a pod that sets it does not ask: "
+# Everything that torch's own caches hash, and what we do with it.
+HASHED_BY_INDUCTOR = {
+    "gm": SENT + "the graph",
+    "example_inputs": SENT + "the inputs",
+    "fx_kwargs": "the worker calls the compiler in one way; gradients and CUDA graphs have switches of their own",
+    "inputs_to_check": "follows from the inputs",
+    "cache_key_tag": "is a name for torch's caches",
+    "user_defined_triton_source": SENT + "the kernels",
+    "default_cuda_device_index": "devices are numbered within a request, and programs are moved when they are loaded",
+    "default_dtype": SENT + "Ambient.default_dtype",
+    "deterministic_algorithms_settings": SENT + "Ambient.deterministic_algorithms, fill_uninitialized_memory",
+    "cpp_runtime_thread_count": SENT + "Ambient.cpu_threads",
+    "cuda_matmul_settings": SENT + "Ambient.backends",
+    "provenance_tracking_level": "is about what is told of a program",
+    "provenance_tracking_to_timeline": "is about what is told of a program",
+    "compile_on_one_rank": REFUSED + "custom_compiler",
+    "cudagraph_annotation": REFUSED + "it is noted beside the graph",
+    "cudagraph_override": REFUSED + "it is noted beside the graph",
+    "nested_inductor_config_patches": REFUSED + "it is noted beside nodes",
+    "torch_version": SENT + "Environment.torch, Environment.torch_build",
+    "system_info": SENT + "Environment.cuda, Environment.triton",
+    "inductor_config": SENT + "Options.inductor",
+    "inductor_config_comms": "is about collectives, which no request holds",
+    "precompile_enabled": "is about torch's caches; the worker decides it",
+    "var_to_hint_override": "is which size a compile tunes for; hints choose among variants and enter no key",
+    "pre_grad_custom_pass": REFUSED + "an option",
+    "post_grad_custom_pre_pass": REFUSED + "an option",
+    "post_grad_custom_post_pass": REFUSED + "an option",
+    "joint_custom_pre_pass": REFUSED + "an option",
+    "joint_custom_post_pass": REFUSED + "an option",
+    "_pre_fusion_custom_pass": REFUSED + "an option",
+    "_post_fusion_custom_pass": REFUSED + "an option",
+    "_fuse_ddp_communication_passes": REFUSED + "an option",
+    "_custom_partitioner_fn": REFUSED + "an option",
+    "custom_backend_passes": REFUSED + "custom_compiler",
+    "custom_backend_codegen_configs": REFUSED + "custom_compiler",
+    "custom_backend_codegen_implications": REFUSED + "custom_compiler",
+}
+HASHED_BY_AUTOGRAD = {
+    "aot_config": "the worker calls AOTAutograd in one way",
+    "act_input_paths": "follows from the inputs, which are plain tensors",
+    "grad_enabled": SENT + "Ambient.grad_enabled",
+    "disable_amp": SENT + "Ambient.autocast",
+    "autocast_state": SENT + "Ambient.autocast, with the dtype while it is off",
+    "deterministic_algorithms": SENT + "Ambient.deterministic_algorithms",
+    "autograd_config": SENT + "Options.functorch",
+    "saved_tensors_hooks_fx_wrap_cache_hashes": REFUSED + "saved_tensors_hooks",
+    "sac_context_fn_hashes": REFUSED + "it is noted beside the graph",
+    "region_activation_memory_budget_annotations": SENT + "Node.annotations",
+    "custom_estimator_solver_uuids": REFUSED + "an option that is a function",
+    "triton_kernel_source_codes": SENT + "CustomOperator.source_digest",
+}
+
+
+def variables_read() -> Iterator[tuple[str, Path]]:
+    root = Path(torch.__file__).parent
+    for part in COMPILERS:
+        for path in (root / part).rglob("*.py") if (root / part).is_dir() else [root / part]:
+            if not CONFIGURATIONS.fullmatch(path.name):
+                yield from ((name, path.relative_to(root)) for name in READ.findall(path.read_text()))
+
+
+def test_variables_that_compilers_read() -> None:
+    unknown = {f"{name} in torch/{path}" for name, path in variables_read() if name not in VARIABLES}
+    assert not unknown, "say in core/variables.py what becomes of them"
+
+
+def test_variables_say_what_they_decide_or_why_nothing() -> None:
+    assert all(variable.reason and variable.read_in for variable in VARIABLES.values())
+
+
+def test_knobs_of_triton() -> None:
+    assert not {*knob_names()} - KNOBS.keys(), "say in core/triton_knobs.py what becomes of them"
+
+
+def hashed(kind: type) -> set[str]:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [(FxGraphHashDetails, HASHED_BY_INDUCTOR), (AOTAutogradCacheDetails, HASHED_BY_AUTOGRAD)],
+    ids=["Inductor", "AOTAutograd"],
+)
+def test_what_torch_hashes(kind: type, known: dict[str, str]) -> None:
+    found = hashed(kind)
+    assert found
+    assert not found - known.keys(), "torch tells graphs apart by it; do we, or why not?"
+
+
+def test_a_setting_that_nobody_has_classified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(VARIABLES, "ATEN_CPU_CAPABILITY")  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match=r"ATEN_CPU_CAPABILITY in torch/_inductor/cpu_vec_isa\.py"):
+        test_variables_that_compilers_read()
+
+
+def test_a_pass_for_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.codegen import common
+
+    graph = capture(square, torch.rand(4, 4))
+    assert settings.find_further_compiler_part() is None
+    monkeypatch.setitem(common.custom_backend_passes, "cpu", object())
+    with pytest.raises(Bypass, match="custom_backend_passes"):
+        graph.encode()
+
+
+def test_there_are_enough_rows() -> None:
+    assert len(ROWS) >= 40
