@@ -147,7 +147,6 @@ def test_a_note_that_is_sent(graph: CapturedGraph, note: dict[str, object]) -> N
         {"custom": {"nested_region_config": object()}},
         {"custom": {"fallback_to_eager": "perhaps"}},
         {"partitioner_tag": "is_backward"},
-        {"recompute": 2},
         {"what a next release notes": True},
     ],
     ids=str,

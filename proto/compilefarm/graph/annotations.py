@@ -23,12 +23,15 @@ _SENT: Mapping[str, str] = {
     # torch/_inductor/graph.py
     "custom.fallback_to_eager": "boolean",
 }
-# What the graph was made of, and what is known of values, which the worker finds itself.
+# What the graph was made of, and what is known of values, which the worker finds itself. What activation checkpointing
+# notes when it runs a subgraph (torch/_higher_order_ops/wrap.py: tag_nodes) it notes on the worker, too; a policy of
+# the user's own for it is noted beside the whole subgraph.
 _INERT = frozenset(
     {
-        "creation_timestamp", "example_value", "from_node", "fwd_nn_module_stack", "fwd_source_fn_stack", "grapharg",
-        "nn_module_stack", "original_aten", "seq_nr", "source_fn_stack", "stack_trace", "steal_arg", "tensor_dict",
-        "tensor_meta", "torch_fn", "unbacked_bindings", "val",
+        "ac_graph_id", "creation_timestamp", "example_value", "from_node", "fwd_nn_module_stack",
+        "fwd_source_fn_stack", "grapharg", "nn_module_stack", "original_aten", "recompute", "seq_nr",
+        "source_fn_stack", "stack_trace", "steal_arg", "tensor_dict", "tensor_meta", "torch_fn",
+        "unbacked_bindings", "val",
     }
 )  # fmt: skip
 # Of whole graphs: names, of which none reaches the compiler. Everything else, such as the policy of selective
