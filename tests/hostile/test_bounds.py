@@ -32,7 +32,13 @@ def decode(function: Callable[..., Any], *args: object, **kwargs: object) -> Dec
 
 @pytest.mark.parametrize(
     "function",
-    [torch.as_strided, torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default, torch.as_strided_copy],
+    [
+        torch.as_strided,
+        torch.ops.aten.as_strided.default,
+        torch.ops.aten.as_strided_.default,
+        torch.as_strided_copy,
+        torch.ops.prims.as_strided.default,
+    ],
 )
 @pytest.mark.parametrize(
     ("sizes", "steps", "offset"),
@@ -86,6 +92,14 @@ def test_the_memory_of_a_symbolic_size() -> None:
         return torch.as_strided(x + 1, (x.shape[0] - 1, 2), (1, 1))
 
     decode_job(capture(model, torch.ones(12), dynamic=True).encode().job, blobs={})
+
+
+def test_sizes_that_depend_on_elements_are_no_obstacle() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0].cumsum(0)
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        decode_job(capture(model, torch.ones(12)).encode().job, blobs={})
 
 
 @pytest.mark.parametrize(("function", "args"), [(torch.split, (1,)), (torch.unbind, ()), (torch.chunk, (2**20,))])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch._prims
 from torch._ops import OpOverload
 
 # Parts of one tensor. A model that takes a sequence apart has some thousand.
@@ -63,21 +64,20 @@ def _named(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def _reaches_out(named: Arguments) -> str | None:
     """A view of another shape has to lie within the memory of what it views: Inductor computes addresses of these
-    numbers and asks nobody (torch/_inductor/lowering.py: as_strided).
+    numbers and asks nobody (torch/_inductor/lowering.py: as_strided). Where a number depends on elements, nothing can
+    be said before the graph runs.
     """
-    tensor = named["self"]
-    sizes, strides = [_hint(size) for size in named["size"]], [_hint(step) for step in named["stride"]]
+    tensor = next(named[name] for name in ("source", "self", "a") if name in named)
     given = named["storage_offset"]
+    sizes, steps = [[_hint(number) for number in named[name]] for name in ("size", "stride")]
     offset = _hint(tensor.storage_offset() if given is None else given)
-    if None in (*sizes, *strides, offset):
-        return "its sizes depend on elements"
-    room = _hint(tensor.untyped_storage().nbytes())
-    if 0 in sizes or room is None:
+    room = _hint(tensor.untyped_storage().nbytes()) // tensor.element_size()
+    if any(map(_is_unknown, (*sizes, *steps, offset, room))):
         return None
-    last = offset + sum((size - 1) * step for size, step in zip(sizes, strides, strict=True))
-    if offset < 0 or min(strides, default=0) < 0 or (last + 1) * tensor.element_size() > room:
-        return f"it reaches to element {last} of a memory of {room // tensor.element_size()} elements"
-    return None
+    last = offset + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+    if 0 in sizes or (offset >= 0 and min(steps, default=0) >= 0 and last < room):
+        return None
+    return f"it reaches to element {last} of a memory of {room} elements"
 
 
 def _parts(count: Callable[[Arguments], Any]) -> Callable[[Arguments], str | None]:
@@ -85,7 +85,7 @@ def _parts(count: Callable[[Arguments], Any]) -> Callable[[Arguments], str | Non
 
     def find(named: Arguments) -> str | None:
         number = _hint(count(named))
-        return None if number is None or number <= MOST_RESULTS else f"it makes {number} tensors of one"
+        return None if _is_unknown(number) or number <= MOST_RESULTS else f"it makes {number} tensors of one"
 
     return find
 
@@ -99,15 +99,17 @@ def _length(named: Arguments) -> Any:
 
 def _by_size(named: Arguments) -> Any:
     size = _hint(named["split_size"])
-    return (_hint(_length(named)) or 0) // size if size else 0
+    return 0 if _is_unknown(size) or size <= 0 else _length(named) // size
 
 
 def _hint(value: Any) -> Any:
-    """A number, or what a symbol is while the graph is compiled; None if that depends on elements."""
-    if isinstance(value, torch.SymInt):
-        hint = value.node.hint
-        return None if hint is None else int(hint)
-    return value
+    """A number; for a symbol, what it is while the graph is compiled, and itself if that depends on elements."""
+    return value if _is_unknown(value) else int(value.node.hint) if isinstance(value, torch.SymInt) else value
+
+
+def _is_unknown(value: Any) -> bool:
+    """Whether a number depends on elements of tensors."""
+    return isinstance(value, torch.SymInt) and value.node.hint is None
 
 
 _CHECKS: Mapping[OpOverload, Callable[[Arguments], str | None]] = {
@@ -119,6 +121,9 @@ _CHECKS: Mapping[OpOverload, Callable[[Arguments], str | None]] = {
             _aten.as_strided_copy.out,
             _aten.as_strided_scatter.default,
             _aten.as_strided_scatter.out,
+            _aten.set_.source_Tensor_storage_offset,
+            torch.ops.prims.as_strided.default,
+            torch.ops.prims.as_strided_scatter.default,
         ),
         _reaches_out,
     ),
