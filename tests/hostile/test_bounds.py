@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch.fx import Graph, GraphModule
 
@@ -17,7 +18,7 @@ from compilefarm.graph.decode import DecodedJob, decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.literals import MOST_COUNTED
 from compilefarm.graph.testing import capture, fixed_environment
-from compilefarm.v1.graph_pb2 import Range, Value
+from compilefarm.v1.graph_pb2 import Range, TargetKind, Value
 
 
 def decode(function: Callable[..., Any], *args: object, **kwargs: object) -> DecodedJob:
@@ -137,3 +138,52 @@ def test_a_graph_that_comes_down_to_more_operators_than_any_model(monkeypatch: p
     monkeypatch.setattr(bounds, "MOST_OPERATORS_PER_NODE", 0)
     with pytest.raises(InvalidRequest, match="more operators than any model"):
         decode_job(job, blobs={})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("aten::adaptive_max_pool2d_backward", "aten::embedding_dense_backward", "aten::native_layer_norm_backward"),
+        *("aten::mkldnn_rnn_layer", "aten::slow_conv_transpose2d", "aten::batch_norm_update_stats"),
+        *("aten::segment_reduce", "aten::linalg_ldl_solve", "aten::sparse_coo_tensor"),
+        *("prims::inductor_lookup_seed", "quantized::embedding_bag_byte_unpack", "onednn::linear_relu_mkldnn"),
+    ],
+)
+def test_operators_that_believe_what_they_are_told_of_places(name: str) -> None:
+    job = capture(torch.relu, torch.ones(3)).encode().job
+    for kind in (TargetKind.TARGET_KIND_OPERATOR_PACKET, TargetKind.TARGET_KIND_OPERATOR_OVERLOAD):
+        job.graph.nodes[1].call.kind, job.graph.nodes[1].call.target = kind, name
+        with pytest.raises(InvalidRequest, match="is not among the functions that a request may call"):
+            decode_job(job, blobs={})
+
+
+def test_a_view_of_an_input_that_does_not_begin_with_its_memory() -> None:
+    job = capture(lambda x: torch.as_strided(x, (4,), (1,), 3) + 1, torch.ones(12)).encode().job
+    decode_job(job, blobs={})
+    job.inputs[0].tensor.storage_offset.size = 3
+    with pytest.raises(InvalidRequest, match="input 0 begins at an offset, and the graph calls as_strided"):
+        decode_job(job, blobs={})
+
+
+def test_a_number_that_a_node_results_in_is_no_dtype() -> None:
+    job = capture(lambda x: x.to(torch.float64), torch.ones(3)).encode().job
+    call = job.graph.nodes[1].call
+    call.kind, call.target = TargetKind.TARGET_KIND_OPERATOR_OVERLOAD, "aten::_to_copy"
+    computed = job.graph.nodes.add()
+    computed.call.kind, computed.call.target = TargetKind.TARGET_KIND_PYTHON_FUNCTION, "operator.add"
+    computed.call.args.extend([Value(integer=999), Value(integer=0)])
+    del call.args[1:], call.kwargs[:]
+    call.kwargs.add(name="dtype", value=Value(node=1))
+    nodes = [job.graph.nodes[0], computed, job.graph.nodes[1], job.graph.nodes[2]]
+    nodes[3].output.values[0].node = 2
+    job.graph.nodes.extend(nodes)
+    del job.graph.nodes[:4]
+    with pytest.raises(InvalidRequest, match="dtype is a"):
+        decode_job(job, blobs={})
+
+
+def test_expressions_that_are_long_when_they_are_multiplied_out() -> None:
+    symbols = sympy.symbols("s0:10", integer=True, positive=True)
+    assert bounds.is_too_long(sum(symbols) ** 12)
+    assert bounds.is_too_long(sympy.Mul(*(sum(symbols) + number for number in range(4))))
+    assert not bounds.is_too_long(sum(symbols) ** 2 * symbols[0] // 3)

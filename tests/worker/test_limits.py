@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from compilefarm.core.errors import InvalidRequest
-from compilefarm.worker.limits import time_limit
+from compilefarm.worker.limits import TimeLimitExceeded, time_limit
 
 
 def _count_for_ever() -> None:
@@ -20,7 +19,7 @@ def _count_for_ever() -> None:
 
 def test_work_without_end_is_ended_even_if_it_takes_every_error_for_its_own() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(InvalidRequest, match="counting takes more than 0 s"), time_limit(0.05, doing="counting"):
+    with pytest.raises(TimeLimitExceeded, match="counting takes more than 0 s"), time_limit(0.05, doing="counting"):
         _count_for_ever()
     assert signal.getsignal(signal.SIGALRM) is before
 

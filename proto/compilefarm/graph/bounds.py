@@ -6,6 +6,8 @@ method, a composite operator, a subgraph.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,12 +15,21 @@ import torch
 import torch._prims
 from torch._ops import OpOverload
 
+from compilefarm.v1.graph_pb2 import Graph
+from compilefarm.v1.job_pb2 import Job
+
+_SEPARATORS = re.compile(r"[.:]+")
 # Parts of one tensor. A model that takes a sequence apart has some thousand.
 MOST_RESULTS = 20_000
 # Operators that a graph comes down to: a recurrent network of four layers takes some 80 for each step. On fake tensors
 # 10,000 take about a second.
 MOST_OPERATORS = 300_000
 MOST_OPERATORS_PER_NODE = 20
+
+_LONGEST_EXPRESSION = 4_000
+# Torch multiplies sums out to compare them (torch/utils/_sympy: safe_expand); a thousand terms take some 0.1 s.
+_MOST_TERMS = 1_000
+_VIEWS = frozenset({"as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"})
 
 _aten = torch.ops.aten
 Arguments = Mapping[str, Any]
@@ -52,6 +63,45 @@ def find_excess(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     if find is None:
         return None
     return find(_named(operator, args, kwargs))
+
+
+def find_misplaced_view(job: Job) -> str | None:
+    """Why a job may not view its inputs as it does; None if it may.
+
+    Where an input does not begin with its memory, torch 2.11 counts from the input what eager counts from the
+    memory (torch/_inductor/lowering.py: as_strided).
+    """
+    moved = [
+        number
+        for number, given in enumerate(job.inputs)
+        if given.tensor.HasField("storage_offset")
+        and (given.tensor.storage_offset.WhichOneof("value") != "size" or given.tensor.storage_offset.size)
+    ]
+    if moved and _calls_views(job.graph):
+        return f"input {moved[0]} begins at an offset, and the graph calls as_strided"
+    return None
+
+
+def _calls_views(graph: Graph) -> bool:
+    names = (_SEPARATORS.split(node.call.target) for node in graph.nodes)
+    return any(not _VIEWS.isdisjoint(parts) for parts in names) or any(map(_calls_views, graph.subgraphs))
+
+
+def is_too_long(expression: Any) -> bool:
+    """Whether an expression of symbols (sympy's) is longer than that of any size, as it is or multiplied out."""
+    return len(str(expression)) > _LONGEST_EXPRESSION or _terms(expression) > _MOST_TERMS
+
+
+def _terms(expression: Any) -> int:
+    """How many terms an expression has when it is multiplied out, at most."""
+    parts = [_terms(part) for part in expression.args]
+    if expression.is_Add:
+        return sum(parts)
+    if expression.is_Mul:
+        return math.prod(parts)
+    if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
+        return math.comb(parts[0] + int(expression.exp) - 1, int(expression.exp))
+    return max(parts, default=1)
 
 
 def _named(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:

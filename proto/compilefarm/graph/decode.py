@@ -21,10 +21,10 @@ from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
 from compilefarm.core.environments import KERNELS_REFUSED
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import MAX_MAGNITUDE
-from compilefarm.graph import arguments, targets
+from compilefarm.graph import arguments, schemas, targets
 from compilefarm.graph.ambient import keeping_attention_backends
 from compilefarm.graph.annotations import decode_annotations
-from compilefarm.graph.bounds import OperatorCount, find_excess
+from compilefarm.graph.bounds import OperatorCount, find_excess, find_misplaced_view, is_too_long
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
 from compilefarm.graph.dispatch import Watcher, watching_operators
@@ -49,7 +49,6 @@ from compilefarm.v1.job_pb2 import Job
 
 MAX_NODES = 200_000
 MAX_SUBGRAPH_DEPTH = 8
-_LONGEST_EXPRESSION = 4_000
 # In the meta of a node that stands for a tensor which the graph holds: the number of that.
 _CONSTANT = "constant"
 
@@ -131,12 +130,16 @@ def decode_job(
     ]
     if len(kernels) != len(job.graph.kernels):
         raise InvalidRequest(f"the graph holds Triton kernels: {KERNELS_REFUSED}")
+    misplaced = find_misplaced_view(job)
+    if misplaced is not None:
+        raise InvalidRequest(misplaced)
     symbolic = make_symbols(job)
     reader = _GraphReader(constants=constants, operators=operators, kernels=kernels)
     decoded = DecodedJob(
         graph_module=reader.read(job.graph, inputs=len(job.inputs)),
         inputs=[],
-        fake_mode=FakeTensorMode(shape_env=symbolic.shape_env),
+        # An operator without a fake form would be run, on whatever memory it gets.
+        fake_mode=FakeTensorMode(shape_env=symbolic.shape_env, allow_fallback_kernels=False),
         symbolic=symbolic,
     )
     decoded.inputs.extend(_fake_inputs(job.inputs, decoded))
@@ -384,7 +387,8 @@ def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) 
         return args[0]
     if node.op == "get_attr":
         return getattr(owner, str(node.target))
-    hazard = find_hazard(node.target, args=args)
+    # What nodes resulted in is held against schemas as literals are: a number is no dtype, wherever it comes from.
+    hazard = find_hazard(node.target, args=args) or schemas.find_misfit(node.target, args=args, kwargs=kwargs)
     if hazard is not None:
         raise InvalidRequest(f"node {number} ({_name(node)}): {hazard}")
     writes.note(find_written(node, args=args, kwargs=kwargs))
@@ -408,10 +412,10 @@ def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) 
 
 def _check_growth(value: object, *, number: int) -> None:
     """Integers that a graph computes with stay of a size that can be computed with."""
-    if isinstance(value, torch.SymInt):
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         hint = value.node.hint
-        too_long = len(str(value.node.expr)) > _LONGEST_EXPRESSION
-        if too_long or (hint is not None and abs(int(hint)) > MAX_MAGNITUDE):
+        grows = isinstance(value, torch.SymInt) and hint is not None and abs(int(hint)) > MAX_MAGNITUDE
+        if grows or is_too_long(value.node.expr):
             raise InvalidRequest(f"node {number}: an integer grows beyond what any size is")
 
 

@@ -1,10 +1,12 @@
-"""Operators of torch whose names begin with an underscore, and that graphs of Dynamo really hold.
+"""Steps within operators of torch: of those whose names begin with an underscore, the ones that graphs of Dynamo really
+hold, and of the others those that no graph holds.
 
-The others are steps within operators. Many believe what they are told of sizes and indices, since who calls them has
-checked that; a request has not.
+Many believe what they are told of sizes and indices, since who calls them has checked that; a request has not.
 """
 
 from __future__ import annotations
+
+import re
 
 # What optimizers compile to; lists of tensors that belong together.
 _FAMILIES = ("_foreach_",)
@@ -42,11 +44,23 @@ _ADMITTED = frozenset(
 )  # fmt: skip
 
 
+# Gradients, which are derived from a graph after it was decoded; kernels of libraries; what passes of Inductor write.
+_STEPS = re.compile(
+    r".+_backward(_.*)?|(batch_norm_(stats|elemt|gather|backward|update)|cudnn_|fbgemm_|inductor_|mkldnn_|slow_conv).*"
+)
+# They take lengths, pivots or places of elements on trust, and hardly any model calls them.
+_TRUSTING = frozenset(
+    {"linalg_ldl_solve", "segment_reduce", "sparse_bsc_tensor", "sparse_bsr_tensor", "sparse_compressed_tensor",
+     "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor"}
+)  # fmt: skip
+
+
 def is_refused(name: str) -> bool:
-    """Whether an operator is one of torch's own steps that no graph needs.
+    """Whether an operator is one that no graph needs, or that believes too much.
 
     Args:
         name: without namespace and overload ("_weight_norm"). Python's own names ("__and__") are none of these.
     """
-    is_private = name.startswith("_") and not name.startswith("__")
-    return is_private and name not in _ADMITTED and not name.startswith(_FAMILIES)
+    if name.startswith("_"):
+        return not name.startswith(("__", *_FAMILIES)) and name not in _ADMITTED
+    return name in _TRUSTING or _STEPS.fullmatch(name) is not None

@@ -130,6 +130,8 @@ _FORBIDDEN = frozenset(
         "pin_memory", "record_stream", "set_autocast_dtype",
     }
 )  # fmt: skip
+# Kernels of libraries, which Inductor's passes write and which believe what they are told.
+_FORBIDDEN_NAMESPACES = frozenset({"mkldnn", "onednn", "quantized"})
 _FORBIDDEN_PREFIXES = ("miopen_",)
 _OPERATOR_FUNCTIONS = (
     "abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "iadd", "iand", "ifloordiv", "ilshift", "imatmul",
@@ -260,7 +262,7 @@ def get_target(kind: TargetKind.ValueType, *, name: str, operators: Set[str] = f
 
 def target_names() -> Mapping[TargetKind.ValueType, Set[str]]:
     """What a request may call with this torch, by name space, beside what other libraries bring."""
-    operators = frozenset(name for name in operators_of_torch() if not _is_forbidden(base_of(name)))
+    operators = frozenset(name for name in operators_of_torch() if not _is_forbidden_operator(name))
     return {
         TORCH_FUNCTION: _torch_functions().keys(),
         PYTHON_FUNCTION: _python_functions().keys(),
@@ -447,6 +449,10 @@ def _is_forbidden(name: str) -> bool:
     return name in _FORBIDDEN or name.startswith(_FORBIDDEN_PREFIXES) or private_operators.is_refused(name)
 
 
+def _is_forbidden_operator(name: str) -> bool:
+    return name.partition("::")[0] in _FORBIDDEN_NAMESPACES or _is_forbidden(base_of(name))
+
+
 @functools.cache
 def _torch_names() -> Mapping[object, str]:
     return _inverted(_torch_functions())
@@ -491,14 +497,14 @@ def _tensor_methods() -> frozenset[str]:
 
 
 def _check_operator(name: str) -> str:
-    if is_of_torch(name) and _is_forbidden(base_of(name)):
+    if is_of_torch(name) and _is_forbidden_operator(name):
         raise Bypass("unknown_target", f"the graph calls the operator {name}, which the farm does not take")
     return name
 
 
 def _find_operator(name: str, *, kind: TargetKind.ValueType, operators: Set[str]) -> Callable[..., Any] | None:
     if is_of_torch(name):
-        return None if _is_forbidden(base_of(name)) else find_operator(name, is_overload=kind == OPERATOR_OVERLOAD)
+        return None if _is_forbidden_operator(name) else find_operator(name, is_overload=kind == OPERATOR_OVERLOAD)
     if name not in operators:
         return None
     return find_operator(name, is_overload=kind == OPERATOR_OVERLOAD)

@@ -90,6 +90,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
 
     Raises:
         InvalidRequest: the job is malformed or names what is not allowed.
+        TimeLimitExceeded: it takes too long to find that out.
         GraphRejected: torch refuses the graph itself.
         Inexpressible: the compile assumed something of the symbols that cannot be said as a guard.
         UnexpectedSource: what was generated holds what no graph makes.

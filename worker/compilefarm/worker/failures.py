@@ -10,6 +10,7 @@ from compilefarm.v1.child_pb2 import ChildFailure
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_COMPILE_ERROR,
     FAILURE_KIND_NOT_SERIALIZABLE,
+    FAILURE_KIND_TIMEOUT,
     FAILURE_KIND_UNEXPECTED_SOURCE,
     FAILURE_KIND_VERIFICATION,
     CompileFailure,
@@ -17,6 +18,7 @@ from compilefarm.v1.job_pb2 import (
 )
 from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.exhaustion import find_exhausted
+from compilefarm.worker.limits import TimeLimitExceeded
 from compilefarm.worker.source_check import UnexpectedSource
 
 _LONGEST_MESSAGE = 4000
@@ -38,6 +40,8 @@ def failure_of(error: Exception) -> ChildFailure:
 def _kind(error: Exception) -> FailureKind.ValueType:
     if isinstance(error, UnexpectedSource):
         return FAILURE_KIND_UNEXPECTED_SOURCE
+    if isinstance(error, TimeLimitExceeded):
+        return FAILURE_KIND_TIMEOUT
     exhausted = find_exhausted(error)
     if exhausted is not None:
         return exhausted

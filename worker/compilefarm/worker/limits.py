@@ -11,7 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Never
 
-from compilefarm.core.errors import InvalidRequest
+
+class TimeLimitExceeded(Exception):
+    """Work took longer than it may."""
 
 
 class _TookTooLong(BaseException):
@@ -23,7 +25,7 @@ def time_limit(seconds: float, *, doing: str) -> Iterator[None]:
     """Ends what happens inside after a while; in the main thread, for work that returns to Python now and then.
 
     Raises:
-        InvalidRequest: it took longer.
+        TimeLimitExceeded: it took longer.
     """
 
     def end(_: int, __: FrameType | None) -> Never:
@@ -34,7 +36,7 @@ def time_limit(seconds: float, *, doing: str) -> Iterator[None]:
     try:
         yield
     except _TookTooLong:
-        raise InvalidRequest(f"{doing} takes more than {seconds:.0f} s") from None
+        raise TimeLimitExceeded(f"{doing} takes more than {seconds:.0f} s") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
