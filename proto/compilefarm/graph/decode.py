@@ -30,7 +30,8 @@ from compilefarm.graph.devices import decode_device
 from compilefarm.graph.dispatch import Watcher, watching_operators
 from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.literals import ValueDecoder
-from compilefarm.graph.misfits import find_misfit
+from compilefarm.graph.misfits import OPTIMIZERS, find_misfit
+from compilefarm.graph.operators import base_of
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
 from compilefarm.graph.targets import (
     TENSOR_METHOD,
@@ -138,7 +139,6 @@ def decode_job(
     decoded = DecodedJob(
         graph_module=reader.read(job.graph, inputs=len(job.inputs)),
         inputs=[],
-        # An operator without a fake form would be run, on whatever memory it gets.
         fake_mode=FakeTensorMode(shape_env=symbolic.shape_env, allow_fallback_kernels=False),
         symbolic=symbolic,
     )
@@ -330,7 +330,7 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
     with (
         decoded.fake_mode,
         enable_python_dispatcher(),
-        watching_operators(_bounded(writes.watch, nodes=len(decoded.graph_module.graph.nodes))),
+        watching_operators(_bounded(writes.watch, decoded)),
         _restoring_modes() as entered,
     ):
         for number, node in enumerate(decoded.graph_module.graph.nodes):
@@ -349,16 +349,21 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
             bindings = compute_unbacked_bindings(decoded.symbolic.shape_env, value)
             if bindings:
                 node.meta["unbacked_bindings"] = bindings
+    # What the compiler makes of operators that were looked at is torch's own.
+    decoded.fake_mode.allow_fallback_kernels = True
 
 
-def _bounded(watch: Watcher, *, nodes: int) -> Watcher:
+def _bounded(watch: Watcher, decoded: DecodedJob) -> Watcher:
     """A watcher that refuses what asks for too much, before it runs."""
-    count = OperatorCount(nodes=nodes)
+    count = OperatorCount(nodes=len(decoded.graph_module.graph.nodes))
 
     def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
         excess = count.find_excess() or find_excess(operator, args, kwargs) or find_misfit(operator, args, kwargs)
         if excess is not None:
             raise InvalidRequest(f"{operator}: {excess}")
+        # An operator without a fake form is run, on memory of the sizes that it is told. Of those the lists of fused
+        # optimizers were just looked at; any other is refused.
+        decoded.fake_mode.allow_fallback_kernels = base_of(operator._schema.name) in OPTIMIZERS
         return watch(operator, args, kwargs, run)
 
     return look

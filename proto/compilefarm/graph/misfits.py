@@ -15,6 +15,8 @@ from torch._ops import OpOverload
 Arguments = Mapping[str, Any]
 
 _OF_CHANNELS = ("weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd")
+# Steps of fused optimizers, functional and in place.
+OPTIMIZERS = frozenset(f"_fused_{name}{mark}" for name in ("adagrad", "adam", "adamw", "sgd") for mark in ("", "_"))
 _NORMS = frozenset(
     {"_batch_norm_with_update", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "batch_norm_elemt",
      "batch_norm_gather_stats", "batch_norm_update_stats", "cudnn_batch_norm", "native_batch_norm",
@@ -43,10 +45,7 @@ def _find_check(name: str) -> Callable[[Arguments], str | None] | None:
         return _statistics_of_channels
     if name == "_weight_norm_interface":
         return _lengths_of_weights
-    return _lists_of_an_optimizer if name.removesuffix("_") in _OPTIMIZERS else None
-
-
-_OPTIMIZERS = frozenset({"_fused_adagrad", "_fused_adam", "_fused_adamw", "_fused_sgd"})
+    return _lists_of_an_optimizer if name in OPTIMIZERS else None
 
 
 def _length(size: Any) -> int | None:
