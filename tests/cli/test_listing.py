@@ -345,6 +345,15 @@ def _below(message: Message) -> list[Message]:
     return found
 
 
+def test_what_is_noted_beside_a_node_is_shown() -> None:
+    job = small_job()
+    job.graph.nodes[6].annotations.add(name="custom.fallback_to_eager", value=Value(boolean=True))
+    (line,) = (line for line in code_of(job) if "noted beside" in line)
+    assert line.strip().startswith("# noted beside node 6: ")
+    assert "custom.fallback_to_eager" in line
+    assert "True" in line
+
+
 @pytest.mark.parametrize("kind", [kind for kind in TargetKind.values() if kind])
 def test_every_kind_of_target_has_a_form(kind: TargetKind.ValueType) -> None:
     job = small_job()

@@ -34,6 +34,9 @@ def body_of(graph: Graph) -> Iterator[str]:
         names = ", ".join(f"input_{number}" for number in range(_count_inputs(subgraph)))
         yield cut(f"def subgraph_{position}({names}):")
         yield from (_INDENT + line for line in body_of(subgraph))
+    for number, node in enumerate(graph.nodes):
+        if node.annotations:
+            yield cut(f"# noted beside node {number}: {', '.join(map(writer.say, node.annotations))}")
     for number, node in enumerate(islice(graph.nodes, inputs, None), start=inputs):
         yield cut(_node(node, number=number, writer=writer))
     rest = writer.rest(graph, known=("nodes", "constants", "subgraphs", "kernels"))

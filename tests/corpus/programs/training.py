@@ -97,6 +97,14 @@ def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)
 
 
+def _sgd_foreach(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=True)
+
+
+def _adamw_foreach(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.01, foreach=True)
+
+
 def _adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=0.01)
 
@@ -165,5 +173,8 @@ PROGRAMS = (
     ),
     Program(name="optimizer_sgd", build=_compiled_optimizer(_sgd)),
     Program(name="optimizer_adam", build=_compiled_optimizer(_adam)),
+    # As on GPUs, where it is the default: all parameters in one call.
+    Program(name="optimizer_sgd_foreach", build=_compiled_optimizer(_sgd_foreach)),
+    Program(name="optimizer_adamw_foreach", build=_compiled_optimizer(_adamw_foreach)),
     Program(name="gradients_inside", build=_clipped, training=True),
 )
