@@ -15,6 +15,7 @@ import torch
 import torch._prims
 from torch._ops import OpOverload
 
+from compilefarm.graph.operators import named_arguments
 from compilefarm.v1.graph_pb2 import Graph
 from compilefarm.v1.job_pb2 import Job
 
@@ -107,9 +108,8 @@ def _terms(expression: Any) -> int:
 def _named(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     """All arguments by their names in the schema, defaults included."""
     declared = operator._schema.arguments
-    named = {argument.name: argument.default_value for argument in declared if argument.has_default_value()}
-    named.update(zip((argument.name for argument in declared), args, strict=False))
-    return {**named, **kwargs}
+    defaults = {argument.name: argument.default_value for argument in declared if argument.has_default_value()}
+    return {**defaults, **named_arguments(operator._schema, args, kwargs)}
 
 
 def _reaches_out(named: Arguments) -> str | None:

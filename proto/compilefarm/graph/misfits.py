@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from compilefarm.graph.operators import named_arguments
+
 Arguments = Mapping[str, Any]
 
 _OF_CHANNELS = ("weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd")
@@ -36,8 +38,7 @@ def find_misfit(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     find = _find_check(name)
     if find is None:
         return None
-    declared = (argument.name for argument in operator._schema.arguments)
-    return find({**dict(zip(declared, args, strict=False)), **kwargs})
+    return find(named_arguments(operator._schema, args, kwargs))
 
 
 def _find_check(name: str) -> Callable[[Arguments], str | None] | None:

@@ -11,7 +11,7 @@ import functools
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,12 @@ def is_of_torch(name: str) -> bool:
 def base_of(name: str) -> str:
     """The name of an operator without namespace and overload."""
     return name.partition("::")[2].partition(".")[0]
+
+
+def named_arguments(schema: torch.FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a call by their names in a schema; what is left out, to have its default, is not among them."""
+    names = (declared.name for declared in schema.arguments)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def find_operator(name: str, *, is_overload: bool) -> Callable[..., Any] | None:

@@ -18,6 +18,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_iter
 
+from compilefarm.graph.operators import named_arguments
+
 # Kinds of tensors that writes are noted of.
 INPUT, CONSTANT = "input", "constant"
 _Label = tuple[str, int]
@@ -35,7 +37,7 @@ def arguments_written(schema: torch.FunctionSchema, args: Sequence[Any], kwargs:
         return
     understated, condition = _UNDERSTATED.get(schema.name, ((), ""))
     # Positional arguments that are left out at the end have their defaults.
-    given = {declared.name: value for declared, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
+    given = named_arguments(schema, args, kwargs)
     for declared in schema.arguments:
         # What schemas write as Tensor(a!), Tensor(a!)[] and Tensor(a!)?.
         is_written = declared.alias_info is not None and declared.alias_info.is_write
