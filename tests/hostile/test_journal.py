@@ -17,6 +17,7 @@ from compilefarm.service.testing import (
     ENVIRONMENT,
     HeldCompiles,
     ManualClock,
+    Refused,
     ScriptedPool,
     calling,
     sample_job,
@@ -26,6 +27,7 @@ from compilefarm.v1.compile_service_pb2 import Priority
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Value
 from compilefarm.v1.job_pb2 import Job
+from tests.hostile.callers import farm
 
 PREWARM = Priority.PRIORITY_PREWARM
 KEY = key_of(sample_job()).text
@@ -58,14 +60,16 @@ async def test_each_namespace_and_hint_has_an_entry_of_its_own(tmp_path: Path) -
     for namespaces in (["prod"], ["dev", "prod"]):
         for size in (2, 3):
             for _ in range(2):
-                await journal.keep(KEY, job=job_for(size), tenant="", namespaces=namespaces)
+                await journal.keep(KEY, job=job_for(size), tenant="", namespaces=namespaces, account="one")
     assert len(journal.entries()) == len(files(tmp_path)) == 4
     journal.close()
 
 
 async def test_an_entry_goes_when_the_last_who_shares_it_is_refused(tmp_path: Path) -> None:
     journal = Journal(tmp_path, clock=ManualClock())
-    kept = await asyncio.gather(*(journal.keep(KEY, job=sample_job(), tenant="", namespaces=[""]) for _ in range(3)))
+    kept = await asyncio.gather(
+        *(journal.keep(KEY, job=sample_job(), tenant="", namespaces=[""], account="one") for _ in range(3))
+    )
     assert len(files(tmp_path)) == 1
     for entry in kept[:2]:
         journal.remove(entry)
@@ -75,21 +79,43 @@ async def test_an_entry_goes_when_the_last_who_shares_it_is_refused(tmp_path: Pa
     journal.close()
 
 
-async def fill(journal: Journal) -> None:
-    for number in range(20):
-        job = sample_job(f"torch.f{number}")
-        await journal.keep(key_of(job).text, job=job, tenant="", namespaces=[""])
+async def fill(journal: Journal, *, account: str, jobs: int = 20) -> None:
+    for number in range(jobs):
+        job = sample_job(f"torch.{account}{number}")
+        await journal.keep(key_of(job).text, job=job, tenant="", namespaces=[""], account=account)
 
 
-@pytest.mark.parametrize("bound", [{"most_entries": 3}, {"most_bytes": 900}])
+@pytest.mark.parametrize("bound", [{"most_entries": 12}, {"most_bytes": 3600}])
 async def test_no_more_is_kept_than_may_be(tmp_path: Path, bound: dict[str, int]) -> None:
     for _ in range(2):
         # What is left of the service before counts, too.
         journal = Journal(tmp_path, clock=ManualClock(), **bound)
-        with pytest.raises(Busy, match="prewarm jobs"):
-            await fill(journal)
-        assert 0 < len(files(tmp_path)) <= 3
+        for account in ("one", "two", "three", "four"):
+            # One cannot keep the others out.
+            with pytest.raises(Busy, match=f"prewarm jobs of {account}"):
+                await fill(journal, account=account)
+        assert 4 <= len(files(tmp_path)) <= 12
         journal.close()
+
+
+async def test_all_together_keep_no_more_than_may_be(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, clock=ManualClock(), most_entries=8)
+    for number in range(8):
+        await fill(journal, account=f"caller{number}", jobs=1)
+    with pytest.raises(Busy, match="8 prewarm jobs of all callers together"):
+        await fill(journal, account="last", jobs=1)
+    journal.close()
+
+
+async def test_a_prewarm_of_another_is_taken_when_one_caller_has_its_share(tmp_path: Path) -> None:
+    held, journal = HeldCompiles(), Journal(tmp_path / "state", clock=ManualClock(), most_entries=4)
+    names = {"greedy": "prewarm", "modest": "prewarm"}
+    async with farm(tmp_path, names, pool=ScriptedPool(held), journal=journal) as callers:
+        await callers["greedy"].watch(sample_job(), priority=PREWARM)
+        with pytest.raises(Refused, match="1 prewarm jobs of greedy"):
+            await callers["greedy"].watch(sample_job("torch.sin"), priority=PREWARM)
+        await callers["modest"].watch(sample_job("torch.cos"), priority=PREWARM)
+    journal.close()
 
 
 async def test_a_start_does_not_read_what_is_kept(tmp_path: Path) -> None:
@@ -97,7 +123,7 @@ async def test_a_start_does_not_read_what_is_kept(tmp_path: Path) -> None:
     for number in range(10):
         job = sample_job(f"torch.f{number}")
         job.graph.nodes[1].call.args.extend([Value(text="x" * 10**6)])
-        await journal.keep(key_of(job).text, job=job, tenant="", namespaces=[""])
+        await journal.keep(key_of(job).text, job=job, tenant="", namespaces=[""], account="one")
     journal.close()
     tracemalloc.start()
     journal = Journal(tmp_path, clock=ManualClock())
@@ -115,7 +141,7 @@ async def test_a_start_does_not_read_what_is_kept(tmp_path: Path) -> None:
 async def test_what_no_worker_can_do_at_the_start_is_done_when_one_can(tmp_path: Path) -> None:
     clock, other = ManualClock(), Environment(torch="2.11.0+cpu")
     journal = Journal(tmp_path, clock=clock)
-    await journal.keep(KEY, job=sample_job(), tenant="", namespaces=[""])
+    await journal.keep(KEY, job=sample_job(), tenant="", namespaces=[""], account="one")
     pool = ScriptedPool(environments=[other])
     async with serving(pool=pool, journal=journal, clock=clock) as gateway, calling(gateway.address) as calls:
         await clock.wait_for_timer(60.0)
@@ -131,7 +157,7 @@ async def test_what_no_worker_can_do_at_the_start_is_done_when_one_can(tmp_path:
 async def test_an_entry_of_an_older_release_is_done(tmp_path: Path) -> None:
     # It named its files in the same way, and had one for each request.
     journal = Journal(tmp_path, clock=ManualClock())
-    await journal.keep(KEY, job=sample_job(), tenant="one", namespaces=[""])
+    await journal.keep(KEY, job=sample_job(), tenant="one", namespaces=[""], account="one")
     journal.close()
     (name,) = files(tmp_path)
     content = (tmp_path / name).read_bytes().replace(b"one", b"two")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +13,26 @@ import pytest
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.service.testing import Refused, ScriptedPool, calling, sample_job, serving
-from compilefarm.store.opening import open_store
-from compilefarm.store.testing import sample_artifact, sample_key
+from compilefarm.store.object_backend import ObjectBackend
+from compilefarm.store.opening import build_store, open_store
+from compilefarm.store.testing import FillingStore, sample_artifact, sample_key
 from compilefarm.v1.blob_service_pb2 import WriteRequest
 from compilefarm.v1.compile_service_pb2 import Outcome, Priority
 from tests.hostile.callers import LOOPBACK, farm
 
 READ_ONLY = replace(LOOPBACK, read_only=True)
+# As anybody but root, for whom modes of files say nothing.
+OPEN_WITHOUT_PRIVILEGES = """
+import asyncio, sys
+from compilefarm.core.errors import StoreUnavailable
+from compilefarm.store.opening import open_store
+from compilefarm.worker.namespaces import give_up_privileges
+give_up_privileges()
+try:
+    asyncio.run(open_store(sys.argv[1]))
+except StoreUnavailable as error:
+    print(error)
+"""
 
 
 @pytest.fixture
@@ -83,4 +98,36 @@ async def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 async def test_a_writing_farm_is_not_told_that_it_is_none() -> None:
     async with serving() as gateway, calling(gateway.address) as calls:
+        assert (await calls.finish(sample_job())).outcome == Outcome.OUTCOME_COMPILED
+
+
+def test_a_folder_that_may_not_be_written_names_the_option(locked: Path) -> None:
+    command = [sys.executable, "-c", OPEN_WITHOUT_PRIVILEGES, str(locked)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "Permission denied" in told
+    assert "it can be read, and `compilefarm serve --read-only` serves what it holds" in told
+
+
+async def test_a_storage_that_cannot_be_written_names_the_option() -> None:
+    disk = FillingStore()
+    disk.full = True
+    with pytest.raises(StoreUnavailable, match=r"No space left.*`compilefarm serve --read-only` serves what it holds"):
+        await build_store(ObjectBackend(disk, location="/full"))
+
+
+async def test_no_compile_is_wasted_on_a_store_that_stopped_taking_artifacts() -> None:
+    disk, pool = FillingStore(), ScriptedPool()
+    store = await build_store(ObjectBackend(disk, location="/full"))
+    async with serving(store=store, pool=pool) as gateway, calling(gateway.address) as calls:
+        await calls.finish(sample_job("torch.sin"))
+        disk.full = True
+        with pytest.raises(Refused, match="could not be stored and is lost"):
+            await calls.finish(sample_job())
+        for _ in range(3):
+            with pytest.raises(Refused, match=r"nothing is compiled.*--read-only") as refused:
+                await calls.finish(sample_job())
+            assert refused.value.reason == "store_unavailable"
+        assert len(pool.assignments) == 2
+        assert (await calls.finish(sample_job("torch.sin"))).outcome == Outcome.OUTCOME_HIT
+        disk.full = False
         assert (await calls.finish(sample_job())).outcome == Outcome.OUTCOME_COMPILED

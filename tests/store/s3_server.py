@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import socket
 import subprocess
 import sysconfig
@@ -35,10 +35,12 @@ class S3Server:
     Attributes:
         endpoint: its URL.
         environment: what a program needs in its environment to be let in.
+        reading: the same, to read and list and nothing more.
     """
 
     endpoint: str
     environment: Mapping[str, str]
+    reading: Mapping[str, str]
 
     def location(self, prefix: str) -> str:
         """How a store is named that lies there."""
@@ -65,24 +67,40 @@ class S3Server:
 def serving_s3(folder: Path) -> Iterator[S3Server]:
     """A service that keeps its files in a folder and is gone when the context ends."""
     ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
-    credentials = {"AWS_ACCESS_KEY_ID": "farm", "AWS_SECRET_ACCESS_KEY": "secret-of-the-farm"}
+    farm, reader = _credentials("farm"), _credentials("reader")
+    rights = {"identities": [_identity(farm, "Admin"), _identity(reader, "Read", "List")]}
+    (folder / "rights.json").write_text(json.dumps(rights))
     command = [
         *(PROGRAM, "-logtostderr=true", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}"),
         *(f"-{name}={port}" for name, port in ports.items()),
         *("-s3", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=true", "-master.telemetry=false"),
+        f"-s3.config={folder / 'rights.json'}",
         *("-volume.max=0", "-master.volumeSizeLimitMB=64"),
         *(f"-filer.localSocket={folder / 'filer.sock'}", f"-s3.localSocket={folder / 's3.sock'}"),
     ]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, env={**os.environ, **credentials}, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        server = S3Server(endpoint=f"http://127.0.0.1:{ports['s3.port']}", environment=credentials)
+        server = S3Server(endpoint=f"http://127.0.0.1:{ports['s3.port']}", environment=farm, reading=reader)
         server.medium("").put("ready", b"")
         yield server
     finally:
         # Asked to end, it would take half a minute.
         process.kill()
         process.wait()
+
+
+def _credentials(name: str) -> dict[str, str]:
+    return {"AWS_ACCESS_KEY_ID": name, "AWS_SECRET_ACCESS_KEY": f"secret-of-the-{name}"}
+
+
+def _identity(credentials: Mapping[str, str], *actions: str) -> dict[str, object]:
+    access_key, secret_key = credentials.values()
+    return {
+        "name": access_key,
+        "credentials": [{"accessKey": access_key, "secretKey": secret_key}],
+        "actions": list(actions),
+    }
 
 
 def _free_ports(count: int) -> list[int]:

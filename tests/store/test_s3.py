@@ -129,3 +129,17 @@ async def test_a_service_that_does_not_answer_is_unavailable(s3: S3Server, monke
     monkeypatch.setattr("compilefarm.store.s3.RETRY_SECONDS", 0.5)
     with pytest.raises(StoreUnavailable, match=r"s3://farm at http://127\.0\.0\.1:9 could not write"):
         await open_store("s3://farm?endpoint=http://127.0.0.1:9&region=us-east-1")
+
+
+async def test_a_bucket_that_may_only_be_read_is_served_read_only(
+    s3: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = sample_artifact(KEY)
+    await (await open_store(s3.location(prefix))).put_artifact(artifact.manifest, blobs=artifact.blobs)
+    for name, value in s3.reading.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StoreUnavailable, match="it can be read, and `compilefarm serve --read-only`"):
+        await open_store(s3.location(prefix))
+    store = await open_store(s3.location(prefix), read_only=True)
+    assert await store.find_manifest(KEY) == artifact.manifest
+    assert await store.get_blob(digest_of(b"program")) == b"program"

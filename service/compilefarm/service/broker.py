@@ -149,6 +149,8 @@ class Broker:
         self._max_nodes = max_nodes
         self._max_values = max_values
         self._farm_version = farm_version
+        # Whether the last artifact could not be stored.
+        self._storing_failed = False
 
     async def lookup(self, job: Job, *, caller: Caller) -> Manifest:
         """The artifact for a job, if it is stored where the caller may read.
@@ -210,7 +212,13 @@ class Broker:
             key = await self._admit(job, account=caller.account)
             entry = None
             if self._journal is not None and priority is Priority.PREWARM and not self._read_only:
-                entry = await self._journal.keep(key.text, job=job, tenant=caller.tenant, namespaces=caller.namespaces)
+                entry = await self._journal.keep(
+                    key.text,
+                    job=job,
+                    tenant=caller.tenant,
+                    namespaces=caller.namespaces,
+                    account=caller.account,
+                )
             try:
                 async with aclosing(self._events(job, key=key, caller=caller, priority=priority)) as events:
                     async for event in events:
@@ -313,6 +321,7 @@ class Broker:
                 f"nothing that fits is stored under {key.text}, and this farm serves its store read-only: compile "
                 "locally, or ask a farm that compiles"
             )
+        await self._require_writable_store()
         await require_constants(job, store=self._store)
         await self._seal.announce(key.text, namespace=flight.namespace)
         verify_time = await self._checks.time_for(key.text, namespaces=namespaces)
@@ -344,6 +353,23 @@ class Broker:
         log.info("job %s: %s made %d bytes in %.1f s", key.text, manifest.worker, size_bytes, seconds)
         return Landing(result=manifest, source=Source.COMPILE)
 
+    async def _require_writable_store(self) -> None:
+        """Passes unless an artifact could not be stored, and the store still cannot be written: no compile is wasted.
+
+        Raises:
+            StoreUnavailable: it cannot.
+        """
+        if not self._storing_failed:
+            return
+        try:
+            await self._store.probe()
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"nothing is compiled, since the artifact could not be stored: {error}. What is stored is served; "
+                "compile locally, and ask again when the store can be written, or have the farm run with --read-only"
+            ) from error
+        self._storing_failed = False
+
     def _prospect(self, job: Job, *, key: Key, namespaces: Sequence[str]) -> tuple[Prospect.ValueType, str]:
         quarantined = self._quarantine.find(key.text, namespaces=namespaces)
         if quarantined is not None:
@@ -373,6 +399,7 @@ class Broker:
             described.verify_time = verify_time
             manifest = await self._store.put_artifact(described, blobs=artifact.blobs)
         except StoreUnavailable as error:
+            self._storing_failed = True
             self._counters.failed += 1
             raise StoreUnavailable(
                 f"the compile of {key.text} succeeded but its artifact could not be stored and is lost ({error}); "

@@ -4,8 +4,8 @@ Whoever waits for a job asks again when the service was killed, and nobody does 
 name begins with the key and ends with the digest of its content; it is there, flushed, before the job is acknowledged,
 and goes when the job has a result. What is left of a service that was killed is done by the next one.
 
-Whoever asks for the same, in the same namespaces and for the same hints, shares an entry. What entries say lies on disk
-alone and is read when it is needed.
+Whoever asks for the same, in the same namespaces and for the same hints, shares an entry, which counts for the account
+that asked first. What entries say lies on disk alone and is read when it is needed.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ _STAGING = ".staging"
 _FINAL = (InvalidRequest, JobCancelled, MissingBlobs)
 MOST_ENTRIES = 10_000
 MOST_BYTES = 1024 * 1024 * 1024
+# Of these, so much is for one account at most.
+ACCOUNT_SHARE = 1 / 4
 _RETRY_SECONDS = 60.0
 _KEY_LENGTH = 16 + 1 + 64
+_ACCOUNT_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,11 @@ class Entry:
         """The key of the job."""
         return self.name[:_KEY_LENGTH]
 
+    @property
+    def account(self) -> str:
+        """The digits of the account for which it counts; empty in files of older releases, which do not say it."""
+        return self.name[_KEY_LENGTH + 1 :].rpartition("-")[0]
+
 
 class Journal:
     """Accepted jobs in a folder of their own.
@@ -69,7 +77,7 @@ class Journal:
     Args:
         folder: the folder.
         clock: time.
-        most_entries: that are kept.
+        most_entries: that are kept of all accounts.
         most_bytes: that these may have.
 
     Raises:
@@ -83,7 +91,6 @@ class Journal:
         self._clock = clock
         self._most_entries = most_entries
         self._most_bytes = most_bytes
-        self._size_bytes = 0
         # By what they are shared by; those of a service before this one by their names.
         self._entries: dict[str, Entry] = {}
         # How many requests share an entry.
@@ -125,18 +132,25 @@ class Journal:
         self._forget(entry)
         return None
 
-    async def keep(self, key: str, *, job: Job, tenant: str, namespaces: Sequence[str]) -> Entry:
+    async def keep(self, key: str, *, job: Job, tenant: str, namespaces: Sequence[str], account: str) -> Entry:
         """Keeps a job that is about to be acknowledged, unless it is kept already.
 
+        Args:
+            key: of the job.
+            job: what is to be done.
+            tenant: for whom.
+            namespaces: where its artifact may lie.
+            account: on which the entry goes.
+
         Raises:
-            Busy: too much is kept.
+            Busy: too much is kept, of the account or of all.
             StoreUnavailable: it cannot be written.
         """
         shared_by = _shared_by(key, job=job, namespaces=namespaces)
         if shared_by not in self._entries:
             accepted = AcceptedJob(key=key, job=job, tenant=tenant, namespaces=namespaces)
             accepted.accepted.FromDatetime(self._clock.now())
-            self._add(accepted, shared_by=shared_by)
+            self._add(accepted, shared_by=shared_by, account=account)
         entry = self._entries[shared_by]
         self._shares[shared_by] = self._shares.get(shared_by, 0) + 1
         if shared_by in self._writing:
@@ -162,21 +176,27 @@ class Journal:
             if accepted is not None and flight.namespace in accepted.namespaces and _is_done(flight, accepted.job):
                 self._forget(entry)
 
-    def _add(self, accepted: AcceptedJob, *, shared_by: str) -> None:
+    def _add(self, accepted: AcceptedJob, *, shared_by: str, account: str) -> None:
         content = accepted.SerializeToString(deterministic=True)
-        entry = Entry(name=f"{accepted.key}-{digest_of(content)}", size_bytes=len(content))
-        if len(self._entries) >= self._most_entries or self._size_bytes + len(content) > self._most_bytes:
-            raise Busy(
-                f"{len(self._entries)} prewarm jobs of {self._size_bytes} bytes are kept until they are done, and no "
-                "more can be: ask again when some are",
-                retry_after_seconds=_RETRY_SECONDS,
-            )
+        digits = digest_of(account.encode())[:_ACCOUNT_LENGTH]
+        entry = Entry(name=f"{accepted.key}-{digits}-{digest_of(content)}", size_bytes=len(content))
+        own = [known for known in self._entries.values() if known.account == digits]
+        self._check_room([*own, entry], share=ACCOUNT_SHARE, whose=account or "this caller")
+        self._check_room([*self._entries.values(), entry], share=1, whose="all callers together")
         # It counts while it is being written, too.
         self._entries[shared_by] = entry
-        self._size_bytes += entry.size_bytes
         writing = asyncio.create_task(self._write_out(entry, content), name=f"journal entry {entry.name}")
         self._writing[shared_by] = writing
         writing.add_done_callback(partial(self._end_writing, shared_by))
+
+    def _check_room(self, entries: Sequence[Entry], *, share: float, whose: str) -> None:
+        size_bytes = sum(entry.size_bytes for entry in entries)
+        if len(entries) > share * self._most_entries or size_bytes > share * self._most_bytes:
+            raise Busy(
+                f"{len(entries) - 1} prewarm jobs of {whose} are kept until they are done, and no more can be: ask "
+                "again when some are",
+                retry_after_seconds=_RETRY_SECONDS,
+            )
 
     async def _write_out(self, entry: Entry, content: bytes) -> None:
         try:
@@ -202,7 +222,6 @@ class Journal:
         if shared_by is not None:
             del self._entries[shared_by]
             self._shares.pop(shared_by, None)
-            self._size_bytes -= entry.size_bytes
             (self._folder / entry.name).unlink(missing_ok=True)
 
     def _is_old(self, accepted: AcceptedJob) -> bool:
@@ -229,7 +248,6 @@ class Journal:
                 (self._folder / entry.name).unlink()
             else:
                 self._entries[entry.name] = entry
-                self._size_bytes += entry.size_bytes
 
 
 def _listed(folder: Path) -> Iterator[Entry]:

@@ -112,5 +112,8 @@ class ArtifactStore(Protocol):
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
         """Takes an artifact out of use: its key is a miss then. False if it is not stored."""
 
+    async def probe(self) -> None:
+        """Passes if the storage can be written at this moment."""
+
     async def usage(self) -> StoreUsage:
         """How much is stored."""

@@ -128,6 +128,9 @@ class CachedStore(ArtifactStore):
         self._manifests.forget(lambda _: True)
         return withdrawn
 
+    async def probe(self) -> None:
+        await self._store.probe()
+
     async def usage(self) -> StoreUsage:
         return await self._store.usage()
 

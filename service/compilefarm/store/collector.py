@@ -6,7 +6,6 @@ for LEASE_SECONDS. A manifest goes before the blobs that it names, so that none 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Entry
+from compilefarm.store.blobs import few_at_a_time
 from compilefarm.store.checks import KEPT_SECONDS, CheckStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE, USES, blob_path, key_of, use_path
@@ -23,7 +23,6 @@ from compilefarm.store.uses import LEASE_SECONDS, Uses
 
 # Damaged objects are kept that long for whoever wants to look at them, unless the room is needed.
 QUARANTINE_SECONDS = 7 * 24 * 3600.0
-_READ_AT_ONCE = 50
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,16 +102,12 @@ class Collector:
 
     async def _names(self, manifests: Iterable[Entry]) -> dict[Entry, frozenset[str]]:
         """The manifests that can be read, and the paths of the blobs that each names."""
-        places = asyncio.Semaphore(_READ_AT_ONCE)
 
         async def names(entry: Entry) -> frozenset[str] | None:
-            if entry in self._read:
-                return self._read[entry]
-            async with places:
-                return await self._read_names(entry.path)
+            return self._read[entry] if entry in self._read else await self._read_names(entry.path)
 
         entries = list(manifests)
-        found = await asyncio.gather(*map(names, entries))
+        found = await few_at_a_time(names, entries)
         return {entry: named for entry, named in zip(entries, found, strict=True) if named is not None}
 
     async def _read_names(self, path: str) -> frozenset[str] | None:

@@ -15,6 +15,7 @@ from compilefarm.store.damage import Damage
 from compilefarm.store.files import Readable, StagedBlob
 from compilefarm.store.layout import BLOBS, MANIFESTS
 from compilefarm.store.manifests import ManifestStore
+from compilefarm.store.probing import probe
 from compilefarm.store.seals import Seal
 from compilefarm.store.uses import Uses
 from compilefarm.v1.admin_service_pb2 import StoreUsage
@@ -102,6 +103,9 @@ class ContentAddressedStore(ArtifactStore):
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
         return await self.manifests.withdraw(manifest, reason=reason)
+
+    async def probe(self) -> None:
+        await probe(self._backend)
 
     async def usage(self) -> StoreUsage:
         blobs = self._backend.count_of(BLOBS)

@@ -107,6 +107,9 @@ class LimitedStore(ArtifactStore):
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
         return await self._store.withdraw(manifest, reason=reason)
 
+    async def probe(self) -> None:
+        await self._store.probe()
+
     async def usage(self) -> StoreUsage:
         usage = await self._store.usage()
         usage.size_limit_bytes = self._size_limit_bytes

@@ -29,7 +29,7 @@ from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
 from compilefarm.store.layout import BLOBS, CHECKS, MANIFESTS, PROBES, QUARANTINE, STAGING
 from compilefarm.store.object_backend import ObjectBackend
-from compilefarm.store.read_only import ReadOnlyBackend
+from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
 
 # No single write takes that long.
 ABANDONED_AFTER_SECONDS = 3600
@@ -59,9 +59,10 @@ def open_directory(location: str, *, create: bool = True, read_only: bool = Fals
         root = directory.resolve(strict=True)
         return _reading(root) if read_only else LocalBackend(root)
     except OSError as error:
+        is_readable = not read_only and os.access(directory, os.R_OK | os.X_OK)
         raise StoreUnavailable(
             f"the store directory {directory} cannot be used: {error.strerror}; "
-            "name a directory that this user may create and write"
+            f"name a directory that this user may create and write{f'; {READ_ONLY_REMEDY}' if is_readable else ''}"
         ) from error
 
 

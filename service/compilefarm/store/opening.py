@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-import uuid
 
 from obstore.store import MemoryStore
 
@@ -17,11 +16,12 @@ from compilefarm.store.collector import Collected, Collector
 from compilefarm.store.content_addressed import ContentAddressedStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
-from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE
+from compilefarm.store.layout import BLOBS, MANIFESTS, QUARANTINE
 from compilefarm.store.limited import LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.object_backend import ObjectBackend
-from compilefarm.store.read_only import ReadOnlyBackend
+from compilefarm.store.probing import probe
+from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
 from compilefarm.store.s3 import SCHEME, open_bucket
 from compilefarm.store.seals import NO_SEAL, Seal
 from compilefarm.store.uses import Now, Uses
@@ -149,9 +149,17 @@ async def open_backend(location: str, *, create: bool = True, read_only: bool = 
 
 
 async def _probe(backend: Backend) -> None:
-    path, content = f"{PROBES}/{uuid.uuid4().hex}", b"written when a store is opened"
-    await backend.create(path, content=content)
-    found = await backend.find(path)
-    await backend.delete(path)
-    if found != content:
-        raise StoreUnavailable(f"the store at {backend.location} does not give back what was written to it")
+    try:
+        await probe(backend)
+    except StoreUnavailable as error:
+        if await _is_readable(backend):
+            raise StoreUnavailable(f"{error}; {READ_ONLY_REMEDY}") from error
+        raise
+
+
+async def _is_readable(backend: Backend) -> bool:
+    try:
+        await backend.folders(MANIFESTS)
+    except StoreUnavailable:
+        return False
+    return True

@@ -7,6 +7,8 @@ from pathlib import Path
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import WrappingBackend
 
+READ_ONLY_REMEDY = "it can be read, and `compilefarm serve --read-only` serves what it holds"
+
 
 class ReadOnlyBackend(WrappingBackend):
     """Refuses to write. Who relies on what is not noted: those who may write see no use of what is read here."""

@@ -1,0 +1,23 @@
+"""Finds out whether a storage can be written, at little cost."""
+
+from __future__ import annotations
+
+import uuid
+
+from compilefarm.core.errors import StoreUnavailable
+from compilefarm.store.backend import Backend
+from compilefarm.store.layout import PROBES
+
+
+async def probe(backend: Backend) -> None:
+    """Writes a small object, reads it, and deletes it.
+
+    Raises:
+        StoreUnavailable: the storage cannot be written, or does not give back what was.
+    """
+    path, content = f"{PROBES}/{uuid.uuid4().hex}", b"written to find out whether this can be"
+    await backend.create(path, content=content)
+    found = await backend.find(path)
+    await backend.delete(path)
+    if found != content:
+        raise StoreUnavailable(f"the store at {backend.location} does not give back what was written to it")
