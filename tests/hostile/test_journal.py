@@ -30,7 +30,7 @@ from compilefarm.v1.job_pb2 import Job
 from tests.hostile.callers import farm
 
 PREWARM = Priority.PRIORITY_PREWARM
-KEY = key_of(sample_job()).text
+KEY = key_of(sample_job())
 
 
 def files(folder: Path) -> list[str]:
@@ -82,7 +82,7 @@ async def test_an_entry_goes_when_the_last_who_shares_it_is_refused(tmp_path: Pa
 async def fill(journal: Journal, *, account: str, jobs: int = 20) -> None:
     for number in range(jobs):
         job = sample_job(f"torch.{account}{number}")
-        await journal.keep(key_of(job).text, job=job, tenant="", namespaces=[""], account=account)
+        await journal.keep(key_of(job), job=job, tenant="", namespaces=[""], account=account)
 
 
 @pytest.mark.parametrize("bound", [{"most_entries": 12}, {"most_bytes": 3600}])
@@ -123,7 +123,7 @@ async def test_a_start_does_not_read_what_is_kept(tmp_path: Path) -> None:
     for number in range(10):
         job = sample_job(f"torch.f{number}")
         job.graph.nodes[1].call.args.extend([Value(text="x" * 10**6)])
-        await journal.keep(key_of(job).text, job=job, tenant="", namespaces=[""], account="one")
+        await journal.keep(key_of(job), job=job, tenant="", namespaces=[""], account="one")
     journal.close()
     tracemalloc.start()
     journal = Journal(tmp_path, clock=ManualClock())
@@ -150,7 +150,7 @@ async def test_what_no_worker_can_do_at_the_start_is_done_when_one_can(tmp_path:
         clock.advance(60.0)
         while files(tmp_path):
             await calls.status()
-        assert (await calls.lookup(sample_job())).key == KEY
+        assert (await calls.lookup(sample_job())).key == KEY.text
     journal.close()
 
 
@@ -161,7 +161,7 @@ async def test_an_entry_of_an_older_release_is_done(tmp_path: Path) -> None:
     journal.close()
     (name,) = files(tmp_path)
     content = (tmp_path / name).read_bytes().replace(b"one", b"two")
-    (tmp_path / f"{KEY}-{digest_of(content)}").write_bytes(content)
+    (tmp_path / f"{KEY.text}-{digest_of(content)}").write_bytes(content)
     journal, pool = Journal(tmp_path, clock=ManualClock()), ScriptedPool()
     async with serving(pool=pool, journal=journal) as gateway, calling(gateway.address) as calls:
         while files(tmp_path):

@@ -28,8 +28,8 @@ from compilefarm.core.errors import (
     Unreachable,
     WorkerLost,
 )
-from compilefarm.core.keys import key_of
-from compilefarm.core.metadata import REQUEST_KEY, TENANT_KEY
+from compilefarm.core.keys import FORMATS, key_of
+from compilefarm.core.metadata import REQUEST_KEY, TENANT_KEY, say_key_formats
 from compilefarm.core.public_keys import PublicKey
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
@@ -119,7 +119,7 @@ class Exchange:
         self._priority = _PRIORITIES[priority]
         self._entry = entry
         told = {REQUEST_KEY: entry.record.request_id, TENANT_KEY: tenant}
-        self._metadata = tuple((key, value) for key, value in told.items() if value)
+        self._metadata = (say_key_formats(FORMATS), *((key, value) for key, value in told.items() if value))
         self._trusted = trusted
         self._is_accepted = False
 

@@ -9,7 +9,8 @@ from typing import Literal
 from compilefarm.client.connection import Connection
 from compilefarm.core.environments import differences
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.core.keys import key_of
+from compilefarm.core.keys import FORMATS, key_of
+from compilefarm.core.metadata import say_key_formats
 from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording
 from compilefarm.core.requests import Request
 from compilefarm.core.retargeting import CannotBeSaid, Target, find_target, retarget
@@ -206,7 +207,12 @@ class Planner:
     def _ask(self, graph: PlannedGraph) -> PlannedGraph:
         line = self._connection.line()
         with self._connection.calls():
-            answer = line.compiles.Plan(wire.PlanRequest(job=graph.request.job), timeout=self._timeout_seconds)
+            answer = line.compiles.Plan(
+                wire.PlanRequest(job=graph.request.job),
+                timeout=self._timeout_seconds,
+                metadata=(say_key_formats(FORMATS),),
+            )
+        graph = replace(graph, key=answer.key or graph.key)
         if answer.prospect in _STANDINGS:
             standing = _STANDINGS[answer.prospect]
             if standing == "miss" and (missing := self._find_missing(graph.request)):

@@ -27,7 +27,8 @@ from compilefarm.core.errors import (
     Unreachable,
     WorkerLost,
 )
-from compilefarm.core.metadata import TENANT_KEY
+from compilefarm.core.keys import FORMATS
+from compilefarm.core.metadata import TENANT_KEY, say_key_formats
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.job_pb2 import FailureKind
 
@@ -111,7 +112,7 @@ class Prewarming:
         pause: Callable[[float], object] | None = None,
     ) -> None:
         self._connection = connection
-        self._metadata = ((TENANT_KEY, tenant),) if tenant else ()
+        self._metadata = (say_key_formats(FORMATS), *([(TENANT_KEY, tenant)] if tenant else ()))
         self._parallel = parallel
         self._clock = clock or SystemClock()
         self._stopped = threading.Event()

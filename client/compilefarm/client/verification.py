@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compilefarm.core.errors import UntrustedArtifact
-from compilefarm.core.keys import key_of
+from compilefarm.core.keys import FORMATS, UNNAMED_FORMAT, Part, find_foreign_parts, key_of, newest_format
 from compilefarm.core.public_keys import PublicKey
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -28,9 +28,22 @@ def check_origin(manifest: Manifest, job: Job, *, trusted: Sequence[PublicKey]) 
         from compilefarm.core.signatures import check_signature
 
         check_signature(manifest, trusted=trusted)
-    wanted = key_of(job).text
-    if manifest.key != wanted:
+    parts = (Part(name=part.name, digest=part.digest) for part in manifest.key_parts)
+    format = manifest.key_format or UNNAMED_FORMAT
+    foreign = find_foreign_parts(manifest.key, format=format, parts=parts, job=job)
+    if foreign is None and format not in FORMATS:
         raise UntrustedArtifact(
-            f"the farm answered with the artifact of another graph: {manifest.key or 'no key'} instead of {wanted}; "
-            "its log and its store tell why"
+            f"the farm makes keys of format {format}, and this release knows {', '.join(map(str, FORMATS))}: upgrade "
+            "the older end"
         )
+    if foreign is None or foreign:
+        differing = f", which differs in {', '.join(map(_word, foreign))}" if foreign else ""
+        raise UntrustedArtifact(
+            "the farm answered with the artifact of another graph: "
+            f"{manifest.key or 'no key'} instead of {key_of(job).text}{differing}; its log and its store tell why"
+        )
+
+
+def _word(name: str) -> str:
+    is_known = name in FORMATS[newest_format()]
+    return name if is_known else f"{name!r} (a part of keys that this release does not know)"

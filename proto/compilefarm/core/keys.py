@@ -5,12 +5,16 @@ parts that differ. The service computes it from the parsed request; a client's w
 
 A key reads `<first 16 digits of the graph's digest>-<digest of all parts>`: entries of one graph lie together, so the
 nearest stored entry of a miss can be found by its beginning.
+
+A format says which parts there are. Ends of different releases use the highest that both know; where they share none,
+`find_foreign_parts` tells by the names of parts whether an artifact is for a job all the same.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from google.protobuf.message import Message
@@ -18,9 +22,14 @@ from google.protobuf.message import Message
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.v1.job_pb2 import Job
 
-# Changes whenever equal requests must no longer find what older services stored under the same parts.
-KEY_FORMAT = 3
 PART_NAMES = ("graph", "inputs", "symbols", "options", "ambient", "environment")
+# Names of the parts by format, the newest last. There is a new one whenever equal requests must no longer find what
+# older services stored under the same parts; an older one goes when what was stored under it may be wrong.
+FORMATS: Mapping[int, tuple[str, ...]] = {3: PART_NAMES}
+# That of ends that name none: they are older than this choice.
+UNNAMED_FORMAT = 3
+# Digests of a part that says nothing: no messages, or an empty one.
+_NOTHING = (hashlib.sha256().hexdigest(), hashlib.sha256(bytes(8)).hexdigest())
 _KEY = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}")
 
 
@@ -39,14 +48,35 @@ class Key:
     Attributes:
         text: the key as users see it.
         parts: the parts it was made of, in order.
+        format: number of the format.
     """
 
     text: str
     parts: tuple[Part, ...]
+    format: int
 
 
-def key_of(job: Job) -> Key:
+def newest_format() -> int:
+    """The number of the format in which this release makes keys."""
+    return max(FORMATS)
+
+
+def choose_format(known: Collection[int]) -> int:
+    """The highest format that both ends know, or this end's own where they share none.
+
+    Args:
+        known: to the other end; empty if it names none.
+    """
+    shared = FORMATS.keys() & set(known or (UNNAMED_FORMAT,))
+    return max(shared, default=newest_format())
+
+
+def key_of(job: Job, *, format: int | None = None) -> Key:
     """Computes the key of a job.
+
+    Args:
+        job: the job.
+        format: one of FORMATS; None: the newest.
 
     Raises:
         InvalidRequest: the job holds fields that this release does not know. They may decide the result, so a key
@@ -60,16 +90,54 @@ def key_of(job: Job) -> Key:
         raise InvalidRequest(
             "the request holds fields that this service does not know: the client is newer; upgrade the farm first"
         )
-    parts = tuple(Part(name=name, digest=_digest_of_field(job, name)) for name in PART_NAMES)
-    whole = hashlib.sha256(f"compilefarm key {KEY_FORMAT}\n".encode())
-    for part in parts:
-        whole.update(f"{part.name} {part.digest}\n".encode())
-    return Key(text=f"{parts[0].digest[:16]}-{whole.hexdigest()}", parts=parts)
+    number = newest_format() if format is None else format
+    parts = tuple(Part(name=name, digest=_digest_of_field(job, name)) for name in FORMATS[number])
+    return Key(text=_text_of(parts, format=number), parts=parts, format=number)
+
+
+def find_foreign_parts(text: str, *, format: int, parts: Iterable[Part], job: Job) -> list[str] | None:
+    """Names of the parts in which a key of another end differs from a job; none if it is the job's key.
+
+    A part that only one end knows does not tell them apart if it says nothing.
+
+    Args:
+        text: the key.
+        format: in which the other end made it.
+        parts: that the other end says it made it of.
+        job: the job.
+
+    Returns:
+        None if nothing can be said: the key is of an older format than any known, or not made of these parts.
+    """
+    if format in FORMATS:
+        known = key_of(job, format=format)
+        return [] if known.text == text else _differing(known.parts, parts) or None
+    theirs = tuple(parts)
+    if format < newest_format() or not theirs or _text_of(theirs, format=format) != text:
+        return None
+    return _differing(key_of(job).parts, theirs)
 
 
 def is_key(text: str) -> bool:
     """Whether `text` is written as a whole key."""
     return _KEY.fullmatch(text) is not None
+
+
+def _differing(ours: Iterable[Part], theirs: Iterable[Part]) -> list[str]:
+    our_digests, their_digests = ({part.name: part.digest for part in parts} for parts in (ours, theirs))
+    return [
+        name
+        for name in {**our_digests, **their_digests}
+        if our_digests.get(name) != their_digests.get(name)
+        and not {our_digests.get(name, _NOTHING[0]), their_digests.get(name, _NOTHING[0])} <= set(_NOTHING)
+    ]
+
+
+def _text_of(parts: tuple[Part, ...], *, format: int) -> str:
+    whole = hashlib.sha256(f"compilefarm key {format}\n".encode())
+    for part in parts:
+        whole.update(f"{part.name} {part.digest}\n".encode())
+    return f"{parts[0].digest[:16]}-{whole.hexdigest()}"
 
 
 def _digest_of_field(job: Job, name: str) -> str:

@@ -16,7 +16,7 @@ from compilefarm.v1 import job_pb2 as compilefarm_dot_v1_dot_job__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63ompilefarm/v1/journal.proto\x12\x0e\x63ompilefarm.v1\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8e\x01\n\x0b\x41\x63\x63\x65ptedJob\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x03job\x18\x02 \x01(\x0b\x32\x13.compilefarm.v1.Job\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12,\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nnamespaces\x18\x05 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63ompilefarm/v1/journal.proto\x12\x0e\x63ompilefarm.v1\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa2\x01\n\x0b\x41\x63\x63\x65ptedJob\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x03job\x18\x02 \x01(\x0b\x32\x13.compilefarm.v1.Job\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12,\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nnamespaces\x18\x05 \x03(\t\x12\x12\n\nkey_format\x18\x06 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,5 +24,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.journal_pb2'
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_ACCEPTEDJOB']._serialized_start=108
-  _globals['_ACCEPTEDJOB']._serialized_end=250
+  _globals['_ACCEPTEDJOB']._serialized_end=270
 # @@protoc_insertion_point(module_scope)

@@ -25,10 +25,13 @@ class AcceptedJob(google.protobuf.message.Message):
     TENANT_FIELD_NUMBER: builtins.int
     ACCEPTED_FIELD_NUMBER: builtins.int
     NAMESPACES_FIELD_NUMBER: builtins.int
+    KEY_FORMAT_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key of the job."""
     tenant: builtins.str
     """For whom it is done; empty if that was not said."""
+    key_format: builtins.int
+    """Format of the key. Zero: a release accepted it that had the third alone."""
     @property
     def job(self) -> compilefarm.v1.job_pb2.Job:
         """The job."""
@@ -51,8 +54,9 @@ class AcceptedJob(google.protobuf.message.Message):
         tenant: builtins.str = ...,
         accepted: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         namespaces: collections.abc.Iterable[builtins.str] | None = ...,
+        key_format: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["accepted", b"accepted", "job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "job", b"job", "key", b"key", "namespaces", b"namespaces", "tenant", b"tenant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "job", b"job", "key", b"key", "key_format", b"key_format", "namespaces", b"namespaces", "tenant", b"tenant"]) -> None: ...
 
 global___AcceptedJob = AcceptedJob

@@ -18,37 +18,37 @@ from compilefarm.v1 import job_pb2 as compilefarm_dot_v1_dot_job__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63ompilefarm/v1/manifest.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\x1a\x1a\x63ompilefarm/v1/graph.proto\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcd\x04\n\x08Manifest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\tkey_parts\x18\x02 \x03(\x0b\x32\x17.compilefarm.v1.KeyPart\x12\x0e\n\x06\x66ormat\x18\x03 \x01(\r\x12\x30\n\x0b\x65nvironment\x18\x04 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12%\n\x07program\x18\x05 \x01(\x0b\x32\x14.compilefarm.v1.Blob\x12*\n\tlibraries\x18\x06 \x03(\x0b\x32\x17.compilefarm.v1.Library\x12*\n\x06guards\x18\x07 \x03(\x0b\x32\x1a.compilefarm.v1.Expression\x12\'\n\x07timings\x18\x08 \x03(\x0b\x32\x16.compilefarm.v1.Timing\x12\x32\n\x0cverification\x18\t \x01(\x0b\x32\x1c.compilefarm.v1.Verification\x12\x0e\n\x06worker\x18\n \x01(\t\x12+\n\x07\x63reated\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x66\x61rm_version\x18\x0c \x01(\t\x12%\n\x07sources\x18\r \x01(\x0b\x32\x14.compilefarm.v1.Blob\x12,\n\tsignature\x18\x0e \x01(\x0b\x32\x19.compilefarm.v1.Signature\x12\x11\n\tnamespace\x18\x0f \x01(\t\x12/\n\x0bverify_time\x18\x10 \x01(\x0e\x32\x1a.compilefarm.v1.VerifyTime\"*\n\tSignature\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x8f\x02\n\x05\x43heck\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\t\x12.\n\x06passed\x18\x03 \x01(\x0b\x32\x1c.compilefarm.v1.VerificationH\x00\x12\x30\n\x06\x66\x61iled\x18\x04 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailureH\x00\x12)\n\x05\x65nded\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x11\n\tnamespace\x18\x07 \x01(\t\x12$\n\x07request\x18\x08 \x01(\x0b\x32\x13.compilefarm.v1.JobB\t\n\x07outcome\"4\n\x07Sources\x12)\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.SourceFile\"(\n\nSourceFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"\'\n\x07KeyPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"r\n\x04\x42lob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12*\n\x08\x65ncoding\x18\x03 \x01(\x0e\x32\x18.compilefarm.v1.Encoding\x12\x1a\n\x12\x63ontent_size_bytes\x18\x04 \x01(\x03\"|\n\x07Library\x12\x15\n\rsource_digest\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\"\n\x04\x62lob\x18\x03 \x01(\x0b\x32\x14.compilefarm.v1.Blob\x12(\n\x07\x62uilder\x18\x04 \x01(\x0e\x32\x17.compilefarm.v1.Builder\"?\n\x06Timing\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.compilefarm.v1.Phase\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"\xc9\x03\n\x0cVerification\x12\x1a\n\x12largest_difference\x18\x01 \x01(\x01\x12\x1a\n\x12\x61\x62solute_tolerance\x18\x02 \x01(\x01\x12\x1a\n\x12relative_tolerance\x18\x03 \x01(\x01\x12\x14\n\x0cload_seconds\x18\x04 \x01(\x01\x12\x1a\n\x12\x66irst_call_seconds\x18\x05 \x01(\x01\x12\x14\n\x0c\x63\x61ll_seconds\x18\x06 \x01(\x01\x12\x1a\n\x12\x65\x61ger_call_seconds\x18\x07 \x01(\x01\x12\x14\n\x0csubprocesses\x18\x08 \x01(\r\x12\x14\n\x0cnot_compared\x18\t \x01(\t\x12\x18\n\x10\x63ompiled_kernels\x18\n \x01(\r\x12\x12\n\nbenchmarks\x18\x0b \x01(\r\x12\x10\n\x08\x63ompared\x18\x0c \x01(\r\x12\x18\n\x10\x63ompared_by_seed\x18\r \x01(\r\x12\x10\n\x08unsteady\x18\x0e \x01(\r\x12\x1a\n\x12\x64iffering_integers\x18\x0f \x01(\x04\x12\x12\n\nreferenced\x18\x10 \x01(\r\x12\r\n\x05\x65rror\x18\x11 \x01(\x01\x12\x13\n\x0b\x65\x61ger_error\x18\x12 \x01(\x01\x12\x15\n\rallowed_error\x18\x13 \x01(\x01*o\n\nVerifyTime\x12\x1b\n\x17VERIFY_TIME_UNSPECIFIED\x10\x00\x12\x16\n\x12VERIFY_TIME_BEFORE\x10\x01\x12\x15\n\x11VERIFY_TIME_AFTER\x10\x02\x12\x15\n\x11VERIFY_TIME_NEVER\x10\x03*N\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x15\n\x11\x45NCODING_IDENTITY\x10\x01\x12\x11\n\rENCODING_ZLIB\x10\x02*`\n\x07\x42uilder\x12\x17\n\x13\x42UILDER_UNSPECIFIED\x10\x00\x12\x14\n\x10\x42UILDER_INDUCTOR\x10\x01\x12\x12\n\x0e\x42UILDER_TRITON\x10\x02\x12\x12\n\x0e\x42UILDER_KERNEL\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63ompilefarm/v1/manifest.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\x1a\x1a\x63ompilefarm/v1/graph.proto\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe1\x04\n\x08Manifest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\tkey_parts\x18\x02 \x03(\x0b\x32\x17.compilefarm.v1.KeyPart\x12\x0e\n\x06\x66ormat\x18\x03 \x01(\r\x12\x30\n\x0b\x65nvironment\x18\x04 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12%\n\x07program\x18\x05 \x01(\x0b\x32\x14.compilefarm.v1.Blob\x12*\n\tlibraries\x18\x06 \x03(\x0b\x32\x17.compilefarm.v1.Library\x12*\n\x06guards\x18\x07 \x03(\x0b\x32\x1a.compilefarm.v1.Expression\x12\'\n\x07timings\x18\x08 \x03(\x0b\x32\x16.compilefarm.v1.Timing\x12\x32\n\x0cverification\x18\t \x01(\x0b\x32\x1c.compilefarm.v1.Verification\x12\x0e\n\x06worker\x18\n \x01(\t\x12+\n\x07\x63reated\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x66\x61rm_version\x18\x0c \x01(\t\x12%\n\x07sources\x18\r \x01(\x0b\x32\x14.compilefarm.v1.Blob\x12,\n\tsignature\x18\x0e \x01(\x0b\x32\x19.compilefarm.v1.Signature\x12\x11\n\tnamespace\x18\x0f \x01(\t\x12/\n\x0bverify_time\x18\x10 \x01(\x0e\x32\x1a.compilefarm.v1.VerifyTime\x12\x12\n\nkey_format\x18\x11 \x01(\r\"*\n\tSignature\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x8f\x02\n\x05\x43heck\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\t\x12.\n\x06passed\x18\x03 \x01(\x0b\x32\x1c.compilefarm.v1.VerificationH\x00\x12\x30\n\x06\x66\x61iled\x18\x04 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailureH\x00\x12)\n\x05\x65nded\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x11\n\tnamespace\x18\x07 \x01(\t\x12$\n\x07request\x18\x08 \x01(\x0b\x32\x13.compilefarm.v1.JobB\t\n\x07outcome\"4\n\x07Sources\x12)\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.SourceFile\"(\n\nSourceFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"\'\n\x07KeyPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"r\n\x04\x42lob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12*\n\x08\x65ncoding\x18\x03 \x01(\x0e\x32\x18.compilefarm.v1.Encoding\x12\x1a\n\x12\x63ontent_size_bytes\x18\x04 \x01(\x03\"|\n\x07Library\x12\x15\n\rsource_digest\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\"\n\x04\x62lob\x18\x03 \x01(\x0b\x32\x14.compilefarm.v1.Blob\x12(\n\x07\x62uilder\x18\x04 \x01(\x0e\x32\x17.compilefarm.v1.Builder\"?\n\x06Timing\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.compilefarm.v1.Phase\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"\xc9\x03\n\x0cVerification\x12\x1a\n\x12largest_difference\x18\x01 \x01(\x01\x12\x1a\n\x12\x61\x62solute_tolerance\x18\x02 \x01(\x01\x12\x1a\n\x12relative_tolerance\x18\x03 \x01(\x01\x12\x14\n\x0cload_seconds\x18\x04 \x01(\x01\x12\x1a\n\x12\x66irst_call_seconds\x18\x05 \x01(\x01\x12\x14\n\x0c\x63\x61ll_seconds\x18\x06 \x01(\x01\x12\x1a\n\x12\x65\x61ger_call_seconds\x18\x07 \x01(\x01\x12\x14\n\x0csubprocesses\x18\x08 \x01(\r\x12\x14\n\x0cnot_compared\x18\t \x01(\t\x12\x18\n\x10\x63ompiled_kernels\x18\n \x01(\r\x12\x12\n\nbenchmarks\x18\x0b \x01(\r\x12\x10\n\x08\x63ompared\x18\x0c \x01(\r\x12\x18\n\x10\x63ompared_by_seed\x18\r \x01(\r\x12\x10\n\x08unsteady\x18\x0e \x01(\r\x12\x1a\n\x12\x64iffering_integers\x18\x0f \x01(\x04\x12\x12\n\nreferenced\x18\x10 \x01(\r\x12\r\n\x05\x65rror\x18\x11 \x01(\x01\x12\x13\n\x0b\x65\x61ger_error\x18\x12 \x01(\x01\x12\x15\n\rallowed_error\x18\x13 \x01(\x01*o\n\nVerifyTime\x12\x1b\n\x17VERIFY_TIME_UNSPECIFIED\x10\x00\x12\x16\n\x12VERIFY_TIME_BEFORE\x10\x01\x12\x15\n\x11VERIFY_TIME_AFTER\x10\x02\x12\x15\n\x11VERIFY_TIME_NEVER\x10\x03*N\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x15\n\x11\x45NCODING_IDENTITY\x10\x01\x12\x11\n\rENCODING_ZLIB\x10\x02*`\n\x07\x42uilder\x12\x17\n\x13\x42UILDER_UNSPECIFIED\x10\x00\x12\x14\n\x10\x42UILDER_INDUCTOR\x10\x01\x12\x12\n\x0e\x42UILDER_TRITON\x10\x02\x12\x12\n\x0e\x42UILDER_KERNEL\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.manifest_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_VERIFYTIME']._serialized_start=1984
-  _globals['_VERIFYTIME']._serialized_end=2095
-  _globals['_ENCODING']._serialized_start=2097
-  _globals['_ENCODING']._serialized_end=2175
-  _globals['_BUILDER']._serialized_start=2177
-  _globals['_BUILDER']._serialized_end=2273
+  _globals['_VERIFYTIME']._serialized_start=2004
+  _globals['_VERIFYTIME']._serialized_end=2115
+  _globals['_ENCODING']._serialized_start=2117
+  _globals['_ENCODING']._serialized_end=2195
+  _globals['_BUILDER']._serialized_start=2197
+  _globals['_BUILDER']._serialized_end=2293
   _globals['_MANIFEST']._serialized_start=171
-  _globals['_MANIFEST']._serialized_end=760
-  _globals['_SIGNATURE']._serialized_start=762
-  _globals['_SIGNATURE']._serialized_end=804
-  _globals['_CHECK']._serialized_start=807
-  _globals['_CHECK']._serialized_end=1078
-  _globals['_SOURCES']._serialized_start=1080
-  _globals['_SOURCES']._serialized_end=1132
-  _globals['_SOURCEFILE']._serialized_start=1134
-  _globals['_SOURCEFILE']._serialized_end=1174
-  _globals['_KEYPART']._serialized_start=1176
-  _globals['_KEYPART']._serialized_end=1215
-  _globals['_BLOB']._serialized_start=1217
-  _globals['_BLOB']._serialized_end=1331
-  _globals['_LIBRARY']._serialized_start=1333
-  _globals['_LIBRARY']._serialized_end=1457
-  _globals['_TIMING']._serialized_start=1459
-  _globals['_TIMING']._serialized_end=1522
-  _globals['_VERIFICATION']._serialized_start=1525
-  _globals['_VERIFICATION']._serialized_end=1982
+  _globals['_MANIFEST']._serialized_end=780
+  _globals['_SIGNATURE']._serialized_start=782
+  _globals['_SIGNATURE']._serialized_end=824
+  _globals['_CHECK']._serialized_start=827
+  _globals['_CHECK']._serialized_end=1098
+  _globals['_SOURCES']._serialized_start=1100
+  _globals['_SOURCES']._serialized_end=1152
+  _globals['_SOURCEFILE']._serialized_start=1154
+  _globals['_SOURCEFILE']._serialized_end=1194
+  _globals['_KEYPART']._serialized_start=1196
+  _globals['_KEYPART']._serialized_end=1235
+  _globals['_BLOB']._serialized_start=1237
+  _globals['_BLOB']._serialized_end=1351
+  _globals['_LIBRARY']._serialized_start=1353
+  _globals['_LIBRARY']._serialized_end=1477
+  _globals['_TIMING']._serialized_start=1479
+  _globals['_TIMING']._serialized_end=1542
+  _globals['_VERIFICATION']._serialized_start=1545
+  _globals['_VERIFICATION']._serialized_end=2002
 # @@protoc_insertion_point(module_scope)

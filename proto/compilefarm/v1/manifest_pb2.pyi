@@ -129,6 +129,7 @@ class Manifest(google.protobuf.message.Message):
     SIGNATURE_FIELD_NUMBER: builtins.int
     NAMESPACE_FIELD_NUMBER: builtins.int
     VERIFY_TIME_FIELD_NUMBER: builtins.int
+    KEY_FORMAT_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key it answers."""
     format: builtins.int
@@ -143,6 +144,8 @@ class Manifest(google.protobuf.message.Message):
     """
     verify_time: global___VerifyTime.ValueType
     """When the farm has the artifact checked. Absent in those of older releases."""
+    key_format: builtins.int
+    """Format of the key: which parts it has. Zero: a release made it that had the third alone."""
     @property
     def key_parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KeyPart]:
         """The parts of the key, in order."""
@@ -204,9 +207,10 @@ class Manifest(google.protobuf.message.Message):
         signature: global___Signature | None = ...,
         namespace: builtins.str = ...,
         verify_time: global___VerifyTime.ValueType = ...,
+        key_format: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "program", b"program", "signature", b"signature", "sources", b"sources", "verification", b"verification"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "farm_version", b"farm_version", "format", b"format", "guards", b"guards", "key", b"key", "key_parts", b"key_parts", "libraries", b"libraries", "namespace", b"namespace", "program", b"program", "signature", b"signature", "sources", b"sources", "timings", b"timings", "verification", b"verification", "verify_time", b"verify_time", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "farm_version", b"farm_version", "format", b"format", "guards", b"guards", "key", b"key", "key_format", b"key_format", "key_parts", b"key_parts", "libraries", b"libraries", "namespace", b"namespace", "program", b"program", "signature", b"signature", "sources", b"sources", "timings", b"timings", "verification", b"verification", "verify_time", b"verify_time", "worker", b"worker"]) -> None: ...
 
 global___Manifest = Manifest
 

@@ -24,7 +24,7 @@ from compilefarm.core.errors import (
     WorkerLost,
 )
 from compilefarm.core.expressions import holds
-from compilefarm.core.keys import Key, key_of
+from compilefarm.core.keys import UNNAMED_FORMAT, Key, choose_format, key_of
 from compilefarm.core.pool import Artifact
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.callers import Caller
@@ -162,7 +162,7 @@ class Broker:
             StoreUnavailable: the store cannot be read.
         """
         with self._counters.counting_refusals():
-            key = await self._admit(job, account=caller.account)
+            key = await self._admit(job, caller=caller)
         manifest = await self._store.find_manifest(key.text, namespaces=caller.namespaces, hints=job.hints)
         if manifest is None:
             self._counters.misses += 1
@@ -179,7 +179,7 @@ class Broker:
             Draining: the service is going down.
             StoreUnavailable: the store cannot be read.
         """
-        key = await self._admit(job, account=caller.account)
+        key = await self._admit(job, caller=caller)
         kind = kind_of(job, key=key)
         stored = await self._store.find_manifest(key.text, namespaces=caller.namespaces, hints=job.hints)
         if stored is not None:
@@ -209,11 +209,11 @@ class Broker:
             StoreUnavailable: the store cannot be read, or the finished artifact could not be written.
         """
         with self._counters.counting_refusals():
-            key = await self._admit(job, account=caller.account)
+            key = await self._admit(job, caller=caller)
             entry = None
             if self._journal is not None and priority is Priority.PREWARM and not self._read_only:
                 entry = await self._journal.keep(
-                    key.text,
+                    key,
                     job=job,
                     tenant=caller.tenant,
                     namespaces=caller.namespaces,
@@ -239,7 +239,10 @@ class Broker:
         """Does one of them. What cannot be done at present is tried again: nobody else asks for it."""
         while (accepted := await asyncio.to_thread(journal.read, entry)) is not None:
             try:
-                await self._redo(accepted)
+                key = await self._redo(accepted)
+                if key.text != accepted.key:
+                    # An older release had accepted it, under a key that this one does not make.
+                    journal.remove(entry)
             except (Busy, NoMatchingWorker, StoreUnavailable, WorkerLost) as error:
                 log.warning("job %s: accepted before this service was started, and tried again: %s", entry.key, error)
                 await pause(getattr(error, "retry_after_seconds", _RESUME_SECONDS), clock=self._clock)
@@ -250,12 +253,19 @@ class Broker:
                 journal.remove(entry)
                 return
 
-    async def _redo(self, accepted: AcceptedJob) -> None:
-        caller = Caller(tenant=accepted.tenant, role=Role.PREWARM, namespaces=list(accepted.namespaces))
-        key = await self._admit(accepted.job, account=_OWN_ACCOUNT)
+    async def _redo(self, accepted: AcceptedJob) -> Key:
+        caller = Caller(
+            tenant=accepted.tenant,
+            role=Role.PREWARM,
+            namespaces=list(accepted.namespaces),
+            key_formats=[accepted.key_format or UNNAMED_FORMAT],
+            account=_OWN_ACCOUNT,
+        )
+        key = await self._admit(accepted.job, caller=caller)
         async with aclosing(self._events(accepted.job, key=key, caller=caller, priority=Priority.PREWARM)) as events:
             async for _ in events:
                 pass
+        return key
 
     async def _events(self, job: Job, *, key: Key, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]:
         kind = kind_of(job, key=key)
@@ -298,14 +308,15 @@ class Broker:
         self._counters.quarantined += landing.source is Source.QUARANTINE
         yield Finished(outcome=_outcome(landing, leads=boarding.leads), result=landing.result)
 
-    async def _admit(self, job: Job, *, account: str) -> Key:
-        key = await self._heavy.run(partial(self._examine, job), size_bytes=job.ByteSize(), account=account)
+    async def _admit(self, job: Job, *, caller: Caller) -> Key:
+        examine = partial(self._examine, job, format=choose_format(caller.key_formats))
+        key = await self._heavy.run(examine, size_bytes=job.ByteSize(), account=caller.account)
         self._flights.check_open()
         return key
 
-    def _examine(self, job: Job) -> Key:
+    def _examine(self, job: Job, *, format: int) -> Key:
         validate(job, max_nodes=self._max_nodes, max_values=self._max_values)
-        return key_of(job)
+        return key_of(job, format=format)
 
     async def _make(self, flight: Flight, *, job: Job, key: Key, kind: Kind, namespaces: Sequence[str]) -> Landing:
         stored = await self._store.find_manifest(key.text, namespaces=namespaces, hints=job.hints)
@@ -416,6 +427,7 @@ class Broker:
         manifest.namespace = namespace
         del manifest.key_parts[:]
         manifest.key = key.text
+        manifest.key_format = key.format
         manifest.key_parts.extend(KeyPart(name=part.name, digest=part.digest) for part in key.parts)
         manifest.format = ARTIFACT_FORMAT
         manifest.farm_version = self._farm_version

@@ -21,6 +21,7 @@ class Caller:
         role: what the caller may do.
         namespaces: whose artifacts the caller may be served: its own namespace, then those that are trusted more.
         seen: the namespaces into which the caller may look.
+        key_formats: formats of keys that its client knows; empty if it names none.
         account: on which goes what the caller takes of the service: its name, or else the address that it calls from.
     """
 
@@ -29,6 +30,7 @@ class Caller:
     role: Role = Role.ADMIN
     namespaces: Sequence[str] = EVERYBODYS
     seen: Sequence[str] = EVERYBODYS
+    key_formats: Sequence[int] = ()
     account: str = ""
 
     @property

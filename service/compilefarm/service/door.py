@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from compilefarm.core.errors import InvalidRequest, NotAllowed, NotAuthenticated
-from compilefarm.core.metadata import BEARER, LONGEST_TENANT, TENANT_KEY, TOKEN_KEY
+from compilefarm.core.metadata import (
+    BEARER,
+    KEY_FORMATS_KEY,
+    LONGEST_TENANT,
+    TENANT_KEY,
+    TOKEN_KEY,
+    read_key_formats,
+)
 from compilefarm.service.accounts import account_of_peer
 from compilefarm.service.callers import Caller
 from compilefarm.service.directory import Directory
@@ -102,6 +110,12 @@ class GuardedDoor:
                 f"this farm lists no caller whose certificate is for {', '.join(names)}: ask whoever runs the farm"
             )
         return caller
+
+
+def with_key_formats(caller: Caller, context: Context) -> Caller:
+    """A caller, with what its client says that it knows of keys."""
+    formats = read_key_formats(_metadata(context).get(KEY_FORMATS_KEY, ""))
+    return replace(caller, key_formats=formats) if formats else caller
 
 
 def _metadata(context: Context) -> Mapping[str, str]:

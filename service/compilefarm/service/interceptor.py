@@ -18,7 +18,7 @@ from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_
 from compilefarm.core.metadata import REQUEST_KEY
 from compilefarm.service.callers import current_caller, enter
 from compilefarm.service.clock import Clock
-from compilefarm.service.door import Door, OpenDoor
+from compilefarm.service.door import Door, OpenDoor, with_key_formats
 from compilefarm.service.grpc_types import Context, Handler
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.incidents import incident
@@ -82,7 +82,7 @@ class _Entrance:
         size_bytes = len(request) if isinstance(request, bytes) else 0
         async with _refusing(context, method=self.method):
             with self.visitors.visiting(context.peer(), is_health=self.is_health):
-                caller = self.door.admit(context, method=self.method)
+                caller = with_key_formats(self.door.admit(context, method=self.method), context)
                 enter(caller)
                 with self.visitors.requests.using(caller.account) as add:
                     add(size_bytes)

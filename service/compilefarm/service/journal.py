@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import Busy, FarmError, InvalidRequest, JobCancelled, MissingBlobs, StoreUnavailable
 from compilefarm.core.expressions import holds
+from compilefarm.core.keys import Key
 from compilefarm.service.clock import Clock
 from compilefarm.service.config import CannotStart
 from compilefarm.service.flights import Flight, Source
@@ -132,7 +133,7 @@ class Journal:
         self._forget(entry)
         return None
 
-    async def keep(self, key: str, *, job: Job, tenant: str, namespaces: Sequence[str], account: str) -> Entry:
+    async def keep(self, key: Key, *, job: Job, tenant: str, namespaces: Sequence[str], account: str) -> Entry:
         """Keeps a job that is about to be acknowledged, unless it is kept already.
 
         Args:
@@ -146,9 +147,9 @@ class Journal:
             Busy: too much is kept, of the account or of all.
             StoreUnavailable: it cannot be written.
         """
-        shared_by = _shared_by(key, job=job, namespaces=namespaces)
+        shared_by = _shared_by(key.text, job=job, namespaces=namespaces)
         if shared_by not in self._entries:
-            accepted = AcceptedJob(key=key, job=job, tenant=tenant, namespaces=namespaces)
+            accepted = AcceptedJob(key=key.text, job=job, tenant=tenant, namespaces=namespaces, key_format=key.format)
             accepted.accepted.FromDatetime(self._clock.now())
             self._add(accepted, shared_by=shared_by, account=account)
         entry = self._entries[shared_by]
