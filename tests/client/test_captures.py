@@ -18,7 +18,7 @@ from compilefarm.client import Farm, save_request
 from compilefarm.client.captures import Capture
 from compilefarm.client.farm import Surroundings
 from compilefarm.client.records import Ledger
-from compilefarm.client.runtime import TorchRuntime
+from compilefarm.client.runtime import Options, TorchRuntime
 from compilefarm.core.keys import key_of
 from compilefarm.core.recordings import Recording
 from compilefarm.core.requests import read_request
@@ -178,6 +178,18 @@ def test_a_farm_is_prewarmed_with_what_a_function_does(pool: ScriptedPool, tmp_p
         assert [each.outcome for each in slow.served] == ["compiled"]
         farm.close()
     assert {option.name for option in pool.assignments[-1].job.options.inductor} >= {"max_autotune"}
+
+
+class _Defective(TorchRuntime):
+    def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Any:
+        raise AttributeError("no such name")
+
+
+def test_a_defect_of_the_client_is_noted_beside_the_other_graphs() -> None:
+    capture = Capture(_Defective())
+    call(mlp(), ["float32[8, 16]"], backend=capture.backend)
+    (noted,) = capture.recording().bypasses
+    assert (noted.reason, noted.message) == ("defect", "AttributeError: no such name")
 
 
 def test_the_command_traces_and_has_it_compiled(pool: ScriptedPool, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,14 @@ def test_every_request_is_recorded_in_order_whatever_becomes_of_it(address: str,
     assert (bypass.reason, bypass.first, bypass.nodes) == ("several_devices", 2, 2)
 
 
+def test_a_graph_that_a_defect_kept_from_the_farm_is_recorded(address: str, tmp_path: Path) -> None:
+    farm, runtime = farm_at(address, tmp_path / "recording")
+    runtime.encoding_error = AttributeError("no such name")
+    farm.backend(FakeGraphModule("one"), [])
+    (noted,) = read_recording(tmp_path / "recording").bypasses
+    assert (noted.reason, noted.message) == ("defect", "AttributeError: no such name")
+
+
 def test_a_farm_that_has_nothing_is_recorded_too(address: str, tmp_path: Path) -> None:
     farm, runtime = farm_at(address, tmp_path, on_miss="local")
     farm.backend(FakeGraphModule("one"), [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from compilefarm.core.keys import key_of
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import GraphRejected, decode_job
 from compilefarm.graph.inputs import random_inputs
+from compilefarm.graph.symbols import Inexpressible
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.graph.tracing import fixing_floats
 from compilefarm.v1.graph_pb2 import Call, Node, TargetKind, Value
@@ -70,6 +72,9 @@ def test_a_dynamic_size_is_not_a_fixed_one() -> None:
         (lambda x: x + torch.ones(max(x.shape[0], 3), 1), (torch.ones(4, 6),)),
         (lambda x, n: x * n, (torch.ones(4), 7)),
         (lambda x: x.t() @ x, (torch.ones(6, 4).t(),)),
+        (lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]), (torch.ones(4, 6),)),
+        (lambda x: x / math.sqrt(x.shape[1]) + math.log2(x.shape[0]), (torch.ones(4, 6),)),
+        (lambda x: x.expand(torch.Size([2]) + x.size()).reshape((*x.size()[:-1], 2, -1)), (torch.ones(4, 6),)),
     ],
 )
 def test_a_decoded_graph_computes_the_same_at_other_sizes(model: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -98,6 +103,14 @@ def test_what_a_graph_assumes_comes_out_as_guards() -> None:
     guards = decode_job(encoded.job, blobs={}).symbolic.guards()
     assert holds(guards, encoded.job.hints)
     assert not holds(guards, [3, 3]), [say(guard) for guard in guards]
+
+
+def test_an_assumption_that_cannot_be_said_is_named() -> None:
+    symbolic = decode_job(dynamic(doubled, torch.ones(4, 3)).encode().job, blobs={}).symbolic
+    size = symbolic.symbols.values[0]
+    assert torch.sym_float(size) ** -0.5 < 1
+    with pytest.raises(Inexpressible, match=r"the compiler assumed .*-0\.5.*, which cannot be said: FloatPow"):
+        symbolic.guards()
 
 
 def test_sizes_that_depend_on_elements() -> None:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compilefarm.client.local import is_for_dynamo
 from compilefarm.client.runtime import Options, Runtime, TorchRuntime, merge_options
+from compilefarm.client.tape import bypass_of
 from compilefarm.client.ways import Program
 from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording, file_of
 from compilefarm.core.requests import Request
-from compilefarm.graph.bypass import Bypass
 from compilefarm.v1.environment_pb2 import Environment
 
 if TYPE_CHECKING:
@@ -71,10 +72,10 @@ class Capture:
         first = len(self._requests) + len(self._bypasses)
         try:
             encoded = self._runtime.encode(graph_module, example_inputs, options=merged)
-        except Bypass as bypass:
-            nodes = len(graph_module.graph.nodes)
-            noted = RecordedBypass(reason=bypass.reason, message=str(bypass), name=name, nodes=nodes, first=first)
-            self._bypasses.append(noted)
+        except Exception as error:
+            if is_for_dynamo(error):
+                raise
+            self._bypasses.append(bypass_of(error, name=name, nodes=len(graph_module.graph.nodes), first=first))
         else:
             arguments = self._runtime.describe_call(mode=mode, options=options)
             request = Request(job=encoded.job, blobs=encoded.blobs, arguments=arguments)

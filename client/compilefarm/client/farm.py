@@ -339,8 +339,9 @@ class Farm:
         with entry.phase("encode"):
             try:
                 encoded = runtime.encode(graph_module, example_inputs, options=options)
-            except Bypass as bypass:
-                self._tape.note_bypass(bypass, record=entry.record)
+            except Exception as error:
+                if not is_for_dynamo(error):
+                    self._tape.note_bypass(error, record=entry.record)
                 raise
             arguments = runtime.describe_call(mode=asked.mode, options=asked.options)
             self._tape.note_request(encoded, arguments=arguments, record=entry.record)

@@ -25,8 +25,8 @@ class Tape(Protocol):
     def note_request(self, encoded: Encoded, *, arguments: CompileArguments, record: GraphRecord) -> None:
         """Takes note of a graph that a farm is asked for."""
 
-    def note_bypass(self, bypass: Bypass, *, record: GraphRecord) -> None:
-        """Takes note of a graph that no farm is asked for."""
+    def note_bypass(self, reason: Exception, *, record: GraphRecord) -> None:
+        """Takes note of a graph that no farm is asked for, be it that saying it failed."""
 
 
 class NoTape:
@@ -35,7 +35,7 @@ class NoTape:
     def note_request(self, encoded: Encoded, *, arguments: CompileArguments, record: GraphRecord) -> None:
         pass
 
-    def note_bypass(self, bypass: Bypass, *, record: GraphRecord) -> None:
+    def note_bypass(self, reason: Exception, *, record: GraphRecord) -> None:
         pass
 
 
@@ -56,14 +56,20 @@ class FolderTape:
         except (UnusableRecording, UnusableRequestFile) as error:
             _complain(record, error)
 
-    def note_bypass(self, bypass: Bypass, *, record: GraphRecord) -> None:
-        noted = RecordedBypass(
-            reason=bypass.reason, message=str(bypass), name=record.name, nodes=record.nodes, first=record.number
-        )
+    def note_bypass(self, reason: Exception, *, record: GraphRecord) -> None:
+        noted = bypass_of(reason, name=record.name, nodes=record.nodes, first=record.number)
         try:
             self._recorder.note_bypass(noted)
         except UnusableRecording as error:
             _complain(record, error)
+
+
+def bypass_of(error: Exception, *, name: str, nodes: int, first: int) -> RecordedBypass:
+    """Why a graph cannot be asked for; what is no Bypass is a defect of the client."""
+    if isinstance(error, Bypass):
+        return RecordedBypass(reason=error.reason, message=str(error), name=name, nodes=nodes, first=first)
+    message = f"{type(error).__name__}: {error}"
+    return RecordedBypass(reason="defect", message=message, name=name, nodes=nodes, first=first)
 
 
 def open_tape(config: ClientConfig) -> Tape:

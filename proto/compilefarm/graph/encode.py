@@ -33,7 +33,7 @@ from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import (
     ENTER_AUTOCAST,
     OF_LIBRARIES,
-    makes_named_tuple,
+    find_items,
     name_call,
 )
 from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
@@ -225,9 +225,10 @@ class _GraphWriter:
             if node.op == "get_attr" and str(node.target) in self.lifted:
                 self.numbers[node] = len(placeholders) + self.lifted[str(node.target)]
                 continue
-            if makes_named_tuple(node):
-                # What takes a tuple sees no names.
-                values.note_tuple(node, node.args)
+            items = find_items(node)
+            if items is not None:
+                # What takes a tuple sees neither names nor its type.
+                values.note_tuple(node, items)
                 continue
             self._node(node, values)
             self.numbers[node] = len(self.encoded.nodes) - 1

@@ -27,8 +27,8 @@ from compilefarm.graph.targets import (
     PYTHON_FUNCTION,
     TENSOR_METHOD,
     TORCH_FUNCTION,
+    find_items,
     is_log_call,
-    makes_named_tuple,
     name_call,
 )
 
@@ -78,7 +78,7 @@ def find_leftovers(graph: Graph) -> Set[Node]:
 
 
 def _has_no_effect(node: Node) -> bool:
-    if node.op == "get_attr" or makes_named_tuple(node):
+    if node.op == "get_attr" or find_items(node) is not None:
         return True
     if node.op not in ("call_function", "call_method"):
         return False

@@ -249,11 +249,13 @@ class SymbolicJob:
         Raises:
             Inexpressible: an assumption cannot be said.
         """
-        return [
-            expression_of(guard.expr, numbers=self._number)
-            for guard in self.shape_env.guards
-            if guard.expr != sympy.true
-        ]
+        return [self._guard(guard.expr) for guard in self.shape_env.guards if guard.expr != sympy.true]
+
+    def _guard(self, condition: sympy.Basic) -> Expression:
+        try:
+            return expression_of(condition, numbers=self._number)
+        except Inexpressible as error:
+            raise Inexpressible(f"the compiler assumed {condition}, which cannot be said: {error}") from error
 
     def _number(self, symbol: sympy.Symbol) -> int:
         number = self._numbers.get(symbol)

@@ -70,8 +70,16 @@ _PYTHON_FUNCTIONS_OF_TORCH = frozenset(
         "unique_consecutive",
     }
 )  # fmt: skip
-# What Dynamo writes for assertions and sums of symbolic integers.
-_SYMBOLIC = ("torch._check", "torch.sym_sum")
+# What Dynamo writes for assertions and sums of symbolic integers, and for functions of math on them
+# (torch/_dynamo/variables/torch.py; torch/__init__.py: _get_sym_math_fn).
+_SYMBOLIC = (
+    "torch._check",
+    "torch.sym_sum",
+    *(
+        f"torch._sym_{name}"
+        for name in ("acos", "asin", "atan", "cos", "cosh", "log2", "sin", "sinh", "sqrt", "tan", "tanh")
+    ),
+)
 # Dynamo writes torch.no_grad() inside a model as a pair of calls of this one; it changes the mode of the thread alone.
 GRAD_MODE = "torch._C._set_grad_enabled"
 # The same for torch.autocast, and for torch.nn.attention.sdpa_kernel, which changes the mode of the process.
@@ -397,17 +405,17 @@ def _items(args: Sequence[object]) -> Iterator[object]:
         yield from argument if isinstance(argument, list | tuple) else ()
 
 
-def makes_named_tuple(node: Node) -> bool:
-    """Whether all that a node does is to put values into a named tuple."""
-    # collections.namedtuple and typing.NamedTuple have it made in a module of this name.
+def find_items(node: Node) -> tuple[object, ...] | None:
+    """What a node puts into a tuple, if that is all it does: a named tuple, or the sizes of a tensor; else None."""
     target = node.target
-    return (
-        node.op == "call_function"
-        and type(target) is type
-        and issubclass(target, tuple)
-        and target.__new__.__module__.startswith("namedtuple_")
-        and not node.kwargs
-    )
+    if node.op != "call_function" or type(target) is not type or not issubclass(target, tuple) or node.kwargs:
+        return None
+    if target is torch.Size:
+        # torch/_dynamo/variables/lists.py: SizeVariable writes it where one of several sizes is an expression.
+        sizes = node.args[0] if len(node.args) == 1 else None
+        return tuple(sizes) if isinstance(sizes, list | tuple) else None
+    # collections.namedtuple and typing.NamedTuple have it made in a module of this name; that of a binding is None.
+    return node.args if (target.__new__.__module__ or "").startswith("namedtuple_") else None
 
 
 def is_log_call(target: object) -> bool:
