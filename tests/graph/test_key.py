@@ -19,7 +19,8 @@ from torch.fx import Graph, GraphModule, Node
 from compilefarm.core.keys import key_of
 from compilefarm.graph.encode import EncodedJob
 from compilefarm.graph.targets import ATTRIBUTE_OPERATORS
-from compilefarm.graph.testing import CapturedGraph, capture
+from compilefarm.graph.testing import CapturedGraph, capture, trace
+from compilefarm.graph.tracing import faking
 
 KEY_OF_A_MODEL = """
 import torch
@@ -242,7 +243,9 @@ def test_asking_for_the_default_precision_is_no_deviation() -> None:
 
 
 def test_every_ambient_item_gives_another_key() -> None:
-    captured = capture(_model, torch.ones(2, 4), torch.ones(3, 4))
+    # On a CPU and a GPU: some decide for one of them alone.
+    with faking():
+        captured = trace(lambda x, y: (x.sin(), y.cos()), torch.ones(2, 4), torch.ones(3, 4, device="cuda"))
     keys = {"none": key_of(captured.encode().job).text}
     for name, state in AMBIENT.items():
         with state():

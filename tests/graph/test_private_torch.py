@@ -118,6 +118,13 @@ def test_operators_are_seen_while_graphs_run_on_fake_tensors() -> None:
     assert "aten::neg" not in seen
 
 
+def test_what_settles_the_order_of_attention() -> None:
+    # aten/src/ATen/native/transformers/attention.cpp: _fused_sdp_choice; torch/csrc/Module.cpp:
+    # _get_sdp_priority_order. Backends have the numbers of torch.nn.attention.SDPBackend.
+    query = torch.rand(1, 1, 8, 8)
+    assert torch._fused_sdp_choice(query, query, query) in settings.attention_order()
+
+
 def test_what_schemas_say_of_writes() -> None:
     # torch/csrc/jit/python/init.cpp: FunctionSchema.is_mutable, Argument.alias_info.is_write.
     schema = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default._schema

@@ -31,11 +31,13 @@ class Row:
         enter: puts the process into it, and back.
         guard: what keeps a pod in this state apart from one in the default state.
         program: what both of them compile.
+        device: where it computes; what decides for GPUs alone does not keep pods without them apart.
     """
 
     enter: Callable[[], AbstractContextManager[object]]
     guard: Guard = Guard.KEY
     program: Callable[[torch.Tensor], torch.Tensor]
+    device: str = "cpu"
 
 
 def square(x: torch.Tensor) -> torch.Tensor:
@@ -61,11 +63,11 @@ def _set(read: Callable[[], Any], write: Callable[[Any], object], value: object)
         write(before)
 
 
-def _attribute(owner: Any, name: str, value: object) -> Row:
+def _attribute(owner: Any, name: str, value: object, *, device: str = "cpu") -> Row:
     def enter() -> AbstractContextManager[None]:
         return _set(lambda: getattr(owner, name), lambda each: setattr(owner, name, each), value)
 
-    return Row(enter=enter, program=square)
+    return Row(enter=enter, program=square, device=device)
 
 
 def _switch(
@@ -75,7 +77,7 @@ def _switch(
 
 
 def _order(order: list[int]) -> Row:
-    return _switch(torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order, order)
+    return _switch(torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order, order, device="cuda")
 
 
 def _contraction(name: str, value: object) -> Row:
@@ -125,22 +127,22 @@ ROWS: dict[str, Row] = {
     "attention by math in half precision": _switch(
         _CUDA.fp16_bf16_reduction_math_sdp_allowed, _CUDA.allow_fp16_bf16_reduction_math_sdp, True
     ),
-    "cudnn.allow_tf32": _attribute(_BACKENDS.cudnn, "allow_tf32", False),
-    "cudnn.benchmark": _attribute(_BACKENDS.cudnn, "benchmark", True),
-    "cudnn.deterministic": _attribute(_BACKENDS.cudnn, "deterministic", True),
-    "cudnn.enabled": _attribute(_BACKENDS.cudnn, "enabled", False),
+    "cudnn.allow_tf32": _attribute(_BACKENDS.cudnn, "allow_tf32", False, device="cuda"),
+    "cudnn.benchmark": _attribute(_BACKENDS.cudnn, "benchmark", True, device="cuda"),
+    "cudnn.deterministic": _attribute(_BACKENDS.cudnn, "deterministic", True, device="cuda"),
+    "cudnn.enabled": _attribute(_BACKENDS.cudnn, "enabled", False, device="cuda"),
     "mkldnn.deterministic": _attribute(_BACKENDS.mkldnn, "deterministic", True),
     "mkldnn.enabled": Row(enter=lambda: _BACKENDS.mkldnn.flags(enabled=False), program=square),
     "fp32_precision": _attribute(_BACKENDS, "fp32_precision", "ieee"),
-    "cuda.matmul.fp32_precision": _attribute(_CUDA.matmul, "fp32_precision", "tf32"),
-    "cudnn.conv.fp32_precision": _attribute(_BACKENDS.cudnn.conv, "fp32_precision", "ieee"),
-    "cudnn.rnn.fp32_precision": _attribute(_BACKENDS.cudnn.rnn, "fp32_precision", "ieee"),
+    "cuda.matmul.fp32_precision": _attribute(_CUDA.matmul, "fp32_precision", "tf32", device="cuda"),
+    "cudnn.conv.fp32_precision": _attribute(_BACKENDS.cudnn.conv, "fp32_precision", "ieee", device="cuda"),
+    "cudnn.rnn.fp32_precision": _attribute(_BACKENDS.cudnn.rnn, "fp32_precision", "ieee", device="cuda"),
     "mkldnn.conv.fp32_precision": _attribute(_BACKENDS.mkldnn.conv, "fp32_precision", "bf16"),
     "mkldnn.matmul.fp32_precision": _attribute(_BACKENDS.mkldnn.matmul, "fp32_precision", "bf16"),
     "mkldnn.rnn.fp32_precision": _attribute(_BACKENDS.mkldnn.rnn, "fp32_precision", "bf16"),
-    "reductions in bfloat16": _attribute(_CUDA.matmul, "allow_bf16_reduced_precision_reduction", False),
-    "reductions in float16": _attribute(_CUDA.matmul, "allow_fp16_reduced_precision_reduction", False),
-    "accumulation in float16": _attribute(_CUDA.matmul, "allow_fp16_accumulation", True),
+    "reductions in bfloat16": _attribute(_CUDA.matmul, "allow_bf16_reduced_precision_reduction", False, device="cuda"),
+    "reductions in float16": _attribute(_CUDA.matmul, "allow_fp16_reduced_precision_reduction", False, device="cuda"),
+    "accumulation in float16": _attribute(_CUDA.matmul, "allow_fp16_accumulation", True, device="cuda"),
     "default device": _switch(torch.get_default_device, torch.set_default_device, "meta", guard=Guard.BYPASS),
     "hooks for saved tensors": Row(
         enter=lambda: torch.autograd.graph.saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float),

@@ -39,18 +39,25 @@ class _Setting:
         read: reads it.
         write: sets it.
         words: what it can be if it is a text.
+        is_cudas: decides nothing for jobs that compute on the CPU alone.
     """
 
     default: bool | str
     read: Callable[[], bool | str]
     write: Callable[[bool | str], object]
     words: Collection[str] = _FP32_PRECISIONS
+    is_cudas: bool = False
 
 
 def _attribute(path: str, *, default: bool | str, of: object = torch.backends) -> _Setting:
     owner_path, _, name = path.rpartition(".")
     owner = operator.attrgetter(owner_path)(of) if owner_path else of
-    return _Setting(default=default, read=lambda: getattr(owner, name), write=lambda value: setattr(owner, name, value))
+    return _Setting(
+        default=default,
+        read=lambda: getattr(owner, name),
+        write=lambda value: setattr(owner, name, value),
+        is_cudas=path.startswith(("cudnn.", "cuda.")),
+    )
 
 
 _CUDA = torch.backends.cuda
@@ -117,6 +124,8 @@ _SETTINGS: dict[str, _Setting] = {
         read=lambda: _order_as_text(settings.attention_order()),
         write=lambda value: settings.set_attention_order([int(number) for number in str(value).split(",")]),
         words=frozenset(map(_order_as_text, itertools.permutations(_ATTENTION_ORDER))),
+        # On a CPU the order is fixed (aten/src/ATen/native/transformers/sdp_utils_cpp.cpp: priority_order_cpp).
+        is_cudas=True,
     ),
     "deterministic.fill_uninitialized_memory": _attribute(
         "fill_uninitialized_memory", default=True, of=torch.utils.deterministic
@@ -153,6 +162,7 @@ def capture_ambient(device_types: Iterable[str], *, contracts: bool = True) -> A
             for saved tensors are, which would become part of the graph, or passes of the user's own.
     """
     types = sorted(set(device_types))
+    _settle(types)
     if settings.has_saved_tensors_hooks():
         raise Bypass("saved_tensors_hooks", "torch.autograd.graph.saved_tensors_hooks are functions of this process")
     part = settings.find_further_compiler_part()
@@ -172,7 +182,7 @@ def capture_ambient(device_types: Iterable[str], *, contracts: bool = True) -> A
         backends=[
             NamedValue(name=name, value=_setting_value(value))
             for name, value in sorted(_deviations(_read_settings()).items())
-            if contracts or name != _CONTRACTION
+            if (contracts or name != _CONTRACTION) and ("cuda" in types or not _SETTINGS[name].is_cudas)
         ],
     )
 
@@ -189,6 +199,7 @@ def apply_ambient(ambient: Ambient) -> Iterator[None]:
     for autocast in ambient.autocast:
         _decode_autocast(autocast)
     default_dtype = _floating_dtype(ambient.default_dtype)
+    _settle([autocast.device_type for autocast in ambient.autocast])
     with ExitStack() as stack:
         _set_and_restore(stack, torch.set_default_dtype, old=torch.get_default_dtype(), new=default_dtype)
         if ambient.cpu_threads:
@@ -215,6 +226,12 @@ def apply_ambient(ambient: Ambient) -> Iterator[None]:
         stack.enter_context(torch.inference_mode(ambient.inference_mode))
         stack.enter_context(torch.set_grad_enabled(ambient.grad_enabled))
         yield
+
+
+def _settle(device_types: Collection[str]) -> None:
+    """Has torch decide what it decides for itself when a device is first used."""
+    if "cuda" in device_types:
+        settings.settle_attention_order()
 
 
 def _set_and_restore(stack: ExitStack, write: Callable[[_State], object], *, old: _State, new: _State) -> None:

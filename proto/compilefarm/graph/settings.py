@@ -16,6 +16,8 @@ from types import ModuleType
 
 import torch
 
+from compilefarm.graph.tracing import not_faking
+
 _ENVIRONMENT_NAME = re.compile(r"""["']([A-Z][A-Z0-9_]{2,})["']""")
 # Variables that decide only where things lie, what is kept for later, what is printed, or which compiler is started.
 _HARMLESS_VARIABLES = frozenset(
@@ -69,6 +71,27 @@ def _assigned_from(variables: frozenset[str], statements: Sequence[ast.stmt], *,
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             if not variables.isdisjoint(constants):
                 yield from (f"{family}{target.id}" for target in targets if isinstance(target, ast.Name))
+
+
+@functools.cache
+def settle_attention_order() -> None:
+    """Has torch decide in which order it tries backends of attention on this GPU, if it has not yet.
+
+    It does so at the first attention of a process, and drops what was set before. Until then `attention_order` tells
+    what no attention goes by, and what `set_attention_order` sets does not stay.
+    """
+    # aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order, check_prefer_cudnn_attention
+    if not torch.cuda.is_available():
+        return
+    is_enabled = torch.backends.cuda.math_sdp_enabled()
+    # With this one there is always a choice; where there is none torch raises.
+    torch.backends.cuda.enable_math_sdp(True)
+    try:
+        with not_faking():
+            given = torch.empty(1, 1, 8, 8, dtype=torch.float16, device="cuda")
+            torch._fused_sdp_choice(given, given, given)
+    finally:
+        torch.backends.cuda.enable_math_sdp(is_enabled)
 
 
 def attention_order() -> list[int]:
