@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
+
 import pytest
 
-from compilefarm.client.config import ClientConfig, ConfigurationError, read_config
+from compilefarm.client.config import SETTINGS, ClientConfig, ConfigurationError, Settings, read_config
 from compilefarm.client.farm import Farm
 from compilefarm.client.trust import Trust
+from compilefarm.core.signatures import new_signing_key
 
 
 def test_the_environment_is_read() -> None:
@@ -108,3 +112,64 @@ def test_a_farm_without_an_address_says_how_to_give_one(monkeypatch: pytest.Monk
     monkeypatch.delenv("COMPILEFARM_ADDRESS", raising=False)
     with pytest.raises(ConfigurationError, match="COMPILEFARM_ADDRESS"):
         Farm()
+
+
+def test_arguments_variables_and_documentation_follow_from_one_table() -> None:
+    arguments = [setting.name for setting in SETTINGS if setting.is_argument]
+    assert [name for name in inspect.signature(Farm).parameters if name in arguments] == arguments
+    assert {"address", *Settings.__annotations__} == set(arguments)
+    with pytest.raises(ConfigurationError) as refused:
+        read_config({"COMPILEFARM_X": ""})
+    help_text = pydoc.render_doc(Farm)
+    for setting in SETTINGS:
+        assert setting.meaning.endswith("."), setting
+        assert setting.name in help_text or not setting.is_argument
+        assert setting.variable in help_text
+        assert setting.variable in str(refused.value)
+
+
+def test_every_variable_is_read() -> None:
+    texts = {
+        "address": "unix:/farm",
+        "on_miss": "local",
+        "on_failure": "eager",
+        "self_check": "0.5",
+        "priority": "prewarm",
+        "tenant": "search",
+        "token": "abc",
+        "tls_ca": "ca",
+        "tls_certificate": "certificate",
+        "tls_key": "key",
+        "record": "folder",
+        "record_tensors": "no",
+        "timeout_seconds": "3",
+    }
+    variables = {setting.name: setting.variable for setting in SETTINGS if setting.variable}
+    assert variables.keys() - texts.keys() == {"token_file", "trusted_keys"}
+    config = read_config({variables[name]: text for name, text in texts.items()})
+    trust = Trust(token="abc", tls_ca="ca", tls_certificate="certificate", tls_key="key")
+    assert config == ClientConfig(
+        address="unix:/farm",
+        on_miss="local",
+        on_failure="eager",
+        self_check=0.5,
+        priority="prewarm",
+        tenant="search",
+        trust=trust,
+        record="folder",
+        record_tensors=False,
+        timeout_seconds=3.0,
+    )
+    public = new_signing_key().public
+    config = read_config({"COMPILEFARM_TOKEN_FILE": "file", "COMPILEFARM_TRUSTED_KEYS": public.text}, address="farm:1")
+    assert config.trust == Trust(token_file="file", trusted_keys=(public,))
+
+
+def test_an_argument_for_the_token_leaves_both_variables_unread() -> None:
+    environ = {"COMPILEFARM_TOKEN_FILE": "file", "COMPILEFARM_TLS_CA": "ca"}
+    assert read_config(environ, address="farm:1", token="mine").trust == Trust(token="mine", tls_ca="ca")
+
+
+def test_an_unknown_argument_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="'on_mis'; known are address, on_miss"):
+        Farm("farm:7077", on_mis="wait")  # type: ignore[call-arg]

@@ -8,19 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
 from compilefarm.client.announcements import announce, announce_defect
+from compilefarm.client.arguments import taking_settings
 from compilefarm.client.captures import Capture, recording_of
 from compilefarm.client.clock import Budget, Clock, SystemClock
-from compilefarm.client.config import (
-    DEFAULT_CONNECT_TIMEOUT_SECONDS,
-    OnFailure,
-    OnMiss,
-    Priority,
-    read_config,
-    read_trust,
-)
+from compilefarm.client.config import Settings, read_config
 from compilefarm.client.connection import Connection, OpenChannel, open_channel
 from compilefarm.client.exchange import CompileFailed, Delivery, Exchange, OnProgress
 from compilefarm.client.local import is_for_dynamo
@@ -68,48 +62,20 @@ def _ignore_progress(phase: str, elapsed_seconds: float, jobs_ahead: int) -> Non
     """Nobody watches."""
 
 
+@taking_settings
 class Farm:
     """A compile farm. Threads may share it, and forked processes may go on using it.
 
-    What is None is taken from the environment, and has its default where that says nothing.
-
     Args:
-        address: "host:port" (COMPILEFARM_ADDRESS).
-        on_miss: what to do about a graph that is not stored: "wait" for the farm to compile it, compile it "local"-ly,
-            run it uncompiled ("eager") until the farm has compiled it, whose program then takes over between two calls,
-            or raise an "error" (COMPILEFARM_ON_MISS; "wait"). With "error" nothing is ever compiled here: what the farm
-            cannot give raises.
-        on_failure: what to do about a graph for which the farm has no program, whatever the reason: compile it
-            "local"-ly where this machine can, else run it uncompiled; run it uncompiled ("eager"); or raise an "error"
-            (COMPILEFARM_ON_FAILURE; "local"). A graph that is never sent to a farm is no failure of it.
-        self_check: fraction of the programs of the farm whose first call is compared with the uncompiled graph, on
-            copies. One that differs is not used again, and the farm withdraws it (COMPILEFARM_SELF_CHECK; 0).
-        priority: how urgent compiles are to the farm: "interactive", "background" after those, or "prewarm", which make
-            room for interactive ones and are done although this process goes away (COMPILEFARM_PRIORITY;
-            "interactive").
-        tenant: for whom graphs are compiled, such as a team: the farm shares its workers evenly among tenants. A farm
-            that asks who calls knows better (COMPILEFARM_TENANT; none).
-        token: shows the farm who calls (COMPILEFARM_TOKEN).
-        token_file: a file that holds the token, read at every call (COMPILEFARM_TOKEN_FILE).
-        tls_ca: a file with the authority, in PEM, that certifies the farm (COMPILEFARM_TLS_CA); "" speaks in clear.
-        tls_certificate: a file with the certificate of this client, if the farm asks for one
-            (COMPILEFARM_TLS_CERTIFICATE).
-        tls_key: a file with its private key (COMPILEFARM_TLS_KEY).
-        trusted_keys: public keys ("ed25519:..."), one of which has to have signed an artifact, else it is not fetched
-            (COMPILEFARM_TRUSTED_KEYS, separated by commas); () believes the farm at the address.
-        record: a folder in which every request is recorded, for `compilefarm prewarm`; other processes may record there
-            too (COMPILEFARM_RECORD; none).
-        record_tensors: whether the recording holds the small tensors that graphs hold (COMPILEFARM_RECORD_TENSORS;
-            yes).
-        timeout_seconds: what one graph may spend on the farm before it is compiled here (COMPILEFARM_TIMEOUT_SECONDS;
-            600).
-        connect_timeout_seconds: what finding out that nobody answers may take; then the farm is left alone for 30 s.
+        address: "host:port", or "unix:/path" for a socket; None: COMPILEFARM_ADDRESS.
+        settings: described below. One that is None, or is not given, is taken from its environment variable, and has
+            its default where that is not set.
         on_progress: called while the farm works, with the phase ("queued", "compiling", "tuning", "packing",
             "verifying"), the seconds since the job was queued, and the number of jobs ahead of it.
         surroundings: what it stands on.
 
     Raises:
-        ConfigurationError: an argument cannot be used, or there is no address.
+        ConfigurationError: a setting cannot be used, or there is no address.
         UnusableRecording: nothing can be recorded in that folder.
     """
 
@@ -117,46 +83,11 @@ class Farm:
         self,
         address: str | None = None,
         *,
-        on_miss: OnMiss | None = None,
-        on_failure: OnFailure | None = None,
-        self_check: float | None = None,
-        priority: Priority | None = None,
-        tenant: str | None = None,
-        token: str | None = None,
-        token_file: str | None = None,
-        tls_ca: str | None = None,
-        tls_certificate: str | None = None,
-        tls_key: str | None = None,
-        trusted_keys: Sequence[str] | None = None,
-        record: str | Path | None = None,
-        record_tensors: bool | None = None,
-        timeout_seconds: float | None = None,
-        connect_timeout_seconds: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
         on_progress: OnProgress = _ignore_progress,
         surroundings: Surroundings | None = None,
+        **settings: Unpack[Settings],
     ) -> None:
-        self._config = read_config(
-            os.environ,
-            address=address,
-            on_miss=on_miss,
-            on_failure=on_failure,
-            self_check=self_check,
-            priority=priority,
-            tenant=tenant,
-            trust=read_trust(
-                os.environ,
-                token=token,
-                token_file=token_file,
-                tls_ca=tls_ca,
-                tls_certificate=tls_certificate,
-                tls_key=tls_key,
-                trusted_keys=trusted_keys,
-            ),
-            record=None if record is None else str(record),
-            record_tensors=record_tensors,
-            timeout_seconds=timeout_seconds,
-            connect_timeout_seconds=connect_timeout_seconds,
-        )
+        self._config = read_config(os.environ, address=address, **settings)
         self._on_progress = on_progress
         self._around = surroundings or Surroundings()
         self._connection = Connection(self._config, clock=self._around.clock, open_channel=self._around.open_channel)

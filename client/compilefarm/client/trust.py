@@ -1,4 +1,4 @@
-"""How a client shows who it is, and whom it believes."""
+"""Settings of trust: the token and the certificates of a client, and the keys that must have signed artifacts."""
 
 from __future__ import annotations
 
@@ -7,39 +7,61 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
+from compilefarm.client.settings import ConfigurationError, setting
 from compilefarm.core.public_keys import PublicKey, read_public_key
 
-_TOKEN = re.compile(r"[!-~]*")
-
-
-class ConfigurationError(ValueError):
-    """The client was told something that it cannot act on."""
+_TOKEN = r"[!-~]*"  # noqa: S105 - a pattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """How a client shows who it is, and whom it believes.
+    """How a client authenticates, and what it trusts. What each field means stands beside it.
 
-    Attributes:
-        token: shown to the farm with every call; empty: none. It never shows in a log.
-        token_file: a file that holds the token instead, read at every call.
-        tls_ca: a file with the authority, in PEM, that certifies the farm; empty: nothing is encrypted.
-        tls_certificate: a file with the certificate of this client, in PEM, if the farm asks for one. All files for TLS
-            are read whenever a connection is made.
-        tls_key: a file with its private key.
-        trusted_keys: one of them has to have signed an artifact; several while one replaces another. Without any, what
-            the farm at the address says is believed.
+    Raises:
+        ConfigurationError: settings contradict each other, or cannot be used.
     """
 
-    token: str = field(default="", repr=False)
-    token_file: str = ""
-    tls_ca: str = ""
-    tls_certificate: str = ""
-    tls_key: str = ""
-    trusted_keys: tuple[PublicKey, ...] = ()
+    token: str = field(
+        default="",
+        repr=False,
+        metadata=setting(
+            "Token that the client shows the farm with every call; it never appears in a log.", alternatives="token"
+        ),
+    )
+    token_file: str = field(
+        default="",
+        metadata=setting("File that holds the token instead; it is read at every call.", alternatives="token"),
+    )
+    tls_ca: str = field(
+        default="",
+        metadata=setting(
+            "File with the certificate authority of the farm, in PEM; empty: connections are not encrypted. All files "
+            "for TLS are read again for each connection."
+        ),
+    )
+    tls_certificate: str = field(
+        default="",
+        metadata=setting(
+            "File with the certificate of this client, in PEM, for a farm that asks for one.",
+            alternatives="certificate",
+        ),
+    )
+    tls_key: str = field(
+        default="",
+        metadata=setting("File with the private key of that certificate, in PEM.", alternatives="certificate"),
+    )
+    trusted_keys: tuple[PublicKey, ...] = field(
+        default=(),
+        metadata=setting(
+            'Public keys ("ed25519:..."), one of which must have signed an artifact before it is fetched; the variable '
+            "separates them with commas. Empty: the farm at the address is trusted.",
+            read=lambda text: read_trusted_keys(text.replace(",", " ").split()),
+            convert=lambda texts: read_trusted_keys(texts),
+        ),
+    )
 
     def __post_init__(self) -> None:
-        if not _TOKEN.fullmatch(self.token):
+        if not re.fullmatch(_TOKEN, self.token):
             raise ConfigurationError("the token has characters that no token has: use it as `compilefarm keys` says it")
         if self.token and self.token_file:
             raise ConfigurationError("a token and a file with a token are given: give one of them")
