@@ -51,6 +51,27 @@ def test_rounding_is_no_difference(dtype: torch.dtype) -> None:
     assert is_right(matmul, program, X.to(dtype), Y.to(dtype)) == "same"
 
 
+def test_narrow_products_are_no_difference_where_they_are_allowed() -> None:
+    """As of convolutions on a GPU, where torch allows TF32 by default and eager need not take it."""
+
+    def right(x: torch.Tensor, kernel: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (torch.conv1d(x, kernel),)
+
+    def coarse(x: torch.Tensor, kernel: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (torch.conv1d(x.half().float(), kernel.half().float()) * 1.002,)
+
+    x, kernel = torch.rand(2, 3, 20), torch.rand(4, 3, 5)
+    setting = torch.backends.mkldnn.conv
+    assert is_right(right, coarse, x, kernel) == "differs"
+    before, setting.fp32_precision = setting.fp32_precision, "tf32"
+    try:
+        assert is_right(right, coarse, x, kernel) == "same"
+        assert is_right(right, lambda x, kernel: (torch.conv1d(x, kernel) * 1.03,), x, kernel) == "differs"
+        assert is_right(lambda x: (x.sin(),), lambda x: (x.sin() * 1.002,), x) == "differs"
+    finally:
+        setting.fp32_precision = before
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     "wrong",

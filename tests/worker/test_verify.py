@@ -343,6 +343,36 @@ def test_what_eager_gives_otherwise_each_time_is_not_compared(monkeypatch: pytes
         _verified(monkeypatch, _unrepeatable, torch.rand(50), program=wrong)
 
 
+def test_what_differs_from_run_to_run_by_last_bits_has_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the gradients of convolutions on a GPU, of which eager may be as far from the truth as the artifact is."""
+
+    def cancelled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return ((x + 1e3) + x.sin() - (x + 1e3),)
+
+    runs = iter(range(100))
+
+    def shifting(x: torch.Tensor) -> list[torch.Tensor]:
+        shift = 1e3 + 100 * next(runs)
+        return [(x + shift) + x.sin() - (x + shift)]
+
+    decode = verify.decode
+
+    def decode_shifting(*given: Any, **named: Any) -> Any:
+        decoded = decode(*given, **named)
+        monkeypatch.setattr(decoded.graph_module, "forward", shifting)
+        return decoded
+
+    monkeypatch.setattr(verify, "decode", decode_shifting)
+
+    def otherwise(x: torch.Tensor) -> list[torch.Tensor]:
+        return [(x + 2e3) + x.sin() - (x + 2e3)]
+
+    found = _verified(monkeypatch, cancelled, torch.rand(1000), program=otherwise)
+    assert (found.compared, found.referenced, found.unsteady) == (2, 1, 0)
+    with pytest.raises(VerificationFailed, match="output 0 differs from eager"):
+        _verified(monkeypatch, cancelled, torch.rand(1000), program=lambda x: [x.sin() * 1.05])
+
+
 def _picking(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     y = x.bfloat16().sin()
     return y.argmax(-1), y.topk(3).indices, y.sort(-1)[1]

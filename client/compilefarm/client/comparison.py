@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from compilefarm.client.findings import Finding
+from compilefarm.graph.fp32_precision import Product, narrow_precisions
 
 Program = Callable[..., Any]
 
@@ -27,7 +28,8 @@ _NARROW = {
 _EPSILONS = 16.0
 _LEAST_TOLERANCE = 1e-3
 _TOLERANCE_OF_DOUBLES = 1e-7
-_TF32_EPSILON = 2.0**-10
+# How the code of a graph names what multiplies; matmuls have many names.
+_PRODUCTS = {"conv": Product.CONVOLUTION, "lstm": Product.RECURRENT, "gru": Product.RECURRENT, "rnn": Product.RECURRENT}
 # Where all that eager computes is smaller than that, it is rounding.
 _LEAST_MAGNITUDE = 1e-2
 
@@ -171,13 +173,21 @@ def _tolerance(code: str, seen: _Seen) -> float:
     floating = {dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
     floating |= {dtype for name, dtype in _NARROW.items() if name in code}
     floating |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
-    epsilons = [torch.finfo(dtype).eps for dtype in floating]
-    if torch.get_float32_matmul_precision() != "highest" and torch.float32 in floating:
-        epsilons.append(_TF32_EPSILON)
-    coarsest = max(epsilons, default=0.0)
+    if torch.float32 in floating:
+        floating |= _narrow_products(code, is_cuda=any(value.is_cuda for _, value in seen.values if _is_tensor(value)))
+    coarsest = max((torch.finfo(dtype).eps for dtype in floating), default=0.0)
     if coarsest <= torch.finfo(torch.float64).eps and "float32" not in code:
         return _TOLERANCE_OF_DOUBLES
     return max(_LEAST_TOLERANCE, _EPSILONS * coarsest)
+
+
+def _narrow_products(code: str, *, is_cuda: bool) -> set[torch.dtype]:
+    products = {Product.MATMUL, *(product for name, product in _PRODUCTS.items() if name in code)}
+    return {dtype for product, dtype in narrow_precisions(is_cuda=is_cuda).items() if product in products}
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _find_difference(ours: _Seen, theirs: _Seen, *, tolerance: float) -> str:

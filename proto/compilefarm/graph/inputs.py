@@ -22,8 +22,6 @@ _GRADIENT_SEED = 3
 _FURTHER = 7_919
 # What is computed in another order differs by so many of the smallest steps of its dtype.
 _LAST_BITS = 4
-# https://docs.nvidia.com/cuda/parallel-thread-execution/ (tf32): 10 bits of mantissa
-_TF32_EPSILON = 1 / 1024
 
 
 class Noise:
@@ -158,10 +156,8 @@ def _move(tensor: torch.Tensor, *, seed: int, epsilon: float) -> None:
 
 
 def _last_bits(tensor: torch.Tensor, *, epsilon: float) -> float:
-    """A few of them, as a share. Products on a GPU may have those of TF32."""
+    """A few of them, as a share."""
     share: float = max(torch.finfo(tensor.dtype).eps, epsilon)
-    if tensor.is_cuda and torch.get_float32_matmul_precision() != "highest":
-        share = max(share, _TF32_EPSILON)
     return _LAST_BITS * share
 
 

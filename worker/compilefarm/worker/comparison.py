@@ -4,6 +4,9 @@ Floating point and complex numbers that differ by no more than a few roundings a
 both are held to a reference in high precision: the artifact may be a few times as far from it as eager is. Where there
 is no reference, they may be off by a share of the largest magnitude, by the coarsest dtype on the way to them.
 
+Where products of float32 may be narrower, as in TF32, eager counts in both cases as if its own were, where it is
+nearer without that.
+
 Integers and booleans must be the same, except where a last bit of a float before them decides. What picks among values
 (an argmax, a sort) may pick another where the reference says that the two are as good as equal. Any other element may
 differ where eager itself gives another once its floats are moved by a few last bits, and by no more than that moves any
@@ -20,6 +23,7 @@ import torch
 
 from compilefarm.v1.job_pb2 import Refusal
 from compilefarm.v1.manifest_pb2 import Verification
+from compilefarm.worker.narrowing import Narrowed
 from compilefarm.worker.precision import Distance, allowed_distance, coarsest, epsilon_of
 from compilefarm.worker.results import Results
 
@@ -27,9 +31,8 @@ from compilefarm.worker.results import Results
 _CLEAR_STEPS = {torch.float64: 1e4, torch.float32: 32.0}
 _CLEAR_STEPS_OF_NARROW = 1.0
 # Where there is no reference: the largest difference allowed, as a share of the largest magnitude in the output. A
-# wrong kernel is off by about all of it; another order of additions, or TF32 for float32, by much less.
+# wrong kernel is off by about all of it; another order of additions by much less.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-_TF32_TOLERANCE = 2e-2
 _LEAST_MAGNITUDE = 1e-3
 # One integer of so many may differ for no reason that was found.
 _ELEMENTS_BY_STRAY = 1000
@@ -59,6 +62,8 @@ class Comparison:
         inside: the coarsest dtype that the graph computes in; None where nothing floats.
         moved: gives results of eager with its floats moved by a few last bits. Called where integers differ.
         reference: gives results in high precision, if it can. Called where floats differ by more than a few roundings.
+        narrowed: gives results of eager with the narrowest products that are allowed, if there are any. Called where
+            floats differ by too much without it.
         alike: tells which integers of a result (its name, ours, eager's) are as good as eager's, if it can. Called
             where integers differ.
     """
@@ -69,6 +74,7 @@ class Comparison:
     inside: torch.dtype | None = None
     moved: Callable[[], Sequence[Results]] = tuple
     reference: Callable[[], Results | None] = lambda: None
+    narrowed: Callable[[], Narrowed | None] = lambda: None
     alike: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None] = lambda _name, _ours, _theirs: None
 
     def compare(self, ours: Results, theirs: Results, *, without: Set[str] = frozenset()) -> None:
@@ -109,9 +115,9 @@ class Comparison:
         magnitude = _largest(theirs)
         if torch.equal(ours.isfinite(), theirs.isfinite()):
             difference = self._difference(ours, theirs)
-            clear = _clear_share(dtype, is_cuda=theirs.is_cuda) * magnitude
+            clear = _clear_share(dtype) * magnitude
             if difference <= clear or (reference := self._reference_of(name, theirs)) is None:
-                self._hold_to_eager(name, difference, magnitude, clear=clear, dtype=dtype, is_cuda=theirs.is_cuda)
+                self._hold_to_eager(name, difference, magnitude, clear=clear, dtype=dtype)
                 return
         elif (reference := self._reference_of(name, theirs)) is None:
             raise VerificationFailed(f"{name} is not finite where eager is, or the other way round")
@@ -123,21 +129,19 @@ class Comparison:
         return difference if self.is_ordered or not difference else _largest_difference(*_sorted(ours, theirs))
 
     def _reference_of(self, name: str, theirs: torch.Tensor) -> torch.Tensor | None:
-        reference = (self.reference() or {}).get(name)
-        if not isinstance(reference, torch.Tensor) or theirs.numel() == 0:
-            return None
-        exact = _real(_dense(reference)).double()
-        return exact if exact.shape == theirs.shape else None
+        return _like(theirs, (self.reference() or {}).get(name))
 
     def _hold_to_eager(
-        self, name: str, difference: float, magnitude: float, *, clear: float, dtype: torch.dtype, is_cuda: bool
+        self, name: str, difference: float, magnitude: float, *, clear: float, dtype: torch.dtype
     ) -> None:
         found = self.found
         found.largest_difference = max(found.largest_difference, difference)
         if difference <= clear:
             found.absolute_tolerance = max(found.absolute_tolerance, clear)
             return
-        tolerance = max(_tolerance_of(each, is_cuda=is_cuda) for each in (dtype, self.inside or dtype))
+        tolerance = max(_tolerance_of(each) for each in (dtype, self.inside or dtype))
+        if difference > tolerance * max(magnitude, _LEAST_MAGNITUDE) and (narrowed := self.narrowed()) is not None:
+            tolerance = max(tolerance, _tolerance_of(narrowed.dtype))
         allowed = tolerance * max(magnitude, _LEAST_MAGNITUDE)
         found.relative_tolerance = max(found.relative_tolerance, tolerance)
         found.absolute_tolerance = max(found.absolute_tolerance, allowed)
@@ -158,21 +162,15 @@ class Comparison:
         compared = finite & reference.isfinite()
         if not bool(compared.any()):
             return
-        if not self.is_ordered:
-            ours, theirs, reference = _sorted(ours[compared], theirs[compared], reference[compared])
-            compared = torch.ones_like(ours, dtype=torch.bool)
-        exact = reference[compared]
-        our_distance = Distance.between(ours[compared], exact)
-        their_distance = Distance.between(theirs[compared], exact)
-        allowed = allowed_distance(
-            their_distance,
-            Distance.of(exact),
-            elements=exact.numel(),
-            dtype=dtype,
-            inside=coarsest((dtype, self.inside or dtype)) or dtype,
-            is_cuda=theirs.is_cuda,
-        )
-        difference = _largest_difference(ours[compared], theirs[compared])
+        ours, theirs, exact = (self._arranged(each[compared]) for each in (ours, theirs, reference))
+        our_distance, their_distance = Distance.between(ours, exact), Distance.between(theirs, exact)
+        inside = coarsest((dtype, self.inside or dtype)) or dtype
+        allowed = _allowed(their_distance, exact, dtype=dtype, inside=inside)
+        if not our_distance.is_within(allowed) and (narrowed := self._narrowed_of(name, compared)) is not None:
+            values, narrow = narrowed
+            by_narrow = _allowed(Distance.between(values, exact), exact, dtype=dtype, inside=narrow)
+            allowed = allowed.or_larger(by_narrow)
+        difference = _largest_difference(ours, theirs)
         self._note(difference, our_distance, their_distance, allowed)
         if not our_distance.is_within(allowed):
             raise VerificationFailed(
@@ -188,6 +186,17 @@ class Comparison:
                     inputs_seed=self.inputs_seed,
                 ),
             )
+
+    def _arranged(self, elements: torch.Tensor) -> torch.Tensor:
+        return elements if self.is_ordered else elements.sort().values
+
+    def _narrowed_of(self, name: str, compared: torch.Tensor) -> tuple[torch.Tensor, torch.dtype] | None:
+        """Elements of the result of a name with narrow products, and the dtype that has their steps."""
+        narrowed = self.narrowed()
+        result = _like(compared, narrowed.results.get(name)) if narrowed is not None else None
+        if narrowed is None or result is None or not bool(result[compared].isfinite().all()):
+            return None
+        return self._arranged(result[compared]), narrowed.dtype
 
     def _note(self, difference: float, ours: Distance, theirs: Distance, allowed: Distance) -> None:
         found = self.found
@@ -259,14 +268,25 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(wide)
 
 
-def _tolerance_of(dtype: torch.dtype, *, is_cuda: bool) -> float:
-    tolerance: float = _TOLERANCES.get(dtype, max(_TF32_TOLERANCE, torch.finfo(dtype).eps))
-    return max(tolerance, _TF32_TOLERANCE) if epsilon_of(dtype, is_cuda=is_cuda) > torch.finfo(dtype).eps else tolerance
+def _tolerance_of(dtype: torch.dtype) -> float:
+    return _TOLERANCES.get(dtype, epsilon_of(dtype))
 
 
-def _clear_share(dtype: torch.dtype, *, is_cuda: bool) -> float:
+def _clear_share(dtype: torch.dtype) -> float:
     steps: float = _CLEAR_STEPS.get(dtype, _CLEAR_STEPS_OF_NARROW)
-    return steps * epsilon_of(dtype, is_cuda=is_cuda)
+    return steps * epsilon_of(dtype)
+
+
+def _allowed(theirs: Distance, exact: torch.Tensor, *, dtype: torch.dtype, inside: torch.dtype) -> Distance:
+    return allowed_distance(theirs, Distance.of(exact), elements=exact.numel(), dtype=dtype, inside=inside)
+
+
+def _like(theirs: torch.Tensor, result: object) -> torch.Tensor | None:
+    """A result of another run as float64; None where it has another shape, or there is none."""
+    if not isinstance(result, torch.Tensor) or theirs.numel() == 0:
+        return None
+    found = _real(_dense(result)).double()
+    return found if found.shape == theirs.shape else None
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

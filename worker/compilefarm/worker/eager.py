@@ -15,6 +15,7 @@ from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.choices import Choice, alike, find_choices, watching
 from compilefarm.worker.comparison import Comparison
+from compilefarm.worker.narrowing import Narrowed, find_narrowed
 from compilefarm.worker.precision import coarsest, epsilon_of
 from compilefarm.worker.reference import find_reference
 from compilefarm.worker.results import Results, run
@@ -66,6 +67,7 @@ class Eager:
             found=found,
             inside=self.inside,
             moved=self.moved,
+            narrowed=self.narrowed,
             alike=lambda name, ours, theirs: None if name in random else self.alike(name, ours, theirs),
             reference=lambda: {name: value for name, value in (self.reference() or {}).items() if name not in random},
         )
@@ -73,7 +75,9 @@ class Eager:
     @functools.cached_property
     def _moved(self) -> Sequence[Results]:
         results: list[Results] = []
-        epsilon = epsilon_of(self.inside) if self.inside is not None else 0.0
+        narrowed = self.narrowed()
+        dtype = coarsest(each for each in (self.inside, narrowed and narrowed.dtype) if each is not None)
+        epsilon = epsilon_of(dtype) if dtype is not None else 0.0
         for seed in _MOVES:
             given = self.inputs()
             move_by_last_bits(given, seed=seed, epsilon=epsilon)
@@ -86,6 +90,14 @@ class Eager:
     def moved(self) -> Sequence[Results]:
         """Results with all floats of its inputs moved by a few last bits."""
         return self._moved
+
+    @functools.cached_property
+    def _narrowed(self) -> Narrowed | None:
+        return find_narrowed(self.run)
+
+    def narrowed(self) -> Narrowed | None:
+        """Results with products in the narrowest precision that is allowed; None where that changes nothing."""
+        return self._narrowed
 
     @functools.cached_property
     def _reference(self) -> Results | None:
@@ -105,18 +117,21 @@ class Eager:
             return None
         eager, reference = self._picked_from
         place = f"output {list(self._choices).index(name)}"
-        if reference is None or reference[place].shape != eager[place].shape:
+        if reference is None or any(each[place].shape != reference[place].shape for each in eager):
             return None
-        return alike(ours, theirs, choice=choice, eager=eager[place], reference=reference[place], inside=self.inside)
+        values = [each[place] for each in eager]
+        return alike(ours, theirs, choice=choice, eager=values, reference=reference[place], inside=self.inside)
 
     @functools.cached_property
     def _choices(self) -> Mapping[str, Choice]:
         return find_choices(self.program)
 
     @functools.cached_property
-    def _picked_from(self) -> tuple[Results, Results | None]:
+    def _picked_from(self) -> tuple[Sequence[Results], Results | None]:
         watched = watching(self.program, self._choices)
-        return self.run(watched), self._find_reference(watched)
+        narrowed = find_narrowed(lambda: self.run(watched))
+        eager = [self.run(watched), *([narrowed.results] if narrowed is not None else [])]
+        return eager, self._find_reference(watched)
 
     def reference(self) -> Results | None:
         """Results in high precision; None where there are none."""

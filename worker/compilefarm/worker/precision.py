@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-# https://docs.nvidia.com/cuda/parallel-thread-execution/ (tf32): 10 bits of mantissa
-_TF32_EPSILON = 1 / 1024
 # An artifact may be so many times as far from the reference as eager is (torch/_dynamo/utils.py: same, takes 2 to 3).
 # Functions of float32 are off by up to 20 last bits in vectors (ATen/cpu/vec: exp_u20), where eager's are by one.
 _TIMES_EAGER = {torch.float32: 16.0, torch.float64: 16.0}
@@ -21,11 +19,9 @@ _LEAST_STEPS = {torch.float32: 1.0, torch.float64: 1.0}
 _LEAST_STEPS_OF_NARROW = 1 / 512
 
 
-def epsilon_of(dtype: torch.dtype, *, is_cuda: bool = False) -> float:
-    """The smallest step of a dtype; products of float32 on a GPU may have that of TF32."""
+def epsilon_of(dtype: torch.dtype) -> float:
+    """The smallest step of a dtype."""
     epsilon: float = torch.finfo(dtype).eps
-    if is_cuda and dtype.itemsize >= torch.float32.itemsize and torch.get_float32_matmul_precision() != "highest":
-        return max(epsilon, _TF32_EPSILON)
     return epsilon
 
 
@@ -64,9 +60,13 @@ class Distance:
         """Whether neither is larger."""
         return self.largest <= other.largest and self.typical <= other.typical
 
+    def or_larger(self, other: Distance) -> Distance:
+        """The larger ones of both."""
+        return Distance(largest=max(self.largest, other.largest), typical=max(self.typical, other.typical))
+
 
 def allowed_distance(
-    theirs: Distance, magnitude: Distance, *, elements: int, dtype: torch.dtype, inside: torch.dtype, is_cuda: bool
+    theirs: Distance, magnitude: Distance, *, elements: int, dtype: torch.dtype, inside: torch.dtype
 ) -> Distance:
     """How far an artifact may be from the reference: a few times as far as eager, and never less than a rounding.
 
@@ -76,10 +76,9 @@ def allowed_distance(
         elements: how many there are: the fewer, the more of eager's distance is luck.
         dtype: of the result.
         inside: the coarsest dtype on the way to it.
-        is_cuda: whether it was computed on a GPU.
     """
-    coarse = epsilon_of(inside, is_cuda=is_cuda)
-    share = epsilon_of(dtype, is_cuda=is_cuda) + _STEPS_BY_LUCK * coarse / math.sqrt(elements)
+    coarse = epsilon_of(inside)
+    share = epsilon_of(dtype) + _STEPS_BY_LUCK * coarse / math.sqrt(elements)
     least = _LEAST_STEPS.get(inside, _LEAST_STEPS_OF_NARROW) * torch.finfo(inside).eps
     times = _TIMES_EAGER.get(inside, _TIMES_EAGER_OF_NARROW)
     return Distance(

@@ -30,7 +30,28 @@ class NoReference(Exception):
     """The graph means something else in another precision, such as the bits of its floats."""
 
 
-class Widening(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no type
+class InsideMode(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no type
+    """A mode in which graphs are run, too, that are handed to higher-order operators."""
+
+    # torch/_ops.py: HigherOrderOperator.dispatch asks for it.
+    supports_higher_order_operators = True
+
+    def entering(self, arguments: Any) -> Any:
+        """Arguments of a higher-order operator. It calls graphs among them outside of this mode."""
+        return tree_map(self._entering, arguments)
+
+    def _entering(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor | torch.dtype) or not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return value(*args, **kwargs)
+
+        return call
+
+
+class Widening(InsideMode):
     """Has everything below it computed in a wide type: casts to narrow ones, autocast's too, change nothing.
 
     Autocast leaves float64 alone by itself (aten/src/ATen/autocast_mode.h: is_eligible).
@@ -38,9 +59,6 @@ class Widening(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no ty
     Args:
         floats: torch.float64 or torch.float32.
     """
-
-    # torch/_ops.py: HigherOrderOperator.dispatch asks for it.
-    supports_higher_order_operators = True
 
     def __init__(self, floats: torch.dtype) -> None:
         super().__init__()
@@ -55,7 +73,7 @@ class Widening(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no ty
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if isinstance(func, HigherOrderOperator):
-            args, kwargs = tree_map(self._entering, (args, kwargs or {}))
+            args, kwargs = self.entering((args, kwargs or {}))
         elif isinstance(func, OpOverload):
             if func.name().partition(".")[0] in _ASSERTIONS:
                 return None
@@ -74,17 +92,6 @@ class Widening(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no ty
             is_written = argument.alias_info is not None and argument.alias_info.is_write
             if is_written and isinstance(value, torch.Tensor) and self._wide(value.dtype) is not value.dtype:
                 raise NoReference(f"{func.name()} writes to a tensor that could not be widened")
-
-    def _entering(self, value: Any) -> Any:
-        """A graph that is handed to a higher-order operator, which calls it outside of this mode."""
-        if isinstance(value, torch.Tensor | torch.dtype) or not callable(value):
-            return value
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return value(*args, **kwargs)
-
-        return call
 
 
 def find_reference(

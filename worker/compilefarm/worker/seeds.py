@@ -29,11 +29,14 @@ class Randomness:
     Attributes:
         seeded: names of results that differ from seed to seed.
         unsteady: names of those that differ from run to run under one seed, such as memory that nobody wrote to.
+        drawn: names of those that hang on random numbers, whether the artifact draws the same ones or not: in another
+            precision, others are drawn.
         other: eager's results under another seed, of these.
     """
 
     seeded: Set[str]
     unsteady: Set[str]
+    drawn: Set[str]
     other: Results
 
     @property
@@ -44,7 +47,9 @@ class Randomness:
     def with_unsteady(self, names: Set[str], theirs: Results) -> Randomness:
         """The same with more of them; `theirs` are results of eager."""
         other = {**self.other, **{name: theirs[name] for name in names - self.other.keys()}}
-        return Randomness(seeded=self.seeded - names, unsteady=self.unsteady | names, other=other)
+        return Randomness(
+            seeded=self.seeded - names, unsteady=self.unsteady | names, drawn=self.drawn | names, other=other
+        )
 
 
 def find_randomness(theirs: Results, eager: Run, *, draws_alike: bool, near: Comparison) -> Randomness:
@@ -59,13 +64,15 @@ def find_randomness(theirs: Results, eager: Run, *, draws_alike: bool, near: Com
     other = eager(_OTHER_SEED)
     varying = differing_names(theirs, other)
     if not varying:
-        return Randomness(seeded=frozenset(), unsteady=frozenset(), other={})
+        return Randomness(seeded=frozenset(), unsteady=frozenset(), drawn=frozenset(), other={})
     other = {name: other[name] for name in varying}
     again = eager(SEED)
     restless = differing_names({name: theirs[name] for name in varying}, again)
     unsteady = {name for name in restless if not near.agrees(again, theirs, name=name)}
     seeded = {name for name in varying - unsteady if name not in restless or not near.agrees(other, theirs, name=name)}
-    return Randomness(seeded=frozenset() if draws_alike else seeded, unsteady=unsteady, other=other)
+    return Randomness(
+        seeded=frozenset() if draws_alike else seeded, unsteady=unsteady, drawn=seeded | unsteady, other=other
+    )
 
 
 def check_random(ours: Results, again: Results, theirs: Results, randomness: Randomness, *, near: Comparison) -> None:

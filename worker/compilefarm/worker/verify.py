@@ -219,7 +219,7 @@ def compare(
     randomness = randomness.with_unsteady(find_unwritten(eager.program, eager.run), theirs)
     without = randomness.names
     # Other numbers are drawn in a higher precision.
-    eager.comparison(figures, random=randomness.other.keys()).compare(ours, theirs, without=without)
+    eager.comparison(figures, random=randomness.drawn).compare(ours, theirs, without=without)
     if without:
         check_random(ours, eager.run(program), theirs, randomness, near=near)
     tensors = {name for name, value in theirs.items() if isinstance(value, torch.Tensor)}
@@ -228,7 +228,7 @@ def compare(
     other = _with_other_sizes(task)
     if other is not None:
         beyond = Eager(eager.decoded, other)
-        _compare_beyond(program, beyond, figures, without=without, random=randomness.other.keys())
+        _compare_beyond(program, beyond, figures, without=without, random=randomness.drawn)
 
 
 def _compare_beyond(

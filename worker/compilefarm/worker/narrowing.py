@@ -1,0 +1,123 @@
+"""A graph as eager may run it, too: products of float32 in the narrowest precision that the process's settings allow.
+
+Eager and Inductor each choose kernels for themselves. Where TF32 is allowed, one may take it for a convolution that the
+other computes in float32, and both are right: what TF32 leaves of a result is found out by rounding operands to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+
+from compilefarm.graph.fp32_precision import Product, narrow_precisions
+from compilefarm.worker.precision import coarsest
+from compilefarm.worker.reference import InsideMode
+from compilefarm.worker.results import Results
+
+log = logging.getLogger(__name__)
+
+# By what multiplies below autograd, and what its name contains.
+_PRODUCTS = {"convolution": Product.CONVOLUTION, "_rnn": Product.RECURRENT, "attention": Product.MATMUL}
+_MATMULS = frozenset({"addbmm", "addmm", "addmv", "baddbmm", "bmm", "linear", "mm", "mv", "_addmm_activation",
+                      "_grouped_mm", "_trilinear"})  # fmt: skip
+# The mantissa of float32 has 13 bits more than that of TF32. Tensor cores drop them.
+_KEPT_BY_TF32 = ~0x1FFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowed:
+    """Results of a graph with narrow products.
+
+    Attributes:
+        results: them.
+        dtype: has the steps of the coarsest precision of these products.
+    """
+
+    results: Results
+    dtype: torch.dtype
+
+
+class Narrowing(InsideMode):
+    """Rounds operands of products to the precisions that are allowed.
+
+    Attributes:
+        met: the precisions that something was rounded to.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._precisions = {is_cuda: narrow_precisions(is_cuda=is_cuda) for is_cuda in (False, True)}
+        self.met: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            args, kwargs = self.entering((args, kwargs))
+        product = _product(func)
+        if product is None:
+            return func(*args, **kwargs)
+        written = set(_written(func))
+        narrowed = [each if place in written else self._narrow(each, product) for place, each in enumerate(args)]
+        named = {name: each if name in written else self._narrow(each, product) for name, each in kwargs.items()}
+        return func(*narrowed, **named)
+
+    def _narrow(self, given: Any, product: Product) -> Any:
+        # What has one dimension is a bias.
+        if not isinstance(given, torch.Tensor) or given.dtype != torch.float32 or given.dim() < 2:
+            return given
+        dtype = self._precisions[given.is_cuda].get(product)
+        if dtype is None:
+            return given
+        self.met.add(dtype)
+        return _rounded(given, dtype)
+
+
+def find_narrowed(run: Callable[[], Results]) -> Narrowed | None:
+    """Results of a graph with narrow products; None where the settings allow none, or the graph has none.
+
+    Args:
+        run: runs the graph, each time on the same inputs.
+    """
+    if not any(narrow_precisions(is_cuda=is_cuda) for is_cuda in (False, True)):
+        return None
+    mode = Narrowing()
+    try:
+        with mode:
+            results = run()
+    except Exception as error:  # noqa: BLE001 - a graph that looks at the bits of its products raises what it likes
+        log.info("no results with narrow products: %s", error)
+        return None
+    dtype = coarsest(mode.met)
+    return Narrowed(results=results, dtype=dtype) if dtype is not None else None
+
+
+def _rounded(operand: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.float16:
+        return operand.view(torch.int32).bitwise_and(_KEPT_BY_TF32).view(torch.float32)
+    return operand.to(dtype).to(operand.dtype)
+
+
+@functools.cache
+def _product(func: Any) -> Product | None:
+    name = _name(func)
+    if name in _MATMULS:
+        return Product.MATMUL
+    return next((product for part, product in _PRODUCTS.items() if part in name), None)
+
+
+def _name(func: Any) -> str:
+    return str(func.overloadpacket.__name__ if isinstance(func, OpOverload) else func.name())
+
+
+def _written(func: Any) -> Iterator[int | str]:
+    """Places and names of arguments that an operator writes to."""
+    if isinstance(func, OpOverload):
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                yield from (place, argument.name)
