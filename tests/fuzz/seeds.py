@@ -18,7 +18,6 @@ from compilefarm.core.testing import Mutator
 from compilefarm.graph import settings, targets
 from compilefarm.graph.dtypes import DTYPES, LAYOUTS, MEMORY_FORMATS
 from compilefarm.graph.encode import encode_job
-from compilefarm.graph.operators import base_of, operators_of_torch
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.v1.graph_pb2 import Call
 
@@ -88,15 +87,7 @@ def mutator(random: Random) -> Mutator:
 
 @functools.cache
 def _calls() -> Sequence[Call]:
-    operators = [name for name in operators_of_torch() if not targets._is_forbidden(base_of(name))]
-    packets = {name.partition(".")[0] for name in operators}
-    names = {
-        targets.TORCH_FUNCTION: targets._torch_functions(),
-        targets.PYTHON_FUNCTION: targets._python_functions(),
-        targets.OPERATOR_OVERLOAD: operators,
-        targets.OPERATOR_PACKET: packets,
-        targets.TENSOR_METHOD: targets._tensor_methods(),
-    }
+    names = targets.target_names()
     return [Call(kind=kind, target=name) for kind in names for name in sorted(names[kind])]
 
 

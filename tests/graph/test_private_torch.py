@@ -20,7 +20,7 @@ from compilefarm.core.compiler_settings import Word
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
-from compilefarm.graph import dispatch, operators, private_operators, settings, targets, tracing
+from compilefarm.graph import admitted_operators, dispatch, operators, settings, targets, tracing
 
 _IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 # What every model is made of.
@@ -340,9 +340,22 @@ def test_schemas_tell_dtypes_from_numbers() -> None:
     assert "aten::add.str" not in {overload.name() for overload in operators.overloads_of(torch.ops.aten.add)}
 
 
-def test_internal_operators_that_are_admitted_exist() -> None:
+def test_operators_that_are_admitted_exist() -> None:
     # A name that a release lacks is refused, and graphs that hold it are compiled locally.
-    known = {name.partition("::")[2].partition(".")[0] for name in operators.operators_of_torch()}
-    functions = {"_check", "_check_is_size"}
+    known = {operators.base_of(name).removesuffix("_") for name in operators.operators_of_torch()}
+    methods = set(dir(torch.Tensor)) | {"as_tensor", "tensor", "unravel_index"}
     is_newest = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
-    assert not is_newest or private_operators._ADMITTED - known <= functions
+    lacking = {name.removesuffix("_") for name in admitted_operators._ATEN} - known - methods
+    assert not is_newest or lacking == set()
+
+
+def test_operators_that_graphs_of_exported_programs_hold_are_admitted() -> None:
+    # torch/_C/_TagEnum: core is what torch.export decomposes programs to.
+    core = [
+        name
+        for name in operators.operators_of_torch()
+        if torch.Tag.core in operators.find_operator(name, is_overload=True).tags  # type: ignore[union-attr]
+    ]
+    assert len(core) > 150
+    names = {operators.base_of(name) for name in core if not admitted_operators.is_admitted(operators.base_of(name))}
+    assert not {name for name in names if not name.endswith("_backward") and not name.startswith("_")}

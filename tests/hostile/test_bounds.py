@@ -38,7 +38,6 @@ def decode(function: Callable[..., Any], *args: object, **kwargs: object) -> Dec
         torch.ops.aten.as_strided.default,
         torch.ops.aten.as_strided_.default,
         torch.as_strided_copy,
-        torch.ops.prims.as_strided.default,
     ],
 )
 @pytest.mark.parametrize(
@@ -145,7 +144,9 @@ def test_a_graph_that_comes_down_to_more_operators_than_any_model(monkeypatch: p
     [
         *("aten::adaptive_max_pool2d_backward", "aten::embedding_dense_backward", "aten::native_layer_norm_backward"),
         *("aten::mkldnn_rnn_layer", "aten::slow_conv_transpose2d", "aten::batch_norm_update_stats"),
-        *("aten::segment_reduce", "aten::linalg_ldl_solve", "aten::sparse_coo_tensor"),
+        *("aten::segment_reduce", "aten::linalg_ldl_solve", "aten::sparse_coo_tensor", "aten::linalg_lu_solve"),
+        *("aten::set_.source_Tensor", "aten::to_mkldnn", "aten::embedding_renorm_", "prims::copy_strided"),
+        *("aten::quantized_lstm", "aten::_embedding_bag", "aten::flatten_dense_tensors", "prims::as_strided"),
         *("prims::inductor_lookup_seed", "quantized::embedding_bag_byte_unpack", "onednn::linear_relu_mkldnn"),
     ],
 )

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch._prims
 from torch._ops import OpOverload
 
 from compilefarm.graph.operators import named_arguments
@@ -117,7 +116,7 @@ def _reaches_out(named: Arguments) -> str | None:
     numbers and asks nobody (torch/_inductor/lowering.py: as_strided). Where a number depends on elements, nothing can
     be said before the graph runs.
     """
-    tensor = next(named[name] for name in ("source", "self", "a") if name in named)
+    tensor = next(named[name] for name in ("source", "self") if name in named)
     given = named["storage_offset"]
     sizes, steps = [[_hint(number) for number in named[name]] for name in ("size", "stride")]
     offset = _hint(tensor.storage_offset() if given is None else given)
@@ -172,8 +171,6 @@ _CHECKS: Mapping[OpOverload, Callable[[Arguments], str | None]] = {
             _aten.as_strided_scatter.default,
             _aten.as_strided_scatter.out,
             _aten.set_.source_Tensor_storage_offset,
-            torch.ops.prims.as_strided.default,
-            torch.ops.prims.as_strided_scatter.default,
         ),
         _reaches_out,
     ),

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import MAX_MAGNITUDE
-from compilefarm.graph import private_operators
+from compilefarm.graph.admitted_operators import is_admitted
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.higher_order import SIGNATURES
 from compilefarm.graph.operators import (
@@ -52,13 +52,10 @@ _FUNCTION_MODULES = frozenset(
         "torch._C._fft",
         "torch._C._linalg",
         "torch._C._nn",
-        "torch._C._sparse",
         "torch._C._special",
-        "torch._linalg_utils",
         "torch.functional",
         "torch.masked._ops",
         "torch.nn.functional",
-        "torch.nn.grad",
     }
 )
 # Of the functions that torch/__init__.py and torch/functional.py define in Python; most others set global state.
@@ -130,17 +127,6 @@ _LEFT_BARE = frozenset({ENTER_VMAP, ENTER_GRAD, _DISABLE_HOOKS, *_ENTER_JVP})
 _MODES = (*_EXITS, *_EXITS.values(), SDPA_BACKEND, SDPA_KERNEL, *_BATCHING, *_DIFFERENTIATING)
 # Operators that call subgraphs and do nothing else: torch/_higher_order_ops and torch/_functorch/autograd_function.py.
 _HIGHER_ORDER = tuple(SIGNATURES)
-# Operators and functions, by the name they have in torch or in aten, that read files or foreign memory, print, change
-# the state of the process, belong to a tracer or to another device, or exist for torch's own tests.
-_FORBIDDEN = frozenset(
-    {
-        "asarray", "from_file", "from_numpy", "frombuffer", "get_device_module", "is_pinned", "is_vulkan_available",
-        "pin_memory", "record_stream", "set_autocast_dtype",
-    }
-)  # fmt: skip
-# Kernels of libraries, which Inductor's passes write and which believe what they are told.
-_FORBIDDEN_NAMESPACES = frozenset({"mkldnn", "onednn", "quantized"})
-_FORBIDDEN_PREFIXES = ("miopen_",)
 _OPERATOR_FUNCTIONS = (
     "abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "iadd", "iand", "ifloordiv", "ilshift", "imatmul",
     "imod", "imul", "index", "invert", "ior", "ipow", "irshift", "is_", "is_not", "isub", "itruediv", "ixor", "le",
@@ -175,16 +161,6 @@ _OPERATOR_METHODS = frozenset(
         "itruediv", "ixor", "le", "lt", "matmul", "mod", "mul", "ne", "neg", "or", "pos", "pow", "radd", "rand",
         "rfloordiv", "rmatmul", "rmul", "ror", "rpow", "rsub", "rtruediv", "rxor", "setitem", "sub", "truediv", "xor",
     )
-)  # fmt: skip
-
-# Methods that hand out storages, memory or Python objects, call back, share between processes, or build the autograd
-# graph by hand.
-_FORBIDDEN_METHODS = frozenset(
-    {
-        "apply_", "as_subclass", "backward", "data_ptr", "is_shared", "map2_", "map_", "module_load", "numpy",
-        "record_stream", "register_hook", "register_post_accumulate_grad_hook", "reinforce", "retain_grad", "set_",
-        "share_memory_", "storage", "storage_type", "tolist", "typed_storage", "untyped_storage",
-    }
 )  # fmt: skip
 
 
@@ -270,7 +246,7 @@ def get_target(kind: TargetKind.ValueType, *, name: str, operators: Set[str] = f
 
 def target_names() -> Mapping[TargetKind.ValueType, Set[str]]:
     """What a request may call with this torch, by name space, beside what other libraries bring."""
-    operators = frozenset(name for name in operators_of_torch() if not _is_forbidden_operator(name))
+    operators = frozenset(filter(_is_admitted_operator, operators_of_torch()))
     return {
         TORCH_FUNCTION: _torch_functions().keys(),
         PYTHON_FUNCTION: _python_functions().keys(),
@@ -445,20 +421,16 @@ def _is_admitted(qualified_name: str, *, compiled: bool) -> bool:
     module, _, name = qualified_name.rpartition(".")
     if qualified_name == GRAD_MODE:
         return True
-    if _is_forbidden(name):
-        return False
+    if compiled:
+        # A binding is an operator by another name.
+        return (module == "torch" or module in _FUNCTION_MODULES) and is_admitted(name)
     if module == "torch":
-        return compiled or name in _PYTHON_FUNCTIONS_OF_TORCH
-    # An underscore in a Python module marks an internal step, in a module of bindings an operator like any other.
-    return module in _FUNCTION_MODULES and (compiled or not name.startswith("_"))
+        return name in _PYTHON_FUNCTIONS_OF_TORCH
+    return module in _FUNCTION_MODULES and not name.startswith("_")
 
 
-def _is_forbidden(name: str) -> bool:
-    return name in _FORBIDDEN or name.startswith(_FORBIDDEN_PREFIXES) or private_operators.is_refused(name)
-
-
-def _is_forbidden_operator(name: str) -> bool:
-    return name.partition("::")[0] in _FORBIDDEN_NAMESPACES or _is_forbidden(base_of(name))
+def _is_admitted_operator(name: str) -> bool:
+    return is_admitted(base_of(name), namespace=name.partition("::")[0])
 
 
 @functools.cache
@@ -495,24 +467,19 @@ def _inverted(functions: Mapping[str, Callable[..., Any]]) -> Mapping[object, st
 @functools.cache
 def _tensor_methods() -> frozenset[str]:
     return _OPERATOR_METHODS | frozenset(
-        name
-        for name in dir(torch.Tensor)
-        if not name.startswith("_")
-        and name not in _FORBIDDEN_METHODS
-        and not _is_forbidden(name)
-        and callable(getattr(torch.Tensor, name))
+        name for name in dir(torch.Tensor) if is_admitted(name) and callable(getattr(torch.Tensor, name))
     )
 
 
 def _check_operator(name: str) -> str:
-    if is_of_torch(name) and _is_forbidden_operator(name):
+    if is_of_torch(name) and not _is_admitted_operator(name):
         raise Bypass("unknown_target", f"the graph calls the operator {name}, which the farm does not take")
     return name
 
 
 def _find_operator(name: str, *, kind: TargetKind.ValueType, operators: Set[str]) -> Callable[..., Any] | None:
     if is_of_torch(name):
-        return None if _is_forbidden_operator(name) else find_operator(name, is_overload=kind == OPERATOR_OVERLOAD)
+        return find_operator(name, is_overload=kind == OPERATOR_OVERLOAD) if _is_admitted_operator(name) else None
     if name not in operators:
         return None
     return find_operator(name, is_overload=kind == OPERATOR_OVERLOAD)
