@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from compilefarm.core.keys import key_of
@@ -11,6 +13,7 @@ from compilefarm.service.reports import Reports
 from compilefarm.service.roles import Role
 from compilefarm.service.self_checks import SelfChecks
 from compilefarm.service.testing import ManualClock, Refused, calling, sample_job, serving
+from compilefarm.store.checks import KEPT_SECONDS
 from compilefarm.v1.compile_service_pb2 import Outcome, SelfCheckOutcome, SelfCheckReport
 from compilefarm.v1.manifest_pb2 import VERIFY_TIME_BEFORE
 
@@ -46,6 +49,8 @@ class Withdrawn:
 
     async def withdraw(self, key: str, *, namespace: str, reason: str) -> bool:
         assert "\n" not in reason
+        # As a store that answers later.
+        await asyncio.sleep(0)
         self.keys.append((namespace, key))
         return True
 
@@ -70,7 +75,20 @@ async def test_one_pod_cannot_withdraw_everything() -> None:
     assert len(withdrawn.keys) == 11, "the key that one had withdrawn has had its turn"
     clock.advance(3601)
     await self_checks.note([differs(0)], caller=one)
+    assert len(withdrawn.keys) == 11, "what was compiled and checked on its word"
+    await self_checks.note([differs(0)], caller=other)
     assert len(withdrawn.keys) == 12
+    clock.advance(KEPT_SECONDS)
+    await self_checks.note([differs(0)], caller=one)
+    assert len(withdrawn.keys) == 13
+
+
+async def test_many_reports_at_a_time_withdraw_no_more_than_one_after_the_other() -> None:
+    withdrawn = Withdrawn()
+    self_checks = SelfChecks(checks=withdrawn, reports=Reports(), clock=ManualClock())
+    one = Caller(account="one", role=Role.COMPILE)
+    await asyncio.gather(*(self_checks.note([differs(number % 30)], caller=one) for number in range(60)))
+    assert len(withdrawn.keys) == len(set(withdrawn.keys)) == 10
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,9 @@ def _transfers(config: GatewayConfig, *, what: str) -> Turns:
 def _options(config: GatewayConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", config.max_message_bytes),
+        # What comes before it is asked for stays below 64 KiB for each call. gRPC would measure the line and let come
+        # as much as that carries, for calls that wait for a place, too.
+        ("grpc.http2.bdp_probe", 0),
         # Linux would let a second service share the port, and each would get some of the calls.
         ("grpc.so_reuseport", 0),
         # Clients ping every 10 s while they wait; gRPC would end the connection of one that pings more often than this.

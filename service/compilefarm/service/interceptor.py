@@ -5,7 +5,7 @@ seen by strangers.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_KEY, Busy, FarmError, InvalidRequest
 from compilefarm.core.metadata import REQUEST_KEY
+from compilefarm.service.allowances import Add
 from compilefarm.service.callers import current_caller, enter
 from compilefarm.service.clock import Clock
 from compilefarm.service.door import Door, OpenDoor, with_key_formats
@@ -24,18 +25,22 @@ from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import name_request
 from compilefarm.service.pace import Pace
+from compilefarm.service.turns import Turns
 from compilefarm.service.visitors import Visitors
+
+# Receives what a call is about: a request, or a stream of them.
+Receive = Callable[..., AbstractAsyncContextManager[Any]]
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
 
 
 class GuardInterceptor(grpc.aio.ServerInterceptor):
-    """Has the door admit whoever calls, before the request is so much as parsed. Ends a call with the status of the
+    """Has the door admit whoever calls, before the request is so much as received. Ends a call with the status of the
     FarmError that door or handler raised, the message as details and the reason in the trailing metadata; with INTERNAL
     and an incident number for any other error; with INVALID_ARGUMENT if the request cannot be parsed.
 
-    Streams are kept to a pace: one whose other end is too slow is ended.
+    What is received and sent is kept to a pace: a call whose other end is too slow is ended.
 
     Args:
         door: who may come in.
@@ -77,16 +82,16 @@ class _Entrance:
     is_health: bool
 
     @asynccontextmanager
-    async def passing(self, request: Any, context: Context) -> AsyncIterator[None]:
-        """Lets a call in, and has it counted; tells what goes wrong as strangers may see it."""
-        size_bytes = len(request) if isinstance(request, bytes) else 0
+    async def passing(self, context: Context) -> AsyncIterator[Add]:
+        """Lets a call in, and has it counted; yields what counts the bytes of its request. Tells what goes wrong as
+        strangers may see it.
+        """
         async with _refusing(context, method=self.method):
             with self.visitors.visiting(context.peer(), is_health=self.is_health):
                 caller = with_key_formats(self.door.admit(context, method=self.method), context)
                 enter(caller)
                 with self.visitors.requests.using(caller.account) as add:
-                    add(size_bytes)
-                    yield
+                    yield add
 
 
 class RequestIdInterceptor(grpc.aio.ServerInterceptor):
@@ -105,41 +110,48 @@ class RequestIdInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _guard(handler: Handler, *, entrance: _Entrance, clock: Clock, heavy: HeavyWork) -> Handler:
-    # Only this table knows the four kinds of calls; `behaviour` is what a servicer has written.
+    # Only this table knows the four kinds of calls; `behaviour` is what a servicer has written. On the wire a single
+    # request is a stream of one: taken as that, it is received after the caller was let in, and no slower than it may
+    # be. gRPC itself would hold any number of halves in memory, and ask nobody.
     make, behaviour = {
-        (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
-        (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
+        (False, False): (grpc.stream_unary_rpc_method_handler, handler.unary_unary),
+        (False, True): (grpc.stream_stream_rpc_method_handler, handler.unary_stream),
         (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
         (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
     }[handler.request_streaming, handler.response_streaming]
     assert handler.request_deserializer is not None, "generated code always has one"
     parse = handler.request_deserializer
-    read = partial(_stream, clock=clock) if handler.request_streaming else partial(_read_heavy, heavy=heavy)
+    visitors = entrance.visitors
+    receive: Receive = (
+        partial(_receive_stream, parse=parse, turns=visitors.streaming, clock=clock)
+        if handler.request_streaming
+        else partial(_receive_one, parse=parse, turns=visitors.receiving, clock=clock, heavy=heavy)
+    )
     answer = partial(_answer_stream, clock=clock) if handler.response_streaming else _answer_one
     # Without a deserializer gRPC hands over the bytes.
     guarded: Handler = make(
-        answer(behaviour, read=partial(read, parse=parse), entrance=entrance),
-        response_serializer=handler.response_serializer,
+        answer(behaviour, receive=receive, entrance=entrance), response_serializer=handler.response_serializer
     )
     return guarded
 
 
-def _answer_one(behaviour: Any, *, read: Callable[[Any], Any], entrance: _Entrance) -> Callable[[Any, Context], Any]:
-    async def answer(request: Any, context: Context) -> Any:
-        async with entrance.passing(request, context):
-            return await behaviour(await read(request), context)
+def _answer_one(behaviour: Any, *, receive: Receive, entrance: _Entrance) -> Callable[[Any, Context], Any]:
+    async def answer(contents: AsyncIterator[bytes], context: Context) -> Any:
+        async with entrance.passing(context) as add, receive(contents, add=add) as request:
+            return await behaviour(request, context)
 
     return answer
 
 
 def _answer_stream(
-    behaviour: Any, *, read: Callable[[Any], Any], entrance: _Entrance, clock: Clock
+    behaviour: Any, *, receive: Receive, entrance: _Entrance, clock: Clock
 ) -> Callable[[Any, Context], Any]:
-    async def answer(request: Any, context: Context) -> None:
+    async def answer(contents: AsyncIterator[bytes], context: Context) -> None:
         pace = Pace(clock=clock)
         async with (
-            entrance.passing(request, context),
-            aclosing(behaviour(await read(request), context)) as responses,
+            entrance.passing(context) as add,
+            receive(contents, add=add) as request,
+            aclosing(behaviour(request, context)) as responses,
         ):
             async for response in responses:
                 await pace.wait(context.write(response))
@@ -182,13 +194,34 @@ def _read_one(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
         raise InvalidRequest("the request cannot be parsed: it is no message of this kind, or cut off") from None
 
 
-async def _read_heavy(content: bytes, *, parse: Callable[[bytes], Any], heavy: HeavyWork) -> Any:
+@asynccontextmanager
+async def _receive_one(
+    contents: AsyncIterator[bytes],
+    *,
+    add: Add,
+    parse: Callable[[bytes], Any],
+    turns: Turns,
+    clock: Clock,
+    heavy: HeavyWork,
+) -> AsyncIterator[Any]:
+    account = current_caller().account
+    async with turns.taken(account):
+        content = await Pace(clock=clock).wait(anext(contents, None))
+    if content is None:
+        raise InvalidRequest("nothing was sent: the call has one request")
+    add(len(content))
     work = partial(_read_one, content, parse=parse)
-    return await heavy.run(work, size_bytes=len(content), account=current_caller().account)
+    yield await heavy.run(work, size_bytes=len(content), account=account)
 
 
-async def _stream(contents: AsyncIterator[bytes], *, parse: Callable[[bytes], Any], clock: Clock) -> AsyncIterator[Any]:
-    return _read_stream(contents, parse=parse, clock=clock)
+@asynccontextmanager
+async def _receive_stream(
+    contents: AsyncIterator[bytes], *, add: Add, parse: Callable[[bytes], Any], turns: Turns, clock: Clock
+) -> AsyncIterator[Any]:
+    # Its messages are counted by whoever keeps them.
+    del add
+    async with turns.taken(current_caller().account):
+        yield _read_stream(contents, parse=parse, clock=clock)
 
 
 async def _read_stream(

@@ -1,13 +1,15 @@
 """What pods find that compare programs of the farm with uncompiled graphs, and what becomes of programs that differ.
 
 The artifact is withdrawn, and the next one of its key is checked before it is served. A pod is believed as far as it
-may have graphs compiled, in its own namespace, and now and then: one that is wrong, or lies, costs a few compiles.
+may have graphs compiled, in its own namespace, now and then, and once for each key: one that is wrong, or lies, costs a
+few compiles, and what was compiled and checked on its word is not withdrawn on its word again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from compilefarm.core.errors import InvalidRequest, StoreUnavailable
@@ -16,6 +18,7 @@ from compilefarm.service.callers import Caller
 from compilefarm.service.clock import Clock
 from compilefarm.service.reports import Reports
 from compilefarm.service.roles import Role
+from compilefarm.store.checks import KEPT_SECONDS
 from compilefarm.v1.compile_service_pb2 import (
     SELF_CHECK_OUTCOME_DIFFERS,
     SELF_CHECK_OUTCOME_UNSPECIFIED,
@@ -27,8 +30,19 @@ log = logging.getLogger(__name__)
 
 _MOST_REPORTS = 100
 _LONGEST_DETAIL = 300
-_SECONDS_PER_KEY = 3600.0
-_WITHDRAWN_PER_ACCOUNT = 10
+_HOUR_SECONDS = 3600.0
+_WITHDRAWN_PER_HOUR = 10
+_MOST_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Withdrawal:
+    """An artifact that was withdrawn, on whose account, and when by the clock."""
+
+    namespace: str
+    key: str
+    account: str
+    seconds: float
 
 
 class Withdrawing(Protocol):
@@ -50,8 +64,8 @@ class SelfChecks:
         self._checks = checks
         self._reports = reports
         self._clock = clock
-        # Namespace, key, account and time of those that were withdrawn within the last hour, in this order in time.
-        self._withdrawn: list[tuple[str, str, str, float]] = []
+        # Those of the days for which the store keeps what was found, in their order.
+        self._withdrawn: list[_Withdrawal] = []
 
     async def note(self, reports: Sequence[SelfCheckReport], *, caller: Caller) -> None:
         """Takes note of all, or of none.
@@ -73,19 +87,32 @@ class SelfChecks:
         if not self._may_withdraw(report.key, caller=caller):
             log.error("job %s: %s; nothing is done about it", report.key, why)
             return
+        # It counts before anything is waited for, so that many at a time are no more than one after the other.
+        withdrawal = self._count(report.key, caller=caller)
         try:
             if await self._checks.withdraw(report.key, namespace=caller.namespace, reason=why):
-                place = caller.namespace, report.key, caller.account, self._clock.monotonic()
-                self._withdrawn.append(place)
+                return
         except StoreUnavailable as error:
             log.error("job %s: %s; it could not be withdrawn: %s", report.key, why, error)
+        self._withdrawn = [each for each in self._withdrawn if each is not withdrawal]
+
+    def _count(self, key: str, *, caller: Caller) -> _Withdrawal:
+        now = self._clock.monotonic()
+        withdrawal = _Withdrawal(namespace=caller.namespace, key=key, account=caller.account, seconds=now)
+        self._withdrawn = [*self._withdrawn, withdrawal][-_MOST_REMEMBERED:]
+        return withdrawal
 
     def _may_withdraw(self, key: str, *, caller: Caller) -> bool:
-        since = self._clock.monotonic() - _SECONDS_PER_KEY
-        self._withdrawn = [entry for entry in self._withdrawn if entry[3] > since]
-        same = any(entry[:2] == (caller.namespace, key) for entry in self._withdrawn)
-        of_account = sum(entry[2] == caller.account for entry in self._withdrawn)
-        return caller.role >= Role.COMPILE and not same and of_account < _WITHDRAWN_PER_ACCOUNT
+        now = self._clock.monotonic()
+        since = now - _HOUR_SECONDS
+        self._withdrawn = [each for each in self._withdrawn if now - each.seconds < KEPT_SECONDS]
+        lately = [each for each in self._withdrawn if each.seconds > since]
+        of_key = [each for each in self._withdrawn if (each.namespace, each.key) == (caller.namespace, key)]
+        return (
+            caller.role >= Role.COMPILE
+            and not any(each.seconds > since or each.account == caller.account for each in of_key)
+            and sum(each.account == caller.account for each in lately) < _WITHDRAWN_PER_HOUR
+        )
 
 
 def _check(report: SelfCheckReport) -> None:

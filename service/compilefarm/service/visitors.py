@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from compilefarm.core.errors import Busy
 from compilefarm.service.accounts import account_of_peer
 from compilefarm.service.allowances import Allowance
+from compilefarm.service.turns import Turns
 
 _RETRY_SECONDS = 5.0
 # Many pods may share an address, each with a connection or two for every process.
@@ -19,6 +20,12 @@ MOST_HEALTH_CALLS = 64
 # A request stays in memory until it is answered. That of a large model has less than a megabyte.
 ACCOUNT_BYTES = 512 * 1024 * 1024
 ALL_BYTES = 2 * 1024 * 1024 * 1024
+# One that is on its way may be in memory up to the largest size of a message, and comes in milliseconds.
+RECEIVED_AT_ONCE = 256
+RECEIVED_AT_ONCE_OF_ACCOUNT = 32
+# Streams of requests, of each of which one request may be on its way.
+STREAMS = 1024
+STREAMS_OF_ACCOUNT = 64
 
 
 class Visitors:
@@ -26,6 +33,8 @@ class Visitors:
 
     Attributes:
         requests: the bytes of requests that are not answered yet.
+        receiving: places for requests that are on their way.
+        streaming: places for streams of requests.
 
     Args:
         connections: with calls, of one address.
@@ -45,6 +54,13 @@ class Visitors:
         # Calls of each connection, by address and connection.
         self._connections: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.requests = Allowance(account_bytes=ACCOUNT_BYTES, all_bytes=ALL_BYTES)
+        self.receiving = Turns(
+            "receiving requests",
+            places=RECEIVED_AT_ONCE,
+            account_places=RECEIVED_AT_ONCE_OF_ACCOUNT,
+            account_waiting=calls,
+        )
+        self.streaming = Turns("receiving streams", places=STREAMS, account_places=STREAMS_OF_ACCOUNT)
 
     @contextmanager
     def visiting(self, peer: str, *, is_health: bool) -> Iterator[None]:

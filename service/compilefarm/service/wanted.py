@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from compilefarm.core.errors import NotWanted
 
 _MOST_DIGESTS = 65_536
-_MOST_ACCOUNTS = 1024
+# Of all accounts: about 150 MB.
+_MOST_DIGESTS_OF_ALL = 8 * _MOST_DIGESTS
 
 
 class WantedBlobs:
@@ -28,7 +29,7 @@ class WantedBlobs:
             own.move_to_end(digest)
         while len(own) > _MOST_DIGESTS:
             own.popitem(last=False)
-        while len(self._digests) > _MOST_ACCOUNTS:
+        while sum(map(len, self._digests.values())) > _MOST_DIGESTS_OF_ALL:
             self._digests.popitem(last=False)
 
     def check(self, digest: str, *, account: str) -> None:

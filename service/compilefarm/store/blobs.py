@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar, cast
 
 from compilefarm.core.digests import check_digest, digest_of
@@ -13,11 +13,15 @@ from compilefarm.store.backend import Backend, Entry
 from compilefarm.store.damage import Damage
 from compilefarm.store.files import InFile, Readable, StagedBlob, digest_of_file, staged
 from compilefarm.store.layout import blob_path
+from compilefarm.store.shared_files import SharedFiles
 from compilefarm.store.uses import Uses
 from compilefarm.v1.manifest_pb2 import Blob
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+# Large blobs: a gigabyte takes a thread for seconds, and asyncio has five at least, for all that touches a disk.
+_CHECKED_AT_ONCE = 3
 
 
 class BlobStore:
@@ -33,6 +37,8 @@ class BlobStore:
         self._backend = backend
         self._uses = uses
         self._damage = damage
+        self._files = SharedFiles(self._open, now=uses.now)
+        self._checking = asyncio.Semaphore(_CHECKED_AT_ONCE)
 
     async def get(self, digest: str) -> bytes:
         """The bytes of a blob.
@@ -71,26 +77,13 @@ class BlobStore:
             await self._backend.create(path, content=content)
             await self._uses.note(path, written_seconds=self._uses.now())
 
-    @asynccontextmanager
-    async def reading(self, digest: str) -> AsyncIterator[Readable]:
-        """The content of a blob, as a file.
+    def reading(self, digest: str) -> AbstractAsyncContextManager[Readable]:
+        """The content of a blob, as a file, which those share who read at the same time.
 
         Raises:
             As `get`.
         """
-        path = blob_path(digest)
-        async with self._uses.holding(path):
-            file = await self._backend.open(path)
-        if file is None:
-            raise _not_stored(digest)
-        try:
-            actual, size_bytes = await asyncio.to_thread(digest_of_file, file)
-            if actual != digest:
-                await self._set_aside(digest)
-                raise _corrupt(digest)
-            yield InFile(file, size_bytes=size_bytes)
-        finally:
-            file.close()
+        return self._files.reading(digest)
 
     async def find_size(self, digest: str) -> int | None:
         """The size of a blob in bytes, which is not looked into; None if there is none.
@@ -169,6 +162,23 @@ class BlobStore:
         if complete:
             await few_at_a_time(self._backend.settle, paths)
         return complete
+
+    async def _open(self, digest: str) -> InFile:
+        path = blob_path(digest)
+        async with self._uses.holding(path):
+            file = await self._backend.open(path)
+        if file is None:
+            raise _not_stored(digest)
+        try:
+            async with self._checking:
+                actual, size_bytes = await asyncio.to_thread(digest_of_file, file)
+            if actual != digest:
+                await self._set_aside(digest)
+                raise _corrupt(digest)
+        except BaseException:
+            file.close()
+            raise
+        return InFile(file, size_bytes=size_bytes)
 
     async def _rely_on(self, path: str) -> Entry | None:
         async with self._uses.holding(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,8 +102,12 @@ class InFile(Readable):
         return await asyncio.to_thread(self._read, offset_bytes, size_bytes)
 
     def _read(self, offset_bytes: int, size_bytes: int) -> bytes:
-        self._file.seek(offset_bytes)
-        return self._file.read(size_bytes)
+        # Others read the same file.
+        return os.pread(self._file.fileno(), size_bytes, offset_bytes)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
 
 
 def digest_of_file(file: IO[bytes]) -> tuple[str, int]:

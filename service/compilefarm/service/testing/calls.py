@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -106,10 +107,20 @@ class Calls:
     Attributes:
         channel: the connection.
         compiles, blobs, admin: the stubs, for calls that are to be broken off or that make no sense.
+
+    Args:
+        channel: the connection.
+        blocking: another one, for what is sent as a stream: grpc.aio forgets why the service ended one that it has not
+            read.
+        metadata: sent with calls on that one.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, *, blocking: grpc.Channel, metadata: Sequence[tuple[str, str]] = ()
+    ) -> None:
         self.channel = channel
+        self._blocking = blocking
+        self._metadata = tuple(metadata)
         # The generated code has one class of stubs; its types tell the asynchronous use apart.
         self.compiles = cast("CompileServiceAsyncStub", CompileServiceStub(channel))
         self.blobs = cast("BlobServiceAsyncStub", BlobServiceStub(channel))
@@ -174,8 +185,9 @@ class Calls:
 
     async def write_pieces(self, pieces: Sequence[WriteRequest]) -> int:
         """Sends pieces as they are and returns the size that was stored."""
+        write = BlobServiceStub(self._blocking).Write
         with refusals():
-            return (await self.blobs.Write(iter(pieces))).size_bytes
+            return (await asyncio.to_thread(write, iter(pieces), metadata=self._metadata)).size_bytes
 
     async def read(self, digest: str, *, offset_bytes: int = 0) -> bytes:
         """The bytes of a blob."""
@@ -256,8 +268,8 @@ def refusals() -> Iterator[None]:
     """Turns the errors of gRPC into Refused."""
     try:
         yield
-    except grpc.aio.AioRpcError as error:
-        raise Refused(error) from None
+    except grpc.RpcError as error:
+        raise Refused(cast("grpc.aio.AioRpcError", error)) from None
 
 
 @asynccontextmanager
@@ -272,12 +284,16 @@ async def calling(
         credentials: for TLS; None speaks in clear.
     """
     shown = [kind(token) for kind in (_OneToOne, _OneToMany, _ManyToOne, _ManyToMany)] if token else None
+    metadata = [(TOKEN_KEY, f"{BEARER}{token}")] if token else []
     if credentials is None:
         channel = grpc.aio.insecure_channel(address, interceptors=shown)
+        blocking = grpc.insecure_channel(address)
     else:
         channel = grpc.aio.secure_channel(address, credentials, interceptors=shown)
+        blocking = grpc.secure_channel(address, credentials)
     async with channel:
-        yield Calls(channel)
+        with blocking:
+            yield Calls(channel, blocking=blocking, metadata=metadata)
 
 
 class _Shown:

@@ -1,0 +1,68 @@
+"""Requests of which nothing comes, or half: nobody holds memory or places with them, and strangers not even begin."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilefarm.service.pace import IDLE_SECONDS
+from compilefarm.service.testing import Calls, ManualClock, Refused, calling, refusals, serving
+from compilefarm.service.visitors import RECEIVED_AT_ONCE_OF_ACCOUNT
+from tests.hostile.callers import LOOPBACK, farm, listing
+
+METHODS = ["CompileService/Plan", "CompileService/Compile", "CompileService/Lookup", "BlobService/Read"]
+
+
+async def begin(calls: Calls, method: str = "AdminService/Status") -> Any:
+    """A call of which the request does not come. On the wire one request is a stream of one."""
+    call = calls.channel.stream_stream(f"/compilefarm.v1.{method}")()
+    await call.wait_for_connection()
+    return call
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_stranger_is_refused_before_the_request_has_come(tmp_path: Path, method: str) -> None:
+    (tmp_path / "callers.toml").write_text(listing({"one": "compile"}))
+    config = replace(LOOPBACK, auth_file=str(tmp_path / "callers.toml"))
+    async with serving(config=config) as gateway, calling(gateway.address) as stranger:
+        with pytest.raises(Refused) as refused, refusals():
+            await anext(aiter(await begin(stranger, method)))
+        assert refused.value.status == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("asks", [True, False], ids=["auth", "open"])
+async def test_a_request_that_does_not_come_ends(tmp_path: Path, method: str, asks: bool) -> None:
+    clock = ManualClock()
+    names = {"one": "compile"} if asks else {"": "admin"}
+    async with farm(tmp_path, names, clock=clock) as callers:
+        call = await begin(next(iter(callers.values())), method)
+        await clock.wait_for_timer(IDLE_SECONDS)
+        clock.advance(IDLE_SECONDS)
+        with pytest.raises(Refused, match="try again over a better line") as refused, refusals():
+            await anext(aiter(call))
+        assert refused.value.reason == "too_slow"
+
+
+async def test_a_call_without_a_request_is_refused() -> None:
+    async with serving() as gateway, calling(gateway.address) as calls:
+        call = await begin(calls)
+        await call.done_writing()
+        with pytest.raises(Refused, match="nothing was sent"), refusals():
+            await anext(aiter(call))
+
+
+async def test_requests_on_their_way_are_bounded_for_each_caller(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with farm(tmp_path, {"greedy": "compile", "modest": "compile"}, clock=clock) as callers:
+        held = [await begin(callers["greedy"]) for _ in range(RECEIVED_AT_ONCE_OF_ACCOUNT)]
+        await clock.wait_for_timer(IDLE_SECONDS, count=len(held))
+        waiting = asyncio.create_task(callers["greedy"].status())
+        await callers["modest"].status()
+        assert not waiting.done()
+        clock.advance(IDLE_SECONDS)
+        await waiting

@@ -1,0 +1,107 @@
+"""Large blobs that many read, or that somebody asks for again and again: fetched and checked once at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import NotStored
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.backend import Backend, WrappingBackend
+from compilefarm.store.layout import blob_path
+from compilefarm.store.local import open_directory
+from compilefarm.store.opening import build_store
+from compilefarm.store.shared_files import FRESH_SECONDS
+from compilefarm.store.testing import MovedClock
+
+LARGE = os.urandom(9 * 1024 * 1024)
+DIGEST = digest_of(LARGE)
+
+
+class Fetches(WrappingBackend):
+    """Counts what is fetched as a file, and fetches when `free` is set."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self.fetched = 0
+        self.files: list[IO[bytes] | None] = []
+        self.asked = asyncio.Event()
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def open(self, path: str) -> IO[bytes] | None:
+        self.fetched += 1
+        self.asked.set()
+        await self.free.wait()
+        self.files.append(await super().open(path))
+        return self.files[-1]
+
+
+@pytest.fixture
+def clock() -> MovedClock:
+    return MovedClock()
+
+
+@pytest.fixture
+async def fetches(tmp_path: Path) -> Fetches:
+    return Fetches(open_directory(str(tmp_path)))
+
+
+@pytest.fixture
+async def store(fetches: Fetches, clock: MovedClock) -> ArtifactStore:
+    store = await build_store(fetches, cache_bytes=1024 * 1024, now=clock)
+    await store.put_blob(LARGE, digest=DIGEST)
+    return store
+
+
+async def read(store: ArtifactStore, *, offset_bytes: int = 0) -> bytes:
+    async with store.reading(DIGEST) as content:
+        await asyncio.sleep(0)
+        return await content.read(offset_bytes, len(LARGE))
+
+
+async def test_those_who_read_at_the_same_time_share_what_is_fetched(store: ArtifactStore, fetches: Fetches) -> None:
+    fetches.free.clear()
+    offsets = range(20)
+    reads = [asyncio.create_task(read(store, offset_bytes=offset)) for offset in offsets]
+    await fetches.asked.wait()
+    fetches.free.set()
+    assert await asyncio.gather(*reads) == [LARGE[offset:] for offset in offsets]
+    assert fetches.fetched == 1
+
+
+async def test_one_who_asks_and_goes_again_and_again_has_it_checked_once(
+    store: ArtifactStore, fetches: Fetches
+) -> None:
+    fetches.free.clear()
+    for _ in range(50):
+        gone = asyncio.create_task(read(store))
+        await fetches.asked.wait()
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+    fetches.free.set()
+    assert await read(store) == LARGE
+    assert fetches.fetched == 1
+
+
+async def test_whoever_comes_later_has_it_checked_again(
+    store: ArtifactStore, fetches: Fetches, clock: MovedClock, tmp_path: Path
+) -> None:
+    async with store.reading(DIGEST):
+        assert await read(store) == LARGE
+        assert fetches.fetched == 1
+        (tmp_path / blob_path(DIGEST)).write_bytes(b"damage" + LARGE[6:])
+        clock.move(FRESH_SECONDS)
+        with pytest.raises(NotStored, match="was corrupt"):
+            await read(store)
+    assert fetches.fetched == 2
+
+
+async def test_no_file_stays_open(store: ArtifactStore, fetches: Fetches) -> None:
+    await asyncio.gather(*(read(store) for _ in range(5)))
+    assert [file.closed for file in fetches.files] == [True]
