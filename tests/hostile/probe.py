@@ -57,12 +57,18 @@ def _found() -> dict[str, object]:
         "processes": [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()],
         "oom score": int(Path("/proc/self/oom_score_adj").read_text()),
         "devices": sorted(os.listdir("/dev")),
+        "cores": {name: _core_limits(name) for name in ("1", "self")},
         "status": {name: _status(name) for name in ("1", "self")},
     }
 
 
 def _status(process: str) -> dict[str, str]:
     return dict(line.split(":\t") for line in Path("/proc", process, "status").read_text().splitlines())
+
+
+def _core_limits(process: str) -> list[str]:
+    lines = Path("/proc", process, "limits").read_text().splitlines()
+    return next(line for line in lines if line.startswith("Max core file size")).split()[4:6]
 
 
 def _calls() -> Iterator[tuple[str, Callable[[], object]]]:

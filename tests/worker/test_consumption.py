@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,7 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox | None:
         ("take-shared-memory", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-files-in-memory", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-memory-of-processes", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
+        ("hide-behind-a-name", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-files", FAILURE_KIND_OUT_OF_DISK, "its files took more than"),
         ("take-files-without-a-name", FAILURE_KIND_OUT_OF_DISK, "its files took more than"),
     ],
@@ -64,6 +66,32 @@ async def test_a_child_that_becomes_too_many_is_ended(sandbox: Sandbox | None) -
     await supervisor.start()
     try:
         with pytest.raises(ProcessDied, match="more than 20 processes and threads"):
+            await supervisor.run(JOB, on_phase=lambda _: None)
+    finally:
+        await supervisor.close()
+        await child.server.close()
+
+
+async def test_folders_count_as_well(sandbox: Sandbox | None) -> None:
+    child = child_settings("make-folders", disk_bytes=200 * 16 * 1024, sandbox=sandbox)
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
+    await supervisor.start()
+    try:
+        failure = await supervisor.run(JOB, on_phase=lambda _: None)
+    finally:
+        await supervisor.close()
+        await child.server.close()
+    assert isinstance(failure, CompileFailure)
+    assert failure.kind == FAILURE_KIND_OUT_OF_DISK
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="no folder is closed to the administrator")
+async def test_a_child_that_hides_its_files_is_ended(sandbox: Sandbox | None) -> None:
+    child = child_settings("close-its-folder", disk_bytes=_LIMIT_BYTES, sandbox=sandbox)
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
+    await supervisor.start()
+    try:
+        with pytest.raises(ProcessDied, match="what it takes cannot be seen: PermissionError"):
             await supervisor.run(JOB, on_phase=lambda _: None)
     finally:
         await supervisor.close()

@@ -106,12 +106,23 @@ async def test_a_path_of_modules_does_not_open_the_root(
     assert (reached["read"], reached["write to /dev"]) == ("FileNotFoundError", "OSError")
 
 
-async def test_a_child_does_not_reach_the_file_of_its_interpreter(sandbox: Sandbox) -> None:
+async def test_a_child_does_not_reach_the_files_of_programs(sandbox: Sandbox) -> None:
     # What is run is mounted as it was where it was started, so that a sandbox that can only be read does not help.
-    before = os.stat(sys.executable).st_ctime_ns
-    async with supervising("touch-the-interpreter", sandbox=sandbox) as supervisor:
+    programs = (sys.executable, sandbox.program)
+    before = [os.stat(program).st_ctime_ns for program in programs]
+    async with supervising("touch-the-programs", sandbox=sandbox) as supervisor:
         await run(supervisor)
-    assert os.stat(sys.executable).st_ctime_ns == before
+    assert [os.stat(program).st_ctime_ns for program in programs] == before
+
+
+async def test_what_lies_in_a_folder_goes_with_it(sandbox: Sandbox, tmp_path: Path) -> None:
+    settings = replace(child_settings("bury", sandbox=sandbox), scratch_folder=tmp_path)
+    supervisor = Supervisor(SlotSettings(name="slot", compiler=settings, verifier=None))
+    await supervisor.start()
+    await run(supervisor)
+    await supervisor.close()
+    await settings.server.close()
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_child_that_stops_its_group_is_ended(sandbox: Sandbox) -> None:
@@ -145,9 +156,9 @@ async def test_cancelling_ends_all_that_runs_inside(sandbox: Sandbox) -> None:
     async with supervising("hang-with-grandchild", sandbox=sandbox) as supervisor:
         job = await hanging_job(supervisor)
         (child,) = [child for child in supervisor._compiler._children if "grandchild" in child.log_tail]
-        # The fork server, bubblewrap and two that hold its place, the child outside and inside, and the grandchild.
+        # The fork server, bubblewrap and what holds its place, the child outside and inside, and the grandchild.
         processes = descendants(os.getpid()) - before
-        assert len(alive(processes)) == 7
+        assert len(alive(processes)) == 6
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
             await job
@@ -201,8 +212,8 @@ def test_a_child_ends_with_a_supervisor_that_is_killed(sandbox: Sandbox) -> None
         assert supervisor.stdout is not None
         assert supervisor.stdout.readline() == "ready\n"
         processes = descendants(supervisor.pid)
-        # The fork server, bubblewrap and two that hold its place, the child outside and inside.
-        assert len(processes) == 6
+        # The fork server, bubblewrap and what holds its place, the child outside and inside.
+        assert len(processes) == 5
         supervisor.kill()
     # The kernel ends them in its own time.
     while alive(processes):

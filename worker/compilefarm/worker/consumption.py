@@ -18,6 +18,8 @@ _KIB = 1024
 _RESIDENT = ("RssAnon:", "RssShmem:", "VmSwap:")
 # The same of /proc/PID/smaps_rollup, each as a share among those that have the page.
 _PROPORTIONAL = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
+# What a file or a folder counts at least: file systems have room for so many, and it takes time to remove them.
+_ENTRY_BYTES = 16 * 1024
 _FILE_IN_MEMORY = "/memfd:"
 
 
@@ -32,8 +34,12 @@ def memory_bytes(pids: Collection[int]) -> int:
 
 
 def disk_bytes(folder: Path, pids: Collection[int]) -> int:
-    """What lies in a folder, and in files that some processes have open, and that have no name any more."""
-    return sum(_allocated(found) for found in _files_in(folder)) + _unnamed(pids)[1]
+    """What lies in a folder, and in files that some processes have open, and that have no name any more.
+
+    Raises:
+        OSError: some of it cannot be seen: a folder is closed, or its path too long.
+    """
+    return sum(max(_allocated(found), _ENTRY_BYTES) for found in _entries_in(folder)) + _unnamed(pids)[1]
 
 
 def task_count(pids: Collection[int]) -> int:
@@ -61,7 +67,8 @@ def _first_of(path: Path, name: str) -> int:
 def _numbers(path: Path, names: Collection[str]) -> list[int] | None:
     """What some lines say; None if the file cannot be read, or its process has ended."""
     try:
-        lines = path.read_text().splitlines()
+        # A process may call itself anything, also what is no text.
+        lines = path.read_text(errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     fields = [line.split() for line in lines]
@@ -88,11 +95,21 @@ def _open_files(pids: Collection[int]) -> Iterator[tuple[str, os.stat_result]]:
                     yield os.readlink(entry.path), entry.stat()
 
 
-def _files_in(folder: Path) -> Iterator[os.stat_result]:
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                yield os.lstat(os.path.join(place, name))
+def _entries_in(folder: Path) -> Iterator[os.stat_result]:
+    """What lies in a folder and below, however deep.
+
+    Raises:
+        OSError: some of it cannot be seen.
+    """
+    folders = [os.fspath(folder)]
+    while folders:
+        # What lies there may go meanwhile, or become something else.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    yield entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
 
 
 def _allocated(found: os.stat_result) -> int:

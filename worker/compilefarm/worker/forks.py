@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import resource
 import selectors
 import signal
 import socket
@@ -27,6 +26,7 @@ from compilefarm.worker.namespaces import (
     enter_sandbox,
     give_up_privileges,
     go_on_without_parent,
+    leave_no_core,
 )
 from compilefarm.worker.seccomp import filter_system_calls
 from compilefarm.worker.strays import end_strays
@@ -183,6 +183,7 @@ def _become(request: _Request) -> None:
             enter_sandbox(first_pid, first)
             os.close(first)
             give_up_privileges()
+            leave_no_core()
             filter_system_calls()
             # It ends with the sandbox.
             _stay_outside()
@@ -219,8 +220,6 @@ def _stay_outside() -> None:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         os._exit(code)
-    # What there was to dump has been dumped inside.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if -code != signal.SIGKILL:
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)

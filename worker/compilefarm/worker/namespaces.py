@@ -10,11 +10,21 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import resource
 import signal
 import struct
 
 # What a program has to be that is run in a sandbox only so that others can join it: it says when the sandbox is there.
-PLACEHOLDER = "import os, signal; os.write(1, b'.'); signal.pause()"
+# As the first process there, it is the parent of all that lose theirs, and has the kernel forget them when they end. It
+# leaves no core, see below.
+PLACEHOLDER = """
+import os, resource, signal
+resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.write(1, b".")
+while True:
+    signal.pause()
+"""
 
 # linux/sched.h. Mounts come last: there is another /proc behind them.
 _NAMESPACES = {
@@ -80,6 +90,14 @@ def enter_sandbox(inside: int, handle: int) -> None:
         _setns(namespaces["user"], _CLONE_NEWUSER)
     for descriptor in (*namespaces.values(), here, owner):
         os.close(descriptor)
+
+
+def leave_no_core() -> None:
+    """Has the kernel write down nothing of this process and its children when they crash, and start no program for it,
+    which would run outside of every sandbox, as the administrator, with what they left: so it takes a limit of 1
+    (core(5), fs/coredump.c).
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
 
 
 def give_up_privileges() -> None:

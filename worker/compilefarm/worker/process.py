@@ -19,6 +19,8 @@ from compilefarm.worker.scratch import ScratchFolder
 
 log = logging.getLogger(__name__)
 
+# What a message counts at least. Each costs the farm some work, and some are kept.
+_MESSAGE_BYTES = 16 * 1024
 _LOG_TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
 # A process that left the group of its child is not waited for any longer.
@@ -213,17 +215,26 @@ class ChildProcess:
 
     async def _next(self) -> ChildMessage:
         try:
-            message = await read_frame_async(self._forked.stdout, ChildMessage, largest_bytes=self._left_bytes)
+            message = await read_frame_async(
+                self._forked.stdout,
+                ChildMessage,
+                largest_bytes=self._left_bytes,
+                bytes_field=ChildMessage.BLOB_FIELD_NUMBER,
+            )
         except MessageTooLarge as error:
             limit = self._settings.output_bytes
-            raise ChildSaidTooMuch(f"what it returns is larger than {limit} bytes, the limit of this farm") from error
+            raise ChildSaidTooMuch(
+                f"what it returns is larger than {limit} bytes, the limit of this farm: {error}"
+            ) from error
         except BrokenPipeOfMessages as error:
             if self._excess is not None:
                 raise self._excess from error
             raise ChildDied(f"{error}\n{self.log_tail}") from error
         if message is None:
             raise await self._cause_of_death()
-        self._left_bytes -= message.ByteSize()
+        self._left_bytes -= max(message.ByteSize(), _MESSAGE_BYTES)
+        # Those that are there already would come one after the other, and nobody else's turn between them.
+        await asyncio.sleep(0)
         return message
 
     async def _watch(self) -> None:
@@ -233,8 +244,8 @@ class ChildProcess:
             while self._excess is None:
                 await asyncio.sleep(self._settings.sample_seconds)
                 self._excess = await asyncio.to_thread(self._find_excess, at_first)
-        except OSError as error:
-            self._excess = ChildDied(f"what it takes cannot be seen: {error}")
+        except Exception as error:  # noqa: BLE001 - a child that nobody watches goes no further
+            self._excess = ChildDied(f"what it takes cannot be seen: {error!r}")
         self._forked.kill()
 
     def _find_excess(self, memory_at_first: int) -> ChildDied | None:

@@ -102,6 +102,9 @@ class Sandbox:
         """
         options: list[str] = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
         options += ["--cap-drop", "ALL", "--info-fd", str(info), "--seccomp", str(system_calls)]
+        # bubblewrap itself stays outside: what is inside reaches the file that its first process runs (/proc/1/exe) as
+        # it is mounted where that was started.
+        options += ["--as-pid-1"]
         for place in map(Path, _SYSTEM):
             if place.is_symlink():
                 options += ["--symlink", os.readlink(place), str(place)]

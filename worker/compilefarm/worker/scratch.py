@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import shutil
+import secrets
 import stat
 import tempfile
 import time
@@ -34,9 +34,13 @@ class ScratchFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        """Removes it with all that lies in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        """Removes it with all that lies in it, as far as this user may."""
+        try:
+            remove_tree(self.path)
+        except OSError as error:
+            log.warning("cannot remove %s: %s", self.path, error)
+        finally:
+            os.close(self._lock)
 
 
 def remove_abandoned(parent: Path) -> None:
@@ -44,13 +48,67 @@ def remove_abandoned(parent: Path) -> None:
     for path in parent.glob(f"{_PREFIX}*"):
         try:
             if _is_abandoned(path):
-                shutil.rmtree(path)
+                remove_tree(path)
                 log.info("removed %s, which a killed farm left behind", path)
         except FileNotFoundError:
             # Another farm of this machine was faster.
             continue
         except OSError as error:
             log.warning("cannot remove %s, which a killed farm left behind: %s", path, error)
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes a folder with all that lies in it, in which nothing runs any more.
+
+    A child may have left folders that are closed, and some that are deeper than a path or a stack can be
+    (shutil.rmtree). So each folder in it is brought to the top before it is emptied.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    top = _open_folder(folder)
+    try:
+        waiting = _emptied(top, top=top)
+        while waiting:
+            name = waiting.pop()
+            here = _open_folder(name, within=top)
+            try:
+                waiting += _emptied(here, top=top)
+            finally:
+                os.close(here)
+            os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    folder.rmdir()
+
+
+def _emptied(here: int, *, top: int) -> list[str]:
+    """Removes the files in a folder, and brings the folders in it to the top.
+
+    Returns:
+        Names that these have there.
+    """
+    brought = []
+    with os.scandir(here) as entries:
+        for entry in list(entries):
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=here)
+                continue
+            # It has to be open to be moved (rename(2)).
+            os.close(_open_folder(entry.name, within=here))
+            brought.append(secrets.token_hex(16))
+            os.rename(entry.name, brought[-1], src_dir_fd=here, dst_dir_fd=top)
+    return brought
+
+
+def _open_folder(name: str | Path, *, within: int | None = None) -> int:
+    """A folder that its owner may read and write from now on."""
+    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=handle)
+    finally:
+        os.close(handle)
 
 
 def _is_abandoned(path: Path) -> bool:

@@ -59,4 +59,5 @@ def _parents() -> Iterator[tuple[int, int]]:
         if entry.name.isdigit():
             # It may end meanwhile. The name, in parentheses, may hold anything.
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                yield int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                stat = (entry / "stat").read_text(errors="replace")
+                yield int(entry.name), int(stat.rpartition(")")[2].split()[1])

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compilefarm.core.artifacts import blobs_of, check_guards
 from compilefarm.core.digests import digest_of
 from compilefarm.core.environments import narrowed
-from compilefarm.core.errors import FarmError, InvalidRequest, ProcessDied, WorkerLost
+from compilefarm.core.errors import InvalidRequest, ProcessDied, WorkerLost
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
 from compilefarm.v1.admin_service_pb2 import (
     WORKER_STATE_BUSY,
@@ -45,10 +44,10 @@ from compilefarm.v1.job_pb2 import (
     PHASE_VERIFYING,
     CompileFailure,
     FailureKind,
-    Job,
     Phase,
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
+from compilefarm.worker.answers import checked_failure, complete, known_phase
 from compilefarm.worker.process import (
     ChildDied,
     ChildNotStarted,
@@ -243,9 +242,9 @@ class Supervisor:
             async for message in child.messages(ChildTask(compile=task)):
                 match message.WhichOneof("message"):
                     case "progress":
-                        on_phase(message.progress.phase)
+                        on_phase(known_phase(message.progress))
                     case "blob":
-                        blobs[digest_of(message.blob.content)] = message.blob.content
+                        blobs[await asyncio.to_thread(digest_of, message.blob.content)] = message.blob.content
                     case "compiled":
                         result = message.compiled
                         manifest = Manifest(
@@ -257,9 +256,9 @@ class Supervisor:
                             worker=self._settings.name,
                             sources=result.sources if result.HasField("sources") else None,
                         )
-                        return _complete(manifest, blobs, job=assignment.job)
+                        return complete(manifest, blobs, job=assignment.job)
                     case "failed":
-                        raise _TaskFailed(message.failed, log_tail=child.log_tail)
+                        raise _TaskFailed(checked_failure(message.failed), log_tail=child.log_tail)
                     case other:
                         raise ChildDied(f"it said {other} within a compile")
         raise AssertionError("messages() ends only by raising")
@@ -306,7 +305,7 @@ class Supervisor:
                     case "verified":
                         return message.verified
                     case "failed":
-                        raise _TaskFailed(message.failed, log_tail=child.log_tail)
+                        raise _TaskFailed(checked_failure(message.failed), log_tail=child.log_tail)
                     case other:
                         raise ChildDied(f"it said {other} within a check")
         raise AssertionError("messages() ends only by raising")
@@ -347,15 +346,3 @@ def _failure(kind: FailureKind.ValueType, text: str) -> CompileFailure:
     """A failure whose text has the end of what was printed below its first line."""
     headline, _, log_tail = text.partition("\n")
     return CompileFailure(kind=kind, message=headline, log_tail=log_tail)
-
-
-def _complete(manifest: Manifest, blobs: dict[str, bytes], *, job: Job) -> Artifact:
-    try:
-        check_guards(manifest, job)
-    except FarmError as error:
-        raise ChildDied(f"it returned guards that cannot be: {error}") from error
-    wanted = {blob.digest for blob in blobs_of(manifest)}
-    missing = sorted(wanted - blobs.keys())
-    if missing:
-        raise ChildDied(f"it named blobs that it did not send: {', '.join(missing)}")
-    return Artifact(manifest=manifest, blobs={digest: blobs[digest] for digest in wanted})

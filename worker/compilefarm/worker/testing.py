@@ -6,6 +6,8 @@ For tests of what stands around a compile. It goes through the same supervisor a
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import fcntl
 import importlib.metadata
 import mmap
@@ -19,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from compilefarm.core.digests import digest_of
 from compilefarm.v1.child_pb2 import (
@@ -41,12 +43,12 @@ from compilefarm.v1.job_pb2 import (
     FailureKind,
     Job,
 )
-from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Verification
+from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Timing, Verification
 from compilefarm.worker import limits
 from compilefarm.worker.control_groups import ControlGroups
 from compilefarm.worker.fork_server import ForkServer
 from compilefarm.worker.forks import wait_to_be_forked
-from compilefarm.worker.frames import write_frame
+from compilefarm.worker.frames import pack_frame, write_frame
 from compilefarm.worker.process import ChildSettings
 from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.tasks import receive_task
@@ -55,7 +57,10 @@ ENVIRONMENT = Environment(torch="2.11.0", python_abi="cpython-311-x86_64-linux-g
 PROGRAM = b"a scripted program"
 # Every script does this job as it should: a slot that goes on after the worst of a script can show it.
 ORDINARY = Job(environment=ENVIRONMENT)
+_PR_SET_NAME = 15  # linux/prctl.h
 _LARGE_BYTES = 16 * 1024 * 1024
+# A number of no failure and no phase.
+_UNKNOWN: Any = 4711
 _TAKEN_BYTES = 512 * 1024 * 1024
 
 
@@ -152,10 +157,16 @@ def _compile(pipe: BinaryIO, *, named: bytes = PROGRAM, sent: bytes = PROGRAM, c
     write_frame(pipe, ChildMessage(progress=ChildProgress(phase=PHASE_COMPILING)))
     digest = claimed or digest_of(sent)
     write_frame(pipe, ChildMessage(blob=ChildBlob(digest=digest, content=sent)))
-    blob = Blob(
-        digest=digest_of(named), size_bytes=len(named), encoding=ENCODING_IDENTITY, content_size_bytes=len(named)
+    write_frame(pipe, ChildMessage(compiled=CompileResult(program=_blob_of(named))))
+
+
+def _blob_of(content: bytes) -> Blob:
+    return Blob(
+        digest=digest_of(content),
+        size_bytes=len(content),
+        encoding=ENCODING_IDENTITY,
+        content_size_bytes=len(content),
     )
-    write_frame(pipe, ChildMessage(compiled=CompileResult(program=blob)))
 
 
 def _fail(pipe: BinaryIO, *, kind: FailureKind.ValueType, invalid_request: bool = False) -> None:
@@ -291,6 +302,39 @@ def _say_too_much(pipe: BinaryIO) -> None:
         write_frame(pipe, ChildMessage(blob=ChildBlob(content=bytes(_LARGE_BYTES))))
 
 
+def _say_many_timings(pipe: BinaryIO) -> None:
+    """A message that would take 40 times the memory once it is parsed."""
+    result = CompileResult(timings=[Timing()] * (_LARGE_BYTES // 2))
+    write_frame(pipe, ChildMessage(compiled=result))
+
+
+def _say_little_very_often(pipe: BinaryIO) -> None:
+    said = pack_frame(ChildMessage(progress=ChildProgress(phase=PHASE_COMPILING))) * 1000
+    while True:
+        pipe.write(said)
+
+
+def _time(pipe: BinaryIO, *timings: Timing) -> None:
+    write_frame(pipe, ChildMessage(blob=ChildBlob(content=PROGRAM)))
+    write_frame(pipe, ChildMessage(compiled=CompileResult(program=_blob_of(PROGRAM), timings=timings)))
+
+
+def _lie_about_size(pipe: BinaryIO) -> None:
+    blob = _blob_of(PROGRAM)
+    blob.size_bytes = 1 << 40
+    write_frame(pipe, ChildMessage(blob=ChildBlob(content=PROGRAM)))
+    write_frame(pipe, ChildMessage(compiled=CompileResult(program=blob)))
+
+
+def _fail_at_length(pipe: BinaryIO) -> None:
+    failure = CompileFailure(kind=FAILURE_KIND_COMPILE_ERROR, message="a" * 1_000_000)
+    write_frame(pipe, ChildMessage(failed=ChildFailure(failure=failure)))
+
+
+def _enter_an_unknown_phase(pipe: BinaryIO) -> None:
+    write_frame(pipe, ChildMessage(progress=ChildProgress(phase=_UNKNOWN)))
+
+
 def _report(pipe: BinaryIO, error: Exception) -> None:
     # It takes torch to tell errors apart, which no other script needs.
     from compilefarm.worker.failures import failure_of
@@ -334,11 +378,38 @@ def _outcome(attempt: Callable[[], object]) -> str:
     return "done"
 
 
-def _touch_the_interpreter(pipe: BinaryIO) -> None:
-    """Changes the file that this process runs to what it is, which its file system notes."""
-    running = Path("/proc/self/exe")
-    running.chmod(stat.S_IMODE(running.stat().st_mode))
+def _touch_the_programs(pipe: BinaryIO) -> None:
+    """Changes the files that it and others run to what they are, which their file systems note."""
+    for running in Path("/proc").glob("[0-9]*/exe"):
+        with contextlib.suppress(OSError):
+            running.chmod(stat.S_IMODE(running.stat().st_mode))
     _compile(pipe)
+
+
+def _bury(pipe: BinaryIO) -> None:
+    """Leaves a folder that is deeper than a stack, with one in it that is closed."""
+    for _ in range(1200):
+        os.mkdir("a")
+        os.chdir("a")
+    Path("file").touch()
+    os.mkdir("closed", mode=0)
+    _compile(pipe)
+
+
+def _close_its_folder(pipe: BinaryIO) -> None:
+    os.chmod(os.environ["TMPDIR"], 0)
+    _hang(pipe)
+
+
+def _hide_behind_a_name(pipe: BinaryIO, some: Callable[[], object]) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"\xff\xfe", 0, 0, 0)
+    _take(pipe, some)
+
+
+def _make_folders(pipe: BinaryIO) -> None:
+    for number in range(1000):
+        os.mkdir(f"{number}")
+    _hang(pipe)
 
 
 def _stop_the_group(pipe: BinaryIO) -> None:
@@ -375,10 +446,24 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "take-files-without-a-name": lambda pipe: _take(pipe, _file_without_a_name),
     "write-a-large-file": _write_a_large_file,
     "say-too-much": _say_too_much,
+    "say-many-timings": _say_many_timings,
+    "say-little-very-often": _say_little_very_often,
+    "take-no-time": lambda pipe: _time(pipe, Timing(phase=PHASE_COMPILING, seconds=float("nan"))),
+    "take-centuries": lambda pipe: _time(pipe, Timing(phase=PHASE_COMPILING, seconds=1e300)),
+    "take-time-twice": lambda pipe: _time(pipe, *[Timing(phase=PHASE_COMPILING, seconds=1.0)] * 2),
+    "take-time-for-nothing": lambda pipe: _time(pipe, Timing(phase=_UNKNOWN, seconds=1.0)),
+    "lie-about-size": _lie_about_size,
+    "fail-in-an-unknown-way": lambda pipe: _fail(pipe, kind=_UNKNOWN),
+    "fail-at-length": _fail_at_length,
+    "enter-an-unknown-phase": _enter_an_unknown_phase,
     "fork-for-ever": _fork_for_ever,
     "reach-out": _reach_out,
     "stop-the-group": _stop_the_group,
-    "touch-the-interpreter": _touch_the_interpreter,
+    "touch-the-programs": _touch_the_programs,
+    "bury": _bury,
+    "close-its-folder": _close_its_folder,
+    "make-folders": _make_folders,
+    "hide-behind-a-name": lambda pipe: _hide_behind_a_name(pipe, _shared_memory),
 }
 _CHECKS: dict[str, Callable[[BinaryIO], None]] = {
     "fail-verification": lambda pipe: _fail(pipe, kind=FAILURE_KIND_VERIFICATION),
