@@ -8,13 +8,18 @@ import sys
 import pytest
 
 from compilefarm.cli import serve
+from compilefarm.cli.serve_config import ServeConfig, read_config
 from compilefarm.service.config import CannotStart, GatewayConfig
 
 
-def config(*arguments: str) -> GatewayConfig:
+def settings(*arguments: str) -> ServeConfig:
     parser = argparse.ArgumentParser()
     serve.add_arguments(parser)
-    return serve.gateway_config(parser.parse_args(arguments))
+    return read_config(parser.parse_args(arguments))
+
+
+def config(*arguments: str) -> GatewayConfig:
+    return settings(*arguments).gateway()
 
 
 def test_without_options_the_defaults_hold() -> None:
@@ -48,23 +53,19 @@ def test_every_option_reaches_the_gateway() -> None:
 
 def test_each_farm_keeps_its_accepted_jobs_in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
-    parser = argparse.ArgumentParser()
-    serve.add_arguments(parser)
     folders = [
-        serve.state_folder(parser.parse_args(arguments))
+        settings(*arguments).state_folder()
         for arguments in ([], ["--store", "/other"], ["--listen", "127.0.0.1:1"], ["--state", "/mine"])
     ]
-    assert folders[0] == serve.state_folder(parser.parse_args([]))
+    assert folders[0] == settings().state_folder()
     assert len(set(folders)) == 4
     assert all(str(folder).startswith("/state/compilefarm/") for folder in folders[:3])
     assert str(folders[3]) == "/mine"
 
 
 def test_the_store_can_be_limited() -> None:
-    parser = argparse.ArgumentParser()
-    serve.add_arguments(parser)
-    assert parser.parse_args([]).store_size_limit is None
-    assert parser.parse_args(["--store-size-limit", "50GB"]).store_size_limit == 50 * 10**9
+    assert settings().store_size_limit is None
+    assert settings("--store-size-limit", "50GB").store_size_limit == 50 * 10**9
 
 
 @pytest.mark.parametrize("option", ["--queue-limit", "--tenant-limit"])
@@ -75,22 +76,18 @@ def test_a_queue_without_room_is_no_queue(option: str, capsys: pytest.CaptureFix
 
 
 def test_workers_of_other_interpreters_have_names(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    serve.add_arguments(parser)
-    given = parser.parse_args(["--worker", f"torch-2.11={sys.executable}", "--worker", f"b={sys.executable}"])
-    assert serve.interpreters(given) == dict.fromkeys(("default", "torch-2.11", "b"), sys.executable)
+    given = settings("--worker", f"torch-2.11={sys.executable}", "--worker", f"b={sys.executable}")
+    assert given.interpreters() == dict.fromkeys(("default", "torch-2.11", "b"), sys.executable)
     for wrong, words in (
         (sys.executable, "does not begin with a name"),
         (f"a b={sys.executable}", "does not begin with a name"),
         ("a=/nowhere/python", "'/nowhere/python', the interpreter of a, is no program"),
     ):
         with pytest.raises(SystemExit):
-            parser.parse_args(["--worker", wrong])
+            settings("--worker", wrong)
         assert words in capsys.readouterr().err
 
 
 def test_two_environments_of_one_name_are_refused() -> None:
-    parser = argparse.ArgumentParser()
-    serve.add_arguments(parser)
     with pytest.raises(CannotStart, match="two environments default"):
-        serve.interpreters(parser.parse_args(["--worker", f"default={sys.executable}"]))
+        settings("--worker", f"default={sys.executable}").interpreters()
