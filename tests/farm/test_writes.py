@@ -40,3 +40,40 @@ def test_steps_are_counted_and_parameters_are_those_of_eager(farm: ServedFarm) -
     assert {record.outcome for record in stats()[before:]} == {"compiled"}
     assert [state["step"].item() for state in states] == [4.0, 4.0]
     torch.testing.assert_close(parameters, expected)
+
+
+def _written_result(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    return (x * w).sin()
+
+
+def _filled_cache(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    x[1:] = w[1:] * 3
+    return x.sum(0) * w
+
+
+def _written_without_gradients(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        x.add_(1)
+    return x * w
+
+
+@pytest.mark.parametrize("program", [_written_result, _filled_cache, _written_without_gradients])
+@pytest.mark.parametrize("kind", ["result", "plain"])
+def test_what_a_graph_writes_to_may_be_the_result_of_an_operator(program: Any, kind: str, farm: ServedFarm) -> None:
+    """As activations and caches are; autograd refuses writes to leaves alone."""
+
+    def run(function: Any) -> list[torch.Tensor]:
+        base = torch.linspace(0.1, 1.0, 6).view(3, 2).requires_grad_()
+        w = torch.linspace(-1.0, 1.0, 6).view(3, 2).requires_grad_()
+        x = base * 1.5 if kind == "result" else base.detach() * 1.5
+        out = function(x, w)
+        # Two passes over one graph are none of a compiled one's.
+        ((out * 0.5).sum() + (x.sum() if x.requires_grad else 0)).backward()
+        return [out.detach(), x.detach(), *(each.grad for each in (base, w) if each.grad is not None)]
+
+    torch._dynamo.reset()
+    before = len(stats())
+    found = run(torch.compile(program, backend=Farm(farm.address).backend))
+    assert [(record.outcome, record.message) for record in stats()[before:]] == [("compiled", "")]
+    torch.testing.assert_close(found, run(program))

@@ -157,8 +157,9 @@ def test_usage_log_of_torch_is_not_in_the_key() -> None:
         (torch.ones(2, 4, requires_grad=True), torch.ones(3, 4)),
         (torch.ones(2, 4), torch.nn.Parameter(torch.ones(3, 4), requires_grad=False)),
         (torch.ones(9)[1:].view(2, 4), torch.ones(3, 4)),
+        (torch.ones(2, 4, requires_grad=True) * 1, torch.ones(3, 4)),
     ],
-    ids=["shape", "stride", "dtype", "requires_grad", "is_parameter", "storage_offset"],
+    ids=["shape", "stride", "dtype", "requires_grad", "is_parameter", "storage_offset", "is_result"],
 )
 def test_every_property_of_an_input_is_in_the_key(x: torch.Tensor, weight: torch.Tensor) -> None:
     base = capture(_model, torch.ones(2, 4), torch.ones(3, 4))

@@ -99,7 +99,7 @@ class MessageWriter:
             Expression: (("integer", "symbol", "operation"), _expression),
             graph_pb2.GetConstant: (("constant",), lambda node: f"constant_{node.constant}"),
             graph_pb2.GetSubgraph: (("subgraph",), lambda node: f"subgraph_{node.subgraph}"),
-            Input: (("tensor", "integer", "is_parameter"), self._input),
+            Input: (("tensor", "integer", "is_parameter", "is_result"), self._input),
             Launch: (("kernel", "constants", "arguments", "grids"), self._launch),
             graph_pb2.NamedTritonConstant: (("name", "constant"), self._named_constant),
             Output: (("values", "result"), self._output),
@@ -211,7 +211,8 @@ class MessageWriter:
         if kind not in ("tensor", "integer"):
             return ""
         said = f"int {self.say(given.integer)}" if kind == "integer" else self.say(given.tensor)
-        return f"{said}, parameter" if given.is_parameter else said
+        said += ", parameter" if given.is_parameter else ""
+        return f"{said}, result of an operator" if given.is_result else said
 
     def _dimension(self, dimension: Dimension) -> str:
         if dimension.WhichOneof("value") == "size":

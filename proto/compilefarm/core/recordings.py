@@ -323,6 +323,7 @@ def _input_words(given: Input) -> str:
     words = [f"{spec.dtype}[{', '.join(_dimension_words(spec.shape))}]"]
     words += [spec.device.type] if spec.device.type != "cpu" else []
     words += ["requires_grad"] if spec.requires_grad else []
+    words += ["result"] if given.is_result else []
     return " ".join(filter(None, words))
 
 

@@ -29,6 +29,7 @@ from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
 from compilefarm.graph.dispatch import Watcher, watching_operators
 from compilefarm.graph.launches import decode_launch, find_written
+from compilefarm.graph.leaves import as_result
 from compilefarm.graph.literals import ValueDecoder
 from compilefarm.graph.misfits import OPTIMIZERS, find_misfit
 from compilefarm.graph.operators import base_of
@@ -163,6 +164,10 @@ def decode_input(given: Input, *, number: int, symbols: Symbols = NO_SYMBOLS, em
     # An input is no inference tensor, whatever mode the graph runs in.
     with torch.inference_mode(False):
         tensor = decode_tensor(given.tensor, what=what, symbols=symbols, empty=empty)
+        if given.is_result:
+            if given.is_parameter or not tensor.requires_grad:
+                raise InvalidRequest(f"{what} is a parameter, or wants no gradients, and cannot be a result")
+            return as_result(tensor)
         return torch.nn.Parameter(tensor, requires_grad=tensor.requires_grad) if given.is_parameter else tensor
 
 

@@ -24,6 +24,7 @@ from compilefarm.graph.decode import (
 )
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
+from compilefarm.graph.leaves import is_result
 from compilefarm.graph.leftovers import find_leftovers
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.messages import Messages
@@ -428,6 +429,10 @@ def _encode_tensor_input(
     check_plain(tensor, what=what)
     encoded = Input(is_parameter=isinstance(given, torch.nn.Parameter))
     encode_tensor(tensor, into=encoded.tensor, devices=devices, symbols=symbols, what=what)
+    if isinstance(given, torch.Tensor):
+        # What Dynamo traced with has been written to by the graph.
+        encoded.tensor.requires_grad = given.requires_grad
+        encoded.is_result = is_result(given)
     return encoded
 
 

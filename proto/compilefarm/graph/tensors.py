@@ -58,11 +58,11 @@ def encode_tensor(
 
 
 def look_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two plain tensors have one specification in the call at hand."""
+    """Whether two plain tensors have one specification in the call at hand, but for gradients."""
     return all(
         get(first) == get(second)
         for get in (
-            lambda tensor: (tensor.dtype, tensor.device, tensor.requires_grad),
+            lambda tensor: (tensor.dtype, tensor.device),
             lambda tensor: _hints((*tensor.shape, *tensor.stride(), tensor.storage_offset()), what="an input"),
         )
     )

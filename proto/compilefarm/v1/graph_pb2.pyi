@@ -1131,8 +1131,13 @@ class Input(google.protobuf.message.Message):
     TENSOR_FIELD_NUMBER: builtins.int
     INTEGER_FIELD_NUMBER: builtins.int
     IS_PARAMETER_FIELD_NUMBER: builtins.int
+    IS_RESULT_FIELD_NUMBER: builtins.int
     is_parameter: builtins.bool
     """The input is an nn.Parameter."""
+    is_result: builtins.bool
+    """The tensor requires gradients and is the result of an operator, so that the graph may write to it with gradients on.
+    Absent: it is a leaf of autograd.
+    """
     @property
     def tensor(self) -> global___TensorSpec:
         """A tensor."""
@@ -1147,9 +1152,10 @@ class Input(google.protobuf.message.Message):
         tensor: global___TensorSpec | None = ...,
         integer: global___Expression | None = ...,
         is_parameter: builtins.bool = ...,
+        is_result: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["integer", b"integer", "kind", b"kind", "tensor", b"tensor"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["integer", b"integer", "is_parameter", b"is_parameter", "kind", b"kind", "tensor", b"tensor"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["integer", b"integer", "is_parameter", b"is_parameter", "is_result", b"is_result", "kind", b"kind", "tensor", b"tensor"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["tensor", "integer"] | None: ...
 
 global___Input = Input

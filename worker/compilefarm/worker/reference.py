@@ -16,6 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only
 
+from compilefarm.graph.leaves import as_result, is_result
 from compilefarm.worker.exhaustion import find_exhausted
 from compilefarm.worker.results import Results
 
@@ -130,7 +131,7 @@ def _widened(given: Any, mode: Widening) -> Any:
         return given
     with torch.inference_mode(False), torch.no_grad():
         wide = mode.widen(given.detach())
-    return wide.requires_grad_(given.requires_grad)
+    return as_result(wide) if is_result(given) else wide.requires_grad_(given.requires_grad)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from compilefarm.graph.inputs import draw_gradient
+from compilefarm.graph.leaves import leaf_of
 
 Results = Mapping[str, Any]
 
@@ -53,6 +54,6 @@ def all_that_is_left(outputs: Sequence[Any], inputs: Sequence[Any], *, written: 
     if tracked:
         torch.autograd.backward(tracked, [draw_gradient(out, number=number) for number, out in enumerate(tracked)])
         for number, given in enumerate(inputs):
-            if isinstance(given, torch.Tensor) and given.grad is not None:
-                left[f"gradient of input {number}"] = given.grad
+            if isinstance(given, torch.Tensor) and leaf_of(given).grad is not None:
+                left[f"gradient of input {number}"] = leaf_of(given).grad
     return left
