@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,8 +15,11 @@ from compilefarm.client.farm import Farm, Surroundings
 from compilefarm.client.findings import Finding
 from compilefarm.client.local import tensors_of
 from compilefarm.client.records import Ledger
+from compilefarm.client.runtime import Encoded, TorchRuntime
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.v1 import compile_service_pb2 as wire
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.manifest_pb2 import Manifest
 
 Function = Callable[..., Any]
 
@@ -193,7 +196,7 @@ def reported(servicer: FarmServicer) -> list[wire.SelfCheckReport]:
     [
         (Finding(outcome="same"), ["farm", "farm"]),
         (Finding(outcome="skipped", detail="it draws"), ["farm", "farm"]),
-        (Finding(outcome="differs", detail="result 0 differs"), ["eager", "eager"]),
+        (Finding(outcome="differs", detail="result 0 differs"), ["local", "local"]),
     ],
 )
 def test_a_program_that_differs_is_not_used_and_the_farm_hears_of_it(
@@ -206,13 +209,97 @@ def test_a_program_that_differs_is_not_used_and_the_farm_hears_of_it(
     assert [program()[0], program()[0]] == places
     (record,) = ledger.records()
     assert record.self_check == finding
-    assert (record.resort == "eager") is (finding.outcome == "differs")
+    assert record.resort == ("local" if finding.outcome == "differs" else None)
     (report,) = reported(servicer)
     word = wire.SelfCheckOutcome.Name(report.outcome).removeprefix("SELF_CHECK_OUTCOME_").lower()
     assert (report.key, word, report.detail) == (record.key, finding.outcome, finding.detail)
     errors = [line.getMessage() for line in caplog.records if line.levelno == logging.ERROR]
     assert len(errors) == (finding.outcome == "differs")
     farm.close()
+
+
+def without_compiler(runtime: FakeRuntime) -> None:
+    runtime.obstacle = "there is no g++"
+
+
+def with_symbols(runtime: FakeRuntime) -> None:
+    runtime.late_obstacle = "its sizes differ from call to call"
+
+
+def failing(runtime: FakeRuntime) -> None:
+    runtime.local_error = RuntimeError("no lowering")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "settings", "obstacle"),
+    [
+        (without_compiler, {}, "there is no g++"),
+        (with_symbols, {}, "its sizes differ from call to call"),
+        (failing, {}, "RuntimeError: no lowering"),
+        (lambda _: None, {"on_failure": "eager"}, "on_failure says so"),
+        (lambda _: None, {"on_failure": "error"}, "on_failure says so"),
+    ],
+)
+def test_where_no_compile_is_possible_the_uncompiled_graph_takes_its_place(
+    prepare: Callable[[FakeRuntime], None],
+    settings: dict[str, Any],
+    obstacle: str,
+    address: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ledger, runtime = Ledger(), FakeRuntime()
+    runtime.finding = Finding(outcome="differs", detail="result 0 differs")
+    prepare(runtime)
+    farm = Farm(address, self_check=1, surroundings=Surroundings(runtime=runtime, ledger=ledger), **settings)
+    program = farm.backend(FakeGraphModule(), [])
+    assert [program()[0], program()[0]] == ["eager", "eager"]
+    (record,) = ledger.records()
+    assert (record.outcome, record.resort, record.obstacle) == ("compiled", "eager", obstacle)
+    assert "computes something else: result 0 differs" in caplog.text
+    farm.close()
+
+
+class WrongPrograms(TorchRuntime):
+    """The torch of this process, with programs of the farm that compute nothing."""
+
+    def check_fits(self, manifest: Manifest, environment: Environment) -> None:
+        """What a scripted farm has fits everywhere."""
+
+    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Function:
+        return lambda *inputs: [torch.zeros(3)]
+
+
+@pytest.mark.parametrize(("dynamic", "resort"), [(False, "local"), (True, "eager")])
+def test_a_graph_is_compiled_here_in_the_middle_of_its_first_call(
+    dynamic: bool, resort: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_graph(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Function:
+        compiled.append(example_inputs)
+        return graph_module.forward
+
+    compiled: list[Sequence[Any]] = []
+    monkeypatch.setattr("compilefarm.client.runtime.compile_graph", compile_graph)
+    monkeypatch.setattr("compilefarm.client.compilers._obstacle", lambda _: "")
+    ledger = Ledger()
+    farm = Farm(address, self_check=1, surroundings=Surroundings(runtime=WrongPrograms(), ledger=ledger))
+    torch._dynamo.reset()
+    program = torch.compile(lambda x: x.sin() * 2, backend=farm.backend, dynamic=dynamic)
+    x = torch.linspace(0, 1, 3, requires_grad=True)
+    for _ in range(2):
+        x.grad = None
+        result = program(x)
+        torch.testing.assert_close(result, x.sin() * 2)
+        result.sum().backward()
+        torch.testing.assert_close(x.grad, x.cos() * 2)
+    (record,) = ledger.records()
+    assert (record.resort, len(compiled)) == (resort, 0 if dynamic else 1)
+    farm.close()
+
+
+def test_what_operators_have_made_may_be_written_to() -> None:
+    x = torch.ones(3, requires_grad=True) * 1
+    assert is_right(lambda x: (x.mul_(2) ** 2,), lambda x: (x.mul_(2) * x,), x) == "same"
+    assert is_right(lambda x: (x.mul_(2) ** 2,), lambda x: (x.mul_(2) * x.detach(),), x) == "differs"
 
 
 def test_nothing_is_compared_unless_that_is_asked_for(address: str) -> None:

@@ -36,8 +36,12 @@ def announce_uncompiled(record: GraphRecord) -> None:
 
 
 def announce_difference(record: GraphRecord) -> None:
-    """Says that a program of the farm is wrong."""
-    _LOGGER.error("%s runs uncompiled from now on, key %s: %s", _name(record), record.key, record.obstacle)
+    """Says that a program of the farm is wrong, and what takes its place."""
+    what = f"runs uncompiled from now on ({record.obstacle})" if record.resort == "eager" else "is compiled locally"
+    found = record.self_check.detail if record.self_check is not None else ""
+    _LOGGER.error(
+        "%s %s, key %s: the program of the farm computes something else: %s", _name(record), what, record.key, found
+    )
 
 
 def announce_defect(error: Exception, *, where: str) -> None:

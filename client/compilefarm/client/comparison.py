@@ -14,6 +14,7 @@ import torch
 
 from compilefarm.client.findings import Finding
 from compilefarm.graph.fp32_precision import Product, narrow_precisions
+from compilefarm.graph.leaves import as_result, is_result, leaf_of
 
 Program = Callable[..., Any]
 
@@ -59,11 +60,12 @@ def compare(program: Program, *, eager: Program, code: str, inputs: Sequence[Any
     """
     try:
         _require_comparable(code, [value for value in (*inputs, *held) if isinstance(value, torch.Tensor)])
-        with _restoring(held), _restoring_random_state(inputs) as has_drawn:
+        devices = _cuda_devices((*inputs, *held), code=code)
+        with _restoring(held), _restoring_random_state(devices) as has_drawn:
             theirs = _run(eager, inputs, held=held)
             if has_drawn():
                 raise Uncomparable("the graph draws random numbers")
-        with _restoring(held), _restoring_random_state(inputs):
+        with _restoring(held), _restoring_random_state(devices):
             try:
                 ours = _run(program, inputs, held=held)
             except torch.OutOfMemoryError:
@@ -114,7 +116,7 @@ def _copied(inputs: Sequence[Any]) -> list[Any]:
             storages[place] = storage.clone()
         copy = torch.empty(0, dtype=value.dtype, device=value.device)
         copy.set_(storages[place], value.storage_offset(), value.shape, value.stride())
-        return copy.requires_grad_(value.requires_grad)
+        return as_result(copy) if is_result(value) else copy.requires_grad_(value.requires_grad)
 
     return [copied(value) for value in inputs]
 
@@ -125,7 +127,7 @@ def _kept(value: Any) -> Any:
 
 def _gradients(results: Sequence[Any], leaves: Sequence[Any]) -> list[tuple[str, Any]]:
     roots = [value for value in results if isinstance(value, torch.Tensor) and value.requires_grad]
-    wanted = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    wanted = [leaf_of(given) for given in leaves if isinstance(given, torch.Tensor) and leaf_of(given).requires_grad]
     if not roots or not wanted or not torch.is_grad_enabled():
         return []
     # Different weights: the gradients of many a sum are zero.
@@ -151,10 +153,18 @@ def _restoring(held: Sequence[torch.Tensor]) -> Iterator[None]:
                     tensor.copy_(content)
 
 
+def _cuda_devices(values: Sequence[Any], *, code: str) -> Sequence[int]:
+    """Numbers of the GPUs that a graph may compute on."""
+    devices = {value.device.index for value in values if isinstance(value, torch.Tensor) and value.is_cuda}
+    if "cuda" in code and torch.cuda.is_available():
+        # It makes tensors there, and need not be given any.
+        devices |= {torch.cuda.current_device()}
+    return sorted(devices)
+
+
 @contextmanager
-def _restoring_random_state(inputs: Sequence[Any]) -> Iterator[Callable[[], bool]]:
-    """Inside, tells whether random numbers were drawn; afterwards, none were."""
-    devices = sorted({value.device.index for value in inputs if isinstance(value, torch.Tensor) and value.is_cuda})
+def _restoring_random_state(devices: Sequence[int]) -> Iterator[Callable[[], bool]]:
+    """Inside, tells whether random numbers were drawn, on the CPU or on GPUs; afterwards, none were."""
 
     def states() -> list[torch.Tensor]:
         return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]

@@ -93,8 +93,10 @@ class Farm:
         self._connection = Connection(self._config, clock=self._around.clock, open_channel=self._around.open_channel)
         self._reporter = Reporter(self._connection)
         self._tape = open_tape(self._config)
-        self._self_check = SelfCheck(fraction=self._config.self_check, report=self._reporter.report_self_check)
         self._resorts = Resorts(on_failure=self._config.on_failure)
+        self._self_check = SelfCheck(
+            fraction=self._config.self_check, resorts=self._resorts, report=self._reporter.report_self_check
+        )
 
     def backend(
         self,

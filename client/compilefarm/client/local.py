@@ -68,6 +68,22 @@ def device_types_of(example_inputs: Sequence[Any]) -> set[str]:
     return found or {"cpu"}
 
 
+def has_symbols(graph_module: Any) -> bool:
+    """Whether Dynamo has traced a graph with sizes that differ from call to call."""
+    import torch
+
+    values = (node.meta.get("example_value") for node in graph_module.graph.nodes if node.op == "placeholder")
+    return any(_is_symbolic(each) for value in values for each in _numbers_of(value, torch.Tensor))
+
+
+def _numbers_of(value: Any, tensor_type: Any) -> Sequence[Any]:
+    return (*value.shape, *value.stride(), value.storage_offset()) if isinstance(value, tensor_type) else (value,)
+
+
+def _is_symbolic(number: Any) -> bool:
+    return number is not None and not isinstance(number, int)
+
+
 def tensors_of(graph_module: Any) -> list[Any]:
     """Tensors that a graph holds."""
     import torch

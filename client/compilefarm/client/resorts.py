@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from compilefarm.client.announcements import announce, announce_uncompiled
+from compilefarm.client.announcements import announce, announce_difference, announce_uncompiled
 from compilefarm.client.config import OnFailure
 from compilefarm.client.local import InputsChange, is_for_dynamo, is_of_compiler
 from compilefarm.client.records import Entry
@@ -48,6 +48,30 @@ class Resorts:
         entry.resort_to("local")
         announce(entry.record, defect=defect)
         return self._compile(ways, entry=entry)
+
+    def replace(self, ways: Ways, *, entry: Entry) -> Program:
+        """A program in the place of one of the farm that computes something else, while that is called: nothing is left
+        for Dynamo to do. The log says so in a line.
+
+        Args:
+            ways: to a program.
+            entry: says what the other computes.
+        """
+        obstacle = self._find_late_obstacle(ways)
+        entry.resort_to("eager" if obstacle else "local", obstacle=obstacle)
+        announce_difference(entry.record)
+        if obstacle:
+            return ways.eager()
+        try:
+            return self._compile(ways, entry=entry)
+        except Exception as error:  # noqa: BLE001 - logged; the uncompiled graph is right
+            _settle_for_eager(entry, error)
+            return ways.eager()
+
+    def _find_late_obstacle(self, ways: Ways) -> str:
+        if self._on_failure != "local":
+            return "on_failure says so"
+        return ways.find_late_obstacle() or ways.find_obstacle()
 
     def _find_obstacle(self, ways: Ways, *, entry: Entry) -> str:
         if self._on_failure == "error":

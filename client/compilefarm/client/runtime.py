@@ -13,6 +13,7 @@ from compilefarm.client.local import (
     compile_graph,
     device_types_of,
     eager_program,
+    has_symbols,
     run_unless_inputs_change,
     tensors_of,
 )
@@ -198,6 +199,7 @@ class TorchRuntime:
     def ways(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Callable[[], Options]) -> Ways:
         return Ways(
             find_obstacle=lambda: find_obstacle(device_types_of(example_inputs)),
+            find_late_obstacle=lambda: "its sizes differ from call to call" if has_symbols(graph_module) else "",
             compile=lambda: compile_graph(graph_module, example_inputs, options=options()),
             eager=lambda: eager_program(graph_module),
             compare=lambda program, inputs: self._compare(program, graph_module, inputs),
@@ -207,6 +209,7 @@ class TorchRuntime:
     def ways_of_job(self, encoded: Encoded) -> Ways:
         return Ways(
             find_obstacle=lambda: find_obstacle({"cuda" if encoded.cuda_devices else "cpu"}),
+            find_late_obstacle=lambda: "",
             compile=lambda: self._compile_job(encoded),
             eager=lambda: self._job_uncompiled(encoded),
             compare=lambda *_: Finding(outcome="skipped", detail="the graph was captured by another process"),

@@ -9,10 +9,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from compilefarm.client.announcements import announce_difference
 from compilefarm.client.findings import Finding
 from compilefarm.client.local import is_for_dynamo
 from compilefarm.client.records import Entry
+from compilefarm.client.resorts import Resorts
 from compilefarm.client.switch import Switch
 from compilefarm.client.ways import Program, Ways
 
@@ -24,18 +24,22 @@ class SelfCheck:
 
     Args:
         fraction: of the programs, from 0 to 1.
+        resorts: what takes the place of a program that computes something else.
         report: told the key of a program and what was found.
         draw: gives a number from 0 up to 1 for each program; those below the fraction are checked.
     """
 
-    def __init__(self, *, fraction: float, report: Report, draw: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self, *, fraction: float, resorts: Resorts, report: Report, draw: Callable[[], float] = random.random
+    ) -> None:
         self._fraction = fraction
+        self._resorts = resorts
         self._report = report
         self._draw = draw
 
     def watch(self, program: Program, *, ways: Ways, entry: Entry) -> Program:
-        """The program; if it is one of the sample, its first call finds out whether it is right, and the uncompiled
-        graph takes its place if it is not."""
+        """The program; if it is one of the sample, its first call finds out whether it is right, and a compile here, or
+        the uncompiled graph, takes its place if it is not."""
         if self._draw() >= self._fraction:
             return program
 
@@ -44,9 +48,7 @@ class SelfCheck:
             entry.note_self_check(finding)
             switch.program = program
             if finding.outcome == "differs":
-                switch.program = ways.eager()
-                entry.resort_to("eager", obstacle=f"the program of the farm computes something else: {finding.detail}")
-                announce_difference(entry.record)
+                switch.program = self._resorts.replace(ways, entry=entry)
             self._report(entry.record.key, finding)
             return switch.program(*inputs)
 

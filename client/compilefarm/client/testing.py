@@ -86,7 +86,7 @@ class FakeRuntime:
     Attributes:
         environment: of this machine; an artifact made for another torch does not fit.
         encoding_error, loading_error, local_error: raised instead of doing it, where set.
-        obstacle: why graphs cannot be compiled here; empty: they can.
+        obstacle, late_obstacle: why graphs cannot be compiled here, or not any more; empty: they can.
         finding: what a comparison with the uncompiled graph finds.
         preloads, local_compiles: how often that was done.
     """
@@ -99,6 +99,7 @@ class FakeRuntime:
         self.preloads = 0
         self.local_compiles = 0
         self.obstacle = ""
+        self.late_obstacle = ""
         self.finding = Finding(outcome="same")
 
     def fixing_floats(self, graph_module: Any) -> AbstractContextManager[None]:
@@ -156,6 +157,7 @@ class FakeRuntime:
 
         return Ways(
             find_obstacle=lambda: self.obstacle,
+            find_late_obstacle=lambda: self.late_obstacle,
             compile=compile_here,
             eager=lambda: lambda *inputs: ("eager", None, inputs),
             compare=lambda *_: self.finding,

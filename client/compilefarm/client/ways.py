@@ -17,6 +17,7 @@ class Ways:
 
     Attributes:
         find_obstacle: says why this machine cannot compile it; empty if it can.
+        find_late_obstacle: says why a compile of it has to begin while Dynamo traces it; empty if it has not.
         compile: makes a program of it.
         eager: makes it callable as it is. What a compile does to the graph later does not change that.
         compare: holds the first call of a program with these inputs to the uncompiled graph; raises where that cannot
@@ -26,6 +27,7 @@ class Ways:
     """
 
     find_obstacle: Callable[[], str]
+    find_late_obstacle: Callable[[], str]
     compile: Callable[[], Program]
     eager: Callable[[], Program]
     compare: Callable[[Program, Sequence[Any]], Finding]
