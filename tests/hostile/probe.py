@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import socket
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -52,6 +53,7 @@ def _found() -> dict[str, object]:
         "calls": {name: _outcome(attempt) for name, attempt in _calls()},
         "places": {name: _outcome(attempt) for name, attempt in _places()},
         "writable": _writable(path for path in _files(Path("/proc")) if not _is_own(path)),
+        "changed": [str(path) for path in _of_the_machine() if _outcome(partial(_change, path)) == "done"],
         "own": _writable([Path("/proc/self/task", str(threading.get_native_id()), "comm")]),
         "readable": {name: _content_of(Path("/proc", name)) for name in os.environ["HIDDEN"].split(":")},
         "processes": [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()],
@@ -117,6 +119,21 @@ def _connect(address: str) -> None:
 def _files(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         yield from (Path(place, name) for name in names)
+
+
+def _of_the_machine() -> Iterator[Path]:
+    """Files and folders that are not the child's own."""
+    yield from (path for path in _files(Path("/proc")) if not _is_own(path))
+    yield from (path for path in Path("/dev").iterdir() if not path.is_symlink() and path.name not in ("pts", "shm"))
+    yield from map(Path, ("/", "/usr", "/etc/ld.so.cache", sys.prefix, sys.executable))
+    # But for the copy that nobody else runs.
+    programs = Path("/proc").glob("[0-9]*/exe")
+    yield from (path for path in programs if not os.readlink(path).startswith("/memfd:"))
+
+
+def _change(path: Path) -> None:
+    """Sets the mode that it has."""
+    path.chmod(stat.S_IMODE(path.stat().st_mode))
 
 
 def _is_own(path: Path) -> bool:

@@ -80,6 +80,11 @@ def test_no_setting_of_the_kernel_can_be_written(found: Found) -> None:
     assert found["writable"] == []
 
 
+def test_nothing_of_the_machine_can_be_changed(found: Found) -> None:
+    # Whoever owns a file may change its mode, for everybody: where root runs the farm, that of a device, too.
+    assert found["changed"] == []
+
+
 def test_threads_can_be_named(found: Found) -> None:
     # The driver of NVIDIA does not start where they cannot.
     assert len(found["own"]) == 1

@@ -37,6 +37,8 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox | None:
     [
         ("take-shared-memory", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-files-in-memory", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
+        ("take-sockets", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
+        ("take-addresses", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-memory-of-processes", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("hide-behind-a-name", FAILURE_KIND_OUT_OF_MEMORY, "its processes took more than"),
         ("take-files", FAILURE_KIND_OUT_OF_DISK, "its files took more than"),

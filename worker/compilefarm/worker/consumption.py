@@ -16,16 +16,21 @@ from pathlib import Path
 _KIB = 1024
 # Of /proc/PID/status: pages of no file, of shared memory, swapped out. Shared ones count for each process.
 _RESIDENT = ("RssAnon:", "RssShmem:", "VmSwap:")
+# Of the same file: huge pages, and the tables of addresses, which may be many for few pages.
+_FURTHER = ("HugetlbPages:", "VmPTE:")
 # The same of /proc/PID/smaps_rollup, each as a share among those that have the page.
 _PROPORTIONAL = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
 # What a file or a folder counts at least: file systems have room for so many, and it takes time to remove them.
 _ENTRY_BYTES = 16 * 1024
+# What a socket or a pipe may hold that nobody has read (socket(7): rmem_default, wmem_max; pipe(7)).
+_SOCKET_BYTES = 416 * 1024
+_PIPE_BYTES = 64 * 1024
 _FILE_IN_MEMORY = "/memfd:"
 
 
 def resident_bytes(pids: Collection[int]) -> int:
     """Memory of some processes, counting what they share several times: quick, and never too little."""
-    return sum(_sum_of(Path("/proc", str(pid), "status"), _RESIDENT) or 0 for pid in pids) + _unnamed(pids)[0]
+    return sum(map(_resident, pids)) + _unnamed(pids)[0]
 
 
 def memory_bytes(pids: Collection[int]) -> int:
@@ -51,7 +56,11 @@ def _memory_of(pid: int) -> int:
     places = Path("/proc", str(pid))
     # Another user's process may not be looked into that far; nothing can be read of one that has ended.
     found = _sum_of(places / "smaps_rollup", _PROPORTIONAL)
-    return _sum_of(places / "status", _RESIDENT) or 0 if found is None else found
+    return _resident(pid) if found is None else found + (_sum_of(places / "status", _FURTHER) or 0)
+
+
+def _resident(pid: int) -> int:
+    return _sum_of(Path("/proc", str(pid), "status"), (*_RESIDENT, *_FURTHER)) or 0
 
 
 def _sum_of(path: Path, names: Collection[str]) -> int | None:
@@ -76,11 +85,15 @@ def _numbers(path: Path, names: Collection[str]) -> list[int] | None:
 
 
 def _unnamed(pids: Collection[int]) -> tuple[int, int]:
-    """Bytes of open files without a name: in memory, and on a disk."""
+    """Bytes of open files without a name: in memory, with what sockets and pipes may hold, and on a disk."""
     in_memory: dict[tuple[int, int], int] = {}
     on_disk: dict[tuple[int, int], int] = {}
     for link, found in _open_files(pids):
-        if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+        if stat.S_ISSOCK(found.st_mode):
+            in_memory[found.st_dev, found.st_ino] = _SOCKET_BYTES
+        elif stat.S_ISFIFO(found.st_mode):
+            in_memory[found.st_dev, found.st_ino] = _PIPE_BYTES
+        elif stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
             kind = in_memory if link.startswith(_FILE_IN_MEMORY) else on_disk
             kind[found.st_dev, found.st_ino] = _allocated(found)
     return sum(in_memory.values()), sum(on_disk.values())

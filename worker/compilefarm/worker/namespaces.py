@@ -35,6 +35,12 @@ _NAMESPACES = {
     "pid": 0x20000000,
     "mnt": 0x00020000,
 }
+# Terminals and shared memory of the sandbox.
+_OWN_DEVICES = ("pts", "shm")
+# linux/mount.h; the flags of statvfs(3) have the same numbers there. How times of access are kept stays as it is.
+_MS_REMOUNT = 32
+_MS_BIND = 4096
+_KEPT_FLAGS = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC
 _CLONE_NEWUSER = 0x10000000
 _NS_GET_USERNS = 0xB701  # linux/nsfs.h
 # linux/prctl.h
@@ -86,6 +92,7 @@ def enter_sandbox(inside: int, handle: int) -> None:
         _setns(owner, _CLONE_NEWUSER)
     for kind, flag in _NAMESPACES.items():
         _setns(namespaces[kind], flag)
+    _guard_devices()
     if not os.path.sameopenfile(namespaces["user"], owner):
         _setns(namespaces["user"], _CLONE_NEWUSER)
     for descriptor in (*namespaces.values(), here, owner):
@@ -112,6 +119,18 @@ def give_up_privileges() -> None:
         raise _error("capset(2)")
     # Its own files in /proc are closed to a process whose privileges change (proc(5)).
     _prctl(_PR_SET_DUMPABLE, 1)
+
+
+def _guard_devices() -> None:
+    """Keeps the files of devices as they are: an owner inside could close them to everybody, since they are the
+    machine's. bubblewrap cannot: what it makes read-only is no device any more.
+    """
+    for entry in os.scandir("/dev"):
+        if not entry.is_symlink() and entry.name not in _OWN_DEVICES:
+            kept = os.statvfs(entry.path).f_flag & _KEPT_FLAGS
+            guarded = ctypes.c_ulong(_MS_REMOUNT | _MS_BIND | os.ST_RDONLY | kept)
+            if _libc.mount(None, entry.path.encode(), None, guarded, None) != 0:
+                raise _error(f"mount(2) of {entry.path}")
 
 
 def _setns(descriptor: int, flag: int) -> None:

@@ -271,10 +271,10 @@ def _guarded_proc() -> Iterator[str]:
     for place in sorted(Path("/proc").iterdir()):
         if place.name.isdigit() or place.is_symlink():
             continue
-        mode = place.stat().st_mode
-        if place.name in _HIDDEN_IN_PROC or not mode & stat.S_IROTH:
+        if place.name in _HIDDEN_IN_PROC or not place.stat().st_mode & stat.S_IROTH:
             yield from _hidden(place)
-        elif stat.S_ISDIR(mode) or mode & stat.S_IWUSR:
+        else:
+            # What cannot be written, either: its owner may change its mode, for everybody.
             yield from ("--ro-bind", str(place), str(place))
 
 

@@ -62,6 +62,8 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "seccomp": (317, 277),
     # Memory that no process has mapped is counted as nobody's.
     "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
     "memfd_secret": (447, 447),
     # The machine.
     "kexec_load": (246, 104),

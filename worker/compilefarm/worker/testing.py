@@ -61,6 +61,11 @@ _PR_SET_NAME = 15  # linux/prctl.h
 _LARGE_BYTES = 16 * 1024 * 1024
 # A number of no failure and no phase.
 _UNKNOWN: Any = 4711
+# What the kernel holds at most of a pair of UNIX sockets, as it is set by default.
+_SOCKET_PAIR_BYTES = 512 * 1024
+# A table of addresses has a page, and tells of 2 MiB of them.
+_TABLE_SPAN_BYTES = 2 * 1024 * 1024
+_TABLES = _LARGE_BYTES // mmap.PAGESIZE
 _TAKEN_BYTES = 512 * 1024 * 1024
 
 
@@ -267,6 +272,28 @@ def _file_in_memory() -> int:
     return descriptor
 
 
+def _full_sockets() -> list[socket.socket]:
+    """Of which the kernel holds what nobody reads."""
+    pairs = [end for _ in range(_LARGE_BYTES // _SOCKET_PAIR_BYTES) for end in socket.socketpair()]
+    for end in pairs:
+        end.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                end.send(bytes(64 * 1024))
+    return pairs
+
+
+def _addresses() -> mmap.mmap:
+    """Pages of which each has a table of its own, and no memory."""
+    memory = mmap.mmap(
+        -1, _TABLES * _TABLE_SPAN_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ
+    )
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    for place in range(0, len(memory), _TABLE_SPAN_BYTES):
+        memory[place]
+    return memory
+
+
 def _process_with_memory() -> int:
     if (pid := os.fork()) == 0:
         kept = os.urandom(_LARGE_BYTES)
@@ -442,6 +469,8 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "take-shared-memory": lambda pipe: _take(pipe, _shared_memory),
     "take-files-in-memory": lambda pipe: _take(pipe, _file_in_memory),
     "take-memory-of-processes": lambda pipe: _take(pipe, _process_with_memory),
+    "take-sockets": lambda pipe: _take(pipe, _full_sockets),
+    "take-addresses": lambda pipe: _take(pipe, _addresses),
     "take-files": lambda pipe: _take(pipe, _file),
     "take-files-without-a-name": lambda pipe: _take(pipe, _file_without_a_name),
     "write-a-large-file": _write_a_large_file,
