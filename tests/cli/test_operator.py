@@ -85,6 +85,7 @@ def deadly_farm(capsys: pytest.CaptureFixture[str]) -> Iterator[Farm]:
 def test_a_farm_without_jobs(farm: Farm) -> None:
     assert farm.ask("jobs") == "no jobs\n"
     assert farm.ask("jobs", "--quarantined") == "no key is quarantined\n"
+    assert farm.ask("jobs", "--refused") == "no artifact has failed its check\n"
     assert farm.json("jobs") == {}
 
 
@@ -111,7 +112,7 @@ def test_jobs_of_namespaces_say_where_their_results_will_lie() -> None:
     out = io.StringIO()
     jobs = [JobStatus(key=KEY, namespace="team-a"), JobStatus(key=KEY)]
     listed = ListJobsResponse(jobs=jobs, quarantined=[QuarantinedKey(key=KEY, namespace="team-b")])
-    show(listed, Console(file=out, width=200), only_quarantined=False)
+    show(listed, Console(file=out, width=200))
     beginning = re.escape(key_words(KEY))
     for place in (" in team-a", " ", " in team-b"):
         assert re.search(f"│ {beginning}{place} +│", out.getvalue())
@@ -153,7 +154,7 @@ def test_refused_keys_are_shown_with_both_errors() -> None:
     listed = ListJobsResponse(quarantined=entries)
     keep_refused(listed)
     out = io.StringIO()
-    show(listed, Console(file=out, width=200), only_quarantined=True)
+    show(listed, Console(file=out, width=200), alone="none")
     said = " ".join(out.getvalue().split())
     assert "it differs; error of output 0 3, of eager 0.1, allowed 0.3; inputs of seed 1" in said
     assert "dead" not in said

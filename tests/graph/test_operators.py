@@ -125,6 +125,11 @@ def test_a_worker_without_the_operator_does_not_fit(offered: Environment, messag
     assert re.search(message, found)
 
 
+def test_the_library_of_an_operator_that_is_missing_is_named() -> None:
+    (found,) = differences(wanted=offering(library="ops 1.0"), offered=Environment(torch="2.0"))
+    assert f"operator {NAME} of ops 1.0 is wanted" in found
+
+
 def test_an_artifact_depends_on_the_operators_of_its_job_alone(imported: frozenset[str]) -> None:
     worker = describe_environment(EnvironmentNeeds(cpu=True, cuda_device=None, operators=imported))
     assert [operator.name for operator in narrowed(worker, wanted=job().environment).operators] == [NAME]

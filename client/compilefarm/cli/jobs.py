@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_format.MessageToJson(jobs, preserving_proto_field_name=True))
     else:
-        show(jobs, console(), only_quarantined=arguments.quarantined or arguments.refused)
+        show(jobs, console(), alone=_alone(arguments))
     return 0
 
 
@@ -48,14 +48,21 @@ def keep_refused(response: ListJobsResponse) -> None:
     response.quarantined.extend(kept)
 
 
-def show(response: ListJobsResponse, to: Console, *, only_quarantined: bool) -> None:
-    """Prints jobs for people."""
-    if not only_quarantined:
+def _alone(arguments: argparse.Namespace) -> str:
+    """What there is none of if there is nothing to show; empty if jobs are shown, too."""
+    if arguments.refused:
+        return "no artifact has failed its check"
+    return "no key is quarantined" if arguments.quarantined else ""
+
+
+def show(response: ListJobsResponse, to: Console, *, alone: str = "") -> None:
+    """Prints jobs for people; with `alone` only quarantined keys, and these words where there are none."""
+    if not alone:
         _show_jobs(response, to)
     if response.quarantined:
         _show_quarantined(response, to)
-    elif only_quarantined:
-        to.print("no key is quarantined")
+    elif alone:
+        to.print(alone)
 
 
 def _show_jobs(response: ListJobsResponse, to: Console) -> None:

@@ -105,7 +105,8 @@ def _operator_differences(*, wanted: Environment, offered: Environment) -> list[
     for operator in wanted.operators:
         theirs = known.get(operator.name)
         if theirs is None:
-            found.append(f"operator {operator.name} is wanted (serve --import the module that registers it)")
+            home = f" of {operator.library}" if operator.library else ""
+            found.append(f"operator {operator.name}{home} is wanted (serve --import the module that registers it)")
         elif theirs.schema != operator.schema:
             found.append(f"operator {theirs.schema} is offered, {operator.schema} is wanted")
         elif theirs.source_digest != operator.source_digest:
