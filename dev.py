@@ -28,6 +28,7 @@ GENERATOR = ("grpcio-tools==1.62.3", "mypy-protobuf==3.6.0", "setuptools<81")
 # It has no wheels for every Python and machine, hence not among the locked packages.
 FUZZER = "atheris==3.0.0"
 SERVICE_PROTOS = "*_service.proto"
+REFERENCE = ROOT / "docs" / "reference.py"
 
 
 def main() -> int:
@@ -50,7 +51,7 @@ def main() -> int:
     fuzz.add_argument("subject", choices=("requests", "files", "injection"))
     setup = command("setup", run_setup, "make the environments and print how to enter them")
     setup.add_argument("--torch", choices=ENDS, action="append", dest="ends")
-    command("generate", run_generate, "generate the protobuf code anew")
+    command("generate", run_generate, "generate the protobuf code and docs/reference.md anew")
     command("lock", run_lock, "resolve the dependencies anew")
     arguments, further = parser.parse_known_args()
     if further and arguments.command not in ("demo", "test", "fuzz"):
@@ -114,7 +115,7 @@ def run_setup(arguments: argparse.Namespace) -> int:
 
 def run_generate(_: argparse.Namespace) -> int:
     generate(ROOT / "proto")
-    return 0
+    return call([set_up("newest") / "python", REFERENCE])
 
 
 def run_lock(_: argparse.Namespace) -> int:
@@ -149,6 +150,7 @@ def static() -> int:
         call([tools / "python", "-m", "compileall", "-q", "proto", "service", "worker", "client"]),
         check_wire_is_compatible(tools),
         check_generated_code(),
+        call([tools / "python", REFERENCE, "--check"]),
     ]
     return max(codes)
 

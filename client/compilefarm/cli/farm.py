@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 30.0
 
 def add_address(parser: argparse.ArgumentParser) -> None:
     """The option that names a farm."""
-    parser.add_argument("--address", metavar="HOST:PORT", help=f"of the farm; default: ${ADDRESS}")
+    parser.add_argument("--address", metavar="HOST:PORT", help=f"address of the farm; default: ${ADDRESS}")
 
 
 @contextmanager

@@ -12,24 +12,31 @@ from collections.abc import Sequence
 from compilefarm.core.errors import FarmError
 from compilefarm.core.printable import printable
 
-# Where each command lives. Imported only when it is used: a pod that asks for the status has no gateway installed.
-_COMMANDS = {
+# Where each command lives, and what it does. Imported only when it is used: a pod that asks for the status has no
+# gateway installed.
+COMMANDS = {
     "serve": ("compilefarm.cli.serve", "run a farm: gateway, workers on this host, and a store"),
-    "demo": ("compilefarm.cli.demo", "start a farm and show the whole story on this machine"),
-    "bench": ("compilefarm.cli.bench", "compare a farm with all that a user could do instead, on this machine"),
+    "demo": (
+        "compilefarm.cli.demo",
+        "run a model with an empty and with a warm farm on this machine, and show the seconds of each",
+    ),
+    "bench": (
+        "compilefarm.cli.bench",
+        "measure a farm and its alternatives (caches, ahead-of-time compiles) on this machine",
+    ),
     "status": ("compilefarm.cli.status", "show workers, queue, hits and store of a farm"),
     "workers": ("compilefarm.cli.workers", "show what the workers of a farm are doing"),
     "jobs": ("compilefarm.cli.jobs", "show what a farm compiles, what waits, and what it does not try"),
     "cancel": ("compilefarm.cli.cancel", "end a job"),
-    "retry": ("compilefarm.cli.retry", "let a key be compiled again that is quarantined"),
-    "drain": ("compilefarm.cli.drain", "have a farm finish its jobs and take no more"),
+    "retry": ("compilefarm.cli.retry", "take a key out of quarantine, so that it is compiled again"),
+    "drain": ("compilefarm.cli.drain", "have a farm refuse new requests, and wait until its jobs are done"),
     "inspect": ("compilefarm.cli.inspect", "describe what a farm has stored under a key"),
     "doctor": ("compilefarm.cli.doctor", "check this machine, a store and a farm, and say what to do"),
     "keys": ("compilefarm.cli.keys", "make tokens for callers, and keys that sign artifacts"),
     "signer": ("compilefarm.cli.signer", "keep the signing key of a farm in a process of its own"),
     "prewarm": ("compilefarm.cli.prewarm", "have a farm compile what a workload asked for, before its pods start"),
-    "gc": ("compilefarm.cli.gc", "take out of a store what nobody needs"),
-    "explain": ("compilefarm.cli.explain", "show a saved request, or what tells two of them apart"),
+    "gc": ("compilefarm.cli.gc", "delete from a store what is no longer needed, and what makes it larger than a limit"),
+    "explain": ("compilefarm.cli.explain", "describe a saved request, or how two requests differ"),
 }
 
 
@@ -44,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    for name, (module, text) in _COMMANDS.items():
+    for name, (module, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
         if name in given[:1]:
             command.set_defaults(run=_load(module, command))

@@ -33,6 +33,12 @@ _STANDINGS: Mapping[int, Standing] = {
     wire.PROSPECT_MISS: "miss",
     wire.PROSPECT_UNDER_WAY: "under way",
 }
+# Why a recorded request cannot be served, beside what the farm refuses and what compilefarm.core.retargeting names.
+REASONS: Mapping[str, str] = {
+    "missing_tensors": "The recording lacks tensors that the graph holds, and the farm does not have them either.",
+    "quarantined": "The farm does not try the key: its compiles ended their processes, or its artifact failed a check.",
+    "unknown": "The farm gives a reason that this release does not know.",
+}
 _REASONS = {wire.PROSPECT_NO_WORKER: "no_worker", wire.PROSPECT_QUARANTINED: "quarantined"}
 
 

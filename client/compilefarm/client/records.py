@@ -14,6 +14,16 @@ from compilefarm.client.clock import Clock
 from compilefarm.client.findings import Finding
 
 Outcome = Literal["hit", "compiled", "joined", "bypass", "fallback", "local", "eager"]
+# What may become of a graph, each with a sentence for people.
+OUTCOMES: Mapping[Outcome, str] = {
+    "hit": "The farm had the artifact stored.",
+    "compiled": "The farm compiled the graph for this process.",
+    "joined": "The farm was compiling the graph already, and this process got the result, too.",
+    "bypass": "The farm was not asked, since the graph cannot be sent faithfully.",
+    "fallback": "The farm was asked, and gave no program that could be used.",
+    "local": 'Nothing was stored, and on_miss="local" compiles the graph in this process.',
+    "eager": 'Nothing was stored, and on_miss="eager" runs the graph uncompiled until the farm has compiled it.',
+}
 Resort = Literal["local", "eager"]
 Phase = Literal["encode", "wait", "fetch", "load", "local", "first_call"]
 
@@ -26,10 +36,7 @@ class GraphRecord:
         number: position among the graphs of this process, from 0.
         name: what `torch.compile(name=...)` calls it; empty if nothing.
         nodes: nodes of the graph.
-        outcome: "hit" (it was stored), "compiled" (the farm compiled it for us), "joined" (the farm was compiling it
-            already), "bypass" (the farm was not asked), "fallback" (the farm was asked in vain), "local" (it was not
-            stored, and on_miss says to compile here), "eager" (not stored, and uncompiled until the farm has compiled
-            it), or None while it is under way or after an error was raised.
+        outcome: one of OUTCOMES, or None while the graph is under way or after an error was raised.
         key: the key; empty if the farm did not name one.
         reason: why it was not the farm, as a word for machines; empty if it was.
         message: the same for people.

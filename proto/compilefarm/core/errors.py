@@ -12,7 +12,7 @@
     ├── ReadOnlyFarm            FAILED_PRECONDITION  nothing is stored, and the farm makes nothing
     ├── Busy                    RESOURCE_EXHAUSTED   the queue, or the caller's share of it, is full
     ├── StoreFull               RESOURCE_EXHAUSTED   the store, or the caller's share of it, has no room
-    ├── TooSlow                 ABORTED              the other end of a stream was waited for too long
+    ├── TooSlow                 ABORTED              the other end of a stream sent or read too slowly
     ├── JobCancelled            ABORTED              an operator ended the job
     ├── Draining                UNAVAILABLE          the service is going down
     ├── WorkerLost              UNAVAILABLE          workers died on this job again and again
@@ -23,11 +23,11 @@
     │   └── NotAuthenticated    UNAUTHENTICATED      the caller did not say who it is
     ├── InternalError           INTERNAL             a defect; strangers see an incident number only
     ├── CorruptArtifact         (client only)        what was fetched is not what the manifest says
-    ├── UntrustedArtifact       (client only)        nobody whom the client trusts says that the farm made it
+    ├── UntrustedArtifact       (client only)        no key that the client trusts has signed it
     ├── IncompatibleArtifact    (client only)        the artifact does not fit this machine
     ├── Unreachable             (client only)        nobody answers at the address
     │   └── Silent                                   whoever answers there says nothing more
-    ├── NotAFarm                (client only)        somebody else answers at the address
+    ├── NotAFarm                (client only)        a server other than a compile farm answers
     ├── OutOfTime               (client only)        the client's time budget is spent
     ├── UnusableRecording       (client only)        a recording cannot be read or written
     │   ├── NotARecording                            there is none
@@ -69,13 +69,13 @@ class InvalidRequest(FarmError):
 
 
 class DigestMismatch(InvalidRequest):
-    """Bytes that are not what their digest says."""
+    """Bytes do not have the digest that was given for them."""
 
     reason = "digest_mismatch"
 
 
 class OutOfRange(InvalidRequest):
-    """An offset beyond the end of a blob."""
+    """A read begins beyond the end of a blob."""
 
     status = "OUT_OF_RANGE"
     reason = "out_of_range"
@@ -124,21 +124,21 @@ class ReadOnlyFarm(FarmError):
 
 
 class StoreFull(FarmError):
-    """The store, or what the caller may have of it, has no room for what is sent."""
+    """The store, or the caller's share of it, has no room for an upload."""
 
     status = "RESOURCE_EXHAUSTED"
     reason = "store_full"
 
 
 class TooSlow(FarmError):
-    """The other end of a stream was waited for too long."""
+    """The other end of a stream sent or read too slowly."""
 
     status = "ABORTED"
     reason = "too_slow"
 
 
 class Busy(FarmError):
-    """The queue, or what the caller may have of it, is full.
+    """The queue, or the caller's share of it, is full.
 
     Attributes:
         retry_after_seconds: when there will probably be room.
@@ -209,7 +209,7 @@ class NotAuthenticated(NotAllowed):
 
 
 class InternalError(FarmError):
-    """A defect. The message holds an incident number that the service's log explains."""
+    """A defect of the service; the message has an incident number, under which the log of the service has the error."""
 
     reason = "internal"
 
@@ -221,7 +221,7 @@ class CorruptArtifact(FarmError):
 
 
 class UntrustedArtifact(FarmError):
-    """Nobody whom this client trusts says that the farm made the artifact for this graph."""
+    """None of the keys that this client trusts has signed the artifact for this graph."""
 
     reason = "untrusted_artifact"
 
@@ -239,19 +239,19 @@ class Unreachable(FarmError):
 
 
 class Silent(Unreachable):
-    """A farm at the address took a request and says nothing more."""
+    """The farm accepted a request and has not said anything since."""
 
     reason = "silent"
 
 
 class NotAFarm(FarmError):
-    """Somebody answers at the address, but not a compile farm."""
+    """A server other than a compile farm answers at the address."""
 
     reason = "not_a_farm"
 
 
 class OutOfTime(FarmError):
-    """The client's time budget is spent."""
+    """The graph has spent timeout_seconds on the farm."""
 
     reason = "out_of_time"
 
@@ -263,7 +263,7 @@ class UnusableRecording(FarmError):
 
 
 class NotARecording(UnusableRecording):
-    """There is no recording."""
+    """The folder holds no recording."""
 
     reason = "not_a_recording"
 
@@ -287,7 +287,7 @@ class UnusableRequestFile(FarmError):
 
 
 class NotARequestFile(UnusableRequestFile):
-    """The file is something else."""
+    """The file is not a request file."""
 
     reason = "not_a_request_file"
 

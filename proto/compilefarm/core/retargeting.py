@@ -22,11 +22,25 @@ from compilefarm.v1.vocabulary_pb2 import Mode, Vocabulary
 _OPERATORS = (TargetKind.TARGET_KIND_OPERATOR_OVERLOAD, TargetKind.TARGET_KIND_OPERATOR_PACKET)
 
 
+# Why a request cannot be made for another environment or mode, each with a sentence for people.
+REASONS: Mapping[str, str] = {
+    "cuda_graphs": "The mode asks for CUDA graphs, which farms do not make.",
+    "no_gpu": "The graph computes on a GPU, and the workers of the environment have none.",
+    "no_worker": "No worker of the farm can compile for the environment.",
+    "settings_from_variables": "Compiler settings were taken from variables such as TORCHINDUCTOR_MAX_AUTOTUNE.",
+    "triton_kernels": "The graph has Triton kernels of the user, and the workers do not accept these.",
+    "unknown_call": "The recording does not say how torch.compile was called.",
+    "unknown_mode": "The torch of the environment has no such mode.",
+    "unknown_operator": "The torch of the environment, or its libraries, lack an operator that the graph calls.",
+    "unknown_option": "The torch of the environment lacks a setting that the request sets.",
+}
+
+
 class CannotBeSaid(Exception):
     """A request that means nothing, or nothing certain, in another environment; the message names what it is.
 
     Attributes:
-        reason: the same as a word for machines ("unknown_operator").
+        reason: one of REASONS.
     """
 
     def __init__(self, reason: str, message: str) -> None:

@@ -24,7 +24,7 @@ _COUNTERS = {
     "misses": "Requests for which nothing was stored, and that were not refused",
     "joins": "Misses that joined a running job",
     "compiled": "Compiles that gave an artifact",
-    "failed": "Compiles that gave none",
+    "failed": "Compiles that gave no artifact",
     "refused": "Requests refused",
     "quarantined": "Requests answered with the reason for which their key is quarantined",
     "bytes_sent": "Bytes of blobs sent to clients",
@@ -83,11 +83,15 @@ def _of_service(sources: Sources) -> Iterator[Metric]:
     for name, number in _named(WorkerState.items(), prefix="WORKER_STATE_"):
         workers.add_metric([name], states[number])
     yield workers
-    state = GaugeMetricFamily("compilefarm_state", "1 for what the farm is ready for", labels=["state"])
+    state = GaugeMetricFamily(
+        "compilefarm_state", "1 for the current state of the farm, 0 for the others", labels=["state"]
+    )
     for name, number in _named(FarmState.items(), prefix="FARM_STATE_"):
         state.add_metric([name], float(number == sources.readiness.state()))
     yield state
-    build = GaugeMetricFamily("compilefarm_build_info", "1; the label tells the version", labels=["version"])
+    build = GaugeMetricFamily(
+        "compilefarm_build_info", "Always 1; the label is the version of the farm", labels=["version"]
+    )
     build.add_metric([sources.farm_version], 1)
     yield build
 
@@ -96,7 +100,11 @@ def _of_store(usage: StoreUsage) -> Iterator[Metric]:
     yield GaugeMetricFamily("compilefarm_store_artifacts", "Artifacts in the store", value=usage.artifacts)
     yield GaugeMetricFamily("compilefarm_store_blobs", "Blobs in the store", value=usage.blobs)
     yield GaugeMetricFamily("compilefarm_store_bytes", "Bytes of all blobs in the store", value=usage.size_bytes)
-    damaged = CounterMetricFamily("compilefarm_corrupt_objects", "Found damaged and taken out", labels=["kind"])
+    damaged = CounterMetricFamily(
+        "compilefarm_corrupt_objects",
+        "Blobs and manifests that were found damaged and taken out of the store",
+        labels=["kind"],
+    )
     damaged.add_metric(["blob"], usage.corrupt_blobs)
     damaged.add_metric(["manifest"], usage.corrupt_manifests)
     yield damaged
@@ -124,14 +132,14 @@ def _of_clients(reports: Reports) -> Iterator[Metric]:
         self_checks.add_metric([outcome], count)
     yield self_checks
     for name, text, seconds in (
-        ("spent", "Seconds that clients spent on having artifacts, or on asking in vain", reports.spent_seconds),
+        ("spent", "Seconds that clients spent on the farm, whether it had an artifact or not", reports.spent_seconds),
         (
             "avoided",
-            "Seconds that workers took for the compiles of artifacts that clients loaded; less those that were spent, "
-            "these are saved",
+            "Seconds that workers took to compile the artifacts that clients loaded; minus the spent seconds, "
+            "this is what the farm saved",
             reports.avoided_seconds,
         ),
-        ("local", "Seconds that clients compiled themselves", reports.local_seconds),
+        ("local", "Seconds that clients spent on compiles of their own", reports.local_seconds),
     ):
         yield CounterMetricFamily(f"compilefarm_client_{name}_seconds", text, value=seconds)
 
