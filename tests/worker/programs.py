@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,12 +22,16 @@ class RightProgram:
         model: it.
         inputs: arguments of a call.
         trains: whether gradients are taken.
+        options: for torch.compile.
+        precision: of float32 matmuls, as in torch.set_float32_matmul_precision.
     """
 
     name: str
     model: Callable[..., Any]
     inputs: tuple[Any, ...]
     trains: bool
+    options: Mapping[str, object] = field(default_factory=dict)
+    precision: str = "highest"
 
 
 def _x(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
@@ -128,7 +132,7 @@ def _convolutions() -> nn.Sequential:
 
 def _autocast(model: Callable[..., Any], dtype: torch.dtype = BF16) -> Callable[..., Any]:
     def run(*inputs: Any) -> Any:
-        with torch.autocast("cpu", dtype=dtype):
+        with torch.autocast(inputs[0].device.type, dtype=dtype):
             return model(*inputs)
 
     return run
@@ -157,9 +161,8 @@ def _mixture(x: torch.Tensor, router: torch.Tensor, experts: torch.Tensor) -> to
 
 
 def _rotary(x: torch.Tensor) -> torch.Tensor:
-    angles = torch.outer(
-        torch.arange(x.shape[-2]).float(), 1e4 ** (-torch.arange(0, x.shape[-1], 2).float() / x.shape[-1])
-    )
+    length, width = (torch.arange(size, device=x.device).float() for size in x.shape[-2:])
+    angles = torch.outer(length, 1e4 ** (-width[::2] / x.shape[-1]))
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     left, right = x[..., ::2], x[..., 1::2]
     return torch.stack((left * cosine - right * sine, left * sine + right * cosine), -1).flatten(-2)
@@ -181,6 +184,10 @@ def _infer(name: str, model: Callable[..., Any], *inputs: Any) -> RightProgram:
     return RightProgram(name=name, model=model, inputs=inputs, trains=False)
 
 
+def _in_precision(precision: str, program: RightProgram) -> RightProgram:
+    return replace(program, name=f"{program.name}, {precision} precision", precision=precision)
+
+
 class _Whole(nn.Module):
     """A function of a model, as a model."""
 
@@ -193,12 +200,12 @@ class _Whole(nn.Module):
 
 
 def _casting(model: nn.Module, *inputs: Any) -> Any:
-    with torch.autocast("cpu", dtype=BF16):
+    with torch.autocast(inputs[0].device.type, dtype=BF16):
         return model(*inputs)
 
 
 def _casting_to_half(model: nn.Module, *inputs: Any) -> Any:
-    with torch.autocast("cpu", dtype=FP16):
+    with torch.autocast(inputs[0].device.type, dtype=FP16):
         return model(*inputs)
 
 
@@ -206,9 +213,14 @@ def _squared(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(model(x).float(), torch.zeros_like(x, dtype=FP32))
 
 
-def right_programs() -> list[RightProgram]:
+def right_programs(*, device: str = "cpu") -> list[RightProgram]:
     """All of them, with the same weights each time."""
     torch.manual_seed(0)
+    with torch.device(device):
+        return _programs()
+
+
+def _programs() -> list[RightProgram]:
     ids, image = _ids(2, 24), _x(2, 3, 32, 32)
     q, k, v = (_x(2, 4, 64, 16) for _ in range(3))
     probabilities = _then(_probabilities, lambda p: p.float())
@@ -255,9 +267,14 @@ def right_programs() -> list[RightProgram]:
         _infer("cumulative sums bf16", lambda x: x.cumsum(-1).float(), _x(16, 200)),
         _infer("group norm fp16", nn.GroupNorm(4, 32).to(FP16), _x(4, 32, 9, 9, dtype=FP16)),
         _infer("mlp", _mlp(), _x(32, 128, dtype=FP32)),
+        _in_precision("high", _infer("mlp", _mlp(), _x(32, 128, dtype=FP32))),
+        _in_precision("medium", _infer("mlp", _mlp(), _x(32, 128, dtype=FP32))),
+        _infer("convolutions", _convolutions().eval(), _x(4, 3, 32, 32, dtype=FP32)),
         _infer("decoder", Decoder(answer="logits"), ids),
         _infer("attention", _attention, q.float(), k.float(), v.float()),
         _train("mlp", _mlp(2), _x(32, 128, dtype=FP32)),
+        _train("convolutions", _convolutions().train(), _x(4, 3, 32, 32, dtype=FP32)),
+        _in_precision("high", _train("mlp", _mlp(2), _x(32, 128, dtype=FP32))),
         _train("mlp bf16", _mlp().to(BF16), _x(32, 128)),
         _train("mlp fp16", _mlp(2).to(FP16), _x(32, 128, dtype=FP16)),
         _train("mlp autocast", _Whole(_mlp(), _casting), _x(32, 128, dtype=FP32)),

@@ -7,6 +7,7 @@ import torch
 
 from tests.worker.detection import attempts, table_of
 from tests.worker.fused import fused
+from tests.worker.inductor import checked_compile, encoded
 from tests.worker.programs import right_programs
 from tests.worker.verifying import checked, encoded_of
 
@@ -34,6 +35,17 @@ def test_a_program_that_rounds_less_than_eager_passes(name: str) -> None:
 @pytest.mark.parametrize("name", _NAMES)
 def test_all_programs_that_round_less_than_eager_pass(name: str) -> None:
     test_a_program_that_rounds_less_than_eager_passes(name)
+
+
+# `python -m tests.worker` tries all of them.
+_COMPILED = ("mlp bf16, float output", "decoder bf16, tokens", "training mlp autocast", "mlp, medium precision")
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("name", _COMPILED)
+def test_what_inductor_makes_of_a_program_passes(name: str) -> None:
+    (program,) = (each for each in right_programs() if each.name == name)
+    assert checked_compile(encoded(program)).compared
 
 
 def test_what_comes_of_narrow_floats_is_held_to_their_precision() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,10 +19,12 @@ from compilefarm.worker.verify import compare, first_run
 Program = Callable[..., Any]
 
 
-def encoded_of(model: Callable[..., Any], *inputs: Any, trains: bool = False) -> EncodedJob:
-    """A model as a job."""
+def encoded_of(
+    model: Callable[..., Any], *inputs: Any, trains: bool = False, options: Mapping[str, object] | None = None
+) -> EncodedJob:
+    """A model as a job; `options` are for torch.compile."""
     with torch.set_grad_enabled(trains):
-        return capture(model, *inputs).encode()
+        return capture(model, *inputs).encode(options=options)
 
 
 def checked(encoded: EncodedJob, program_of: Callable[[GraphModule], Program]) -> Verification:
