@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import pytest
@@ -24,11 +25,11 @@ IMAGE = torch.ones(1, 3, 8, 8)
 FEW, MANY = torch.ones(2), torch.ones(64)
 
 
-def job_of(operator: object, *inputs: torch.Tensor, call: Callable[..., Given]) -> Job:
+def job_of(called: object, *inputs: torch.Tensor, call: Callable[..., Given]) -> Job:
     """A graph that calls one operator with arguments made of its placeholders."""
     graph = Graph()
     args, kwargs = call(*(graph.placeholder(f"x{number}") for number in range(len(inputs))))
-    graph.call_function(operator, args, kwargs)  # type: ignore[arg-type]
+    graph.call_function(called, args, kwargs)  # type: ignore[arg-type]
     graph.output(())
     module = GraphModule(torch.nn.Module(), graph)
     given = [each.clone(memory_format=torch.preserve_format) if each.is_contiguous() else each for each in inputs]
@@ -42,17 +43,22 @@ def positional(*rest: object) -> Callable[..., Given]:
 ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
 
 
+def copied(one: object, other: object) -> Given:
+    return ([one], [other, other]), {}
+
+
 def adam(parameter: object, other: object, step: object) -> Given:
     return ([parameter], [parameter], [other], [parameter], [], [step]), dict(ADAM)
 
 
 @pytest.mark.parametrize(
-    ("operator", "inputs", "call"),
+    ("called", "inputs", "call"),
     [
         (aten.native_batch_norm.default, (IMAGE, FEW, FEW, FEW, FEW), positional(False, 0.1, 1e-5)),
         (aten._native_batch_norm_legit.default, (IMAGE, FEW, FEW, FEW, FEW), positional(True, 0.1, 1e-5)),
         (aten._weight_norm_interface.default, (torch.ones(64, 4), FEW), positional(0)),
         (aten._weight_norm_interface.default, (torch.ones(4, 4, 4), FEW), positional(1)),
+        (aten._foreach_copy.default, (FEW, FEW), copied),
         (aten._fused_adam_.default, (MANY, FEW, torch.ones(())), adam),
         (aten._fused_adam_.default, (MANY, MANY.double(), torch.ones(())), adam),
         (aten._fused_adam_.default, (MANY, MANY, FEW), adam),
@@ -60,10 +66,10 @@ def adam(parameter: object, other: object, step: object) -> Given:
     ],
 )
 def test_contradictions_are_refused_by_name(
-    operator: torch._ops.OpOverload, inputs: tuple[torch.Tensor, ...], call: Callable[..., object]
+    called: torch._ops.OpOverload, inputs: tuple[torch.Tensor, ...], call: Callable[..., object]
 ) -> None:
-    job = job_of(operator, *inputs, call=call)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match=operator._schema.name.partition("::")[2]):
+    job = job_of(called, *inputs, call=call)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=called._schema.name.partition("::")[2]):
         decode_job(job, blobs={})
 
 
@@ -133,4 +139,69 @@ def test_upsampling_is_told_a_size_or_a_scale(kind: TargetKind.ValueType) -> Non
     call = Call(kind=kind, target=name, args=[Value(node=0), size, Value(real=0.001), Value(real=2.0)])
     job.graph.nodes[1].call.CopyFrom(call)
     with pytest.raises(InvalidRequest, match="upsample_nearest2d"):
+        decode_job(job, blobs={})
+
+
+TABLE, IDS, OFFSETS = torch.ones(10, 3), torch.zeros(6, dtype=torch.int64), torch.tensor([0, 2, 4])
+
+
+def bags(offsets: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    return lambda ids, given: torch.nn.functional.embedding_bag(ids, TABLE, offsets(given))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        bags(lambda given: given),
+        bags(lambda given: given.view(-1)[:2]),
+        lambda ids, given: torch.nn.functional.embedding_bag(ids.view(2, 3), TABLE) + given.sum(),
+        lambda ids, given: torch.embedding_bag(TABLE, ids, torch.arange(0, 6, 2))[0] + given.sum(),
+    ],
+)
+def test_bags_whose_offsets_are_given_or_count_up(model: Callable[..., object]) -> None:
+    encoded = capture(model, IDS, OFFSETS).encode()
+    decode_job(encoded.job, blobs=encoded.blobs)
+
+
+@pytest.mark.parametrize("offsets", [lambda given: given * 1, lambda given: given.cumsum(0)])
+def test_offsets_that_are_computed_stay_in_the_pod(offsets: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with pytest.raises(Bypass, match="neither an input of the graph nor count up") as caught:
+        capture(bags(offsets), IDS, OFFSETS).encode()
+    assert caught.value.reason == "computed_offsets"
+
+
+def bags_with(change: Callable[[Graph, Node, Node], Node]) -> Job:
+    """A request that no client makes: its offsets are what `change` makes of the inputs."""
+    graph = Graph()
+    ids, given = graph.placeholder("ids"), graph.placeholder("given")
+    table = graph.call_function(torch.ones, (10, 3))
+    bag = graph.call_function(torch.embedding_bag, (table, ids, change(graph, ids, given)))
+    graph.output((graph.call_function(operator.getitem, (bag, 0)),))
+    module = GraphModule(torch.nn.Module(), graph)
+    return encode_job(module, [IDS, OFFSETS], options={}, environment=fixed_environment).job
+
+
+def written(graph: Graph, ids: Node, given: Node) -> Node:
+    graph.call_method("mul_", (given, 10**6))
+    return given
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda graph, ids, given: given, ""),
+        (lambda graph, ids, given: graph.call_method("mul", (given, 10**6)), "its offsets are computed"),
+        (lambda graph, ids, given: graph.call_method("view", (given, torch.int32)), "its offsets are computed"),
+        (lambda graph, ids, given: graph.call_function(torch.tensor, ([0, 2**40, 3],)), "its offsets are computed"),
+        (lambda graph, ids, given: graph.call_function(torch.arange, (0, -9, -3)), "its offsets are computed"),
+        (lambda graph, ids, given: graph.call_function(torch.arange, (0, 2**33, 2**31)), "its offsets are computed"),
+        (written, "writes to offsets of embedding_bag"),
+    ],
+)
+def test_offsets_that_a_request_computes_are_refused(change: Callable[[Graph, Node, Node], Node], message: str) -> None:
+    job = bags_with(change)
+    if not message:
+        decode_job(job, blobs={})
+        return
+    with pytest.raises(InvalidRequest, match=message):
         decode_job(job, blobs={})

@@ -32,6 +32,7 @@ from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.leaves import as_result
 from compilefarm.graph.literals import ValueDecoder
 from compilefarm.graph.misfits import OPTIMIZERS, find_misfit
+from compilefarm.graph.offsets import OffsetCheck
 from compilefarm.graph.operators import base_of
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
 from compilefarm.graph.targets import (
@@ -331,11 +332,12 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
     for number, given in enumerate(inputs):
         if isinstance(given, torch.Tensor):
             writes.know(given, kind=INPUT, number=number)
+    offsets = OffsetCheck(writes=writes)
     # As Dynamo does it: without Python's dispatcher some operators take no symbols.
     with (
         decoded.fake_mode,
         enable_python_dispatcher(),
-        watching_operators(_bounded(writes.watch, decoded)),
+        watching_operators(_bounded(writes.watch, decoded, offsets=offsets)),
         _restoring_modes() as entered,
     ):
         for number, node in enumerate(decoded.graph_module.graph.nodes):
@@ -354,22 +356,28 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
             bindings = compute_unbacked_bindings(decoded.symbolic.shape_env, value)
             if bindings:
                 node.meta["unbacked_bindings"] = bindings
+    written = offsets.find_written()
+    if written is not None:
+        raise InvalidRequest(written)
     # What the compiler makes of operators that were looked at is torch's own.
     decoded.fake_mode.allow_fallback_kernels = True
 
 
-def _bounded(watch: Watcher, decoded: DecodedJob) -> Watcher:
+def _bounded(watch: Watcher, decoded: DecodedJob, *, offsets: OffsetCheck) -> Watcher:
     """A watcher that refuses what asks for too much, before it runs."""
     count = OperatorCount(nodes=len(decoded.graph_module.graph.nodes))
+    checks = (find_excess, find_misfit, offsets.find_misfit)
 
     def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
-        excess = count.find_excess() or find_excess(operator, args, kwargs) or find_misfit(operator, args, kwargs)
-        if excess is not None:
-            raise InvalidRequest(f"{operator}: {excess}")
+        objection = count.find_excess() or next(filter(None, (find(operator, args, kwargs) for find in checks)), None)
+        if objection is not None:
+            raise InvalidRequest(f"{operator}: {objection}")
         # An operator without a fake form is run, on memory of the sizes that it is told. Of those the lists of fused
         # optimizers were just looked at; any other is refused.
         decoded.fake_mode.allow_fallback_kernels = base_of(operator._schema.name) in OPTIMIZERS
-        return watch(operator, args, kwargs, run)
+        result = watch(operator, args, kwargs, run)
+        offsets.note(operator, args, kwargs, result)
+        return result
 
     return look
 

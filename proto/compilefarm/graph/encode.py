@@ -28,6 +28,7 @@ from compilefarm.graph.leaves import is_result
 from compilefarm.graph.leftovers import find_leftovers
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.messages import Messages
+from compilefarm.graph.offsets import find_computed
 from compilefarm.graph.operators import is_of_torch, name_function, takes_text
 from compilefarm.graph.options import capture_options
 from compilefarm.graph.symbols import SymbolTable
@@ -379,6 +380,9 @@ def _encode_call(node: Node, into: Call, values: ValueEncoder, *, messages: Mess
         objection = find(into.kind, name=into.target, args=args, kwargs=kwargs)
         if objection is not None:
             raise Bypass(reason, f"the graph calls {into.target}: {objection}")
+    computed = find_computed(node, into.target)
+    if computed is not None:
+        raise Bypass("computed_offsets", f"the graph calls {into.target}: {computed}")
     _check_device_numbers(node)
     if into.target == ENTER_AUTOCAST:
         # Its "cuda" is a kind of device.

@@ -46,6 +46,8 @@ def _find_check(name: str) -> Callable[[Arguments], str | None] | None:
         return _statistics_of_channels
     if name == "_weight_norm_interface":
         return _lengths_of_weights
+    if name.startswith("_foreach_"):
+        return _lists_side_by_side
     return _lists_of_an_optimizer if name in OPTIMIZERS else None
 
 
@@ -91,6 +93,13 @@ def _lengths_of_weights(given: Arguments) -> str | None:
     if _length(lengths.numel()) != _length(vectors.shape[dimension]):
         return f"{lengths.numel()} lengths for {vectors.shape[dimension]} vectors"
     return None
+
+
+def _lists_side_by_side(given: Arguments) -> str | None:
+    # Forms without a kernel of their own go through the others as far as the first reaches
+    # (aten/src/ATen/native/ForeachUtils.h checks the others alone).
+    lengths = {len(value) for value in given.values() if isinstance(value, list | tuple)}
+    return f"its lists have {' and '.join(map(str, sorted(lengths)))} entries" if len(lengths) > 1 else None
 
 
 def _lists_of_an_optimizer(given: Arguments) -> str | None:

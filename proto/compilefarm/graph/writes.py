@@ -22,7 +22,7 @@ from compilefarm.graph.operators import named_arguments
 
 # Kinds of tensors that writes are noted of.
 INPUT, CONSTANT = "input", "constant"
-_Label = tuple[str, int]
+Label = tuple[str, int]
 # Operators of torch that write to arguments of which their schemas do not say so, and the argument that has to be true
 # for that (aten/src/ATen/native/native_functions.yaml has successors with true schemas, _native_batch_norm_legit).
 _UNDERSTATED = {
@@ -49,8 +49,9 @@ def arguments_written(schema: torch.FunctionSchema, args: Sequence[Any], kwargs:
 class WriteRecorder:
     """Notes to which of the tensors that it knows a graph writes, directly or through views."""
 
-    _written: set[_Label] = field(default_factory=set)
-    _labels: dict[int, set[_Label]] = field(default_factory=dict)
+    _written: set[Label] = field(default_factory=set)
+    _labels: dict[int, set[Label]] = field(default_factory=dict)
+    _dtypes: dict[Label, torch.dtype] = field(default_factory=dict)
     _alive: list[torch.UntypedStorage] = field(default_factory=list)
     _local: set[int] = field(default_factory=set)
     _elsewhere: bool = False
@@ -59,6 +60,12 @@ class WriteRecorder:
     def know(self, tensor: torch.Tensor, *, kind: str, number: int) -> None:
         """Has writes to the memory of a tensor noted."""
         self._labels.setdefault(self._number(tensor.untyped_storage()), set()).add((kind, number))
+        self._dtypes[kind, number] = tensor.dtype
+
+    def labels_of(self, tensor: torch.Tensor) -> Set[Label]:
+        """Kinds and numbers of the known tensors that a tensor is a view of, with elements of the same dtype."""
+        labels = self._labels.get(id(find_storage(tensor)), set())
+        return {label for label in labels if self._dtypes[label] == tensor.dtype}
 
     def written(self, kind: str) -> Set[int]:
         """Numbers of the tensors of a kind that were written to."""

@@ -1,0 +1,92 @@
+"""Where bags of embeddings begin and end: torch looks at the first and the last of these offsets, and believes those
+between (aten/src/ATen/native/EmbeddingBag.cpp: check_arguments).
+
+So they are an input of the graph, whose elements are the pod's, and the farm's own when it tries a program; or they
+count up from zero in equal steps, as torch.nn.functional.embedding_bag has it for bags of one length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from compilefarm.graph.operators import base_of, named_arguments
+from compilefarm.graph.writes import Label, WriteRecorder, find_storage
+
+_BAGS = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
+_POSITION = 2
+# Kind of tensors that writes are noted of.
+_COUNTED = "counted"
+_LARGEST = 2**31
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetCheck:
+    """Looks at the offsets of every bag while a graph runs on fake tensors.
+
+    Attributes:
+        writes: knows the inputs of the graph, and what is written to.
+    """
+
+    writes: WriteRecorder
+    _used: set[Label] = field(default_factory=set)
+    _counted: int = 0
+
+    def find_misfit(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Why an operator may not run with these arguments; None if it may."""
+        if base_of(operator._schema.name) not in _BAGS:
+            return None
+        offsets = named_arguments(operator._schema, args, kwargs).get("offsets")
+        known = self.writes.labels_of(offsets) if isinstance(offsets, torch.Tensor) else set()
+        self._used |= known
+        return None if known else _COMPUTED
+
+    def note(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Remembers what an operator has made, if it counts up from zero."""
+        if base_of(operator._schema.name) == "arange" and _counts_up(named_arguments(operator._schema, args, kwargs)):
+            self._counted += 1
+            self.writes.know(result, kind=_COUNTED, number=self._counted)
+
+    def find_written(self) -> str | None:
+        """Why a graph that has run may not be compiled: it writes to offsets. None if it may."""
+        written = {label for label in self._used if label[1] in self.writes.written(label[0])}
+        return "the graph writes to offsets of embedding_bag" if written else None
+
+
+_COMPUTED = "its offsets are computed, and are neither an input of the graph nor count up from zero"
+
+
+def find_computed(node: Node, name: str) -> str | None:
+    """The same objection, of a graph that was captured; None too where nothing is known of the values of nodes.
+
+    Args:
+        node: a call, in a graph whose nodes have meta["example_value"].
+        name: of what it calls.
+    """
+    if name.rpartition(".")[2] not in _BAGS and base_of(name) not in _BAGS:
+        return None
+    offsets = node.args[_POSITION] if len(node.args) > _POSITION else node.kwargs.get("offsets")
+    value = offsets.meta.get("example_value") if isinstance(offsets, Node) else None
+    if not isinstance(value, torch.Tensor) or getattr(offsets.target, "__name__", "") == "arange":
+        return None
+    given = (each.meta.get("example_value") for each in node.graph.nodes if each.op == "placeholder")
+    storages = [find_storage(each) for each in given if isinstance(each, torch.Tensor) and each.dtype == value.dtype]
+    return None if any(storage is find_storage(value) for storage in storages) else _COMPUTED
+
+
+def _counts_up(given: Mapping[str, Any]) -> bool:
+    """Whether torch.arange counts from zero in steps above it, and not beyond what an integer holds."""
+    numbers = [_hint(given.get(name, default)) for name, default in (("start", 0), ("end", 0), ("step", 1))]
+    if not all(type(number) is int for number in numbers):
+        return False
+    start, end, step = numbers
+    return start == 0 and 0 <= end < _LARGEST and step > 0 and given.get("dtype") in (None, torch.int32, torch.int64)
+
+
+def _hint(number: Any) -> Any:
+    return number.node.hint if isinstance(number, torch.SymInt) else number
