@@ -49,36 +49,43 @@ class CannotMeasure(FarmError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     option = parser.add_argument
-    option("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
-    option("--mode", help="as in torch.compile, such as max-autotune-no-cudagraphs")
+    option("--device", choices=("cpu", "cuda"), default="cpu", help="device of the models; default: %(default)s")
+    option("--mode", help="value of mode= of torch.compile, such as max-autotune-no-cudagraphs")
     option(
         "--model",
         action="append",
         metavar="NAME",
-        help=f"repeat it for several: {', '.join(MODELS)}, or MODULE:FUNCTION, a function without parameters that "
-        f"returns a model and the tuple, or mapping, of what it is called with; default: {', '.join(DEFAULT_MODELS)}",
+        help=f"model to measure, may be given several times: {', '.join(MODELS)}, or MODULE:FUNCTION, a function "
+        f"without parameters that returns a model and its inputs as a tuple or mapping; default: "
+        f"{', '.join(DEFAULT_MODELS)}",
     )
     option(
         "--ways",
         action="append",
         metavar="WAY",
         choices=ALTERNATIVES,
-        help=f"repeat it for several: {', '.join(ALTERNATIVES)}; default: all",
+        help=f"way to measure, may be given several times: {', '.join(ALTERNATIVES)}; default: all",
     )
-    option("--rounds", type=positive, default=_ROUNDS, metavar="N", help="default: %(default)s")
-    option("--json", type=Path, metavar="FILE", help="write what was measured there, too")
-    option("--chart", type=Path, metavar="FILE.svg", help="draw it there, too")
-    option("--read", type=Path, metavar="FILE", help="measure nothing; show what --json wrote")
-    option("--log", type=Path, metavar="FILE", help="keep there what the processes say")
+    option(
+        "--rounds",
+        type=positive,
+        default=_ROUNDS,
+        metavar="N",
+        help="how often each way is measured; default: %(default)s",
+    )
+    option("--json", type=Path, metavar="FILE", help="also write the measurements to this file")
+    option("--chart", type=Path, metavar="FILE.svg", help="also draw a chart into this file")
+    option("--read", type=Path, metavar="FILE", help="measure nothing; show a file that --json wrote")
+    option("--log", type=Path, metavar="FILE", help="write the output of the measured processes to this file")
     parser.set_defaults(run_step=_run_comparison)
     steps = parser.add_subparsers(metavar="[scale]")
-    text = "show how the cost of a farm on this CPU grows: with layers, clients at once, slots, stored entries"
+    text = "measure how the cost of a farm on this CPU grows with layers, concurrent clients, slots, and stored entries"
     scale = steps.add_parser("scale", help=text, description=text)
     scale.set_defaults(run_step=_run_scale)
     option = scale.add_argument
-    option("axes", nargs="*", metavar="AXIS", help=f"of: {', '.join(AXES)}; default: all")
+    option("axes", nargs="*", metavar="AXIS", help=f"what grows: {', '.join(AXES)}; default: all")
     option("--up-to", type=positive, metavar="N", help="leave out larger sizes")
-    option("--json", type=Path, metavar="FILE", help="write what was measured there, too")
+    option("--json", type=Path, metavar="FILE", help="also write the measurements to this file")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`compilefarm demo`: the whole story on this machine, with a table at the end."""
+"""`compilefarm demo`: a model with an empty and with a warm farm on this machine, and a table of the seconds."""
 
 from __future__ import annotations
 
@@ -49,10 +49,14 @@ class Way:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
-    parser.add_argument("--mode", help="as in torch.compile, such as max-autotune-no-cudagraphs")
-    parser.add_argument("--compare", action="store_true", help="also: cold local compile, warm local cache, Mega-Cache")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured there too")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="device of the model; default: %(default)s"
+    )
+    parser.add_argument("--mode", help="value of mode= of torch.compile, such as max-autotune-no-cudagraphs")
+    parser.add_argument(
+        "--compare", action="store_true", help="also measure a cold local compile, a warm local cache and Mega-Cache"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements to this file")
 
 
 def run(arguments: argparse.Namespace) -> int:

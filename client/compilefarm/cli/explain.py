@@ -54,9 +54,9 @@ class Subject:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    what = "a request that save_request wrote, or the key of an artifact that a farm has stored"
+    what = "file of a request that save_request wrote, or key of an artifact that a farm has stored"
     parser.add_argument("first", metavar="FILE|KEY", help=what)
-    parser.add_argument("second", metavar="FILE|KEY", nargs="?", help="another, to be compared with the first")
+    parser.add_argument("second", metavar="FILE|KEY", nargs="?", help="another one, to compare with the first")
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 

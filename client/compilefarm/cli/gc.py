@@ -1,4 +1,4 @@
-"""`compilefarm gc`: takes out of a store what nobody needs."""
+"""`compilefarm gc`: deletes from a store what is no longer needed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from compilefarm.store.opening import collect_garbage
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     option = parser.add_argument
-    option("--store", required=True, metavar="STORE", help="what `serve --store` names; farms may be using it")
+    option(
+        "--store", required=True, metavar="STORE", help="the store, as `serve --store` names it; farms may be using it"
+    )
     option(
         "--size-limit",
         type=size,
         metavar="SIZE",
-        help="evict what was used least recently until it is no larger, for example 50GB; default: evict nothing",
+        help="evict the least recently used artifacts until the store is no larger, such as 50GB; default: evict none",
     )
-    option("--dry-run", action="store_true", help="only say what would go")
-    option("--json", action="store_true", help="print the numbers as JSON")
+    option("--dry-run", action="store_true", help="delete nothing; show what would be deleted")
+    option("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

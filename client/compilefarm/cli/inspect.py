@@ -45,11 +45,14 @@ _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("key", metavar="KEY", help="a key, or a beginning of it that fits only one")
+    parser.add_argument("key", metavar="KEY", help="key of an artifact, or a beginning of it that is unique")
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print compilefarm.v1.InspectResponse as JSON")
     parser.add_argument(
-        "--source", type=Path, metavar="DIR", help="also write what the artifact was made of: Inductor's code, kernels"
+        "--source",
+        type=Path,
+        metavar="DIR",
+        help="also write the sources of the artifact to this directory: Inductor's code, kernels",
     )
 
 

@@ -18,9 +18,11 @@ from compilefarm.v1.job_pb2 import PHASE_QUEUED, Phase
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     add_address(parser)
-    parser.add_argument("--quarantined", action="store_true", help="only keys that are not tried, and why")
     parser.add_argument(
-        "--refused", action="store_true", help="only keys whose artifacts failed their check, and by how much"
+        "--quarantined", action="store_true", help="show only keys in quarantine, and why they are there"
+    )
+    parser.add_argument(
+        "--refused", action="store_true", help="show only keys whose artifacts failed their check, and by how much"
     )
     parser.add_argument("--json", action="store_true", help="print compilefarm.v1.ListJobsResponse as JSON")
 

@@ -19,29 +19,31 @@ _TOKEN_BYTES = 32
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     commands = parser.add_subparsers(dest="keys_command", metavar="COMMAND", required=True)
-    text = "make a token, and the entry for `serve --auth` that lets its holder in"
+    text = "make a token for a caller, and print its entry for the file of `serve --auth`"
     token = commands.add_parser("token", help=text, description=text)
-    token.add_argument("name", metavar="NAME", help="of the caller, for the log and for messages")
+    token.add_argument("name", metavar="NAME", help="name of the caller in logs and messages, and its tenant")
     token.add_argument(
         "--role",
         choices=ROLES,
         default="compile",
-        help="what the caller may do, each role all that those before it may; default: %(default)s",
+        help="what the caller may do: each role includes those before it; default: %(default)s",
     )
     token.add_argument(
-        "--namespace", metavar="NAME", help="where what it has made is kept, if the list names namespaces"
+        "--namespace", metavar="NAME", help="namespace in which its artifacts are kept, if the file lists namespaces"
     )
     token.add_argument(
-        "--write", metavar="FILE", type=Path, help="write the token to this new file, and do not print it"
+        "--write", metavar="FILE", type=Path, help="write the token to this new file instead of printing it"
     )
     token.set_defaults(run_keys=_make_token)
-    text = "make a key that signs artifacts, for `serve --signing-key`, and print its public half for pods"
+    text = "make a key for `serve --signing-key`, which signs artifacts, and print its public half for pods"
     new = commands.add_parser("new", help=text, description=text)
-    new.add_argument("file", metavar="FILE", type=Path, help="a new file for the private half")
+    new.add_argument("file", metavar="FILE", type=Path, help="new file for the private key")
     new.set_defaults(run_keys=_make_key)
     text = "print the public half of a key"
     public = commands.add_parser("public", help=text, description=text)
-    public.add_argument("file", metavar="FILE", type=Path, help="as `keys new` wrote it")
+    public.add_argument(
+        "file", metavar="FILE", type=Path, help="file of the private key, as `compilefarm keys new` wrote it"
+    )
     public.set_defaults(run_keys=_show_public)
 
 

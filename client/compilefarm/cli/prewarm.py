@@ -34,9 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def step(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
         sub = steps.add_parser(name, help=text, description=text)
         sub.add_argument(
-            "--environment", metavar="NAME", help="say the requests for this environment (see compilefarm workers)"
+            "--environment",
+            metavar="NAME",
+            help="make the requests for this environment of the farm instead (`compilefarm workers` lists them)",
         )
-        sub.add_argument("--mode", help="say them for this mode= of torch.compile")
+        sub.add_argument("--mode", help="make the requests for this mode= of torch.compile instead")
         sub.add_argument("--json", action="store_true", help="print JSON")
         add_address(sub)
         sub.set_defaults(run_step=run)
@@ -44,17 +46,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     def of_recording(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
         sub = step(name, run, text)
-        sub.add_argument("recording", metavar="RECORDING", type=Path, help="the folder that COMPILEFARM_RECORD named")
+        sub.add_argument(
+            "recording", metavar="RECORDING", type=Path, help="folder of the recording, as COMPILEFARM_RECORD named it"
+        )
         return sub
 
     of_recording(
-        "plan", _plan, "show what a farm has of a recording, would compile, and cannot serve; compiles nothing"
+        "plan",
+        _plan,
+        "show which requests of a recording are stored, would be compiled, or cannot be served; compiles nothing",
     )
     run_parser = of_recording(
-        "run", _run, "have a farm compile what it lacks; 0: all is served, 1: some is not; run it again to resume"
+        "run", _run, "have a farm compile what is not stored; exit status 0: everything is served, 1: something is not"
     )
     model = step(
-        "model", _model, "trace a model, without its weights and without a GPU, and do the same for its graphs"
+        "model", _model, "trace a model without its weights and without a GPU, and have a farm compile its graphs"
     )
     add_model_arguments(model)
     for parser_of_requests in (run_parser, model):
@@ -63,15 +69,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=positive,
             default=DEFAULT_PARALLEL,
             metavar="N",
-            help="requests at a time; default: %(default)s",
+            help="number of requests at a time; default: %(default)s",
         )
-    check = of_recording("check", _check, "show how much of a recording a farm has stored; 0: enough, 1: too little")
+    check = of_recording(
+        "check", _check, "show how much of a recording is stored; exit status 0: enough, 1: too little"
+    )
     check.add_argument(
         "--threshold",
         type=percentage,
         default=100.0,
         metavar="PERCENT",
-        help="of the graphs of the recording that have to be stored; default: %(default)g",
+        help="share of the graphs that has to be stored; default: %(default)g",
     )
 
 

@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     option = parser.add_argument
-    option("--key", required=True, metavar="FILE", help="the private key, as `compilefarm keys new` wrote it")
+    option("--key", required=True, metavar="FILE", help="file of the private key, as `compilefarm keys new` wrote it")
     option(
         "--listen",
         required=True,
         metavar="unix:PATH",
-        help="a socket, for `serve --signer`; only this user, and --group, reach it",
+        help="socket for `serve --signer`; only this user, and the group of --group, can connect to it",
     )
-    option("--group", metavar="NAME", help="a group that this user and the farm's share, if they are two users")
-    option("--log-format", choices=tuple(FORMATTERS), default="text", help="of log lines; default: %(default)s")
+    option("--group", metavar="NAME", help="group that this user and the user of the farm share, if they differ")
+    option("--log-format", choices=tuple(FORMATTERS), default="text", help="format of log lines; default: %(default)s")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -22,17 +22,25 @@ class CannotTrace(Exception):
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that say what is traced."""
     option = parser.add_argument
-    option("model", metavar="MODULE:FUNCTION", help="a function without parameters that makes the model")
+    option("model", metavar="MODULE:FUNCTION", help="function without parameters that returns the model")
     option(
         "--shapes",
         action="append",
         required=True,
         metavar="INPUTS",
-        help="what the model is called with, such as 'int64[1, 16], float32[1, 64]'; repeat it for several calls",
+        help="inputs of a call of the model, such as 'int64[1, 16], float32[1, 64]'; may be given several times",
     )
-    option("--device", choices=("cpu", "cuda"), default="cpu", help="where model and inputs are; default: %(default)s")
-    option("--gradients", action="store_true", help="pods call it outside of torch.no_grad() and inference_mode()")
-    option("--dynamic", choices=("yes", "no"), help="dynamic= of torch.compile; default: as torch does")
+    option("--device", choices=("cpu", "cuda"), default="cpu", help="device of model and inputs; default: %(default)s")
+    option(
+        "--gradients",
+        action="store_true",
+        help="pods call the model with gradients, outside of torch.no_grad() and inference_mode()",
+    )
+    option(
+        "--dynamic",
+        choices=("yes", "no"),
+        help="value of dynamic= of torch.compile; default: what torch does without it",
+    )
 
 
 def trace_model(arguments: argparse.Namespace) -> Recording:
