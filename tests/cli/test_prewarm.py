@@ -35,9 +35,11 @@ FAILURE = CompileFailure(kind=FAILURE_KIND_TIMEOUT, message="the compile took lo
 
 
 def vocabulary(*functions: str) -> Vocabulary:
-    slow = Mode(name="slow", options=[NamedValue(name="tune", value=Value(boolean=True))])
+    slow = Mode(name="slow", options=[NamedValue(name="max_autotune", value=Value(boolean=True))])
     targets = [TargetNames(kind=TargetKind.TARGET_KIND_TORCH_FUNCTION, names=functions)]
-    return Vocabulary(targets=targets, modes=[slow], inductor=[NamedValue(name="tune", value=Value(boolean=False))])
+    return Vocabulary(
+        targets=targets, modes=[slow], inductor=[NamedValue(name="max_autotune", value=Value(boolean=False))]
+    )
 
 
 def record(folder: Path, *jobs: Job, tensors: bool = True, blobs: Sequence[bytes] = ()) -> Path:
@@ -150,7 +152,7 @@ def test_for_another_mode(operator: Operator, recording: Path) -> None:
     report = operator.json("run", recording, "--mode", "slow")
     assert report["totals"]["compiled"] == 3
     said = operator.pool.assignments[-1].job.options.inductor
-    assert [(option.name, option.value.boolean) for option in said] == [("tune", True)]
+    assert [(option.name, option.value.boolean) for option in said] == [("max_autotune", True)]
     assert operator.json("plan", recording, "--mode", "quick")["graphs"][0]["reason"] == "unknown_mode"
 
 

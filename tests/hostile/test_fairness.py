@@ -127,7 +127,7 @@ async def test_keys_of_other_namespaces_do_not_hide_those_of_ones_own(tmp_path: 
         await callers["prod"].finish(sample_job())
         for number in range(25):
             job = sample_job()
-            job.options.inductor.add(name=f"a{number}").value.integer = number
+            job.options.inductor.add(name="max_fusion_size").value.integer = number
             await callers["dev"].finish(job)
         assert (await callers["prod"].inspect(KEY[:16])).key == KEY
         with pytest.raises(Refused, match="several keys"):

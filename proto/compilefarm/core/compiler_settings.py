@@ -10,6 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.v1.graph_pb2 import NamedValue
+
+_KINDS = frozenset({"boolean", "integer", "real", "text"})
+
 
 class SettingType(Protocol):
     """What a setting may be. No type admits a text that is not in its own list, since texts of settings reach generated
@@ -127,6 +132,22 @@ class CompilerSettings:
             return None
         family = name.partition(".")[0] + "."
         return self.refused.get(name) or self.refused.get(family) or self.without_effect.get(name) or "it is not known"
+
+    def value_of(self, entry: NamedValue) -> object:
+        """What a request sets a setting to.
+
+        Raises:
+            InvalidRequest: a request may not set it, or not to this.
+        """
+        reason = self.find_refusal(entry.name)
+        if reason is not None:
+            raise InvalidRequest(f"{entry.name!r:.100} is no setting that a request may make: {reason}")
+        wanted = self.allowed[entry.name]
+        kind = entry.value.WhichOneof("kind")
+        value = None if kind == "none" else getattr(entry.value, kind) if kind in _KINDS else entry.value
+        if not wanted.admits(value):
+            raise InvalidRequest(f"the setting {entry.name} has to be {wanted.describe()}")
+        return value
 
     def is_classified(self, name: str) -> bool:
         """Whether somebody has decided what becomes of a setting."""

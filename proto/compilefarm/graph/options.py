@@ -191,15 +191,4 @@ def _checked(entry: NamedValue, configuration: _Configuration) -> object:
     if name not in settings.defaults(configuration.module):
         where = configuration.module.__name__
         raise InvalidRequest(f"torch {torch.__version__} has no setting {name!r:.80} in {where}")
-    reason = configuration.table.find_refusal(name)
-    if reason is not None:
-        raise InvalidRequest(f"{name} is no setting that a request may make: {reason}")
-    wanted = configuration.table.allowed[name]
-    kind = entry.value.WhichOneof("kind")
-    value = None if kind == "none" else getattr(entry.value, kind) if kind in _KINDS else entry.value
-    if not wanted.admits(value):
-        raise InvalidRequest(f"the setting {name} has to be {wanted.describe()}")
-    return value
-
-
-_KINDS = frozenset({"boolean", "integer", "real", "text"})
+    return configuration.table.value_of(entry)

@@ -1,6 +1,6 @@
 """Whether a request makes sense as a graph, before anything is done with it.
 
-Cheap and without torch: names of targets, dtypes and options are the worker's to judge. Depth needs no check of its
+Cheap and without torch: names of targets and dtypes are the worker's to judge. Depth needs no check of its
 own, since protobuf refuses to parse messages nested more than 100 deep.
 """
 
@@ -14,6 +14,8 @@ from google.protobuf.message import Message
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import check_expression, check_symbols
+from compilefarm.core.functorch_settings import FUNCTORCH
+from compilefarm.core.inductor_settings import INDUCTOR
 from compilefarm.v1.graph_pb2 import (
     Call,
     Constant,
@@ -68,6 +70,9 @@ def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> None:
         ("ambient.backends", job.ambient.backends),
     ):
         _check_named(settings, number=0, where=name)
+    for entries, table in ((job.options.inductor, INDUCTOR), (job.options.functorch, FUNCTORCH)):
+        for entry in entries:
+            table.value_of(entry)
 
 
 def _count_nodes(graph: Graph) -> int:
