@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import signal
@@ -369,3 +370,8 @@ def _check_ends_on_ctrl_c(process: subprocess.Popen[str]) -> None:
     _, errors = process.communicate(timeout=20)
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode == -signal.SIGINT
+
+
+def test_a_model_that_is_copied_keeps_its_farm() -> None:
+    farm = Farm("127.0.0.1:1")
+    assert copy.deepcopy({"backend": farm.backend})["backend"] == farm.backend

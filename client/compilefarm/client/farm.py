@@ -215,6 +215,10 @@ class Farm:
         )
         return prewarming.run(plan)
 
+    def __deepcopy__(self, memo: object) -> Farm:
+        """Itself: what is compiled with it, such as a model that is copied, shares it."""
+        return self
+
     def close(self) -> None:
         """Ends the connection. What was compiled stays usable; a later graph connects again."""
         self._connection.close()

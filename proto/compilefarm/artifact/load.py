@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from compilefarm.artifact.blobs import unpack
-from compilefarm.artifact.inductor.kernels import offer_kernels
+from compilefarm.artifact.inductor.kernels import offering_kernels
 from compilefarm.artifact.inductor.libraries import BuiltLibrary, LibraryNotPacked, using_libraries
 from compilefarm.artifact.inductor.programs import deserialize_program, preload_loader
 from compilefarm.artifact.triton_builds import TritonLibrary, offer_libraries
@@ -63,18 +63,14 @@ def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes], cuda_device
     """
     contents = {blob.digest: unpack(blob, _stored(blobs, blob.digest)) for blob in blobs_to_run(manifest)}
     _offer_triton_libraries(manifest, contents)
-    offer_kernels(
-        {
-            each.source_digest: contents[each.blob.digest]
-            for each in manifest.libraries
-            if each.builder == BUILDER_KERNEL
-        }
-    )
+    kernels = {
+        each.source_digest: contents[each.blob.digest] for each in manifest.libraries if each.builder == BUILDER_KERNEL
+    }
     with tempfile.TemporaryDirectory(prefix="compilefarm-") as folder:
         libraries = _written_libraries(manifest, contents, folder=Path(folder))
         # The files may go once the libraries are mapped.
         try:
-            with using_libraries(libraries):
+            with using_libraries(libraries), offering_kernels(kernels):
                 return deserialize_program(contents[manifest.program.digest], cuda_device=cuda_device)
         except LibraryNotPacked as error:
             raise CorruptArtifact(str(error)) from error

@@ -34,8 +34,10 @@ class _Frame:
     fixed: dict[str, float] = field(default_factory=dict)
 
 
-# By the number of the frame. Dynamo counts them from 0 again after torch._dynamo.reset().
+# By the number of the frame, those with floats, the last ones. Dynamo counts them from 0 again after
+# torch._dynamo.reset(). What is forgotten costs a float that did differ one more compile.
 _frames: dict[object, _Frame] = {}
+MOST_FRAMES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +97,11 @@ def fixing_floats(graph_module: GraphModule) -> Iterator[None]:
     Raises:
         TensorifyScalarRestartAnalysis: Dynamo is to trace again; it expects this from a backend.
     """
-    frame = _current_frame()
+    given_floats = list(_dynamic_floats(graph_module))
+    frame = _current_frame() if given_floats else None
     floats = [
         given
-        for given in _dynamic_floats(graph_module)
+        for given in given_floats
         if frame is not None and frame.fixed.setdefault(given.source, given.value) == given.value
     ]
     for given in floats:
@@ -125,7 +128,10 @@ def _current_frame() -> _Frame | None:
     known = _frames.get(number)
     if known is None or (is_first and known.first is not compiling):
         # The first compile of a number that is known already is that of another frame.
+        _frames.pop(number, None)
         known = _frames[number] = _Frame(first=compiling)
+        for oldest in list(_frames)[:-MOST_FRAMES]:
+            _frames.pop(oldest, None)
     return known
 
 

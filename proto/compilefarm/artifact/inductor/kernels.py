@@ -17,10 +17,13 @@ import pickle
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from compilefarm.artifact.inductor.wrappers import blank
 
@@ -56,25 +59,33 @@ _BOOKKEEPING = {
     "compile_id": None,
     "is_backward": False,
 }
-# For the whole process, as Inductor's own: equal content is the same kernel, whichever artifact brought it.
-_offered: dict[str, bytes] = {}
-_loaded: dict[tuple[str, int], Any] = {}
+# A wrapper asks for its kernels while it is loaded. Their bytes are not needed afterwards.
+_offered: ContextVar[Mapping[str, bytes]] = ContextVar("kernels", default=MappingProxyType({}))
+# For the whole process, as Inductor's own: equal content is the same kernel, whichever artifact brought it. It is kept
+# as long as a wrapper that launches it.
+_loaded: WeakValueDictionary[tuple[str, int], Any] = WeakValueDictionary()
 
 
-def offer_kernels(kernels: Mapping[str, bytes]) -> None:
-    """From now on, wrappers find these kernels (content by digest)."""
-    _offered.update(kernels)
+@contextmanager
+def offering_kernels(kernels: Mapping[str, bytes]) -> Iterator[None]:
+    """Inside, wrappers that are loaded find these kernels (content by digest)."""
+    token = _offered.set(kernels)
+    try:
+        yield
+    finally:
+        _offered.reset(token)
 
 
 def finished_kernel(digest: str, *, device: int = 0) -> Any:
     """The kernel that a wrapper asks for, on a GPU. Unpickles, so the bytes must be trusted by now.
 
     Raises:
-        KeyError: it was not offered.
+        KeyError: it is not offered, and no wrapper has it.
     """
-    if (digest, device) not in _loaded:
-        _loaded[digest, device] = _load(_offered[digest], device=device)
-    return _loaded[digest, device]
+    kernel = _loaded.get((digest, device))
+    if kernel is None:
+        kernel = _loaded[digest, device] = _load(_offered.get()[digest], device=device)
+    return kernel
 
 
 def take_kernels(source: str, modules: Sequence[ModuleType]) -> tuple[str, list[FinishedKernel]]:
