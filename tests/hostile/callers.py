@@ -12,9 +12,10 @@ from compilefarm.service.clock import Clock
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.journal import Journal
 from compilefarm.service.testing import Calls, ScriptedPool, calling, serving
+from compilefarm.service.testing.servers import FREE_PORT
 from compilefarm.store.artifact_store import ArtifactStore
 
-LOOPBACK = GatewayConfig(listen="127.0.0.1:0")
+LOOPBACK = FREE_PORT
 
 
 def listing(callers: Mapping[str, str]) -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.held_tensors import MAX_BYTES
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.heavy_work import HeavyWork
-from compilefarm.service.testing import Calls, Refused, calling, sample_job, serving
+from compilefarm.service.testing import Calls, HeldCompiles, Refused, ScriptedPool, calling, sample_job, serving
 from compilefarm.service.validation import validate
+from compilefarm.store.opening import open_store
 from compilefarm.v1.compile_service_pb2 import LookupRequest, PlanRequest
 from compilefarm.v1.graph_pb2 import Sequence, Value
 from compilefarm.v1.job_pb2 import Job
@@ -55,6 +60,63 @@ async def test_values_are_counted_before_they_are_looked_at() -> None:
     async with serving(config=ROOMY) as gateway, calling(gateway.address) as calls:
         with pytest.raises(Refused, match="more than the 500000 values"):
             await calls.plan(job)
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["auth", "open"])
+async def test_others_are_answered_while_tensors_of_graphs_are_looked_for(tmp_path: Path, asks: bool) -> None:
+    store = await open_store(str(tmp_path / "store"))
+    names = {"one": "compile", "two": "read"} if asks else {"": "admin"}
+    async with farm(tmp_path, names, store=store) as callers:
+        jobs = [
+            sample_job(f"torch.f{number}", constants=[digest_of(f"{number} {each}".encode()) for each in range(1000)])
+            for number in range(8)
+        ]
+        asked = [asyncio.create_task(next(iter(callers.values())).finish(job)) for job in jobs]
+        longest_seconds = 0.0
+        while not all(task.done() for task in asked):
+            started_seconds = time.monotonic()
+            await list(callers.values())[-1].status()
+            longest_seconds = max(longest_seconds, time.monotonic() - started_seconds)
+        refused = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(error, Refused) and "1000 tensors of the graph" in error.message for error in refused)
+    # It was 15 s when everything was looked for at once.
+    assert longest_seconds < 1.0
+
+
+async def test_tensors_of_a_graph_are_counted() -> None:
+    async with serving(config=ROOMY) as gateway, calling(gateway.address) as calls:
+        with pytest.raises(Refused, match="holds 4097 tensors: at most 4096 are allowed"):
+            await calls.plan(sample_job(constants=["ab" * 32] * 4097))
+
+
+async def test_tensors_that_no_graph_can_hold_are_not_read_into_memory(tmp_path: Path) -> None:
+    store, pool = await open_store(str(tmp_path / "store")), ScriptedPool()
+    async with serving(store=store, pool=pool) as gateway, calling(gateway.address) as calls:
+        large = [await calls.write(bytes([number]) * MAX_BYTES) for number in range(3)]
+        assert (await calls.finish(sample_job(constants=large))).HasField("manifest")
+        larger = await calls.write(bytes(MAX_BYTES + 1))
+        with pytest.raises(Refused, match=f"at most {MAX_BYTES}"):
+            await calls.finish(sample_job(constants=[larger]))
+    assert len(pool.assignments) == 1
+
+
+async def test_jobs_that_wait_take_so_much_memory_of_one_caller(tmp_path: Path) -> None:
+    held = HeldCompiles()
+    config = replace(ROOMY, max_waiting_bytes_of_caller=100_000)
+    names = {"greedy": "compile", "modest": "compile"}
+    async with farm(tmp_path, names, config=config, pool=ScriptedPool(held)) as callers:
+        watch = await callers["greedy"].watch(wide_job(1500))
+        for _ in range(2):
+            with pytest.raises(Refused, match="greedy has 100000 bytes") as refused:
+                await callers["greedy"].watch(wide_job(1501))
+            assert refused.value.reason == "busy"
+        other = await callers["modest"].watch(sample_job())
+        for each in (watch, other):
+            (await held.next()).finish()
+            await each.finish()
+        last = await callers["greedy"].watch(wide_job(1501))
+        (await held.next()).finish()
+        await last.finish()
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compilefarm.core.digests import digest_of
+from compilefarm.core.held_tensors import MAX_BYTES
 from compilefarm.service.accounts import account_of_peer
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.pace import IDLE_SECONDS
 from compilefarm.service.testing import Calls, ManualClock, Refused, calling, sample_job, serving
+from compilefarm.service.testing.servers import FREE_PORT
 from compilefarm.service.turns import Turns
 from compilefarm.store.layout import STAGING
 from compilefarm.store.opening import open_store
@@ -94,7 +97,7 @@ async def test_what_another_caller_missed_is_not_taken(tmp_path: Path) -> None:
 @BOTH
 async def test_bytes_on_their_way_are_bounded_and_cleaned_up(tmp_path: Path, asks: bool) -> None:
     store = await open_store(str(tmp_path / "store"))
-    config = GatewayConfig(listen="127.0.0.1:0", max_upload_bytes_of_caller=3 * MIB)
+    config = replace(FREE_PORT, max_upload_bytes_of_caller=3 * MIB)
     async with farm(tmp_path, names(asks), store=store, config=config) as callers:
         calls = next(iter(callers.values()))
         first = await begin(calls, WHOLE, pieces=3)
@@ -110,7 +113,7 @@ async def test_bytes_on_their_way_are_bounded_and_cleaned_up(tmp_path: Path, ask
 
 async def test_what_one_caller_sends_leaves_room_for_another(tmp_path: Path) -> None:
     store = await open_store(str(tmp_path / "store"))
-    config = GatewayConfig(listen="127.0.0.1:0", max_upload_bytes_of_caller=2 * MIB, max_upload_bytes=3 * MIB)
+    config = replace(FREE_PORT, max_upload_bytes_of_caller=2 * MIB, max_upload_bytes=3 * MIB)
     async with farm(tmp_path, names(True, "two", "three"), store=store, config=config) as callers:
         await begin(callers["one"], WHOLE, pieces=2)
         await arrived(callers["one"], tmp_path, 2 * MIB)
@@ -141,7 +144,7 @@ async def test_a_sender_that_falls_silent_is_ended(tmp_path: Path, asks: bool) -
 @BOTH
 async def test_a_reader_that_takes_nothing_loses_its_place(tmp_path: Path, asks: bool) -> None:
     clock = ManualClock()
-    config = GatewayConfig(listen="127.0.0.1:0", max_transfers_of_caller=1)
+    config = replace(FREE_PORT, max_transfers_of_caller=1)
     store = await open_store(str(tmp_path / "store"))
     async with farm(tmp_path, names(asks), store=store, clock=clock, config=config) as callers:
         calls = next(iter(callers.values()))
@@ -150,8 +153,8 @@ async def test_a_reader_that_takes_nothing_loses_its_place(tmp_path: Path, asks:
         await anext(aiter(slow))
         waiting = asyncio.create_task(calls.read(digest))
         while not waiting.done():
-            # As long as the slow one has its place, the other gets nothing.
-            clock.advance(IDLE_SECONDS)
+            # As long as the slow one has its place, the other gets nothing. No faster than the other reads after that.
+            clock.advance(2.0)
             await asyncio.wait([waiting], timeout=0.05)
         assert await waiting == WHOLE
 
@@ -173,9 +176,29 @@ async def test_blobs_that_nobody_refers_to_go_first_and_uploads_beyond_the_limit
         assert (await calls.status()).store.artifacts == 1
 
 
+async def test_pieces_that_carry_nothing_are_not_taken() -> None:
+    digest = digest_of(BLOB)
+    async with serving() as gateway, calling(gateway.address) as calls:
+        for content in (b"", b"x"):
+            await calls.miss(digest)
+            pieces = [
+                WriteRequest(digest=digest, chunk=content, offset_bytes=number * len(content)) for number in range(3)
+            ]
+            with pytest.raises(Refused, match="only the last piece"):
+                await calls.write_pieces(pieces)
+
+
+async def test_no_blob_is_taken_that_no_graph_can_hold() -> None:
+    config = GatewayConfig(listen="127.0.0.1:0")
+    async with serving(config=config) as gateway, calling(gateway.address) as calls:
+        await calls.write(BLOB[:MAX_BYTES])
+        with pytest.raises(Refused, match=f"larger than the {MAX_BYTES} bytes"):
+            await calls.write(BLOB[: MAX_BYTES + 1])
+
+
 async def test_a_tenant_sends_no_more_than_its_quota_within_the_hour() -> None:
     clock = ManualClock()
-    config = GatewayConfig(listen="127.0.0.1:0", max_tenant_upload_bytes=2 * MIB)
+    config = replace(FREE_PORT, max_tenant_upload_bytes=2 * MIB)
     async with serving(config=config, clock=clock) as gateway, calling(gateway.address) as calls:
         for _ in range(2):
             await calls.write(os.urandom(MIB))
@@ -227,5 +250,5 @@ async def test_places_go_round_among_accounts() -> None:
 
 async def test_the_job_that_missed_tensors_is_compiled_when_they_have_come(tmp_path: Path) -> None:
     async with farm(tmp_path, {"": "admin"}) as callers:
-        digest = await callers[""].write(BLOB)
+        digest = await callers[""].write(BLOB[:MAX_BYTES])
         assert (await callers[""].finish(sample_job(constants=[digest]))).HasField("manifest")

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import DigestMismatch, InvalidRequest, MissingBlobs
+from compilefarm.core.held_tensors import MAX_ELEMENTS
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.symbols import SymbolTable
@@ -19,8 +20,6 @@ from compilefarm.graph.tensors import check_plain, decode_tensor, encode_tensor
 from compilefarm.graph.tracing import is_static
 from compilefarm.v1.graph_pb2 import Constant
 
-# They become literals of the graph, which slow down what handles its text; weights are inputs and not meant here.
-MAX_ELEMENTS = 16_384
 # What Python's numbers hold exactly.
 _DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),

@@ -240,6 +240,9 @@ class Gateway:
             journal=self._journal,
             wanted=self._wanted,
             heavy=self._heavy,
+            waiting=Allowance(
+                account_bytes=self._config.max_waiting_bytes_of_caller, all_bytes=self._config.max_waiting_bytes
+            ),
             flights=self._flights,
             durations=self._durations,
             quarantine=self._quarantine,

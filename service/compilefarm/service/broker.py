@@ -26,6 +26,7 @@ from compilefarm.core.errors import (
 from compilefarm.core.expressions import holds
 from compilefarm.core.keys import UNNAMED_FORMAT, Key, choose_format, key_of
 from compilefarm.core.pool import Artifact
+from compilefarm.service.allowances import Allowance
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.callers import Caller
 from compilefarm.service.checks import Checks
@@ -40,6 +41,7 @@ from compilefarm.service.priorities import Priority
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.roles import Role
+from compilefarm.service.turns import Turns
 from compilefarm.service.validation import validate
 from compilefarm.service.wanted import WantedBlobs
 from compilefarm.store.artifact_store import ArtifactStore
@@ -54,6 +56,11 @@ log = logging.getLogger(__name__)
 
 # What the service does by itself goes on an account that no caller can have.
 _OWN_ACCOUNT = " the service"
+# Graphs whose tensors are looked for at a time; each looks for many.
+_LOOKING = 8
+_LOOKING_OF_ACCOUNT = 2
+# Jobs that wait are held in memory. Measured: a value takes 4 bytes on the wire, and 49 when it is parsed.
+_VALUE_BYTES = 48
 _RESUMED_AT_ONCE = 16
 _RESUME_SECONDS = 60.0
 
@@ -122,6 +129,7 @@ class Broker:
         journal: Journal | None,
         wanted: WantedBlobs,
         heavy: HeavyWork,
+        waiting: Allowance,
         flights: Flights,
         durations: Durations,
         quarantine: Quarantine,
@@ -149,6 +157,8 @@ class Broker:
         self._max_nodes = max_nodes
         self._max_values = max_values
         self._farm_version = farm_version
+        self._looking = Turns("looking for tensors of graphs", places=_LOOKING, account_places=_LOOKING_OF_ACCOUNT)
+        self._waiting = waiting
         # Whether the last artifact could not be stored.
         self._storing_failed = False
 
@@ -162,7 +172,7 @@ class Broker:
             StoreUnavailable: the store cannot be read.
         """
         with self._counters.counting_refusals():
-            key = await self._admit(job, caller=caller)
+            key, _ = await self._admit(job, caller=caller)
         manifest = await self._store.find_manifest(key.text, namespaces=caller.namespaces, hints=job.hints)
         if manifest is None:
             self._counters.misses += 1
@@ -179,7 +189,7 @@ class Broker:
             Draining: the service is going down.
             StoreUnavailable: the store cannot be read.
         """
-        key = await self._admit(job, caller=caller)
+        key, _ = await self._admit(job, caller=caller)
         kind = kind_of(job, key=key)
         stored = await self._store.find_manifest(key.text, namespaces=caller.namespaces, hints=job.hints)
         if stored is not None:
@@ -208,8 +218,9 @@ class Broker:
             WorkerLost: workers were lost on the job as often as it may be tried.
             StoreUnavailable: the store cannot be read, or the finished artifact could not be written.
         """
-        with self._counters.counting_refusals():
-            key = await self._admit(job, caller=caller)
+        with self._counters.counting_refusals(), self._waiting.using(caller.account) as add:
+            key, values = await self._admit(job, caller=caller)
+            add(values * _VALUE_BYTES)
             entry = None
             if self._journal is not None and priority is Priority.PREWARM and not self._read_only:
                 entry = await self._journal.keep(
@@ -261,7 +272,7 @@ class Broker:
             key_formats=[accepted.key_format or UNNAMED_FORMAT],
             account=_OWN_ACCOUNT,
         )
-        key = await self._admit(accepted.job, caller=caller)
+        key, _ = await self._admit(accepted.job, caller=caller)
         async with aclosing(self._events(accepted.job, key=key, caller=caller, priority=Priority.PREWARM)) as events:
             async for _ in events:
                 pass
@@ -279,6 +290,7 @@ class Broker:
                 tenant=caller.tenant,
                 priority=priority,
                 hints=job.hints,
+                account=caller.account,
             )
             with boarded as boarding:
                 if not accepted:
@@ -308,15 +320,16 @@ class Broker:
         self._counters.quarantined += landing.source is Source.QUARANTINE
         yield Finished(outcome=_outcome(landing, leads=boarding.leads), result=landing.result)
 
-    async def _admit(self, job: Job, *, caller: Caller) -> Key:
+    async def _admit(self, job: Job, *, caller: Caller) -> tuple[Key, int]:
+        """The key of a job, and how many values it has."""
         examine = partial(self._examine, job, format=choose_format(caller.key_formats))
-        key = await self._heavy.run(examine, size_bytes=job.ByteSize(), account=caller.account)
+        examined = await self._heavy.run(examine, size_bytes=job.ByteSize(), account=caller.account)
         self._flights.check_open()
-        return key
+        return examined
 
-    def _examine(self, job: Job, *, format: int) -> Key:
-        validate(job, max_nodes=self._max_nodes, max_values=self._max_values)
-        return key_of(job, format=format)
+    def _examine(self, job: Job, *, format: int) -> tuple[Key, int]:
+        values = validate(job, max_nodes=self._max_nodes, max_values=self._max_values)
+        return key_of(job, format=format), values
 
     async def _make(self, flight: Flight, *, job: Job, key: Key, kind: Kind, namespaces: Sequence[str]) -> Landing:
         stored = await self._store.find_manifest(key.text, namespaces=namespaces, hints=job.hints)
@@ -333,7 +346,9 @@ class Broker:
                 "locally, or ask a farm that compiles"
             )
         await self._require_writable_store()
-        await require_constants(job, store=self._store)
+        if job.graph.constants:
+            async with self._looking.taken(flight.account):
+                await require_constants(job, store=self._store)
         await self._seal.announce(key.text, namespace=flight.namespace)
         verify_time = await self._checks.time_for(key.text, namespaces=namespaces)
         flight.ticket = self._queue.enrol(key.text, environment=job.environment, demand=flight.claims.demand, kind=kind)

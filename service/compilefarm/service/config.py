@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
+from compilefarm.core.held_tensors import MAX_BYTES
 from compilefarm.service.validation import MAX_VALUES
 from compilefarm.service.visitors import MOST_CONNECTIONS, MOST_HEALTH_CALLS
 
@@ -39,6 +40,8 @@ class GatewayConfig:
         quarantine_seconds: how long a key is not tried after two processes died of it.
         max_nodes: nodes that a graph may have.
         max_values: values that a job may have, those within others counted.
+        max_waiting_bytes: memory for jobs that wait, or are being compiled, as far as values take it.
+        max_waiting_bytes_of_caller: the same for one caller.
         max_message_bytes: size of one message on the wire.
         max_blob_bytes: size of one uploaded blob.
         max_upload_bytes: of uploads that are on their way.
@@ -70,8 +73,10 @@ class GatewayConfig:
     quarantine_seconds: float = 3600.0
     max_nodes: int = 200_000
     max_values: int = MAX_VALUES
+    max_waiting_bytes: int = 2 * 1024 * 1024 * 1024
+    max_waiting_bytes_of_caller: int = 512 * 1024 * 1024
     max_message_bytes: int = 4 * 1024 * 1024
-    max_blob_bytes: int = 2 * 1024 * 1024 * 1024
+    max_blob_bytes: int = MAX_BYTES
     max_upload_bytes: int = 8 * 1024 * 1024 * 1024
     max_upload_bytes_of_caller: int = 2 * 1024 * 1024 * 1024
     max_tenant_upload_bytes: int | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from compilefarm.core.errors import MissingBlobs, NotStored
+from compilefarm.core.errors import InvalidRequest, MissingBlobs, NotStored
+from compilefarm.core.held_tensors import MAX_BYTES, MAX_BYTES_OF_GRAPH
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.job_pb2 import Job
 
@@ -24,15 +25,32 @@ async def read_constants(job: Job, *, store: ArtifactStore) -> dict[str, bytes]:
     """Content by digest of the tensors that the graph holds.
 
     Raises:
+        InvalidRequest: they are larger than tensors of a graph can be.
         MissingBlobs: one is not there any more, or its bytes no longer match.
     """
-    blobs = {}
+    blobs: dict[str, bytes] = {}
+    size_bytes = 0
     for digest in _digests(job):
+        # Before it is read: a blob may be larger than memory.
+        size_bytes += await _check_size(digest, store=store)
+        if size_bytes > MAX_BYTES_OF_GRAPH:
+            raise InvalidRequest(
+                f"the graph holds tensors of more than the {MAX_BYTES_OF_GRAPH} bytes that are allowed"
+            )
         try:
             blobs[digest] = await store.get_blob(digest)
         except NotStored as error:
             raise _missing([digest]) from error
     return blobs
+
+
+async def _check_size(digest: str, *, store: ArtifactStore) -> int:
+    size_bytes = await store.find_size(digest)
+    if size_bytes is None:
+        raise _missing([digest])
+    if size_bytes > MAX_BYTES:
+        raise InvalidRequest(f"the tensor {digest} has {size_bytes} bytes: one of a graph has at most {MAX_BYTES}")
+    return size_bytes
 
 
 def _digests(job: Job) -> list[str]:

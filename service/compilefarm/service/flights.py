@@ -71,6 +71,7 @@ class Flight:
         key: key of the job.
         namespace: in which its result will lie.
         hints: for which it is compiled.
+        account: on which goes what is done for it.
         claims: who waits for it.
         started_seconds: when it left, by the clock.
         ticket: its place in the queue; None before it has one.
@@ -79,11 +80,20 @@ class Flight:
     """
 
     def __init__(
-        self, key: str, *, namespace: str, hints: Sequence[int], work: Work, claims: Claims, clock: Clock
+        self,
+        key: str,
+        *,
+        namespace: str,
+        hints: Sequence[int],
+        account: str,
+        work: Work,
+        claims: Claims,
+        clock: Clock,
     ) -> None:
         self.key = key
         self.namespace = namespace
         self.hints = tuple(hints)
+        self.account = account
         self.claims = claims
         self._clock = clock
         self.started_seconds = clock.monotonic()
@@ -216,6 +226,7 @@ class Flights:
         tenant: str,
         priority: Priority,
         hints: Sequence[int] = (),
+        account: str = "",
     ) -> Iterator[Boarding]:
         """Waits for the job of a key for as long as the context lasts. A job for which nobody waits any more is given
         up after a while, unless it is a prewarm.
@@ -227,6 +238,7 @@ class Flights:
             tenant: for whom the job is done, if it begins with this request.
             priority: how urgent it is to the one who waits.
             hints: for which it is compiled, if it begins with this request.
+            account: on which goes what is done for it, if it begins with this request.
 
         Raises:
             Draining: no flights leave any more.
@@ -236,7 +248,7 @@ class Flights:
         leads = flight is None
         if flight is None:
             demand = Demand(tenant=tenant, priority=priority)
-            flight = self._depart(key, namespace=namespaces[0], hints=hints, work=work, demand=demand)
+            flight = self._depart(key, namespace=namespaces[0], hints=hints, account=account, work=work, demand=demand)
         with flight.claims.hold(priority):
             yield Boarding(flight=flight, leads=leads, first_stage=max(len(flight.stages) - 1, 0))
 
@@ -306,7 +318,9 @@ class Flights:
         flights = (self._boarding.get((namespace, key)) for namespace in namespaces)
         return next((flight for flight in flights if flight is not None and not flight.landed), None)
 
-    def _depart(self, key: str, *, namespace: str, hints: Sequence[int], work: Work, demand: Demand) -> Flight:
+    def _depart(
+        self, key: str, *, namespace: str, hints: Sequence[int], account: str, work: Work, demand: Demand
+    ) -> Flight:
         claims = Claims(
             demand,
             clock=self._clock,
@@ -314,7 +328,9 @@ class Flights:
             on_change=self._on_change,
             on_abandoned=lambda: self._abandon(flight),
         )
-        flight = Flight(key, namespace=namespace, hints=hints, work=work, claims=claims, clock=self._clock)
+        flight = Flight(
+            key, namespace=namespace, hints=hints, account=account, work=work, claims=claims, clock=self._clock
+        )
         self._boarding[namespace, key] = flight
         self._flying.add(flight)
         flight.task.add_done_callback(lambda _: self._forget(flight))

@@ -17,9 +17,9 @@ T = TypeVar("T")
 _LIGHT_BYTES = 16 * 1024
 # Python's threads take turns, so that more of them do no more, and let the event loop wait longer for its own.
 _THREADS = 2
-# Requests that wait are held in memory.
-_ACCOUNT_BYTES = 128 * 1024 * 1024
-_ALL_BYTES = 512 * 1024 * 1024
+# Requests that wait are held in memory, some of them parsed: that takes up to twelve times as much.
+_ACCOUNT_BYTES = 64 * 1024 * 1024
+_ALL_BYTES = 256 * 1024 * 1024
 
 
 class HeavyWork:

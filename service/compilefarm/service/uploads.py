@@ -17,6 +17,8 @@ from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.files import StagedBlob
 
 MAX_CHUNK_BYTES = 1024 * 1024
+# Of all pieces but the last: each costs a turn of the event loop and of a thread.
+MIN_CHUNK_BYTES = 4 * 1024
 
 
 class Uploads:
@@ -95,12 +97,13 @@ class Upload:
         self._digest = digest
         self._add = add
         self._tenant = tenant
+        self._is_last = False
 
     async def add(self, chunk: bytes, *, offset_bytes: int) -> None:
         """Adds the next piece.
 
         Raises:
-            InvalidRequest: it is not the next piece, or too much.
+            InvalidRequest: it is not the next piece, too much, or comes after one that was too small.
             Busy, StoreFull: there is no room for it.
         """
         if offset_bytes != self._blob.size_bytes:
@@ -110,6 +113,9 @@ class Upload:
             )
         if len(chunk) > MAX_CHUNK_BYTES:
             raise InvalidRequest(f"a piece of {len(chunk)} bytes is too large: at most {MAX_CHUNK_BYTES} are allowed")
+        if self._is_last:
+            raise InvalidRequest(f"only the last piece of a blob may have less than {MIN_CHUNK_BYTES} bytes")
+        self._is_last = len(chunk) < MIN_CHUNK_BYTES
         await self._uploads.admit(len(chunk), of=self._blob, digest=self._digest, add=self._add, tenant=self._tenant)
         await self._blob.write(chunk)
 

@@ -32,10 +32,13 @@ from compilefarm.v1.job_pb2 import Job
 
 # A graph of 100,000 calls has as many as that.
 MAX_VALUES = 500_000
+# Each is looked for in the store. Large tensors and parameters are inputs.
+MAX_CONSTANTS = 4096
 
 
-def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> None:
+def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> int:
     """Checks the form of a job. How much there is of it comes first, so that no more is looked at than is allowed.
+    Returns how many values it has.
 
     Args:
         job: it.
@@ -49,7 +52,9 @@ def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> None:
     nodes = _count_nodes(graph)
     if nodes > max_nodes:
         raise InvalidRequest(f"the graph has {nodes} nodes, more than the {max_nodes} that are allowed")
-    _check_values_are_few(job, max_values=max_values)
+    values = _count_values(job, most=max_values)
+    if len(graph.constants) > MAX_CONSTANTS:
+        raise InvalidRequest(f"the graph holds {len(graph.constants)} tensors: at most {MAX_CONSTANTS} are allowed")
     _check_outline(graph)
     placeholders = sum(node.HasField("placeholder") for node in graph.nodes)
     if placeholders != len(job.inputs):
@@ -73,16 +78,19 @@ def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> None:
     for entries, table in ((job.options.inductor, INDUCTOR), (job.options.functorch, FUNCTORCH)):
         for entry in entries:
             table.value_of(entry)
+    return values
 
 
 def _count_nodes(graph: Graph) -> int:
     return len(graph.nodes) + sum(map(_count_nodes, graph.subgraphs))
 
 
-def _check_values_are_few(job: Job, *, max_values: int) -> None:
+def _count_values(job: Job, *, most: int) -> int:
     found = (value for part in _parts(job) for value in _values_in(part))
-    if next(islice(found, max_values, None), None) is not None:
-        raise InvalidRequest(f"the job has more than the {max_values} values that are allowed")
+    count = sum(1 for _ in islice(found, most + 1))
+    if count > most:
+        raise InvalidRequest(f"the job has more than the {most} values that are allowed")
+    return count
 
 
 def _parts(job: Job) -> Iterator[Iterable[Message]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from compilefarm.core.digests import check_digest, digest_of
 from compilefarm.core.errors import DigestMismatch, NotStored, StoreUnavailable
@@ -211,17 +211,22 @@ async def few_at_a_time(work: Callable[[T], Awaitable[R]], items: Iterable[T], *
         items: of which there may be thousands.
         turns: how many are worked on at a time.
     """
-    places = asyncio.Semaphore(turns)
+    # No more tasks than turns: thousands at once would keep everybody else waiting.
+    numbered = iter(list(enumerate(items)))
+    results: dict[int, R] = {}
+    errors: dict[int, Exception] = {}
 
-    async def done(item: T) -> R:
-        async with places:
-            return await work(item)
+    async def take_turns() -> None:
+        for number, item in numbered:
+            try:
+                results[number] = await work(item)
+            except Exception as error:  # noqa: BLE001 - raised below
+                errors[number] = error
 
-    results = await asyncio.gather(*map(done, items), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return cast("list[R]", results)
+    await asyncio.gather(*(take_turns() for _ in range(turns)))
+    if errors:
+        raise errors[min(errors)]
+    return [results[number] for number in sorted(results)]
 
 
 def _not_stored(digest: str) -> NotStored:

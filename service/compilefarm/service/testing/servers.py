@@ -18,7 +18,8 @@ from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.opening import open_store
 from compilefarm.store.seals import NO_SEAL, Seal
 
-FREE_PORT = GatewayConfig(listen="127.0.0.1:0")
+# Tests send blobs that are larger than any tensor of a graph.
+FREE_PORT = GatewayConfig(listen="127.0.0.1:0", max_blob_bytes=2**30)
 
 
 @asynccontextmanager
