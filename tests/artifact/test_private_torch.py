@@ -288,11 +288,21 @@ def test_torch_counts_what_is_measured() -> None:
     assert work.benchmarks == 1
 
 
+def test_aot_autograd_reads_in_one_place_which_inputs_are_static() -> None:
+    """_with_static_inputs stands in for what reads the marks of Dynamo."""
+    module = importlib.import_module("torch._functorch.aot_autograd")
+    parameters = inspect.signature(module._try_get_metadata_from_dynamo).parameters
+    assert list(parameters) == ["mod", "param_keys", "full_args_num", "full_args_descs"]
+    graph = torch.fx.symbolic_trace(torch.nn.ReLU())
+    assert module._try_get_metadata_from_dynamo(graph, {}.keys(), 1, []) == (None, []), "sources and numbers"
+
+
 # What artifact/ takes of torch's and Triton's inside, by the test here that tells when it moves.
 _CANARIES = {
     "torch._dynamo.convert_frame": test_dynamo_compiles_under_a_lock_that_a_thread_may_take_twice,
     "torch._dynamo.utils": test_torch_counts_what_is_measured,
     "torch._functorch": test_settings_that_a_compile_and_a_load_rely_on_exist,
+    "torch._functorch.aot_autograd": test_aot_autograd_reads_in_one_place_which_inputs_are_static,
     "torch._functorch._aot_autograd.aot_autograd_result": test_a_bundle_is_one_entry_and_two_tables,
     "torch._functorch._aot_autograd.autograd_cache": test_settings_that_a_compile_and_a_load_rely_on_exist,
     "torch._functorch.config": test_settings_that_a_compile_and_a_load_rely_on_exist,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from compilefarm.core.compiler_settings import CUDA_GRAPHS
 from compilefarm.core.requests import Request
 from compilefarm.core.retargeting import CannotBeSaid, Target, find_target, retarget
 from compilefarm.service.testing.jobs import ENVIRONMENT, sample_job
@@ -41,7 +42,7 @@ OLDER = Environment(
 VOCABULARY = Vocabulary(
     targets=[TargetNames(kind=FUNCTION, names=["torch.relu"])],
     # In the torch of the recording, tune is off and width 4 by default.
-    inductor=named({"tune": True, "width": 4, "fuse": False, "unsayable": None}),
+    inductor=named({"tune": True, "width": 4, "fuse": False, "unsayable": None, CUDA_GRAPHS: False}),
     functorch=named({"view": True}),
     modes=[
         Mode(name="slow", options=named({"tune": True, "fuse": True})),
@@ -149,6 +150,21 @@ def test_cuda_graphs_are_asked_for_on_gpus_only() -> None:
     job = sample_job(environment=Environment(torch="2.15.0", cuda=Cuda(name="A")))
     on_gpu = Target(name="a", environment=Environment(torch="2.11.0", cuda=Cuda(name="A")), vocabulary=VOCABULARY)
     assert reason(recorded(job), target=on_gpu, mode="graphs")[0] == "cuda_graphs"
+
+
+def test_which_inputs_are_static_is_known_of_recordings_with_cuda_graphs() -> None:
+    job = sample_job(environment=Environment(torch="2.15.0", cuda=Cuda(name="A")))
+    job.inputs[0].is_static = True
+    request = recorded(
+        job, settings={CUDA_GRAPHS: True}, arguments=CompileArguments(mode="graphs", mode_settings=[CUDA_GRAPHS])
+    )
+    on_gpu = Target(name="a", environment=Environment(torch="2.11.0", cuda=Cuda(name="A")), vocabulary=VOCABULARY)
+    with_graphs, without = retarget(request, target=on_gpu), retarget(request, target=on_gpu, mode="slow")
+    assert settings_of(with_graphs) == {CUDA_GRAPHS: True}
+    assert with_graphs.inputs[0].is_static
+    # As a pod that takes no CUDA graphs would ask.
+    assert settings_of(without) == {"fuse": True}
+    assert not without.inputs[0].is_static
 
 
 def test_what_the_other_torch_lacks_is_named() -> None:

@@ -68,6 +68,31 @@ class _Logits(nn.Module):
         return logits
 
 
+class DecodingStep(nn.Module):
+    """A decoder that takes one token at a time, with its cache of keys and values in its buffers."""
+
+    def __init__(self, *, hidden_size: int, layers: int, heads: int, vocabulary: int, most_tokens: int) -> None:
+        from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+        super().__init__()
+        config = LlamaConfig(
+            hidden_size=hidden_size,
+            intermediate_size=2 * hidden_size,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=heads,
+            vocab_size=vocabulary,
+        )
+        self.decoder = LlamaForCausalLM(config).eval()
+        self.cache = StaticCache(config=config, max_cache_len=most_tokens)
+
+    def forward(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.decoder(
+            token, cache_position=place, position_ids=place[None], past_key_values=self.cache, use_cache=True
+        ).logits
+        return logits
+
+
 class _Hidden(nn.Module):
     """An encoder's last hidden state alone."""
 

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -127,25 +127,33 @@ def _results(
     """All that the calls compute: results, arguments that may have been written to, gradients."""
     function, calls = workload.make(device)
     wrapped = wrap(function)
+    weights = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
     found: list[torch.Tensor] = []
     with torch.set_grad_enabled(workload.training):
         for arguments in calls:
+            # What CUDA graphs compute lies where the next call writes.
+            torch.compiler.cudagraph_mark_step_begin()
             result = wrapped(*arguments)
-            results = list(result) if isinstance(result, tuple) else [result]
+            results = [each.clone() for each in (result if isinstance(result, tuple) else (result,))]
             if workload.training:
                 torch.autograd.backward([tensor.square().sum() for tensor in results])
-            found += [*results, *arguments]
-    weights = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
-    tracked = [*weights, *(tensor for arguments in calls for tensor in arguments)]
-    found += [tensor.grad for tensor in tracked if tensor.grad is not None]
+            found += [*results, *arguments, *_taken_gradients((*weights, *arguments))]
     torch.cuda.synchronize()
     return [tensor.detach() for tensor in found]
+
+
+def _taken_gradients(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of the gradients of some tensors, which have none afterwards."""
+    taken = [tensor.grad.clone() for tensor in tensors if tensor.grad is not None]
+    for tensor in tensors:
+        tensor.grad = None
+    return taken
 
 
 def _compare(given: list[torch.Tensor], expected: list[torch.Tensor]) -> dict[str, float]:
     """Difference and magnitude of the tensor that is off by the largest share of its magnitude."""
     pairs = [
-        ((ours.double() - theirs.double()).abs().max().item(), theirs.double().abs().max().item())
+        ((ours.double() - theirs.double().to(ours.device)).abs().max().item(), theirs.double().abs().max().item())
         for ours, theirs in zip(given, expected, strict=True)
     ]
     difference, magnitude = max(pairs, key=lambda pair: pair[0] / max(pair[1], 1e-12))

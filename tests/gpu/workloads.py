@@ -101,6 +101,48 @@ def _of_alignment(*askew: bool) -> Workload:
     return Workload(make=on)
 
 
+def _of_calls(
+    make: Callable[[torch.device], tuple[Callable[..., Any], Callable[[], Arguments]]], **how: Any
+) -> Workload:
+    """A function that is called so often that it is recorded as CUDA graphs, and replayed with other arguments."""
+
+    def on(device: torch.device) -> tuple[Callable[..., Any], list[Arguments]]:
+        torch.manual_seed(0)
+        function, draw = make(device)
+        return function, [draw() for _ in range(_CALLS_OF_CUDA_GRAPHS)]
+
+    return Workload(make=on, mode="reduce-overhead", **how)
+
+
+def _steps_of_a_decoder(device: torch.device) -> tuple[nn.Module, Callable[[], Arguments]]:
+    decoder = models.DecodingStep(hidden_size=256, layers=4, heads=8, vocabulary=1000, most_tokens=64).to(device)
+    with torch.no_grad():
+        # The cache takes its memory when it is written first: before, so that it is an input of the graph.
+        decoder(torch.zeros(1, 1, dtype=torch.long, device=device), torch.tensor([0], device=device))
+    places = iter(range(1, 1 + _CALLS_OF_CUDA_GRAPHS))
+    return decoder, lambda: (torch.randint(0, 1000, (1, 1)).to(device), torch.tensor([next(places)]).to(device))
+
+
+def _steps_of_training(device: torch.device) -> tuple[nn.Module, Callable[[], Arguments]]:
+    model, (x,) = _perceptron()
+    return model.to(device), lambda: (torch.randn_like(x).to(device),)
+
+
+def _with_a_part_on_the_cpu(device: torch.device) -> tuple[Callable[..., Any], Callable[[], Arguments]]:
+    def scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return (x.softmax(-1) * scale.to(x.device).sum()).relu()
+
+    return scaled, lambda: (torch.randn(32, 64).to(device), torch.randn(4))
+
+
+def _of_sizes_that_differ(device: torch.device) -> tuple[nn.Module, Callable[[], Arguments]]:
+    sizes = iter((5, 9, 9, 9))
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to(device)
+    return model, lambda: (torch.randn(next(sizes), 64).to(device),)
+
+
+# One warms up, one records, and two replay.
+_CALLS_OF_CUDA_GRAPHS = 4
 _HEADS = (2, 4, 128, 64)
 
 WORKLOADS: dict[str, Workload] = {
@@ -129,4 +171,8 @@ WORKLOADS: dict[str, Workload] = {
     "own kernel, forward and backward": _of_function(triton_programs.tripled, ((3000,),), training=True),
     "own kernel, in place": _of_function(kernels.grown, ((3000,),)),
     "own kernel, TMA": _of_function(kernels.copied_by_tma, ((64, 64),)),
+    "CUDA graphs, decoding": _of_calls(_steps_of_a_decoder),
+    "CUDA graphs, training": _of_calls(_steps_of_training, training=True),
+    "CUDA graphs, partitions": _of_calls(_with_a_part_on_the_cpu),
+    "CUDA graphs, sizes that differ": _of_calls(_of_sizes_that_differ, dynamic=True),
 }

@@ -14,6 +14,7 @@ import torch._inductor.config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, symbolic_trace
 
+from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds, encode_job
 from compilefarm.graph.testing import capture, fixed_environment
@@ -240,11 +241,14 @@ def test_devices_named_by_a_number_alone(fake_mode: FakeTensorMode) -> None:
     assert _reason(_call("new_zeros", (3,), device=0), _on("cuda:0", fake_mode)) == "device_number"
 
 
-def test_cuda_graphs_are_a_bypass_on_a_gpu_alone(fake_mode: FakeTensorMode) -> None:
-    options = {"triton.cudagraphs": True}
-    assert _reason(_call(torch.relu), _on("cuda:0", fake_mode), **options) == "cuda_graphs"
-    on_cpu = _on("cpu", fake_mode)
-    assert _encode(_call(torch.relu), on_cpu, **options).job == _encode(_call(torch.relu), on_cpu).job
+@pytest.mark.parametrize("name", ["triton.cudagraph_or_error", "triton.cudagraph_trees"])
+def test_settings_of_cuda_graphs_count_where_there_are_some(fake_mode: FakeTensorMode, name: str) -> None:
+    options = {name: not settings.defaults(torch._inductor.config)[name]}
+    on_gpu, on_cpu = _on("cuda:0", fake_mode), _on("cpu", fake_mode)
+    with_graphs = {"triton.cudagraphs": True} | options
+    assert _reason(_call(torch.relu), on_gpu, **with_graphs) == "refused_option"
+    assert _encode(_call(torch.relu), on_gpu, **options).job == _encode(_call(torch.relu), on_gpu).job
+    assert _encode(_call(torch.relu), on_cpu, **with_graphs).job == _encode(_call(torch.relu), on_cpu).job
 
 
 @pytest.mark.parametrize("asked", [1, 2, 3])

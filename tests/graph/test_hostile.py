@@ -315,7 +315,7 @@ def test_ambient_states(spoil: Callable[[Ambient], object]) -> None:
     [
         ("cpp.cxx", Value(text="/tmp/evil")),
         ("trace.debug_dir", Value(text="anywhere")),
-        ("triton.cudagraphs", Value(boolean=True)),
+        ("triton.cudagraph_trees", Value(boolean=False)),
         ("_fuse_ddp_communication_passes", Value()),
         ("reorder_for_compute_comm_overlap_passes", Value(text="exec")),
         ("cuda.cuda_cxx", Value(text="evil")),

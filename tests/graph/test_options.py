@@ -76,8 +76,10 @@ def test_patches_can_be_applied() -> None:
 
 
 @pytest.mark.parametrize("mode", [mode for mode in torch._inductor.list_mode_options() if mode != "default"])
-def test_all_of_a_mode_arrives_but_cuda_graphs(mode: str) -> None:
+def test_all_of_a_mode_arrives_but_cuda_graphs_on_a_cpu(mode: str) -> None:
     options = torch._inductor.list_mode_options()[mode]
+    inductor, _ = config_patches(capture_options(options, cuda=True))
+    assert inductor.get("triton.cudagraphs", False) == options.get("triton.cudagraphs", False)
     sent = {name: value for name, value in options.items() if name != "triton.cudagraphs"}
     assert _patches(**options)[0] == {
         name: value for name, value in sent.items() if settings.defaults(_INDUCTOR)[name] != value

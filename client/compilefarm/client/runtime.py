@@ -70,6 +70,10 @@ class Encoded(Protocol):
         """Tensors that the graph holds and that its program takes after its inputs."""
 
     @property
+    def recording(self) -> Mapping[str, object]:
+        """Inductor's settings while a program is loaded that is recorded as CUDA graphs."""
+
+    @property
     def messages(self) -> Sequence[str]:
         """What the assertions of the graph say, by the number that was sent for each."""
 
@@ -186,7 +190,8 @@ class TorchRuntime:
         from compilefarm.artifact.load import load_artifact
 
         # A job has one GPU, or none.
-        return load_artifact(manifest, blobs=blobs, cuda_device=next(iter(encoded.cuda_devices), 0))
+        device = next(iter(encoded.cuda_devices), 0)
+        return load_artifact(manifest, blobs=blobs, cuda_device=device, recording=encoded.recording)
 
     def put_guards(self, encoded: Encoded, manifest: Manifest) -> None:
         if not manifest.guards:
@@ -257,6 +262,7 @@ class TorchRuntime:
                 fake_mode=decoded.fake_mode,
                 inductor_options=inductor_options,
                 functorch_options=functorch_options,
+                static_inputs=decoded.static_inputs,
             )
         return program
 

@@ -77,6 +77,7 @@ class _FakeEncoded:
     held: Sequence[Any] = ()
     messages: Sequence[str] = ()
     cuda_devices: Sequence[int] = ()
+    recording: Mapping[str, object] = field(default_factory=dict)
 
 
 class FakeRuntime:

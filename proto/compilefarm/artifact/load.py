@@ -47,13 +47,20 @@ def check_fits(manifest: Manifest, environment: Environment) -> None:
         raise IncompatibleArtifact(f"the artifact was made elsewhere: {'; '.join(found)}")
 
 
-def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes], cuda_device: int = 0) -> Program:
+def load_artifact(
+    manifest: Manifest,
+    *,
+    blobs: Mapping[str, bytes],
+    cuda_device: int = 0,
+    recording: Mapping[str, object] | None = None,
+) -> Program:
     """Loads an artifact: unpickles its program and maps its libraries. Compiles nothing and starts no process.
 
     Args:
         manifest: the artifact; it has passed `check_fits`.
         blobs: stored bytes by digest, all that the program needs.
         cuda_device: the GPU that it is to run on, where it runs on one.
+        recording: Inductor's settings if the program is to be recorded as CUDA graphs.
 
     Returns:
         The program, to be called with the graph's inputs in order; it returns what the graph returns, as a list.
@@ -71,7 +78,9 @@ def load_artifact(manifest: Manifest, *, blobs: Mapping[str, bytes], cuda_device
         # The files may go once the libraries are mapped.
         try:
             with using_libraries(libraries), offering_kernels(kernels):
-                return deserialize_program(contents[manifest.program.digest], cuda_device=cuda_device)
+                return deserialize_program(
+                    contents[manifest.program.digest], cuda_device=cuda_device, recording=recording
+                )
         except LibraryNotPacked as error:
             raise CorruptArtifact(str(error)) from error
         except OSError as error:

@@ -14,6 +14,13 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.v1.graph_pb2 import NamedValue
 
 _KINDS = frozenset({"boolean", "integer", "real", "text"})
+# Whether the process that calls a program records it as CUDA graphs.
+CUDA_GRAPHS = "triton.cudagraphs"
+
+
+def is_of_cuda_graphs(name: str) -> bool:
+    """Whether a setting of Inductor is of no effect without CUDA graphs."""
+    return "cudagraph" in name and not name.startswith("autotune_")
 
 
 class SettingType(Protocol):

@@ -24,47 +24,46 @@ _BOOLEANS = names("""
     benchmark_epilogue_fusion benchmark_fusion benchmark_harness benchmark_template_fusion bmm_shared_a
     bw_outputs_user_visible cache_sdpa_constraint can_inplace_pad_graph_input combo_kernel_autotune_grouping
     combo_kernel_compile_time_autotune combo_kernel_foreach_dynamic_shapes combo_kernel_per_subkernel_blocks
-    combo_kernels combo_kernels_pointwise_only comprehensive_padding compute_all_bounds
-    constant_and_index_propagation conv_1x1_as_mm coordinate_descent_check_all_directions coordinate_descent_tuning
-    cpp.dynamic_threads cpp.enable_concat_linear cpp.enable_grouped_gemm_template cpp.enable_kernel_context_guard
-    cpp.enable_loop_tail_vec cpp.enable_tiling_heuristics cpp.enable_unsafe_math_opt_flag
-    cpp.fallback_scatter_reduce_sum cpp.force_inline_kernel cpp.no_redundant_loops cpp.use_constexpr_for_int_array
-    cpp.use_decompose_tanh cpp.use_small_dequant_buffer cpp.weight_prepack dce decompose_mem_bound_mm
-    delay_realize_cheap_outputs deterministic disable_cpp_codegen disable_padding_cpu dynamic_scale_rblock
-    eager_numerics.disable_ftz eager_numerics.division_rounding eager_numerics.use_pytorch_libdevice
-    efficient_conv_bn_eval_fx_passes emulate_precision_casts emulate_precision_casts_on_saved_tensors
-    enable_auto_functionalized_v2 enable_autograd_for_aot enable_linear_binary_folding epilogue_fusion
-    epilogue_fusion_first epilogue_fusion_user_defined_triton_kernel epilogue_fusion_with_atomic_add
-    expand_dimension_for_pointwise_nodes fallback_by_default fallback_embedding_bag_byte_unpack fallback_random
-    force_fuse_int_mm_with_mul force_layout_optimization force_pointwise_cat force_same_precision force_shape_pad
-    freezing freezing_discard_parameters graph_partition group_fusion implicit_fallbacks incremental_autotune
-    inplace_buffers inplace_padding joint_graph_constant_folding keep_addmm_fused_for_half_dtypes
-    keep_output_stride layout_optimization loop_index_inversion_in_fusion loop_ordering_after_fusion
-    loop_reindexing_after_fusion max_autotune max_autotune_allow_flexible_layouts max_autotune_gemm
-    max_autotune_pointwise max_autotune_prune_choices_based_on_shared_mem memory_planning nan_asserts
-    online_softmax optimize_scatter_upon_const_tensor pad_channels_last pad_dynamic_shapes pad_outputs
-    partitioned_scatter_enabled partitioned_scatter_force pattern_matcher permute_fusion pick_loop_orders
-    pipeline_max_autotune_gemm prologue_fusion reorder_for_compute_comm_overlap reorder_for_locality
-    reorder_for_locality_in_training reorder_for_peak_memory runtime_estimations_mms_benchmark
-    selective_decompose shape_padding size_asserts split_cat_fx_passes split_reductions
-    static_launch_user_defined_triton_kernels static_weight_shapes strict_output_strides strict_signed_zero
-    strict_static_cuda_launcher strict_static_triton_launcher triton.autotune_cublasLt triton.autotune_pointwise
-    triton.autotune_with_sample_inputs triton.coalesce_tiling_analysis triton.codegen_upcast_to_fp32
-    triton.cooperative_reductions triton.decompose_sort_ops triton.dense_indexing triton.divisible_by_16
-    triton.dynamic_disable_pipelining triton.emit_pointer_range_32 triton.enable_flex_tdm
-    triton.enable_host_side_tma triton.enable_pdl triton.enable_persistent_tma_matmul
+    combo_kernels combo_kernels_pointwise_only comprehensive_padding compute_all_bounds constant_and_index_propagation
+    conv_1x1_as_mm coordinate_descent_check_all_directions coordinate_descent_tuning cpp.dynamic_threads
+    cpp.enable_concat_linear cpp.enable_grouped_gemm_template cpp.enable_kernel_context_guard cpp.enable_loop_tail_vec
+    cpp.enable_tiling_heuristics cpp.enable_unsafe_math_opt_flag cpp.fallback_scatter_reduce_sum
+    cpp.force_inline_kernel cpp.no_redundant_loops cpp.use_constexpr_for_int_array cpp.use_decompose_tanh
+    cpp.use_small_dequant_buffer cpp.weight_prepack dce decompose_mem_bound_mm delay_realize_cheap_outputs
+    deterministic disable_cpp_codegen disable_padding_cpu dynamic_scale_rblock eager_numerics.disable_ftz
+    eager_numerics.division_rounding eager_numerics.use_pytorch_libdevice efficient_conv_bn_eval_fx_passes
+    emulate_precision_casts emulate_precision_casts_on_saved_tensors enable_auto_functionalized_v2
+    enable_autograd_for_aot enable_linear_binary_folding epilogue_fusion epilogue_fusion_first
+    epilogue_fusion_user_defined_triton_kernel epilogue_fusion_with_atomic_add expand_dimension_for_pointwise_nodes
+    fallback_by_default fallback_embedding_bag_byte_unpack fallback_random force_fuse_int_mm_with_mul
+    force_layout_optimization force_pointwise_cat force_same_precision force_shape_pad freezing
+    freezing_discard_parameters graph_partition group_fusion implicit_fallbacks incremental_autotune inplace_buffers
+    inplace_padding joint_graph_constant_folding keep_addmm_fused_for_half_dtypes keep_output_stride
+    layout_optimization loop_index_inversion_in_fusion loop_ordering_after_fusion loop_reindexing_after_fusion
+    max_autotune max_autotune_allow_flexible_layouts max_autotune_gemm max_autotune_pointwise
+    max_autotune_prune_choices_based_on_shared_mem memory_planning nan_asserts online_softmax
+    optimize_scatter_upon_const_tensor pad_channels_last pad_dynamic_shapes pad_outputs partitioned_scatter_enabled
+    partitioned_scatter_force pattern_matcher permute_fusion pick_loop_orders pipeline_max_autotune_gemm
+    prologue_fusion reorder_for_compute_comm_overlap reorder_for_locality reorder_for_locality_in_training
+    reorder_for_peak_memory runtime_estimations_mms_benchmark selective_decompose shape_padding size_asserts
+    split_cat_fx_passes split_reductions static_launch_user_defined_triton_kernels static_weight_shapes
+    strict_output_strides strict_signed_zero strict_static_cuda_launcher strict_static_triton_launcher
+    triton.autotune_cublasLt triton.autotune_pointwise triton.autotune_with_sample_inputs
+    triton.coalesce_tiling_analysis triton.codegen_upcast_to_fp32 triton.cudagraph_skip_dynamic_graphs
+    triton.cudagraph_support_input_mutation triton.cudagraphs triton.cooperative_reductions triton.decompose_sort_ops
+    triton.dense_indexing triton.divisible_by_16 triton.dynamic_disable_pipelining triton.emit_pointer_range_32
+    triton.enable_flex_tdm triton.enable_host_side_tma triton.enable_pdl triton.enable_persistent_tma_matmul
     triton.enable_template_autows triton.enable_template_tma_store triton.enable_tma_load_for_template_epilogue
     triton.force_cooperative_reductions triton.mix_order_reduction triton.mix_order_reduction_allow_multi_stages
-    triton.mix_order_reduction_autotune_split_size triton.mix_order_reduction_non_strict_mode
-    triton.native_matmul triton.nested_reduction triton.persistent_reductions triton.prefer_nd_tiling
-    triton.reorder_for_reducing_graph_partitions triton.scalar_accumulators triton.skip_l1_cache
-    triton.tile_reductions triton.tiling_prevents_pointwise_fusion triton.tiling_prevents_reduction_fusion
+    triton.mix_order_reduction_autotune_split_size triton.mix_order_reduction_non_strict_mode triton.native_matmul
+    triton.nested_reduction triton.persistent_reductions triton.prefer_nd_tiling
+    triton.reorder_for_reducing_graph_partitions triton.scalar_accumulators triton.skip_l1_cache triton.tile_reductions
+    triton.tiling_prevents_pointwise_fusion triton.tiling_prevents_reduction_fusion
     triton.transpose_discontiguous_tensor_descriptor triton.unique_kernel_names triton.unique_user_kernel_names
     triton.use_block_ptr triton.use_tensor_descriptor use_dce use_experimental_benchmarker use_fast_math
     use_fast_triton_launcher use_joint_graph_passes use_launch_metadata_schema use_mixed_mm use_post_grad_passes
-    use_pre_grad_passes use_rand4x use_static_cuda_launcher use_static_triton_launcher
-    use_torch_profiler_benchmarker var_std_reduction_dedup write_are_deterministic_algorithms_enabled
-    _use_fp64_for_unbacked_floats
+    use_pre_grad_passes use_rand4x use_static_cuda_launcher use_static_triton_launcher use_torch_profiler_benchmarker
+    var_std_reduction_dedup write_are_deterministic_algorithms_enabled _use_fp64_for_unbacked_floats
 """)
 _COUNTS = names("""
     auto_chunker.amplify_ratio_threshold autotune_cudagraph_benchmarking_iters combo_kernel_allow_mixed_sizes
@@ -75,9 +74,9 @@ _COUNTS = names("""
     max_template_fusion_benchmarked_choices min_num_split padding_alignment_bytes partitioned_scatter_max_partitions
     partitioned_scatter_min_partitions realize_cpu_acc_reads_threshold realize_cpu_opcount_threshold
     realize_opusers_threshold realize_reads_threshold score_fusion_memory_threshold
-    size_threshold_for_succ_based_strategy triton.decompose_k_threshold triton.min_split_scan_rblock
-    triton.mix_order_reduction_initial_xblock triton.mix_order_reduction_max_reads triton.num_decompose_k_splits
-    triton.spill_threshold unroll_reductions_threshold
+    size_threshold_for_succ_based_strategy triton.cudagraph_min_partition_size triton.decompose_k_threshold
+    triton.min_split_scan_rblock triton.mix_order_reduction_initial_xblock triton.mix_order_reduction_max_reads
+    triton.num_decompose_k_splits triton.spill_threshold unroll_reductions_threshold
 """)
 _OPTIONAL_COUNTS = names("""
     auto_chunker.num_chunk max_fusion_unique_io_buffers realize_acc_reads_threshold realize_opcount_threshold
@@ -90,7 +89,7 @@ _SIZES = names("""
 """)
 _REALS = names("""
     combo_kernel_peak_memory_pct_threshold cpu_gpu_bw partitioned_scatter_memory_budget
-    partitioned_scatter_min_contention_ratio
+    partitioned_scatter_min_contention_ratio triton.cudagraph_partition_memory_budget
 """)
 _OPTIONAL_REALS = names("""
     combo_kernel_peak_memory_increase_gb fusion_memory_timeline_peak_memory_increase_gb
@@ -139,6 +138,9 @@ _REFUSED = by_reason(
             triton.enable_tlx_templates triton.tlx_mode xpu. xpu_backend is_predispatch
         """,
         "it has code run on the way that is not looked at before": "triton.autotune_at_compile_time",
+        "it changes what CUDA graphs are in a way that farms do not know": """
+            cudagraph_policy cudagraph_unsafe_unbacked_ops triton.cudagraph_or_error triton.cudagraph_trees
+        """,
         "it names functions, files, or flags": """
             add_pre_grad_passes autoheuristic_collect autoheuristic_collect. autoheuristic_use autoheuristic_use.
             autotune_lookup_table bucket_all_gathers_fx_bucket_size_determinator
@@ -211,16 +213,13 @@ _WITHOUT_EFFECT = by_reason(
             triton.proton_split_invocations verbose_progress
         """,
         "CUDA graphs are recorded by the process that runs a result": """
-            cudagraph_policy cudagraph_unsafe_unbacked_ops triton.cudagraph_capture_sizes
-            triton.cudagraph_dynamic_shape_rerecord_limit triton.cudagraph_dynamic_shape_warn_limit
-            triton.cudagraph_initial_mempool_allocation_gb triton.cudagraph_managed_input_rerecord_action
-            triton.cudagraph_managed_input_rerecord_limit triton.cudagraph_min_partition_size triton.cudagraph_or_error
-            triton.cudagraph_partition_memory_budget triton.cudagraph_skip_dynamic_graphs
-            triton.cudagraph_support_input_mutation triton.cudagraph_trees triton.cudagraph_trees_generation_cloning
-            triton.cudagraph_trees_history_recording triton.cudagraph_trees_objgraph
-            triton.cudagraph_unexpected_rerecord_limit triton.cudagraphs triton.fast_path_cudagraph_asserts
-            triton.force_cudagraph_sync triton.force_cudagraphs_warmup triton.skip_cudagraph_warmup
-            triton.slow_path_cudagraph_asserts
+            triton.cudagraph_capture_sizes triton.cudagraph_dynamic_shape_rerecord_limit
+            triton.cudagraph_dynamic_shape_warn_limit triton.cudagraph_initial_mempool_allocation_gb
+            triton.cudagraph_managed_input_rerecord_action triton.cudagraph_managed_input_rerecord_limit
+            triton.cudagraph_trees_generation_cloning triton.cudagraph_trees_history_recording
+            triton.cudagraph_trees_objgraph triton.cudagraph_unexpected_rerecord_limit
+            triton.fast_path_cudagraph_asserts triton.force_cudagraph_sync triton.force_cudagraphs_warmup
+            triton.skip_cudagraph_warmup triton.slow_path_cudagraph_asserts
         """,
         "the worker decides it, by its machine or by what an artifact needs": """
             TYPE_CHECKING cpp.cxx cpp.vec_isa_ok is_nightly_or_source

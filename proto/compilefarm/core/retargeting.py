@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from compilefarm.core.compiler_settings import CUDA_GRAPHS, is_of_cuda_graphs
 from compilefarm.core.environments import KERNELS_REFUSED, cpu_differences, describe, differences, narrowed
 from compilefarm.core.requests import Request
 from compilefarm.v1.environment_pb2 import Environment
@@ -24,7 +25,7 @@ _OPERATORS = (TargetKind.TARGET_KIND_OPERATOR_OVERLOAD, TargetKind.TARGET_KIND_O
 
 # Why a request cannot be made for another environment or mode, each with a sentence for people.
 REASONS: Mapping[str, str] = {
-    "cuda_graphs": "The mode asks for CUDA graphs, which farms do not make.",
+    "cuda_graphs": "The mode asks for CUDA graphs, and the request was recorded without them.",
     "no_gpu": "The graph computes on a GPU, and the workers of the environment have none.",
     "no_worker": "No worker of the farm can compile for the environment.",
     "settings_from_variables": "Compiler settings were taken from variables such as TORCHINDUCTOR_MAX_AUTOTUNE.",
@@ -86,8 +87,24 @@ def retarget(request: Request, *, target: Target, mode: str | None = None) -> Jo
         job.environment.CopyFrom(_environment(request.job.environment, target=target))
     _check_targets(job.graph, target=target)
     options = _options(request, target=target, mode=mode)
+    _check_static_inputs(request.job, options)
     job.options.CopyFrom(options)
+    for given in job.inputs:
+        given.is_static &= _asks_for_cuda_graphs(options)
     return job
+
+
+def _check_static_inputs(job: Job, options: Options) -> None:
+    if _asks_for_cuda_graphs(options) and not _asks_for_cuda_graphs(job.options):
+        raise CannotBeSaid(
+            "cuda_graphs",
+            "CUDA graphs are asked for, and the request does not say which inputs stay where they are in memory, since"
+            " it was recorded without: record it with such a mode",
+        )
+
+
+def _asks_for_cuda_graphs(options: Options) -> bool:
+    return any(entry.name == CUDA_GRAPHS and entry.value.boolean for entry in options.inductor)
 
 
 def _fits(wanted: Environment, *, target: Target) -> bool:
@@ -154,9 +171,11 @@ def _options(request: Request, *, target: Target, mode: str | None) -> Options:
 
 def _asked(arguments: CompileArguments, *, target: Target, mode: str, job: Job) -> dict[str, Value]:
     stands_for = _get_mode(mode, target=target)
-    if stands_for.cuda_graphs and job.environment.HasField("cuda"):
-        raise CannotBeSaid("cuda_graphs", f"the mode {mode} asks for CUDA graphs, which farms do not make")
-    return {option.name: option.value for option in (*stands_for.options, *arguments.options)}
+    asked = {option.name: option.value for option in (*stands_for.options, *arguments.options)}
+    if stands_for.cuda_graphs:
+        # Workers before this release leave it out of what a mode stands for.
+        asked.setdefault(CUDA_GRAPHS, Value(boolean=True))
+    return asked if job.environment.HasField("cuda") else {k: v for k, v in asked.items() if not is_of_cuda_graphs(k)}
 
 
 def _get_mode(name: str, *, target: Target) -> Mode:

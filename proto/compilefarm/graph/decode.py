@@ -83,6 +83,7 @@ class DecodedJob:
         inputs: what it is to be called with, as fake tensors and symbolic integers.
         fake_mode: the mode of all fake tensors, with a ShapeEnv of its own.
         symbolic: the symbols of the job, in that ShapeEnv.
+        static_inputs: numbers of the inputs that are at the same place in memory at each call.
         writes: which inputs, and which tensors that it holds, the graph may write to.
     """
 
@@ -90,6 +91,7 @@ class DecodedJob:
     inputs: list[FakeTensor | torch.SymInt]
     fake_mode: FakeTensorMode
     symbolic: SymbolicJob
+    static_inputs: Sequence[int] = ()
     writes: WriteRecorder = field(default_factory=WriteRecorder)
 
     @property
@@ -143,6 +145,7 @@ def decode_job(
         inputs=[],
         fake_mode=FakeTensorMode(shape_env=symbolic.shape_env, allow_fallback_kernels=False),
         symbolic=symbolic,
+        static_inputs=[number for number, given in enumerate(job.inputs) if given.is_static],
     )
     decoded.inputs.extend(_fake_inputs(job.inputs, decoded))
     # The run gets inputs of its own, so that what the graph changes in them stays out of what is compiled for.

@@ -30,7 +30,7 @@ from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.messages import Messages
 from compilefarm.graph.offsets import find_computed
 from compilefarm.graph.operators import is_of_torch, name_function, takes_text
-from compilefarm.graph.options import capture_options
+from compilefarm.graph.options import asks_for_cuda_graphs, capture_options, recording_settings
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import (
     ENTER_AUTOCAST,
@@ -77,6 +77,8 @@ class EncodedJob:
         symbols: torch's value of each symbol of the job.
         held: tensors that the graph holds and that are inputs of the job, after those of the graph.
         messages: what the assertions of the graph say, by the number that is sent in the place of each.
+        recording: Inductor's settings while the program is loaded that this process records as CUDA graphs; empty if it
+            does not.
     """
 
     job: Job
@@ -85,6 +87,7 @@ class EncodedJob:
     symbols: tuple[torch.SymInt, ...]
     held: tuple[torch.Tensor, ...]
     messages: tuple[str, ...] = ()
+    recording: Mapping[str, object] = field(default_factory=dict)
 
 
 def encode_job(
@@ -148,6 +151,8 @@ def _encode(
         symbols=writer.symbols.symbols(),
         hints=writer.symbols.hints(),
     )
+    if asks_for_cuda_graphs(job.options):
+        _mark_static(job, writer)
     misplaced = find_misplaced_view(job)
     if misplaced is not None:
         raise Bypass("misplaced_view", misplaced)
@@ -160,6 +165,7 @@ def _encode(
         symbols=tuple(writer.symbols.values),
         held=tuple(writer.held),
         messages=tuple(writer.messages.texts),
+        recording=recording_settings(job.options, options),
     )
 
 
@@ -348,6 +354,17 @@ def _check_unwritten(job: Job, writer: _GraphWriter) -> None:
     shared = sorted(decoded.written_inputs & writer.sharing)
     if shared:
         raise Bypass("aliased_inputs", f"the graph writes to input {shared[0]}, which shares memory with another input")
+
+
+def _mark_static(job: Job, writer: _GraphWriter) -> None:
+    """Says which inputs are where they were at each call: those that Dynamo says are, and what the graph holds.
+
+    As torch does (torch/_functorch/_aot_autograd/frontend_utils.py: _try_get_metadata_from_dynamo).
+    """
+    placeholders = writer.graph_module.graph.find_nodes(op="placeholder")
+    for number, given in enumerate(job.inputs):
+        noted = placeholders[number].meta.get("tensor_dict", {}) if number < len(placeholders) else {}
+        given.is_static = number >= len(placeholders) or bool(noted.get("_dynamo_static_input_type"))
 
 
 def _is_dynamic_float(node: Node) -> bool:

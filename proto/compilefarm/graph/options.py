@@ -13,7 +13,7 @@ from types import ModuleType
 import torch._functorch.config
 import torch._inductor.config
 
-from compilefarm.core.compiler_settings import CompilerSettings
+from compilefarm.core.compiler_settings import CUDA_GRAPHS, CompilerSettings, is_of_cuda_graphs
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
@@ -24,7 +24,6 @@ from compilefarm.v1.job_pb2 import Options
 from compilefarm.v1.request_file_pb2 import CompileArguments
 from compilefarm.v1.vocabulary_pb2 import Mode
 
-_CUDA_GRAPHS = "triton.cudagraphs"
 # Several kernels for one thing, of which the first call in each process measures and picks one
 # (torch/_inductor/codegen/multi_kernel.py); a pick that is forced is read from the settings of that process.
 _MULTI_KERNEL = "triton.multi_kernel"
@@ -54,8 +53,7 @@ def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Option
 
     Raises:
         Bypass: an option is not known (a local compile says so in torch's own words), is none that a request may set,
-            or not to this value, or asks for what no artifact can hold: CUDA graphs, a choice of kernels at the first
-            call.
+            or not to this value, or asks for what no artifact can hold: a choice of kernels at the first call.
     """
     wanted = {name.replace("-", "_"): value for name, value in user_options.items()}
     known = settings.defaults(_INDUCTOR.module)
@@ -63,14 +61,35 @@ def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Option
         if name not in known:
             raise Bypass("unknown_option", f"torch {torch.__version__} has no Inductor option {name!r}")
     inductor = settings.values(_INDUCTOR.module) | wanted
-    if cuda and inductor[_CUDA_GRAPHS]:
-        raise Bypass("cuda_graphs", "CUDA graphs are asked for; use a mode or options without them")
+    if not (cuda and inductor[CUDA_GRAPHS]):
+        inductor |= {name: known[name] for name in known if is_of_cuda_graphs(name)}
     if cuda and inductor[_MULTI_KERNEL]:
         raise Bypass("multi_kernel", f"{_MULTI_KERNEL} has each process measure kernels at its first call; set it to 0")
     return Options(
         inductor=_deviations(_INDUCTOR, now=inductor),
         functorch=_deviations(_FUNCTORCH, now=settings.values(_FUNCTORCH.module)),
     )
+
+
+def asks_for_cuda_graphs(options: Options) -> bool:
+    """Whether a program is to be recorded as CUDA graphs by the process that calls it."""
+    return any(entry.name == CUDA_GRAPHS and entry.value.boolean for entry in options.inductor)
+
+
+def recording_settings(options: Options, user_options: Mapping[str, object] | None = None) -> dict[str, object]:
+    """What to hand to torch._inductor.config.patch while a program is loaded; empty if it is not to be recorded.
+
+    Args:
+        options: of the job.
+        user_options: as `capture_options` takes them. What is about the recording alone is in these.
+    """
+    if not asks_for_cuda_graphs(options):
+        return {}
+    named = {name.replace("-", "_"): value for name, value in (user_options or {}).items()}
+    return {
+        **{name: value for name, value in named.items() if is_of_cuda_graphs(name)},
+        **_patch(_INDUCTOR, options.inductor),
+    }
 
 
 def config_patches(options: Options) -> tuple[dict[str, object], dict[str, object]]:
@@ -107,7 +126,7 @@ def describe_settings() -> tuple[list[NamedValue], list[NamedValue]]:
 def describe_modes() -> list[Mode]:
     """What each mode of torch.compile stands for."""
     return [
-        Mode(name=name, options=_said(options), cuda_graphs=bool(options.get(_CUDA_GRAPHS)))
+        Mode(name=name, options=_said(options), cuda_graphs=bool(options.get(CUDA_GRAPHS)))
         for name, options in torch._inductor.list_mode_options().items()
         if name != "default"
     ]

@@ -8,6 +8,7 @@ import torch
 
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds
+from compilefarm.graph.options import recording_settings
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job
 
@@ -44,4 +45,11 @@ def restate_job(
     restated.environment.CopyFrom(environment(needs))
     if restated.ambient.cpu_threads:
         restated.ambient.cpu_threads = torch.get_num_threads()
-    return EncodedJob(job=restated, blobs=blobs, cuda_devices=() if device is None else (device,), symbols=(), held=())
+    return EncodedJob(
+        job=restated,
+        blobs=blobs,
+        cuda_devices=() if device is None else (device,),
+        symbols=(),
+        held=(),
+        recording=recording_settings(restated.options),
+    )

@@ -1132,11 +1132,16 @@ class Input(google.protobuf.message.Message):
     INTEGER_FIELD_NUMBER: builtins.int
     IS_PARAMETER_FIELD_NUMBER: builtins.int
     IS_RESULT_FIELD_NUMBER: builtins.int
+    IS_STATIC_FIELD_NUMBER: builtins.int
     is_parameter: builtins.bool
     """The input is an nn.Parameter."""
     is_result: builtins.bool
     """The tensor requires gradients and is the result of an operator, so that the graph may write to it with gradients on.
     Absent: it is a leaf of autograd.
+    """
+    is_static: builtins.bool
+    """The tensor is at the same place in memory at each call (a parameter, a buffer, what was marked so): CUDA graphs
+    read it where it is, and copy other inputs. Set only if the options ask for CUDA graphs.
     """
     @property
     def tensor(self) -> global___TensorSpec:
@@ -1153,9 +1158,10 @@ class Input(google.protobuf.message.Message):
         integer: global___Expression | None = ...,
         is_parameter: builtins.bool = ...,
         is_result: builtins.bool = ...,
+        is_static: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["integer", b"integer", "kind", b"kind", "tensor", b"tensor"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["integer", b"integer", "is_parameter", b"is_parameter", "is_result", b"is_result", "kind", b"kind", "tensor", b"tensor"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["integer", b"integer", "is_parameter", b"is_parameter", "is_result", b"is_result", "is_static", b"is_static", "kind", b"kind", "tensor", b"tensor"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["tensor", "integer"] | None: ...
 
 global___Input = Input

@@ -111,6 +111,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
                 fake_mode=decoded.fake_mode,
                 inductor_options=inductor_options,
                 functorch_options=functorch_options,
+                static_inputs=decoded.static_inputs,
             )
         with stopwatch.phase(PHASE_TUNING):
             _tune(program, decoded, task.job)

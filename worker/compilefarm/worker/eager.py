@@ -37,15 +37,16 @@ class Eager:
         decoded: the graph.
         job: says what its inputs look like, and how large they are.
         attempt: at inputs that it takes, as in `inputs_of`.
+        first_seed: of the first attempt.
     """
 
-    def __init__(self, decoded: DecodedJob, job: Job, *, attempt: int = 0) -> None:
+    def __init__(self, decoded: DecodedJob, job: Job, *, attempt: int = 0, first_seed: int = INPUT_SEED) -> None:
         # Dynamo flattens outputs; the decoded graph returns them as they were captured.
         self.decoded = decoded
         self.program = decoded.graph_module
         # Graphs may write to their inputs, so that each run has its own.
-        self.inputs = inputs_of(job, decoded, first_seed=INPUT_SEED, attempt=attempt)
-        self._inputs_seed = INPUT_SEED + attempt
+        self.inputs = inputs_of(job, decoded, first_seed=first_seed, attempt=attempt)
+        self._inputs_seed = first_seed + attempt
         self.written = decoded.written_inputs
         self.is_ordered = _is_ordered(decoded.graph_module)
         self.inside = _coarsest_inside(decoded.graph_module)

@@ -9,6 +9,7 @@ import torch
 
 from compilefarm.graph.inputs import draw_gradient
 from compilefarm.graph.leaves import leaf_of
+from compilefarm.worker.recorded import placed
 
 Results = Mapping[str, Any]
 
@@ -33,6 +34,7 @@ def run(program: Any, inputs: Sequence[Any], *, seed: int, written: Set[int]) ->
         seed: of the random numbers that it draws.
         written: numbers of the inputs that it is known to write to.
     """
+    inputs = placed(program, inputs)
     torch.manual_seed(seed)
     return all_that_is_left(call(program, inputs), inputs, written=written)
 

@@ -20,7 +20,7 @@ from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.inputs import draw_noise, keep_integers
-from compilefarm.graph.options import config_patches
+from compilefarm.graph.options import config_patches, recording_settings
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
@@ -28,6 +28,7 @@ from compilefarm.worker.comparison import Comparison, VerificationFailed, differ
 from compilefarm.worker.eager import INPUT_SEED, Eager
 from compilefarm.worker.empty import find_unwritten
 from compilefarm.worker.exhaustion import find_exhausted
+from compilefarm.worker.recorded import CALLS, RecordedProgram, placed
 from compilefarm.worker.results import Results, all_that_is_left, call
 from compilefarm.worker.seeds import SEED, check_random, find_randomness
 from compilefarm.worker.synthetic import ATTEMPTS, are_refused
@@ -78,7 +79,10 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
     with apply_ambient(task.job.ambient):
         decoded = decode(task.job, blobs=blobs, admitted=admitted)
         started = time.perf_counter()
-        program = load_artifact(task.manifest, blobs=blobs)
+        recording = recording_settings(task.job.options)
+        program = load_artifact(task.manifest, blobs=blobs, recording=recording)
+        if recording:
+            program = RecordedProgram(program, static_inputs=decoded.static_inputs)
         figures = Verification(load_seconds=time.perf_counter() - started)
         check = partial(_check_finished, started_programs, kernel_work)
         try:
@@ -118,7 +122,7 @@ def first_run(decoded: DecodedJob, job: Job) -> tuple[Eager, Results]:
 def _first_call(
     program: Program, eager: Eager, figures: Verification, *, check: Callable[[Verification], None]
 ) -> Results:
-    given = eager.inputs()
+    given = placed(program, eager.inputs())
     torch.manual_seed(SEED)
     started = time.perf_counter()
     outputs = call(program, given)
@@ -157,7 +161,7 @@ def _compare_with_kernels(
 def _time(program: Program, eager: Eager, figures: Verification) -> None:
     """In the mode of the job: torch.func takes derivatives only where gradients may be taken."""
     given = eager.inputs()
-    figures.call_seconds = _median_seconds(program, given)
+    figures.call_seconds = _median_seconds(program, placed(program, given))
     figures.eager_call_seconds = _median_seconds(eager.program, given)
 
 
@@ -225,6 +229,10 @@ def compare(
     tensors = {name for name, value in theirs.items() if isinstance(value, torch.Tensor)}
     figures.compared = len(tensors - without)
     figures.compared_by_seed, figures.unsteady = len(randomness.seeded), len(randomness.unsteady)
+    if isinstance(program, RecordedProgram):
+        for call_number in range(1, CALLS):
+            replayed = Eager(eager.decoded, task.job, first_seed=INPUT_SEED + ATTEMPTS * call_number)
+            _compare_beyond(program, replayed, figures, without=without, random=randomness.other.keys())
     other = _with_other_sizes(task)
     if other is not None:
         beyond = Eager(eager.decoded, other)

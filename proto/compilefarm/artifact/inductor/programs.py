@@ -102,6 +102,7 @@ def compile_to_program(
     fake_mode: FakeTensorMode,
     inductor_options: Mapping[str, Any],
     functorch_options: Mapping[str, Any],
+    static_inputs: Sequence[int] = (),
 ) -> Any:
     """Compiles a graph; the result is called with the graph's inputs.
 
@@ -112,6 +113,7 @@ def compile_to_program(
         fake_mode: the mode the inputs were made in.
         inductor_options: for torch._inductor.config.
         functorch_options: for torch._functorch.config.
+        static_inputs: numbers of the inputs that are at the same place in memory at each call.
     """
     # Torch saves graphs that it can tell apart by its own keys. The farm has its own; what they hold may be saved.
     saved = {"unsafe_marked_cacheable_functions": dict.fromkeys(cacheable_names(graph_module), "compilefarm")}
@@ -126,6 +128,7 @@ def compile_to_program(
     with (
         tracing(TracingContext(fake_mode)),
         torch._functorch.config.patch(settings),  # torch/_functorch/config.py
+        _with_static_inputs(static_inputs),
     ):
         return standalone_compile(
             graph_module,
@@ -134,6 +137,21 @@ def compile_to_program(
             options={"config_patches": {**inductor_options, **saved}},
             aot=True,
         )
+
+
+@contextlib.contextmanager
+def _with_static_inputs(numbers: Sequence[int]) -> Iterator[None]:
+    """Inside, AOTAutograd takes inputs for static that Dynamo would have marked; a rebuilt graph bears no such marks.
+
+    Stands in for what reads the marks (torch/_functorch/_aot_autograd/frontend_utils.py).
+    """
+    module: Any = importlib.import_module("torch._functorch.aot_autograd")
+    original = module._try_get_metadata_from_dynamo
+    module._try_get_metadata_from_dynamo = lambda *_: (None, list(numbers))
+    try:
+        yield
+    finally:
+        module._try_get_metadata_from_dynamo = original
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,12 +230,15 @@ def _finish(graph: Any) -> list[FinishedKernel]:
     return kernels
 
 
-def deserialize_program(content: bytes, *, cuda_device: int = 0) -> Callable[..., Any]:
+def deserialize_program(
+    content: bytes, *, cuda_device: int = 0, recording: Mapping[str, object] | None = None
+) -> Callable[..., Any]:
     """Loads a program. Unpickles, so the bytes must be trusted by now.
 
     Args:
         content: the content of a FinishedProgram.
         cuda_device: the GPU that it is to run on, where it runs on one.
+        recording: Inductor's settings if the program is to be recorded as CUDA graphs.
 
     CompiledArtifact.load would also hash torch's whole source tree to compare it with the worker's
     (torch/_inductor/codecache.py: torch_key); the manifest's environment has said that already.
@@ -227,7 +248,7 @@ def deserialize_program(content: bytes, *, cuda_device: int = 0) -> Callable[...
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     # One thread: with more, Inductor starts a pool of processes to compile Triton kernels, and there is nothing to
     # compile (torch/_inductor/async_compile.py).
-    settings = {"triton.cudagraphs": False, "compile_threads": 1}
+    settings = {"triton.cudagraphs": False, **(recording or {}), "compile_threads": 1}
     with compile_lock(), _without_the_compiler(), tracing(context), torch._inductor.config.patch(settings):
         program: Callable[..., Any] = artifact_type.deserialize(
             _moved(content, cuda_device) if cuda_device else content
