@@ -109,7 +109,7 @@ def finishing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernels, "_find_autotuner", find)
     monkeypatch.setattr(kernels, "_finish", finish)
-    monkeypatch.setattr(kernels, "_load", lambda content, *, device: content.decode())
+    monkeypatch.setattr(kernels, "_load", lambda content, *, device: SimpleNamespace(content=content.decode()))
 
 
 def module_with(**attributes: Any) -> ModuleType:
@@ -127,10 +127,10 @@ def test_a_wrapper_asks_for_its_kernels_and_compiles_nothing() -> None:
     assert "AsyncCompile" not in finished
     assert "jit" not in finished
     assert len(finished.split("\n")) == len(WRAPPER.split("\n"))
-    kernels.offer_kernels({kernel.digest: kernel.content for kernel in taken})
     scope: dict[str, Any] = {}
-    exec(finished, scope)
-    assert scope["call"](()) == ("1", "2")
+    with kernels.offering_kernels({kernel.digest: kernel.content for kernel in taken}):
+        exec(finished, scope)
+    assert [kernel.content for kernel in scope["call"](())] == ["1", "2"]
 
 
 @pytest.mark.usefixtures("finishing")
