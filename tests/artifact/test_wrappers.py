@@ -109,7 +109,7 @@ def finishing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernels, "_find_autotuner", find)
     monkeypatch.setattr(kernels, "_finish", finish)
-    monkeypatch.setattr(kernels, "_load", lambda content, *, device: SimpleNamespace(content=content.decode()))
+    monkeypatch.setattr(kernels, "_load", lambda content, *, device: module_with(content=content.decode()))
 
 
 def module_with(**attributes: Any) -> ModuleType:
