@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -115,7 +116,8 @@ async def test_a_storage_that_cannot_be_written_names_the_option() -> None:
         await build_store(ObjectBackend(disk, location="/full"))
 
 
-async def test_no_compile_is_wasted_on_a_store_that_stopped_taking_artifacts() -> None:
+async def test_no_compile_is_wasted_on_a_store_that_stopped_taking_artifacts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="compilefarm")
     disk, pool = FillingStore(), ScriptedPool()
     store = await build_store(ObjectBackend(disk, location="/full"))
     async with serving(store=store, pool=pool) as gateway, calling(gateway.address) as calls:
@@ -123,6 +125,7 @@ async def test_no_compile_is_wasted_on_a_store_that_stopped_taking_artifacts() -
         disk.full = True
         with pytest.raises(Refused, match="could not be stored and is lost"):
             await calls.finish(sample_job())
+        assert "its artifact is lost; none is made until the store can be written: the store at /full" in caplog.text
         for _ in range(3):
             with pytest.raises(Refused, match=r"nothing is compiled.*--read-only") as refused:
                 await calls.finish(sample_job())
@@ -131,3 +134,4 @@ async def test_no_compile_is_wasted_on_a_store_that_stopped_taking_artifacts() -
         assert (await calls.finish(sample_job("torch.sin"))).outcome == Outcome.OUTCOME_HIT
         disk.full = False
         assert (await calls.finish(sample_job())).outcome == Outcome.OUTCOME_COMPILED
+        assert "the store takes artifacts again" in caplog.text

@@ -394,6 +394,7 @@ class Broker:
                 f"nothing is compiled, since the artifact could not be stored: {error}. What is stored is served; "
                 "compile locally, and ask again when the store can be written, or have the farm run with --read-only"
             ) from error
+        log.info("the store takes artifacts again")
         self._storing_failed = False
 
     def _prospect(self, job: Job, *, key: Key, namespaces: Sequence[str]) -> tuple[Prospect.ValueType, str]:
@@ -427,6 +428,7 @@ class Broker:
         except StoreUnavailable as error:
             self._storing_failed = True
             self._counters.failed += 1
+            log.error("job %s: its artifact is lost; none is made until the store can be written: %s", key.text, error)
             raise StoreUnavailable(
                 f"the compile of {key.text} succeeded but its artifact could not be stored and is lost ({error}); "
                 "compile locally, and ask again when the store can be written"
