@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from compilefarm.core.errors import Busy, InvalidRequest, NotAllowed, SignerUnavailable
+from compilefarm.core.errors import InvalidRequest, NotAllowed, SignerUnavailable
 from compilefarm.core.public_keys import read_public_key
 from compilefarm.core.signatures import check_signature, new_signing_key, with_signature
 from compilefarm.service import signer as signer_module
@@ -68,10 +68,24 @@ def test_what_is_announced_is_bounded_and_checked(monkeypatch: pytest.MonkeyPatc
         signer.announce("../../key", namespace="")
     with pytest.raises(InvalidRequest, match="is not the name of a namespace"):
         signer.announce(KEY, namespace="../a")
-    monkeypatch.setattr(signer_module, "_MOST_ANNOUNCED", 1)
-    signer.announce(KEY, namespace="")
-    with pytest.raises(Busy, match="never signed"):
-        signer.announce(sample_key("two"), namespace="")
+    monkeypatch.setattr(signer_module, "_MOST_ANNOUNCED", 2)
+    for name in ("one", "two", "three"):
+        signer.announce(sample_key(name), namespace="")
+    # Jobs that come to nothing do not keep others from being signed.
+    signer.sign(sample_artifact(sample_key("three")).manifest)
+    with pytest.raises(NotAllowed):
+        signer.sign(MANIFEST)
+
+
+async def test_what_a_signer_forgot_among_many_is_announced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signer_module, "_MOST_ANNOUNCED", 2)
+    async with signing(tmp_path) as address:
+        remote = await open_remote_signer(address)
+        for name in ("one", "two", "three"):
+            await remote.announce(sample_key(name), namespace="")
+        check_signature(with_signature(MANIFEST, await remote.signature_of(MANIFEST)), trusted=[SIGNING_KEY.public])
 
 
 async def test_a_farm_without_the_key_serves_artifacts_that_the_signer_signed(tmp_path: Path) -> None:

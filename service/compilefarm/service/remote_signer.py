@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS = 10.0
 
 # Jobs that were announced here and never signed, because their compiles failed, are forgotten beyond this many.
-_MOST_REMEMBERED = 10_000
+_MOST_REMEMBERED = 100_000
 
 T = TypeVar("T")
 
@@ -51,6 +51,7 @@ class RemoteSigner:
         request = AnnounceRequest(key=key, namespace=namespace)
         await _ask(self._stub.Announce(request, timeout=_ANSWER_SECONDS, wait_for_ready=True), address=self._address)
         self._announced[key, namespace] = None
+        self._announced.move_to_end((key, namespace))
         if len(self._announced) > _MOST_REMEMBERED:
             self._announced.popitem(last=False)
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import Busy, NotAllowed
+from compilefarm.core.errors import NotAllowed
 from compilefarm.core.public_keys import PublicKey
 from compilefarm.core.signatures import SigningKey, signed_content
 from compilefarm.service.clock import Clock
@@ -52,18 +52,20 @@ class Signer:
     def announce(self, key: str, *, namespace: str) -> None:
         """One more manifest of that key may be signed, within a day.
 
+        The oldest of too many are forgotten; who announced one that is still to be signed announces it again. Jobs that
+        come to nothing are never signed, and whoever sends many of these must not keep others from being announced.
+
         Raises:
             InvalidRequest: it is not written as a key, or the namespace not as one.
-            Busy: too many are announced that were never signed.
         """
         manifest_path(key, variant=0, namespace=namespace)
         self._forget_expired()
-        if len(self._announced) >= _MOST_ANNOUNCED:
-            raise Busy(f"{len(self._announced)} keys are announced and were never signed", retry_after_seconds=60.0)
         announcement = self._announced.setdefault((key, namespace), _Announcement())
         announcement.count += 1
         announcement.until_seconds = self._clock.monotonic() + _ANNOUNCED_SECONDS
         self._announced.move_to_end((key, namespace))
+        if len(self._announced) > _MOST_ANNOUNCED:
+            self._announced.popitem(last=False)
 
     def sign(self, manifest: Manifest) -> Signature:
         """The signature of a manifest, which uses up an announcement of its key.
