@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -33,6 +34,7 @@ from compilefarm.v1.compile_service_pb2 import (
 )
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import CompileFailure, Job, Refusal
+from tests.hostile.callers import listing
 
 KEY = key_of(sample_job()).text
 
@@ -62,6 +64,16 @@ class Farm:
             while not next(events).HasField("progress"):
                 pass
             yield events
+
+
+def test_health_is_an_exit_status_and_needs_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "callers.toml").write_text(listing({"somebody": "read"}))
+    config = GatewayConfig(listen="127.0.0.1:0", auth_file=str(tmp_path / "callers.toml"))
+    with serving_in_thread(config=config) as address:
+        assert main(["health", "--address", address]) == 0
+        assert capsys.readouterr().out == "SERVING\n"
+    assert main(["health", "--address", address]) == 1
+    assert "cannot be reached" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import grpc
+
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.config import ADDRESS, ClientConfig, ConfigurationError, read_address, read_trust
-from compilefarm.client.connection import Connection
+from compilefarm.client.connection import Connection, open_channel
 from compilefarm.core.errors import Unreachable
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 
@@ -45,6 +47,21 @@ def connection(arguments: argparse.Namespace) -> Iterator[Connection]:
         yield connected
 
 
+@contextmanager
+def unasked_channel(arguments: argparse.Namespace) -> Iterator[grpc.Channel]:
+    """A channel to the farm that was named, which has not been asked anything; calls fail as `admin` says."""
+    config = _config_of(_named(arguments))
+    with Connection(config, clock=SystemClock()).calls(), open_channel(config) as channel:
+        yield channel
+
+
+def _config_of(address: str) -> ClientConfig:
+    try:
+        return ClientConfig(address=address, trust=read_trust(os.environ), timeout_seconds=TIMEOUT_SECONDS)
+    except ConfigurationError as error:
+        raise Unreachable(str(error)) from None
+
+
 def _named(arguments: argparse.Namespace) -> str:
     try:
         address = arguments.address or read_address(os.environ)
@@ -68,11 +85,7 @@ def admin_at(address: str) -> Iterator[AdminServiceStub]:
 @contextmanager
 def connection_to(address: str) -> Iterator[Connection]:
     """A connection to the farm at an address; calls within it fail as `admin_at` says."""
-    try:
-        config = ClientConfig(address=address, trust=read_trust(os.environ), timeout_seconds=TIMEOUT_SECONDS)
-    except ConfigurationError as error:
-        raise Unreachable(str(error)) from None
-    connection = Connection(config, clock=SystemClock())
+    connection = Connection(_config_of(address), clock=SystemClock())
     try:
         with connection.calls():
             yield connection

@@ -32,6 +32,7 @@ COMMANDS = {
     "drain": ("compilefarm.cli.drain", "have a farm refuse new requests, and wait until its jobs are done"),
     "inspect": ("compilefarm.cli.inspect", "describe what a farm has stored under a key"),
     "doctor": ("compilefarm.cli.doctor", "check this machine, a store and a farm, and say what to do"),
+    "health": ("compilefarm.cli.health", "say whether a farm takes requests, by the exit status; needs no token"),
     "keys": ("compilefarm.cli.keys", "make tokens for callers, and keys that sign artifacts"),
     "signer": ("compilefarm.cli.signer", "keep the signing key of a farm in a process of its own"),
     "prewarm": ("compilefarm.cli.prewarm", "have a farm compile what a workload asked for, before its pods start"),
