@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_MEMORY, CompileFailure
-from compilefarm.worker.control_groups import ControlGroups, ControlGroupsUnavailable
+from compilefarm.worker.control_groups import ControlGroups, ControlGroupsUnavailable, memory_limits
 from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
 from compilefarm.worker.supervisor import SlotSettings, Supervisor
 from compilefarm.worker.testing import child_settings
@@ -100,6 +100,80 @@ def _mkdir_with_swap(mkdir):  # type: ignore[no-untyped-def]
         (path / "memory.swap.max").write_text("max")
 
     return make
+
+
+class FakeGroup:
+    """A group as the kernel shows it, of whose files each write counts."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, pids: list[int], can_end: bool = True) -> None:
+        self.folder = folder
+        self.members = {folder: list(map(str, pids))}
+        self.written: list[tuple[str, str]] = []
+        made, read, removed = Path.mkdir, Path.read_text, Path.rmdir
+
+        def mkdir(path: Path, **kwargs: bool) -> None:
+            made(path, **kwargs)
+            self.members.setdefault(path, [])
+            if can_end:
+                (path / "cgroup.kill").touch()
+
+        def rmdir(path: Path) -> None:
+            (path / "cgroup.kill").unlink(missing_ok=True)
+            removed(path)
+
+        def write(path: Path, text: str) -> int:
+            if path.name == "cgroup.procs":
+                self.members = {group: [pid for pid in pids if pid != text] for group, pids in self.members.items()}
+                self.members[path.parent].append(text)
+            if path.name == "cgroup.subtree_control" and self.members[folder]:
+                raise OSError(16, "Device or resource busy")
+            self.written.append((path.name, text))
+            return len(text)
+
+        def content(path: Path) -> str:
+            return "\n".join(self.members[path.parent]) if path.name == "cgroup.procs" else read(path)
+
+        for name, fake in {"mkdir": mkdir, "rmdir": rmdir, "write_text": write, "read_text": content}.items():
+            monkeypatch.setattr(Path, name, fake)
+
+
+def test_a_farm_steps_aside_in_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a container, and in a service of systemd: none with processes of its own may share out controllers.
+    fake = FakeGroup(tmp_path, monkeypatch, pids=[1, os.getpid()])
+    ControlGroups(folder=tmp_path).check()
+    assert fake.members[tmp_path] == []
+    assert fake.members[tmp_path / "compilefarm"] == ["1", str(os.getpid())]
+    assert fake.written[-1] == ("cgroup.subtree_control", "+memory +pids")
+
+
+def test_processes_of_others_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeGroup(tmp_path, monkeypatch, pids=[1])
+    with pytest.raises(ControlGroupsUnavailable, match="busy"):
+        ControlGroups(folder=tmp_path).check()
+    assert fake.members == {tmp_path: ["1"]}
+
+
+def test_a_kernel_that_cannot_end_a_group_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGroup(tmp_path, monkeypatch, pids=[], can_end=False)
+    with pytest.raises(ControlGroupsUnavailable, match=r"before 5\.14"):
+        ControlGroups(folder=tmp_path).check()
+
+
+@pytest.mark.parametrize(
+    ("told", "files", "limits"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "1000"}, [1000]),
+        ("0::/\n", {"memory.max": "2000"}, [2000]),
+        ("5:memory:/x\n4:cpu:/y\n0::/\n", {"memory/x/memory.limit_in_bytes": "3000"}, [3000]),
+        ("0::/not/seen/from/here\n", {}, []),
+    ],
+)
+def test_limits_around_the_farm_are_seen(tmp_path: Path, told: str, files: dict[str, str], limits: list[int]) -> None:
+    (tmp_path / "told").write_text(told)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert list(memory_limits(root=tmp_path, told=tmp_path / "told")) == limits
 
 
 def test_a_folder_that_is_no_group_is_refused(tmp_path: Path) -> None:

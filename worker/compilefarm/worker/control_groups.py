@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_ROOT = Path("/sys/fs/cgroup")
+# By what the kernel calls a hierarchy: where it is mounted, and which file has the limit; first that of version 2.
+_MEMORY_FILES = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
 _LIMIT_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 _numbers = itertools.count(1)
@@ -23,7 +28,7 @@ class ControlGroups:
     """A group in which this process may make others.
 
     Attributes:
-        folder: its folder. Nothing runs in it itself.
+        folder: its folder. Nothing else than this farm runs in it itself.
         memory_bytes: how much memory a child may take beside what it shares with its fork server; None is any.
         most_tasks: how many processes and threads it may be; None is any number.
     """
@@ -33,20 +38,33 @@ class ControlGroups:
     most_tasks: int | None = None
 
     def check(self) -> None:
-        """Makes a group and removes it.
+        """Makes a group and removes it. If this process runs in the folder itself, all that does is moved into a group
+        below: none with processes of its own may share out controllers (cgroups(7), no internal processes).
 
         Raises:
             ControlGroupsUnavailable: that is not possible.
         """
         try:
+            self._step_aside()
             (self.folder / "cgroup.subtree_control").write_text("+memory +pids")
-            self.make().path.rmdir()
+            self.make().check()
         except OSError as error:
             raise ControlGroupsUnavailable(
                 f"--control-group {self.folder} cannot be used: {error}. It has to be a group of version 2 in which "
-                "nothing runs, that belongs to this user as the one does in which the farm runs, and has the "
-                "controllers memory and pids (systemd: Delegate=yes)"
+                "nothing else runs, that belongs to this user as the one does in which the farm runs, and has the "
+                "controllers memory and pids (systemd: Delegate=yes, and the group of the service itself)"
             ) from error
+
+    def _step_aside(self) -> None:
+        if str(os.getpid()) not in _processes_in(self.folder):
+            return
+        aside = self.folder / "compilefarm"
+        aside.mkdir(exist_ok=True)
+        # Some may fork meanwhile.
+        while pids := _processes_in(self.folder):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    (aside / "cgroup.procs").write_text(pid)
 
     def make(self) -> ControlGroup:
         """A new group.
@@ -84,6 +102,17 @@ class ControlGroup:
     def set(self, name: str, value: str) -> None:
         (self.path / name).write_text(value)
 
+    def check(self) -> None:
+        """Removes it, if it can be ended as well.
+
+        Raises:
+            OSError: it cannot be ended: the kernel is older than 5.14.
+        """
+        can_be_ended = (self.path / "cgroup.kill").exists()
+        self.path.rmdir()
+        if not can_be_ended:
+            raise FileNotFoundError(errno.ENOENT, "Linux before 5.14 has no cgroup.kill")
+
     @property
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel ended something in it because of its limit."""
@@ -108,6 +137,29 @@ class ControlGroup:
             while "populated 1" in (self.path / "cgroup.events").read_text():  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_SECONDS)
         self.path.rmdir()
+
+
+def _processes_in(group: Path) -> list[str]:
+    # Those of another namespace of processes have no number here.
+    return [pid for pid in (group / "cgroup.procs").read_text().split() if pid != "0"]
+
+
+def memory_limits(*, root: Path = _ROOT, told: Path = Path("/proc/self/cgroup")) -> Iterator[int]:
+    """Bytes that the control groups of this process may take, of both versions, where somebody has said so.
+
+    Args:
+        root: where control groups are mounted.
+        told: where the kernel says in which groups this process is (cgroups(7)).
+    """
+    for line in told.read_text().splitlines():
+        _, controllers, place = line.split(":", 2)
+        if controllers in _MEMORY_FILES:
+            mounted, name = _MEMORY_FILES[controllers]
+            group = Path(place.lstrip("/"))
+            for each in (group, *group.parents):
+                # Without a limit it says "max". The first of all has no such file.
+                with contextlib.suppress(OSError, ValueError):
+                    yield int((root / mounted / each / name).read_text())
 
 
 def enter(group: Path) -> None:

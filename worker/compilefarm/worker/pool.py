@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
 from compilefarm.v1.child_pb2 import Toolchain
 from compilefarm.v1.job_pb2 import CompileFailure
-from compilefarm.worker.control_groups import ControlGroups
+from compilefarm.worker.control_groups import ControlGroups, memory_limits
 from compilefarm.worker.fork_server import ForkServer
 from compilefarm.worker.process import ChildDied, ChildSettings
 from compilefarm.worker.sandbox import Sandbox
@@ -201,12 +200,8 @@ def _groups(settings: PoolSettings) -> ControlGroups | None:
 
 
 def _memory_of_machine() -> int:
-    """Bytes; where a control group allows less (cgroups(7), version 2), as in a container, so much."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    with contextlib.suppress(OSError, ValueError):
-        # Without a limit it says "max".
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(limits)
+    """Bytes; where a control group allows less, as in a container, so much."""
+    return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *memory_limits())
 
 
 def _child(
