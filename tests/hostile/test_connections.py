@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,8 +14,11 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from compilefarm.core.errors import Busy
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.testing import Refused, calling, refusals, serving
+from compilefarm.service.connections import LOOK_SECONDS, MOST_WASTED_CALLS
+from compilefarm.service.testing import ManualClock, Refused, calling, refusals, sample_job, serving
 from compilefarm.service.visitors import Visitors
+from compilefarm.v1.admin_service_pb2 import StatusRequest
+from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from tests.hostile.callers import listing
 
 HEALTH = HealthCheckRequest()
@@ -82,3 +87,56 @@ def test_an_address_has_so_many_connections() -> None:
                 pass
     with visitors.visiting("ipv4:10.0.0.1:3", is_health=False):
         pass
+
+
+async def silent(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that says what HTTP/2 begins with, and makes no calls."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+    # The other end speaks, too.
+    assert await reader.read(1)
+    return reader, writer
+
+
+async def test_connections_without_calls_are_bounded(auth_file: str) -> None:
+    clock = ManualClock()
+    config = GatewayConfig(listen="127.0.0.1:0", auth_file=auth_file, max_connections_of_address=5)
+    async with serving(config=config, clock=clock) as gateway, calling(gateway.address) as calls:
+        watch = HealthStub(calls.channel).Watch(HEALTH)
+        assert (await anext(aiter(watch))).status == HealthCheckResponse.SERVING
+        connections = [await silent(gateway.address) for _ in range(20)]
+        ended = [asyncio.create_task(reader.read()) for reader, _ in connections]
+        clock.advance(LOOK_SECONDS)
+        while sum(task.done() for task in ended) < 16:
+            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED, timeout=5.0)
+        # Whoever makes a call is left alone, and to look costs nothing that stays.
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            clock.advance(LOOK_SECONDS)
+            await HealthStub(calls.channel).Check(HEALTH)
+        assert len(os.listdir("/proc/self/fd")) <= before
+        assert (await HealthStub(calls.channel).Check(HEALTH)).status == HealthCheckResponse.SERVING
+        assert not watch.done()
+        assert sum(task.done() for task in ended) == 16
+        for _, writer in connections:
+            writer.close()
+        await asyncio.gather(*ended)
+
+
+async def test_a_connection_whose_calls_come_to_nothing_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "callers.toml").write_text(listing({"one": "compile"}))
+    clock = ManualClock()
+    config = GatewayConfig(listen="127.0.0.1:0", auth_file=str(tmp_path / "callers.toml"))
+    async with serving(config=config, clock=clock) as gateway, calling(gateway.address, token="one") as calls:
+        status = await calls.watch(sample_job())
+        await status.finish()
+        async with grpc.aio.insecure_channel(gateway.address) as stranger:
+            for _ in range(MOST_WASTED_CALLS + 1):
+                with pytest.raises(Refused, match="asks who calls"), refusals():
+                    await AdminServiceStub(stranger).Status(StatusRequest())
+            before = stranger.get_state()
+            changed = asyncio.create_task(stranger.wait_for_state_change(before))
+            clock.advance(LOOK_SECONDS)
+            await changed
+        await calls.status()

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 # Whoever has one address of IPv6 has all that begin with these bits.
 _IPV6_PREFIX_BITS = 64
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The other end of a connection."""
+
+    address: Address
+    port: int
 
 
 def account_of_peer(peer: str) -> str:
@@ -15,13 +27,27 @@ def account_of_peer(peer: str) -> str:
     Args:
         peer: as gRPC writes it: "ipv4:10.0.0.7:41234", "ipv6:%5B2001:db8::7%5D:41234", "unix:/run/farm".
     """
-    kind, _, rest = peer.partition(":")
-    host = unquote(rest).rpartition(":")[0].strip("[]")
-    if kind not in ("ipv4", "ipv6"):
-        return kind
-    address = ipaddress.ip_address(host.partition("%")[0])
+    end = find_end(peer)
+    return peer.partition(":")[0] if end is None else account_of_address(end.address)
+
+
+def account_of_address(address: Address) -> str:
+    """The account of whoever calls from an address."""
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
     return str(ipaddress.ip_network((address, _IPV6_PREFIX_BITS), strict=False))
+
+
+def find_end(peer: str) -> End | None:
+    """The other end of a connection that gRPC names so; None if it is none of the internet."""
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return None
+    host, _, port = unquote(rest).rpartition(":")
+    return End(address=read_address(host.strip("[]")), port=int(port))
+
+
+def read_address(host: str) -> Address:
+    """An address; one of IPv4 that is written as one of IPv6 is one of IPv4."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address

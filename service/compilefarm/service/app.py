@@ -26,6 +26,7 @@ from compilefarm.service.checks import Checks
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
 from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, is_local, split_address
+from compilefarm.service.connections import Connections
 from compilefarm.service.counters import Counters
 from compilefarm.service.directory import read_directory
 from compilefarm.service.door import Door, GuardedDoor, OpenDoor
@@ -110,6 +111,8 @@ class Gateway:
         self._journal = journal
         self._wanted = WantedBlobs()
         self._heavy = HeavyWork()
+        self._visitors = _visitors(config)
+        self._watching: asyncio.Task[None] | None = None
         self._resuming: asyncio.Task[None] | None = None
         self._durations = Durations()
         limits = Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant)
@@ -165,6 +168,13 @@ class Gateway:
             raise
         await server.start()
         self._server = server
+        connections = Connections(
+            port=int(self._address.rpartition(":")[2]),
+            most=self._config.max_connections_of_address,
+            visitors=self._visitors,
+            clock=self._clock,
+        )
+        self._watching = asyncio.create_task(connections.watch(), name="connections")
         try:
             await self._pool.start()
         except BaseException:
@@ -189,6 +199,9 @@ class Gateway:
         await self._checks.close()
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         self._heavy.close()
         await self._metrics.close()
 
@@ -280,7 +293,7 @@ class Gateway:
         )
         interceptors = [
             RequestIdInterceptor(),
-            GuardInterceptor(self._door, clock=self._clock, heavy=self._heavy, visitors=_visitors(self._config)),
+            GuardInterceptor(self._door, clock=self._clock, heavy=self._heavy, visitors=self._visitors),
         ]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
         answering = self._recording(self._broker)

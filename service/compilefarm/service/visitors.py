@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from compilefarm.core.errors import Busy
+from compilefarm.core.errors import Busy, NotAuthenticated
 from compilefarm.service.accounts import account_of_peer
 from compilefarm.service.allowances import Allowance
 from compilefarm.service.turns import Turns
@@ -53,6 +54,8 @@ class Visitors:
         self._calls: Counter[tuple[str, bool]] = Counter()
         # Calls of each connection, by address and connection.
         self._connections: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        # Calls of each connection that were dropped by those who began them, or made by nobody who is known.
+        self._wasted: Counter[str] = Counter()
         self.requests = Allowance(account_bytes=ACCOUNT_BYTES, all_bytes=ALL_BYTES)
         self.receiving = Turns(
             "receiving requests",
@@ -79,8 +82,23 @@ class Visitors:
         self._connections[address][peer] += 1
         try:
             yield
+        except (asyncio.CancelledError, NotAuthenticated):
+            self._wasted[peer] += 1
+            raise
         finally:
             self._leave(address, peer=peer, is_health=is_health)
+
+    def peers(self) -> Iterator[str]:
+        """The connections that have calls, as gRPC names them."""
+        for connections in self._connections.values():
+            yield from connections
+
+    def take_wasted(self) -> Mapping[str, int]:
+        """By connection, the calls since this was last asked that were dropped, or refused because nobody knows the
+        caller.
+        """
+        wasted, self._wasted = self._wasted, Counter()
+        return wasted
 
     def _check(self, address: str, *, peer: str, is_health: bool) -> None:
         connections: Mapping[str, int] = self._connections.get(address, {})
