@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import logging
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from compilefarm.cli.words import console
 from compilefarm.cli.workers import table_of
+from compilefarm.service.config import GatewayConfig
 from compilefarm.service.logs import TextFormatter
+from compilefarm.service.testing import Refused, calling, serving
 from compilefarm.v1.admin_service_pb2 import Worker
+from tests.hostile.callers import listing
 
 HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\r\u202ed\n2026-01-01 00:00:00,000 INFO compilefarm: signed by prod"
 
@@ -39,3 +43,14 @@ def test_styles_are_printed_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
     colourful.push_render_hook(to._render_hooks[0])
     colourful.print("[bold]words[/bold]")
     assert "\x1b[1mwords" in colourful.file.getvalue()  # type: ignore[attr-defined]
+
+
+async def test_a_log_is_not_filled_with_what_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "callers.toml").write_text(listing({"one": "compile"}))
+    config = GatewayConfig(listen="127.0.0.1:0", auth_file=str(tmp_path / "callers.toml"))
+    caplog.set_level(logging.INFO)
+    async with serving(config=config) as gateway, calling(gateway.address) as stranger:
+        for _ in range(20):
+            with pytest.raises(Refused, match="asks who calls"):
+                await stranger.status()
+    assert sum("is refused to" in record.message for record in caplog.records) == 1

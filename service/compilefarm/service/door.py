@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -24,6 +26,9 @@ from compilefarm.service.roles import find_needed_role
 from compilefarm.service.watched import Watched
 
 log = logging.getLogger(__name__)
+
+_TOLD_EVERY_SECONDS = 10.0
+_MOST_TOLD = 1000
 
 
 class Door(Protocol):
@@ -66,10 +71,14 @@ class GuardedDoor:
 
     Args:
         directory: the list.
+        now: seconds, since any moment.
     """
 
-    def __init__(self, directory: Watched[Directory]) -> None:
+    def __init__(self, directory: Watched[Directory], *, now: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
+        self._now = now
+        # When it was last told that something was refused, by account.
+        self._told: dict[str, float] = {}
 
     def admit(self, context: Context, *, method: str) -> Caller:
         try:
@@ -79,13 +88,23 @@ class GuardedDoor:
                 raise NotAllowed(f"{method} is open to nobody")
             caller.require(role, what=method.rpartition("/")[2])
         except NotAllowed as error:
-            log.info("%s is refused to %s: %s", method, context.peer(), error)
+            self._tell(method, context.peer(), error)
             raise
         return caller
 
     def has_several_tenants(self) -> bool:
         """See Door.has_several_tenants."""
         return len({entry.caller.tenant for entry in self._directory.current().listed}) > 1
+
+    def _tell(self, method: str, peer: str, error: NotAllowed) -> None:
+        # Once in a while for each address: nobody fills a log with what is refused.
+        account, now = account_of_peer(peer), self._now()
+        if now - self._told.get(account, -math.inf) < _TOLD_EVERY_SECONDS:
+            return
+        log.info("%s is refused to %s: %s", method, peer, error)
+        self._told[account] = now
+        if len(self._told) > _MOST_TOLD:
+            self._told.pop(next(iter(self._told)))
 
     def _identify(self, context: Context) -> Caller:
         directory = self._directory.current()

@@ -16,7 +16,17 @@ from compilefarm.store.backend import Entry
 from compilefarm.store.blobs import few_at_a_time
 from compilefarm.store.checks import KEPT_SECONDS, CheckStore
 from compilefarm.store.counting import CountingBackend
-from compilefarm.store.layout import BLOBS, MANIFESTS, PROBES, QUARANTINE, USES, blob_path, key_of, use_path
+from compilefarm.store.layout import (
+    BLOBS,
+    MANIFESTS,
+    PROBES,
+    QUARANTINE,
+    USES,
+    blob_path,
+    key_of,
+    namespace_of,
+    use_path,
+)
 from compilefarm.store.manifests import ManifestStore
 from compilefarm.store.records import NewerRecord
 from compilefarm.store.uses import LEASE_SECONDS, Uses
@@ -175,12 +185,29 @@ class _Sweep:
                 self._count(entry)
 
     async def evict(self, *, limit_bytes: int) -> None:
-        """Removes the artifacts that were used least recently, until the limit is kept or all others are in use."""
-        for entry in sorted(self._artifacts, key=self._last_use):
-            if not self._is_above(limit_bytes):
-                return
-            if entry.path not in self._gone:
-                await self._remove_artifact(entry)
+        """Removes the artifacts that were used least recently, until the limit is kept or all others are in use: first
+        of namespaces that have more than an equal share, so that what one has made does not push out what others have.
+        """
+        sizes = self._sizes_of_namespaces()
+        share_bytes = limit_bytes / max(len(sizes), 1)
+        for least_bytes in (share_bytes, 0):
+            for entry in sorted(self._artifacts, key=self._last_use):
+                if not self._is_above(limit_bytes):
+                    return
+                if entry.path not in self._gone and sizes[namespace_of(entry.path)] > least_bytes:
+                    await self._remove_artifact(entry)
+                    sizes[namespace_of(entry.path)] -= self._size_of(entry) if entry.path in self._gone else 0
+
+    def _sizes_of_namespaces(self) -> Counter[str]:
+        sizes: Counter[str] = Counter()
+        for entry in self._artifacts:
+            sizes[namespace_of(entry.path)] += self._size_of(entry)
+        return sizes
+
+    def _size_of(self, entry: Entry) -> int:
+        """Of a manifest and the blobs that it names. What several name counts for each of them."""
+        named = (self._blobs[path].size_bytes for path in self._artifacts[entry] if path in self._blobs)
+        return entry.size_bytes + sum(named)
 
     def _is_above(self, limit_bytes: int | None) -> bool:
         return limit_bytes is not None and self.collected.size_bytes > limit_bytes

@@ -1,0 +1,41 @@
+"""A store of limited size that several namespaces share: what one has made does not push out what another has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compilefarm.store.limited import LimitedStore
+from compilefarm.store.opening import open_store
+from compilefarm.store.testing import MovedClock, sample_artifact, sample_key
+from compilefarm.store.uses import LEASE_SECONDS
+
+KB = 1000
+
+
+async def put(store: LimitedStore, name: str, *, namespace: str) -> None:
+    artifact = sample_artifact(sample_key(name), program=f"{namespace} {name}".encode().ljust(30 * KB, b"."))
+    artifact.manifest.namespace = namespace
+    await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+    await store.has_room()
+
+
+async def kept(store: LimitedStore, *names: str, namespace: str) -> list[str]:
+    return [name for name in names if await store.find_manifest(sample_key(name), namespaces=[namespace]) is not None]
+
+
+@pytest.mark.parametrize("owner", ["prod", ""])
+async def test_a_namespace_below_its_share_loses_nothing_to_another(tmp_path: Path, owner: str) -> None:
+    clock = MovedClock()
+    store = await open_store(str(tmp_path), size_limit_bytes=100 * KB, now=clock)
+    assert isinstance(store, LimitedStore)
+    await put(store, "first", namespace=owner)
+    several = [f"f{number}" for number in range(6)]
+    for name in several:
+        clock.move(2 * LEASE_SECONDS)
+        await put(store, name, namespace="greedy")
+    # It was used least recently of all.
+    assert await kept(store, "first", namespace=owner) == ["first"]
+    assert await kept(store, *several, namespace="greedy") == several[-2:]
+    assert (await store.usage()).size_bytes <= 100 * KB
