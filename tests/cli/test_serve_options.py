@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,18 @@ def test_each_farm_keeps_its_accepted_jobs_in_a_folder_of_its_own(monkeypatch: p
     assert len(set(folders)) == 4
     assert all(str(folder).startswith("/state/compilefarm/") for folder in folders[:3])
     assert str(folders[3]) == "/mine"
+
+
+def test_what_a_farm_keeps_is_kept_from_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = settings(
+        *("--store", "store", "--state", "/state", "--auth", "/callers.toml", "--signing-key", "key.pem"),
+        *("--tls-certificate", "/public.pem", "--tls-key", "/private.pem"),
+    )
+    kept = {tmp_path / "store", Path("/state"), Path("/callers.toml"), tmp_path / "key.pem", Path("/private.pem")}
+    assert set(serve.kept_from_compiles(given)) == kept
+    remote = settings("--store", "s3://bucket/farm", "--state", "/state", "--signer", "unix:/run/signer")
+    assert set(serve.kept_from_compiles(remote)) == {Path("/state"), Path("/run/signer")}
 
 
 def test_the_store_can_be_limited() -> None:

@@ -106,6 +106,22 @@ async def test_a_path_of_modules_does_not_open_the_root(
     assert (reached["read"], reached["write to /dev"]) == ("FileNotFoundError", "OSError")
 
 
+@pytest.mark.parametrize(("hidden", "error"), [("kept", "FileNotFoundError"), ("kept/secret", "PermissionError")])
+async def test_what_the_farm_keeps_is_hidden_in_what_can_be_read(
+    hidden: str, error: str, surroundings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "kept" / "secret"
+    secret.parent.mkdir()
+    secret.write_text("hush")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    sandbox = opened_sandbox()
+    tried = {**surroundings, "SECRET": str(secret)}
+    assert (await outcomes(sandbox, **tried))["read"] == "done"
+    reached = await outcomes(replace(sandbox, hidden=(tmp_path / hidden,)), tmp_path / "kept", **tried)
+    assert reached["read"] == error
+    assert reached[f"write to {tmp_path / 'kept'}"] == "OSError"
+
+
 async def test_a_child_does_not_reach_the_files_of_programs(sandbox: Sandbox) -> None:
     # What is run is mounted as it was where it was started, so that a sandbox that can only be read does not help.
     programs = (sys.executable, sandbox.program)

@@ -102,7 +102,9 @@ def _pool(config: ServeConfig) -> WorkerPool:
     shares = config.slots * sum(max(len(found), 1) for found in devices.values())
     pools = []
     for name, python in pythons.items():
-        sandbox, no_sandbox = choose_sandbox(mode, interpreter=python, gpu=bool(devices[name]))
+        sandbox, no_sandbox = choose_sandbox(
+            mode, interpreter=python, gpu=bool(devices[name]), hidden=kept_from_compiles(config)
+        )
         if sandbox is None:
             log.warning(
                 "compiles of the environment %s can reach the network and the files of this user: no sandbox (%s)",
@@ -128,6 +130,13 @@ def _pool(config: ServeConfig) -> WorkerPool:
         )
         pools.append(LocalPool(settings))
     return JointPool(pools)
+
+
+def kept_from_compiles(config: ServeConfig) -> list[Path]:
+    """What the farm keeps for itself on this machine, wherever that is."""
+    files = (config.auth, config.signing_key, (config.signer or "").removeprefix("unix:"), config.tls_key)
+    store = [] if "://" in config.store else [config.store]
+    return [Path(place).absolute() for place in (*store, *files, config.state_folder()) if place]
 
 
 def _cuda_devices(device: str, *, python: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -83,6 +83,7 @@ class Sandbox:
         interpreter: a Python that can run inside.
         readable: files and folders beside those of the system that can be read.
         devices: devices that can be used.
+        hidden: files and folders that are not seen even where they lie in what can be read.
     """
 
     program: str
@@ -90,6 +91,7 @@ class Sandbox:
     interpreter: str
     readable: tuple[Path, ...]
     devices: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
 
     def around_nothing(self, *, folder: Path, info: int, system_calls: int) -> tuple[str, ...]:
         """The command that makes the sandbox and says on standard output when it is there. Whoever is to run in it
@@ -116,24 +118,39 @@ class Sandbox:
         options += ["--bind", str(folder), str(FOLDER), "--chdir", str(FOLDER)]
         for place in _outermost(self.readable):
             options += _read_only(place)
+        for place in self._to_hide():
+            options += _hidden(place)
         if self.devices:
             options += _hidden_sys()
         for device in self.devices:
             options += ["--dev-bind", str(device), str(device)]
         return (self.program, *options, "--remount-ro", "/dev", "--remount-ro", "/", "--", *self._placeholder)
 
+    def _to_hide(self) -> list[Path]:
+        seen = [place.resolve() for place in (*map(Path, _SYSTEM), *self.readable)]
+        there = [place.resolve() for place in self.hidden if place.exists()]
+        return [
+            place
+            for place in there
+            # What holds something that has to be seen cannot be hidden.
+            if any(map(place.is_relative_to, seen)) and not any(each.is_relative_to(place) for each in self.readable)
+        ]
+
     @property
     def _placeholder(self) -> tuple[str, ...]:
         return (self.interpreter, "-I", "-S", "-c", PLACEHOLDER)
 
 
-def choose_sandbox(mode: Mode, *, interpreter: str, gpu: bool) -> tuple[Sandbox | None, str]:
+def choose_sandbox(
+    mode: Mode, *, interpreter: str, gpu: bool, hidden: Sequence[Path] = ()
+) -> tuple[Sandbox | None, str]:
     """The sandbox for children, or None and why there is none.
 
     Args:
         mode: "auto" takes one if there is one.
         interpreter: the Python that children run.
         gpu: whether they use GPUs of NVIDIA.
+        hidden: see Sandbox.
 
     Raises:
         SandboxUnavailable: one is required, and there is none.
@@ -141,7 +158,7 @@ def choose_sandbox(mode: Mode, *, interpreter: str, gpu: bool) -> tuple[Sandbox 
     if mode == "off":
         return None, "serve --sandbox off"
     try:
-        return open_sandbox(interpreter=interpreter, gpu=gpu), ""
+        return replace(open_sandbox(interpreter=interpreter, gpu=gpu), hidden=tuple(hidden)), ""
     except SandboxUnavailable as error:
         if mode == "require":
             text = f"no sandbox: {error}; {error.remedy}; or do without (serve --sandbox off)"
