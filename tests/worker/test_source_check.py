@@ -79,6 +79,11 @@ def test_what_inductor_writes_passes() -> None:
     check_source(_wrapper(), "py")
 
 
+@pytest.mark.parametrize("value", [torch.sparse_coo, torch.sparse_csr, torch.complex64, torch.channels_last])
+def test_values_of_torch_that_no_generator_names(value: object) -> None:
+    check_source(_wrapper(call=f"buf1 = torch.ops.aten.relu(arg0_1, {value})"), "py")
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -8,8 +8,11 @@ level of the module, a quote that ends too early. Such a source is refused.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
+
+import torch
 
 from compilefarm.artifact.inductor.generated_sources import modules_of_generators, words_of_generators
 from compilefarm.core.compiler_settings import names
@@ -133,6 +136,7 @@ _NEVER_OF_TORCH = _NEVER_WRITTEN | frozenset(
     classes compile distributed export fx hub jit library load package save serialization storage utils
 """)
 )
+_VALUES = (torch.dtype, torch.layout, torch.memory_format)
 # Where a name stands for an operator: those of torch and of imported libraries, which the decoder has looked up.
 _OPERATORS = re.compile(r"(torch\.ops\.\w+|aten|inductor_ops|_quantized|extern_kernels|prims|torch\.ops)(\.|$)")
 
@@ -204,8 +208,16 @@ def _check_imported(name: str, *, module: str) -> None:
         raise _unexpected("the import of", f"{module}.{name}")
 
 
+@functools.cache
+def _values_of_torch() -> frozenset[str]:
+    """Dtypes, layouts and memory formats as arguments of operators are written: by what they are called."""
+    return frozenset(str(value) for value in vars(torch).values() if isinstance(value, _VALUES))
+
+
 def _check_attribute(node: ast.Attribute) -> None:
     path = ast.unparse(node)
+    if path in _values_of_torch():
+        return
     root = path.partition(".")[0]
     is_never_written = node.attr in (_NEVER_OF_TORCH if path == f"torch.{node.attr}" else _NEVER_WRITTEN)
     if (
