@@ -17,8 +17,9 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
     folder = tmp_path_factory.mktemp("farm")
     key = str(folder / "signing-key.pem")
     assert run("keys", "new", key).returncode == 0
-    options = ("--log-format", "json", "--metrics-listen", "127.0.0.1:0", "--signing-key", key)
-    with serve(folder, options) as served:
+    config = folder / "farm.toml"
+    config.write_text(f'log-format = "json"\nmetrics-listen = "127.0.0.1:0"\nsigning-key = "{key}"\n')
+    with serve(folder, ["--config", str(config)]) as served:
         yield served
 
 
