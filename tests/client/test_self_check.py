@@ -302,6 +302,20 @@ def test_what_operators_have_made_may_be_written_to() -> None:
     assert is_right(lambda x: (x.mul_(2) ** 2,), lambda x: (x.mul_(2) * x.detach(),), x) == "differs"
 
 
+def test_an_input_that_has_gradients_only_afterwards_is_no_leaf() -> None:
+    def filling(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:
+        x[1:].copy_(w[1:] * 3)
+        return (x.sum(0) * w,)
+
+    def filling_a_copy(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:
+        filled = torch.cat([x[:1], w[1:] * 3])
+        x.copy_(filled)
+        return (filled.sum(0) * w,)
+
+    w = torch.linspace(-1.0, 1.0, 6).view(3, 2).requires_grad_()
+    assert is_right(filling, filling_a_copy, torch.ones(3, 2), w) == "same"
+
+
 def test_nothing_is_compared_unless_that_is_asked_for(address: str) -> None:
     ledger, runtime = Ledger(), FakeRuntime()
     runtime.finding = Finding(outcome="differs")

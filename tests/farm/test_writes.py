@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import pytest
 import torch
+from torch import fx
 
 from compilefarm.client import Farm, stats
 
@@ -77,3 +79,46 @@ def test_what_a_graph_writes_to_may_be_the_result_of_an_operator(program: Any, k
     found = run(torch.compile(program, backend=Farm(farm.address).backend))
     assert [(record.outcome, record.message) for record in stats()[before:]] == [("compiled", "")]
     torch.testing.assert_close(found, run(program))
+
+
+class _Holding(torch.nn.Module):
+    """Holds small tensors that others may change without its being told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.array = numpy.ones(3, dtype=numpy.float32)
+        self.register_buffer("shared", torch.from_numpy(self.array))
+        self.register_buffer("scale", torch.ones(3))
+        self.plain = torch.ones(3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x * self.scale + self.plain - self.shared * 2,)
+
+    def change(self) -> None:
+        self.array[:] = 5.0
+        self.scale.data.fill_(3.0)  # type: ignore[union-attr]
+        self.plain.data = torch.full((3,), 9.0)
+
+
+class _Attributes(fx.Tracer):
+    proxy_buffer_attributes = True
+
+
+def test_what_others_change_in_a_graph_is_read_at_each_call(farm: ServedFarm) -> None:
+    """As a local compile does it. Nothing tells of writes through `.data`, or in memory that NumPy shares."""
+    held = _Holding()
+    graph_module = fx.GraphModule(held, _Attributes().trace(held))
+    x = torch.linspace(-1.0, 1.0, 3)
+    program = Farm(farm.address).compile(graph_module, [x])
+    assert stats()[-1].outcome == "compiled"
+    torch.testing.assert_close(tuple(program(x)), held(x))
+    held.change()
+    torch.testing.assert_close(tuple(program(x)), held(x))
+
+
+def test_what_others_change_in_a_module_is_read_at_each_call(farm: ServedFarm) -> None:
+    held, x = _Holding(), torch.linspace(-1.0, 1.0, 3)
+    program = torch.compile(held, backend=Farm(farm.address).backend)
+    torch.testing.assert_close(program(x), held(x))
+    held.change()
+    torch.testing.assert_close(program(x), held(x))

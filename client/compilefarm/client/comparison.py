@@ -94,13 +94,20 @@ def _require_comparable(code: str, tensors: Sequence[torch.Tensor]) -> None:
 
 def _run(program: Program, inputs: Sequence[Any], *, held: Sequence[torch.Tensor]) -> _Seen:
     copies = _copied(inputs)
+    # Before the graph writes something with gradients into what had none.
+    leaves = _leaves([*copies, *held])
     results = program(*copies)
     results = list(results) if isinstance(results, list | tuple) else [results]
     seen = [(f"result {number}", _kept(value)) for number, value in enumerate(results)]
     seen += [(f"input {number} afterwards", _kept(value)) for number, value in enumerate(copies)]
     seen += [(f"tensor {number} of the graph afterwards", _kept(value)) for number, value in enumerate(held)]
-    seen += _gradients(results, [*copies, *held])
+    seen += _gradients(results, leaves)
     return _Seen(values=seen)
+
+
+def _leaves(values: Sequence[Any]) -> list[torch.Tensor]:
+    leaves = [leaf_of(value) for value in values if isinstance(value, torch.Tensor)]
+    return [leaf for leaf in leaves if leaf.requires_grad]
 
 
 def _copied(inputs: Sequence[Any]) -> list[Any]:
@@ -125,19 +132,18 @@ def _kept(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _gradients(results: Sequence[Any], leaves: Sequence[Any]) -> list[tuple[str, Any]]:
+def _gradients(results: Sequence[Any], leaves: Sequence[torch.Tensor]) -> list[tuple[str, Any]]:
     roots = [value for value in results if isinstance(value, torch.Tensor) and value.requires_grad]
-    wanted = [leaf_of(given) for given in leaves if isinstance(given, torch.Tensor) and leaf_of(given).requires_grad]
-    if not roots or not wanted or not torch.is_grad_enabled():
+    if not roots or not leaves or not torch.is_grad_enabled():
         return []
     # Different weights: the gradients of many a sum are zero.
     weights = [
         torch.linspace(0.5, 1.5, root.numel(), device=root.device).to(root.dtype).view_as(root) for root in roots
     ]
-    found = torch.autograd.grad(roots, wanted, grad_outputs=weights, allow_unused=True)
+    found = torch.autograd.grad(roots, leaves, grad_outputs=weights, allow_unused=True)
     return [
         (f"gradient {number}", torch.zeros_like(leaf) if gradient is None else gradient.detach())
-        for number, (leaf, gradient) in enumerate(zip(wanted, found, strict=True))
+        for number, (leaf, gradient) in enumerate(zip(leaves, found, strict=True))
     ]
 
 

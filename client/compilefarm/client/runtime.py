@@ -152,10 +152,16 @@ class TorchRuntime:
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         from compilefarm.artifact.inductor.programs import compile_lock
         from compilefarm.graph.encode import encode_job
-        from compilefarm.graph.tracing import are_watched
+        from compilefarm.graph.tracing import are_watched, passes_state
 
         with compile_lock():
-            encoded = encode_job(graph_module, example_inputs, options=options, environment=self.describe)
+            encoded = encode_job(
+                graph_module,
+                example_inputs,
+                options=options,
+                environment=self.describe,
+                holds_state=not passes_state(),
+            )
         if encoded.symbols and not are_watched(encoded.symbols):
             raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
         return encoded

@@ -96,6 +96,7 @@ def encode_job(
     *,
     options: Mapping[str, object],
     environment: Callable[[EnvironmentNeeds], Environment],
+    holds_state: bool = False,
 ) -> EncodedJob:
     """Says a graph, its inputs, the options and the state of this thread as a job.
 
@@ -105,6 +106,8 @@ def encode_job(
         example_inputs: what it will be called with, one for each placeholder.
         options: Inductor options from mode= and options= of torch.compile, by dotted name.
         environment: describes this machine as far as the graph needs it.
+        holds_state: tensors that the graph holds are known to others, who may change them between two calls: none of
+            them is a constant.
 
     Raises:
         Bypass: something about it cannot be said faithfully.
@@ -112,7 +115,7 @@ def encode_job(
     written: Set[str] = frozenset()
     while True:
         try:
-            return _encode(graph_module, example_inputs, options, environment, written=written)
+            return _encode(graph_module, example_inputs, options, environment, written=written, holds_state=holds_state)
         except _ConstantsWritten as error:
             written |= error.targets
 
@@ -136,8 +139,9 @@ def _encode(
     environment: Callable[[EnvironmentNeeds], Environment],
     *,
     written: Set[str],
+    holds_state: bool,
 ) -> EncodedJob:
-    writer = _GraphWriter(graph_module, written=written)
+    writer = _GraphWriter(graph_module, written=written, holds_state=holds_state)
     inputs = writer.write(example_inputs)
     writer.encoded.kernels.extend(writer.kernels.described)
     needs = _environment_needs((*example_inputs, *writer.held), writer=writer)
@@ -181,6 +185,7 @@ class _GraphWriter:
     numbers: dict[Node, int] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
     written: Set[str] = frozenset()
+    holds_state: bool = False
     lifted: dict[str, int] = field(default_factory=dict)
     held: list[torch.Tensor] = field(default_factory=list)
     subgraphs: dict[str, int] = field(default_factory=dict)
@@ -211,7 +216,8 @@ class _GraphWriter:
         alone = _alone_in_memory((*example_inputs, *held.values()))
         for target, tensor in held.items():
             # What shares memory with others changes when those are written to.
-            if target in self.written or not (is_constant(tensor) and id(tensor) in alone):
+            may_change = self.holds_state or target in self.written
+            if may_change or not (is_constant(tensor) and id(tensor) in alone):
                 self._lift(tensor, target=target, inputs=inputs)
         given = enumerate((*example_inputs, *self.held))
         self.sharing = {number for number, value in given if isinstance(value, torch.Tensor) and id(value) not in alone}

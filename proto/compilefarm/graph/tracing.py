@@ -6,6 +6,7 @@ says what broke when a release moves one.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +61,20 @@ def are_watched(values: Sequence[torch.SymInt]) -> bool:
     context = TracingContext.try_get()
     mode = None if context is None else context.fake_mode
     return mode is not None and all(value.node.shape_env is mode.shape_env for value in values)
+
+
+def passes_state() -> bool:
+    """Whether Dynamo is tracing, and makes what belongs to others inputs of its graphs: parameters, buffers, attributes
+    and what closures hold. The tensors that such a graph still holds are Dynamo's own.
+    """
+    return TracingContext.try_get() is not None and _inlines_modules()
+
+
+def _inlines_modules() -> bool:
+    # torch/_dynamo/config.py. Releases in which it is always so warn of whoever asks.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return bool(getattr(torch._dynamo.config, "inline_inbuilt_nn_modules", True))
 
 
 def is_static(tensor: torch.Tensor) -> bool:
