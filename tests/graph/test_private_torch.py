@@ -125,6 +125,23 @@ def test_what_settles_the_order_of_attention() -> None:
     assert torch._fused_sdp_choice(query, query, query) in settings.attention_order()
 
 
+def test_where_torch_keeps_what_operators_become() -> None:
+    # torch/library.py: _impls, Library._op_impls; torch/_decomp/__init__.py; torch/_inductor/lowering.py and
+    # decomposition.py; torch/_inductor/pattern_matcher.py: PatternMatcherPass.patterns.
+    from torch._inductor import decomposition, lowering
+    from torch._inductor.fx_passes import post_grad
+
+    from compilefarm.graph import replacements
+
+    assert {entry.count("/") for entry in torch.library._impls} == {2}
+    assert replacements._meta_kernels() <= torch.library._impls
+    assert len(replacements._meta_kernels()) > 500
+    assert {"post_autograd", "pre_autograd", "meta"} == torch._decomp.global_decomposition_table.keys()
+    assert torch.ops.aten.add.Tensor in lowering.lowerings
+    assert torch.ops.aten.gelu_backward.default in decomposition.decompositions
+    assert any(replacements._patterns(post_grad))
+
+
 def test_what_schemas_say_of_writes() -> None:
     # torch/csrc/jit/python/init.cpp: FunctionSchema.is_mutable, Argument.alias_info.is_write.
     schema = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default._schema

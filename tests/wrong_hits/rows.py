@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -115,6 +116,12 @@ ROWS: dict[str, Row] = {
     "memory that is not filled": _attribute(torch.utils.deterministic, "fill_uninitialized_memory", False),
     "default dtype": _switch(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
     "threads": _switch(torch.get_num_threads, torch.set_num_threads, torch.get_num_threads() + 1),
+    "smallest numbers are zero": _switch(
+        lambda: sys.float_info.min * sys.float_info.epsilon == 0.0, torch.set_flush_denormal, True
+    ),
+    "processors that others leave": _switch(
+        torch._C._get_sm_carveout_experimental, torch._C._set_sm_carveout_experimental, 4, guard=Guard.BYPASS
+    ),
     "contraction from left to right": _contraction("enabled", False),
     "contraction greedy": _contraction("strategy", "greedy"),
     "contraction optimal": _contraction("strategy", "optimal"),

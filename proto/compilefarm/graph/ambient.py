@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.contractions import uses_contraction_library
 from compilefarm.graph.dtypes import get_dtype, name_of
+from compilefarm.graph.replacements import find_replacement
 from compilefarm.v1.graph_pb2 import NamedValue, Value
 from compilefarm.v1.job_pb2 import Ambient, Autocast
 
@@ -82,6 +84,11 @@ def _write_contraction(value: bool | str) -> None:
             torch.backends.opt_einsum.strategy = value
 
 
+def _flushes_denormal() -> bool:
+    # torch has no way to read it. A processor in this mode takes the smallest numbers for zero, Python's, too.
+    return sys.float_info.min * sys.float_info.epsilon == 0.0
+
+
 # In the order in which they are set: a general precision writes those below it. The older switch of cuBLAS
 # (cuda.matmul.allow_tf32) is another face of Ambient.float32_matmul_precision.
 _SETTINGS: dict[str, _Setting] = {
@@ -135,6 +142,12 @@ _SETTINGS: dict[str, _Setting] = {
         read=torch.is_autocast_cache_enabled,
         write=lambda value: torch.set_autocast_cache_enabled(bool(value)),
     ),
+    # What is folded into constants while a graph is compiled is computed in this mode.
+    "flush_denormal": _Setting(
+        default=False,
+        read=_flushes_denormal,
+        write=lambda value: torch.set_flush_denormal(bool(value)),
+    ),
     # Set on and off for all graphs, sent only for those whose order of contractions is to be found.
     _CONTRACTION: _Setting(
         default="auto", read=_read_contraction, write=_write_contraction, words=("off", "auto", "greedy", "optimal")
@@ -168,6 +181,9 @@ def capture_ambient(device_types: Iterable[str], *, contracts: bool = True) -> A
     part = settings.find_further_compiler_part()
     if part is not None:
         raise Bypass("custom_compiler", f"this process changes how Inductor compiles: {part}")
+    replacement = find_replacement()
+    if replacement is not None:
+        raise Bypass("replaced_operator", f"this process has something of its own in the place of {replacement}")
     if torch.get_default_device() != torch.device("cpu"):
         raise Bypass("default_device", f"the default device is {torch.get_default_device()}; only cpu can be said")
     return Ambient(

@@ -69,6 +69,11 @@ def registering_modules(overload: Any) -> frozenset[str]:
     return frozenset(found)
 
 
+def registering_files(name: str, *, key: str) -> list[str]:
+    """Files that registered kernels of an operator, by its name ("aten::gelu"), under a key of the dispatcher."""
+    return [found["file"] for found in _KERNEL.finditer(str(torch._C._dispatch_dump(name))) if found["key"] == key]
+
+
 def check_kernels(overload: Any, *, are_known: bool, has_modules: bool) -> None:
     """Checks that what is registered for an operator is what can be found of it.
 

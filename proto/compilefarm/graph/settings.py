@@ -114,6 +114,9 @@ def find_further_compiler_part() -> str | None:
         registered = getattr(common, table, {})
         if any(registered.get(device_type) is not None for device_type in ("cpu", "cuda")):
             return table
+    # torch/_inductor/utils.py: get_num_sms
+    if torch._C._get_sm_carveout_experimental() is not None:
+        return "sm_carveout"
     # torch/fx/experimental/proxy_tensor.py: _coor_enabled
     return "compile_on_one_rank" if getattr(torch.compiler.config, "compile_on_one_rank", False) else None
 

@@ -34,6 +34,7 @@ from compilefarm.graph.operators import (
     name_function,
     operators_of_torch,
 )
+from compilefarm.graph.replacements import is_own_method
 from compilefarm.v1.graph_pb2 import TargetKind
 
 TORCH_FUNCTION = TargetKind.TARGET_KIND_TORCH_FUNCTION
@@ -208,6 +209,8 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     name = str(node.target)
     if name not in _tensor_methods():
         raise Bypass("unknown_target", f"the graph calls the method {name}, which the farm does not take")
+    if not is_own_method(name):
+        raise Bypass("replaced_operator", f"this process has something of its own in the place of torch.Tensor.{name}")
     # For `x == y` Dynamo writes operator.eq in one release and Tensor.__eq__ in another.
     function = vars(operator).get(name) if name.startswith("__") and not node.kwargs else None
     if function in _python_names():

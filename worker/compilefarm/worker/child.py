@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Collection
 from typing import BinaryIO
 
 import torch
@@ -31,6 +32,7 @@ from compilefarm.graph.contractions import CONTRACTION_LIBRARY
 from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.graph.inputs import draw_noise
 from compilefarm.graph.operators import describable, import_operators
+from compilefarm.graph.replacements import find_replacement
 from compilefarm.graph.targets import target_names
 from compilefarm.graph.vocabulary import describe_vocabulary
 from compilefarm.v1.child_pb2 import (
@@ -75,7 +77,7 @@ def main() -> int:
     if compiles_kernels:
         kernel_compiles.prepare()
     # Whatever they do when they are imported, they do it in here.
-    admitted = Admitted(operators=import_operators(arguments.modules), triton_kernels=arguments.allow_triton_kernels)
+    admitted = Admitted(operators=_import_operators(arguments.modules), triton_kernels=arguments.allow_triton_kernels)
     needs = EnvironmentNeeds(
         cpu=True,
         cuda_device=arguments.cuda_device,
@@ -102,6 +104,17 @@ def main() -> int:
     if task is not None:
         _do(task, answers, admitted=admitted)
     return 0
+
+
+def _import_operators(modules: Collection[str]) -> frozenset[str]:
+    imported = import_operators(modules)
+    replacement = find_replacement() if modules else None
+    if replacement is not None:
+        raise ImportError(
+            f"{', '.join(modules)}: they put something of their own in the place of {replacement}, for pods, too, that"
+            " have not imported them; import them in pods alone"
+        )
+    return imported
 
 
 def _preload(*, verifier: bool, device: torch.device) -> Vocabulary | None:

@@ -1,0 +1,185 @@
+"""What a process has put in the place of something of torch: a kernel of an operator, a decomposition, a lowering, a
+pattern, a method of tensors. A local compile follows it, and a worker knows nothing of it.
+
+Private names of torch, with canaries in tests/graph/test_private_torch.py: torch/library.py, torch/_decomp/__init__.py,
+torch/_inductor/decomposition.py, torch/_inductor/lowering.py and torch/_inductor/pattern_matcher.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from compilefarm.graph.operators import is_of_torch
+from compilefarm.graph.registrations import registering_files
+
+_TORCH = str(Path(torch.__file__).parent)
+# From here seems to come what `torch.library.impl` registers, which torch does not use for its own.
+_REGISTRAR = str(Path(_TORCH) / "library.py")
+# Torch decorates functions with what lies here.
+_DECORATORS = str(Path(contextlib.__file__))
+_PASSES = ("pre_grad", "joint_graph", "post_grad", "freezing_patterns", "mkldnn_fusion", "quantization", "b2b_gemm")
+# Found to be torch's own; by address, and kept, so that addresses stay theirs.
+_known: dict[int, object] = {}
+_checked: set[str] = set()
+
+
+def find_replacement() -> str | None:
+    """What of torch is not torch's own in this process, for a message; None if all is."""
+    return _find_kernel() or _find_entry() or _find_pattern()
+
+
+def is_own_method(name: str) -> bool:
+    """Whether a method of tensors is the one that torch gives them."""
+    method = vars(torch.Tensor).get(name)
+    match method:
+        case None:
+            # It is inherited, from what cannot be written to.
+            return True
+        case MethodDescriptorType() | WrapperDescriptorType():
+            # `torch.Tensor.__neg__` is `neg`.
+            return method.__name__ == name or name.startswith("__")
+        case FunctionType():
+            return _is_torchs(method)
+    return False
+
+
+def _find_kernel() -> str | None:
+    """A kernel of an operator of torch that Python registered from elsewhere."""
+    # torch/library.py: Library.impl, "aten/gelu/AutogradCPU"
+    entries = torch.library._impls - _checked
+    for entry in entries - (_meta_kernels() if entries else set()):
+        namespace, name, key = entry.split("/") if entry.count("/") == 2 else ("", "", "")
+        if is_of_torch(f"{namespace}::") and any(map(_is_foreign, registering_files(f"{namespace}::{name}", key=key))):
+            return f"the kernel of {namespace}::{name} for {key}"
+    _checked.update(entries)
+    return None
+
+
+def _meta_kernels() -> set[str]:
+    """Entries of torch's own; it would take a while to ask the dispatcher about so many."""
+    # torch/_meta_registrations.py
+    libraries = (
+        value for value in vars(torch._meta_registrations).values() if isinstance(value, torch.library.Library)
+    )
+    return set[str]().union(*(library._op_impls for library in libraries))
+
+
+def _is_foreign(file: str) -> bool:
+    return file.endswith(".py") and (not file.startswith(_TORCH) or file == _REGISTRAR)
+
+
+def _find_entry() -> str | None:
+    """An entry of a table of what operators of torch become while they are traced and lowered."""
+    for table, entries in _tables():
+        unknown = [(target, function) for target, function in list(entries.items()) if id(function) not in _known]
+        for target, function in unknown:
+            if _names_operator_of_torch(target) and not _is_torchs(function):
+                return f"the entry of {target} in {table}"
+    return None
+
+
+def _tables() -> Iterator[tuple[str, dict[Any, Any]]]:
+    for kind, entries in torch._decomp.global_decomposition_table.items():
+        yield f"torch._decomp ({kind})", entries
+    for module, name in (("decomposition", "decompositions"), ("lowering", "lowerings")):
+        loaded = sys.modules.get(f"torch._inductor.{module}")
+        if loaded is not None:
+            yield f"torch._inductor.{module}", getattr(loaded, name)
+    for overload in _loaded_overloads():
+        for key, function in overload.py_kernels.items():
+            if id(function) not in _known:
+                yield f"its py_kernels ({key})", {overload: function}
+
+
+def _loaded_overloads() -> Iterator[OpOverload]:
+    for namespace in (torch.ops.aten, torch.ops.prims):
+        for packet in list(vars(namespace).values()):
+            if type(packet) is OpOverloadPacket:
+                yield from [each for each in list(vars(packet).values()) if type(each) is OpOverload]
+
+
+def _names_operator_of_torch(target: object) -> bool:
+    match target:
+        case OpOverload():
+            return is_of_torch(f"{target.namespace}::")
+        case OpOverloadPacket():
+            return is_of_torch(target._qualified_op_name)
+    return False
+
+
+def _find_pattern() -> str | None:
+    """A pattern that Inductor looks for in graphs."""
+    for name in _PASSES:
+        module = sys.modules.get(f"torch._inductor.fx_passes.{name}")
+        if module is not None and any(not _is_torchs(entry) for entry in _patterns(module) if id(entry) not in _known):
+            return f"a pattern in torch._inductor.fx_passes.{name}"
+    return None
+
+
+def _patterns(module: ModuleType) -> Iterator[object]:
+    for value in list(vars(module).values()):
+        for found in value if isinstance(value, list) else (value,):
+            if _is_pass(found):
+                for entries in list(found.patterns.values()):
+                    yield from list(entries)
+
+
+def _is_pass(value: object) -> bool:
+    return type(value).__name__ == "PatternMatcherPass"
+
+
+def _is_torchs(value: object) -> bool:
+    """Whether every function that a value is, wraps, binds or holds lies in a file of torch."""
+    waiting, seen = [value], dict[int, object]()
+    while waiting:
+        given = waiting.pop()
+        if id(given) in _known or id(given) in seen:
+            continue
+        seen[id(given)] = given
+        if isinstance(given, FunctionType) and not _lies_in_torch(given):
+            return False
+        waiting += _within(given)
+    _known.update(seen)
+    return True
+
+
+def _within(value: Any) -> list[object]:
+    match value:
+        case FunctionType():
+            cells = [_content(cell) for cell in value.__closure__ or ()]
+            return [value.__dict__.get("__wrapped__"), *filter(_is_callable, cells)]
+        case functools.partial():
+            return [value.func, *filter(_is_callable, (*value.args, *value.keywords.values()))]
+        case tuple():
+            return list(value)
+    if type(value).__name__.endswith("PatternEntry"):
+        return list(filter(_is_callable, vars(value).values()))
+    inner = getattr(value, "__func__", None)
+    return [inner] if inner is not None else []
+
+
+def _is_callable(value: object) -> bool:
+    return isinstance(value, FunctionType | functools.partial)
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _lies_in_torch(function: Callable[..., Any]) -> bool:
+    file = function.__code__.co_filename
+    # Torch makes some functions of texts, which lie in no file.
+    is_made = not file.endswith(".py") and str(function.__module__).partition(".")[0] in ("torch", "triton", "sympy")
+    return file.startswith(_TORCH) or is_made or file == _DECORATORS
