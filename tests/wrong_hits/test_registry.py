@@ -6,14 +6,19 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.config
+import torch.fx.experimental._config
 from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCacheDetails
 from torch._inductor.codecache import FxGraphHashDetails
 
+from compilefarm.core.dynamo_settings import DYNAMO, SYMBOLIC_SHAPES
+from compilefarm.core.treatment import Treatment
 from compilefarm.core.triton_knobs import KNOBS
 from compilefarm.core.variables import VARIABLES
 from compilefarm.graph import settings
@@ -23,6 +28,7 @@ from compilefarm.graph.testing import capture
 
 from .rows import ROWS, square
 
+_IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 # What works on a graph once Dynamo has handed it over.
 COMPILERS = (
     "_decomp", "_functorch", "_higher_order_ops", "_inductor", "_library", "_prims", "_prims_common", "_refs",
@@ -88,10 +94,42 @@ HASHED_BY_AUTOGRAD = {
 }
 
 
+BYPASS = Treatment.BYPASS
+DYNAMOS: tuple[tuple[Any, Mapping[str, tuple[Treatment, str]]], ...] = (
+    (torch._dynamo.config, DYNAMO),
+    (torch.fx.experimental._config, SYMBOLIC_SHAPES),
+)
+READ_OF_DYNAMO = re.compile(r"(?:torch\._dynamo\.config|\bdynamo_config)\.([a-z_]+)")
+# What compilers read of Dynamo's settings, and why it decides nothing.
+AFTER_DYNAMO = {
+    "_custom_ops_profile": REFUSED + "custom_option",
+    **dict.fromkeys(("allow_empty_graphs", "capture_scalar_outputs"), "is set there, and set back"),
+    **dict.fromkeys(("automatic_dynamic_exclusion_guard", "enable_compiler_collectives"), "decides what is guarded"),
+    **dict.fromkeys(("caching_precompile", "strict_precompile"), "is about torch's caches"),
+    **dict.fromkeys(("debug_dir_root", "record_runtime_overhead"), "is about what is kept and measured"),
+    **dict.fromkeys(("fake_tensor_cache_enabled", "fake_tensor_cache_crosscheck_enabled"), "is a cache of shapes"),
+    "force_compile_during_fx_trace": "decides whether a call within a trace is compiled",
+    **dict.fromkeys(
+        ("leaf_function_check_escaped_gradients", "leaf_function_validate_outputs"),
+        "is about functions that graphs call as they are, which no request holds",
+    ),
+    "inline_inbuilt_nn_modules": "is about CUDA graphs",
+    "patch": "sets others",
+    "skip_fsdp_hooks": "is about collectives, which no request holds",
+    "suppress_errors": "is set to false there",
+    "use_lazy_graph_module": "decides when the code of a graph is made",
+}
+
+
+def files_of(part: str) -> list[Path]:
+    path = Path(torch.__file__).parent / part
+    return list(path.rglob("*.py")) if path.is_dir() else [path]
+
+
 def variables_read() -> Iterator[tuple[str, Path]]:
     root = Path(torch.__file__).parent
     for part in COMPILERS:
-        for path in (root / part).rglob("*.py") if (root / part).is_dir() else [root / part]:
+        for path in files_of(part):
             if not CONFIGURATIONS.fullmatch(path.name):
                 yield from ((name, path.relative_to(root)) for name in READ.findall(path.read_text()))
 
@@ -107,6 +145,37 @@ def test_variables_say_what_they_decide_or_why_nothing() -> None:
 
 def test_knobs_of_triton() -> None:
     assert not {*knob_names()} - KNOBS.keys(), "say in core/triton_knobs.py what becomes of them"
+
+
+@pytest.mark.parametrize(("config", "table"), DYNAMOS, ids=["Dynamo", "symbolic shapes"])
+def test_settings_of_dynamo(config: Any, table: Mapping[str, tuple[Treatment, str]]) -> None:
+    assert not config._config.keys() - table.keys(), "say in core/dynamo_settings.py what becomes of them"
+
+
+@pytest.mark.skipif(not _IS_NEWEST, reason="releases before the newest lack later settings")
+@pytest.mark.parametrize(("config", "table"), DYNAMOS, ids=["Dynamo", "symbolic shapes"])
+def test_settings_of_dynamo_that_are_listed_exist(config: Any, table: Mapping[str, tuple[Treatment, str]]) -> None:
+    assert table.keys() - config._config.keys() <= {"skip_fsdp_hooks"}
+
+
+def test_what_is_read_of_dynamos_settings_after_dynamo() -> None:
+    # Where they are read, nobody asks what decides before the graph is there.
+    read = {name for part in COMPILERS for path in files_of(part) for name in READ_OF_DYNAMO.findall(path.read_text())}
+    assert not read - AFTER_DYNAMO.keys(), "does it decide what a graph is compiled to?"
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [(config, name) for config, table in DYNAMOS for name, (treatment, _) in table.items() if treatment is BYPASS],
+)
+def test_a_setting_of_dynamo_of_one_pod(config: Any, name: str) -> None:
+    if name not in config._config:
+        pytest.skip(f"this torch has no {name}")
+    graph = capture(square, torch.rand(4, 4))
+    now = getattr(config, name)
+    with config.patch({name: not now if isinstance(now, bool) else 1}), pytest.raises(Bypass, match=name):
+        graph.encode()
+    graph.encode()
 
 
 def hashed(kind: type) -> set[str]:
@@ -146,4 +215,4 @@ def test_a_pass_for_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_are_enough_rows() -> None:
-    assert len(ROWS) >= 40
+    assert len(ROWS) >= 42

@@ -181,6 +181,9 @@ def capture_ambient(device_types: Iterable[str], *, contracts: bool = True) -> A
     part = settings.find_further_compiler_part()
     if part is not None:
         raise Bypass("custom_compiler", f"this process changes how Inductor compiles: {part}")
+    setting = settings.find_deciding_setting()
+    if setting is not None:
+        raise Bypass("custom_option", f"{setting} differs from its default; farms do not take it")
     replacement = find_replacement()
     if replacement is not None:
         raise Bypass("replaced_operator", f"this process has something of its own in the place of {replacement}")

@@ -35,6 +35,7 @@ REASONS: Mapping[str, str] = {
     "output_structure": "The graph returns something other than a flat tuple or list of tensors and numbers.",
     "overlapping_strides": "Elements of a tensor share memory, as those of unfold() do.",
     "refused_option": "A compiler setting that farms do not accept differs from its default.",
+    "replaced_operator": "This process has put something of its own in the place of something of torch.",
     "saved_tensors_hooks": "torch.autograd.graph.saved_tensors_hooks are in use, which are functions of this process.",
     "several_devices": "The graph uses several GPUs.",
     "subgraph": "A subgraph is nested too deeply.",

@@ -15,7 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
 import torch
+import torch._dynamo.config
+import torch.fx.experimental._config
 
+from compilefarm.core.dynamo_settings import DYNAMO, SYMBOLIC_SHAPES
+from compilefarm.core.treatment import Treatment
 from compilefarm.graph.tracing import not_faking
 
 _ENVIRONMENT_NAME = re.compile(r"""["']([A-Z][A-Z0-9_]{2,})["']""")
@@ -104,6 +108,16 @@ def attention_order() -> list[int]:
 def set_attention_order(order: Sequence[int]) -> None:
     """Sets what `attention_order` tells."""
     torch._C._set_sdp_priority_order(list(order))
+
+
+def find_deciding_setting() -> str | None:
+    """A setting of Dynamo that was changed, is read again while its graph is compiled, and is no part of a request."""
+    for config, table in ((torch._dynamo.config, DYNAMO), (torch.fx.experimental._config, SYMBOLIC_SHAPES)):
+        for name, (treatment, _) in table.items():
+            entry = config._config.get(name) if treatment is Treatment.BYPASS else None
+            if entry is not None and getattr(config, name) != entry.default:
+                return f"{config.__name__}.{name}"
+    return None
 
 
 def find_further_compiler_part() -> str | None:
