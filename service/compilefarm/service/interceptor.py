@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -83,15 +83,12 @@ class _Entrance:
 
     @asynccontextmanager
     async def passing(self, context: Context) -> AsyncIterator[Add]:
-        """Lets a call in, and has it counted; yields what counts the bytes of its request. Tells what goes wrong as
-        strangers may see it.
-        """
-        async with _refusing(context, method=self.method):
-            with self.visitors.visiting(context.peer(), is_health=self.is_health):
-                caller = with_key_formats(self.door.admit(context, method=self.method), context)
-                enter(caller)
-                with self.visitors.requests.using(caller.account) as add:
-                    yield add
+        """Lets a call in, and has it counted; yields what counts the bytes of its request."""
+        with self.visitors.visiting(context.peer(), is_health=self.is_health):
+            caller = with_key_formats(self.door.admit(context, method=self.method), context)
+            enter(caller)
+            with self.visitors.requests.using(caller.account) as add:
+                yield add
 
 
 class RequestIdInterceptor(grpc.aio.ServerInterceptor):
@@ -130,7 +127,8 @@ def _guard(handler: Handler, *, entrance: _Entrance, clock: Clock, heavy: HeavyW
     answer = partial(_answer_stream, clock=clock) if handler.response_streaming else _answer_one
     # Without a deserializer gRPC hands over the bytes.
     guarded: Handler = make(
-        answer(behaviour, receive=receive, entrance=entrance), response_serializer=handler.response_serializer
+        _refusing(answer(behaviour, receive=receive, entrance=entrance), method=entrance.method),
+        response_serializer=handler.response_serializer,
     )
     return guarded
 
@@ -160,24 +158,35 @@ def _answer_stream(
     return answer
 
 
-@asynccontextmanager
-async def _refusing(context: Context, *, method: str) -> AsyncIterator[None]:
-    try:
-        yield
-    except FarmError as error:
-        await _refuse(error, context=context)
-    except grpc.aio.AbortError:
-        raise
-    except Exception as error:  # noqa: BLE001 - logged with its traceback by `incident`
-        await _refuse(incident(error, during=method), context=context)
+def _refusing(serve: Callable[[Any, Context], Awaitable[Any]], *, method: str) -> Callable[[Any, Context], Any]:
+    """Has what goes wrong told as strangers may see it.
+
+    gRPC keeps what it raises then in a circle with the call. So it is raised where no frame knows the request or the
+    error: they would stay in memory until Python looks for circles, which it does seldom.
+    """
+
+    async def answer(contents: Any, context: Context) -> Any:
+        try:
+            return await serve(contents, context)
+        except FarmError as error:
+            refusal = _refusal_of(error)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - logged with its traceback by `incident`
+            refusal = _refusal_of(incident(error, during=method))
+        return await context.abort(*refusal)
+
+    return answer
 
 
-async def _refuse(error: FarmError, *, context: Context) -> NoReturn:
+def _refusal_of(error: FarmError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """Status, details and trailing metadata. The error forgets the frames that it came through."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
     told = [(REASON_KEY, error.reason)]
     if isinstance(error, Busy):
         told.append((RETRY_AFTER_KEY, f"{error.retry_after_seconds:.1f}"))
         told.append((ESTIMATED_WAIT_KEY, f"{error.estimated_wait_seconds:.1f}"))
-    await context.abort(grpc.StatusCode[error.status], _shorten(str(error)), tuple(told))
+    return grpc.StatusCode[error.status], _shorten(str(error)), tuple(told)
 
 
 def _shorten(text: str) -> str:
