@@ -88,6 +88,7 @@ def test_all_of_a_mode_arrives_but_cuda_graphs_on_a_cpu(mode: str) -> None:
 
 REFUSED: dict[str, object] = {
     "cpp_wrapper": True,
+    "freezing": True,
     "fx_wrapper": True,
     "cpu_backend": "triton",
     "cuda_backend": "pallas",

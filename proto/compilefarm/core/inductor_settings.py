@@ -36,7 +36,7 @@ _BOOLEANS = names("""
     enable_autograd_for_aot enable_linear_binary_folding epilogue_fusion epilogue_fusion_first
     epilogue_fusion_user_defined_triton_kernel epilogue_fusion_with_atomic_add expand_dimension_for_pointwise_nodes
     fallback_by_default fallback_embedding_bag_byte_unpack fallback_random force_fuse_int_mm_with_mul
-    force_layout_optimization force_pointwise_cat force_same_precision force_shape_pad freezing
+    force_layout_optimization force_pointwise_cat force_same_precision force_shape_pad
     freezing_discard_parameters graph_partition group_fusion implicit_fallbacks incremental_autotune inplace_buffers
     inplace_padding joint_graph_constant_folding keep_addmm_fused_for_half_dtypes keep_output_stride
     layout_optimization loop_index_inversion_in_fusion loop_ordering_after_fusion loop_reindexing_after_fusion
@@ -137,6 +137,8 @@ _REFUSED = by_reason(
             nvgemm_max_profiling_configs nvgemm_pdl nvgemm_supplement_configs nvgemm_swap_ab rocm. tpu_backend
             triton.enable_tlx_templates triton.tlx_mode xpu. xpu_backend is_predispatch
         """,
+        # torch/_functorch/_aot_autograd/autograd_cache.py: check_cacheable.
+        "torch saves no program that was made with it": "freezing",
         "it has code run on the way that is not looked at before": "triton.autotune_at_compile_time",
         "it changes what CUDA graphs are in a way that farms do not know": """
             cudagraph_policy cudagraph_unsafe_unbacked_ops triton.cudagraph_or_error triton.cudagraph_trees
