@@ -15,6 +15,7 @@ from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.eager import Eager
+from compilefarm.worker.precision import coarsest
 from compilefarm.worker.reference import find_reference
 from compilefarm.worker.results import Results, run
 from compilefarm.worker.seeds import SEED
@@ -44,22 +45,16 @@ class Attempt:
 
 
 def attempts(program: RightProgram, *, each: int) -> Iterator[Attempt]:
-    """Tries mistakes in a program, at most so many of each kind.
-
-    None in graphs that sort: of their results only the values count, not the order, and so a mistake may be missed that
-    leaves about the same values.
-    """
+    """Tries mistakes in a program, at most so many of each kind."""
     encoded = encoded_of(program.model, *program.inputs, trains=program.trains)
     tried: Counter[str] = Counter()
     with apply_ambient(encoded.job.ambient):
         decoded = decode(encoded.job, blobs=encoded.blobs, admitted=Admitted())
         eager, theirs = first_run(decoded, encoded.job)
-        assert eager.inside is not None
-        if not eager.is_ordered:
-            return
-        for mutation in mutations_of(decoded.graph_module, inside=eager.inside):
+        precision = _precision(eager)
+        for mutation in mutations_of(decoded.graph_module, inside=precision):
             wrong = mutated(decoded.graph_module, mutation)
-            if tried[mutation.kind] < each and _is_mistake(mutation, wrong, eager, theirs):
+            if tried[mutation.kind] < each and _is_mistake(mutation, wrong, eager, theirs, precision=precision):
                 tried[mutation.kind] += 1
                 refusal = _refusal(VerifyTask(job=encoded.job), eager, theirs, wrong)
                 yield Attempt(program=program.name, mutation=mutation, refusal=refusal)
@@ -85,19 +80,28 @@ def _refusal(task: VerifyTask, eager: Eager, theirs: Results, wrong: Callable[..
     return None
 
 
-def _is_mistake(mutation: Mutation, wrong: Callable[..., Any], eager: Eager, theirs: Results) -> bool:
+def _precision(eager: Eager) -> torch.dtype:
+    narrowed = eager.narrowed()
+    found = coarsest(each for each in (eager.inside, narrowed and narrowed.dtype) if each is not None)
+    assert found is not None
+    return found
+
+
+def _is_mistake(
+    mutation: Mutation, wrong: Callable[..., Any], eager: Eager, theirs: Results, *, precision: torch.dtype
+) -> bool:
     """Whether it shows. A number that is added before a softmax, say, changes nothing."""
     assert eager.inside is not None
     if mutation.kind == TOO_NARROW:
         # Without any rounding there is none of its.
-        return _distance(eager.run(wrong), theirs) > _MISTAKEN[eager.inside]
+        return _distance(eager.run(wrong), theirs) > _MISTAKEN[precision]
     exact = find_reference(
         lambda given: run(wrong, given, seed=SEED, written=eager.written), eager.inputs, inside=eager.inside
     )
     reference = eager.reference()
     assert exact is not None
     assert reference is not None
-    return _distance(exact, reference) > _MISTAKEN[eager.inside]
+    return _distance(exact, reference) > _MISTAKEN[precision]
 
 
 def _distance(results: Results, others: Results) -> float:

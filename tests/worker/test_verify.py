@@ -132,20 +132,46 @@ def test_what_is_wrong_is_named(check: Callable[[Program], Verification], progra
         check(program)
 
 
-def _ranked(x: torch.Tensor) -> torch.Tensor:
-    return x.sin().sort().values
+def _ranking(x: torch.Tensor, equal: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Values, what comes in their order, and what comes in the order of elements many of which are the same."""
+    return x.sin().sort().values, x.cos()[x.argsort()], x[equal.round().argsort()]
 
 
-def test_the_order_of_what_a_graph_sorts_is_free_and_its_values_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = capture(_ranked, torch.rand(50)).encode()
+def _ranking_from_the_last(x: torch.Tensor, equal: torch.Tensor) -> list[torch.Tensor]:
+    order = 49 - equal.round().flip(0).sort(stable=True).indices
+    return [*_ranking(x, equal)[:2], x[order]]
 
-    def run(program: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        monkeypatch.setattr(verify, "load_artifact", lambda *_, **__: lambda *inputs: [program(*inputs)])
-        verify.verify_task(VerifyTask(job=encoded.job), admitted=Admitted())
 
-    run(lambda x: _ranked(x).flip(0))
+def test_which_of_equal_elements_comes_first_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = torch.rand(50), torch.rand(50)
+    assert _verified(monkeypatch, _ranking, *inputs, program=_ranking_from_the_last).compared == 5
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (0, lambda values: values.flip(0)),
+        (0, lambda values: values * 1.1),
+        (1, lambda values: values.roll(1)),
+        (2, lambda values: values * 1.1),
+    ],
+)
+def test_the_order_of_what_a_graph_sorts_is_not(
+    monkeypatch: pytest.MonkeyPatch, number: int, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    with pytest.raises(VerificationFailed, match=f"output {number} differs"):
+        _verified(monkeypatch, _ranking, torch.rand(50), torch.rand(50), program=_changed(_ranking, number, change))
+
+
+def test_a_stable_sort_has_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stable(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x[x.round().sort(stable=True).indices],)
+
+    def unstable(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x[49 - x.round().flip(0).sort(stable=True).indices]]
+
     with pytest.raises(VerificationFailed, match="output 0 differs"):
-        run(lambda x: _ranked(x) * 1.1)
+        _verified(monkeypatch, stable, torch.rand(50), program=unstable)
 
 
 def _verified(

@@ -7,6 +7,8 @@ is no reference, they may be off by a share of the largest magnitude, by the coa
 Where products of float32 may be narrower, as in TF32, eager counts in both cases as if its own were, where it is
 nearer without that.
 
+What hangs on which of equal elements a sort gives first has no one order, and is compared sorted.
+
 Integers and booleans must be the same, except where a last bit of a float before them decides. What picks among values
 (an argmax, a sort) may pick another where the reference says that the two are as good as equal. Any other element may
 differ where eager itself gives another once its floats are moved by a few last bits, and by no more than that moves any
@@ -16,7 +18,7 @@ element. Of the others one in a thousand may differ, since that is found out by 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -56,24 +58,27 @@ class Comparison:
     """Holds results to those of eager.
 
     Attributes:
-        is_ordered: whether they have one order; else they are compared sorted, too.
         inputs_seed: of the inputs that both had, for reports.
+        sorted_places: of elements that are compared sorted; a mask.
         found: is told how far they were apart.
         inside: the coarsest dtype that the graph computes in; None where nothing floats.
         moved: gives results of eager with its floats moved by a few last bits. Called where integers differ.
         reference: gives results in high precision, if it can. Called where floats differ by more than a few roundings.
+        unordered: tells which elements of a result (its name) come in any order, if it can. Called where some differ;
+            these are compared sorted.
         narrowed: gives results of eager with the narrowest products that are allowed, if there are any. Called where
             floats differ by too much without it.
         alike: tells which integers of a result (its name, ours, eager's) are as good as eager's, if it can. Called
             where integers differ.
     """
 
-    is_ordered: bool
     inputs_seed: int = 0
+    sorted_places: torch.Tensor | None = None
     found: Verification = field(default_factory=Verification)
     inside: torch.dtype | None = None
     moved: Callable[[], Sequence[Results]] = tuple
     reference: Callable[[], Results | None] = lambda: None
+    unordered: Callable[[str], torch.Tensor | None] = lambda _name: None
     narrowed: Callable[[], Narrowed | None] = lambda: None
     alike: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None] = lambda _name, _ours, _theirs: None
 
@@ -91,7 +96,7 @@ class Comparison:
             if isinstance(expected, torch.Tensor) and name not in without:
                 if not isinstance(ours[name], torch.Tensor) or _kind(ours[name]) != _kind(expected):
                     raise VerificationFailed(f"{name} is {_kind(ours[name])} instead of {_kind(expected)}")
-                self._compare_tensor(name, _dense(ours[name]), _dense(expected))
+                self._compare_in_order(name, _dense(ours[name]), _dense(expected))
 
     def agrees(self, ours: Results, theirs: Results, *, name: str) -> bool:
         """Whether those of one name are near enough."""
@@ -100,6 +105,22 @@ class Comparison:
         except VerificationFailed:
             return False
         return True
+
+    def _compare_in_order(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+        # What was found of a comparison that fails is not kept.
+        found = Verification()
+        found.CopyFrom(self.found)
+        try:
+            replace(self, found=found)._compare_tensor(name, ours, theirs)
+        except VerificationFailed:
+            can_sort = not theirs.is_complex() and theirs.dtype not in _NOT_COMPARED
+            places = self.unordered(name) if self.sorted_places is None and can_sort else None
+            if places is None or places.shape != theirs.shape:
+                raise
+            found.CopyFrom(self.found)
+            sorting = replace(self, found=found, sorted_places=places)
+            sorting._compare_tensor(name, sorting._arranged(ours), sorting._arranged(theirs))
+        self.found.CopyFrom(found)
 
     def _compare_tensor(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
         if theirs.numel() == 0:
@@ -114,7 +135,7 @@ class Comparison:
         ours, theirs = _real(ours).double(), _real(theirs).double()
         magnitude = _largest(theirs)
         if torch.equal(ours.isfinite(), theirs.isfinite()):
-            difference = self._difference(ours, theirs)
+            difference = _largest_difference(ours[ours.isfinite()], theirs[theirs.isfinite()])
             clear = _clear_share(dtype) * magnitude
             if difference <= clear or (reference := self._reference_of(name, theirs)) is None:
                 self._hold_to_eager(name, difference, magnitude, clear=clear, dtype=dtype)
@@ -123,13 +144,9 @@ class Comparison:
             raise VerificationFailed(f"{name} is not finite where eager is, or the other way round")
         self._hold_to_reference(name, ours, theirs, reference, dtype=dtype)
 
-    def _difference(self, ours: torch.Tensor, theirs: torch.Tensor) -> float:
-        ours, theirs = ours[ours.isfinite()], theirs[theirs.isfinite()]
-        difference = _largest_difference(ours, theirs)
-        return difference if self.is_ordered or not difference else _largest_difference(*_sorted(ours, theirs))
-
     def _reference_of(self, name: str, theirs: torch.Tensor) -> torch.Tensor | None:
-        return _like(theirs, (self.reference() or {}).get(name))
+        found = _like(theirs, (self.reference() or {}).get(name))
+        return None if found is None else self._arranged(found)
 
     def _hold_to_eager(
         self, name: str, difference: float, magnitude: float, *, clear: float, dtype: torch.dtype
@@ -162,7 +179,7 @@ class Comparison:
         compared = finite & reference.isfinite()
         if not bool(compared.any()):
             return
-        ours, theirs, exact = (self._arranged(each[compared]) for each in (ours, theirs, reference))
+        ours, theirs, exact = ours[compared], theirs[compared], reference[compared]
         our_distance, their_distance = Distance.between(ours, exact), Distance.between(theirs, exact)
         inside = coarsest((dtype, self.inside or dtype)) or dtype
         allowed = _allowed(their_distance, exact, dtype=dtype, inside=inside)
@@ -188,15 +205,19 @@ class Comparison:
             )
 
     def _arranged(self, elements: torch.Tensor) -> torch.Tensor:
-        return elements if self.is_ordered else elements.sort().values
+        if self.sorted_places is None:
+            return elements
+        arranged = elements.clone()
+        arranged[self.sorted_places] = elements[self.sorted_places].sort().values
+        return arranged
 
     def _narrowed_of(self, name: str, compared: torch.Tensor) -> tuple[torch.Tensor, torch.dtype] | None:
         """Elements of the result of a name with narrow products, and the dtype that has their steps."""
         narrowed = self.narrowed()
         result = _like(compared, narrowed.results.get(name)) if narrowed is not None else None
-        if narrowed is None or result is None or not bool(result[compared].isfinite().all()):
+        if narrowed is None or result is None or not bool(result.isfinite().all()):
             return None
-        return self._arranged(result[compared]), narrowed.dtype
+        return self._arranged(result)[compared], narrowed.dtype
 
     def _note(self, difference: float, ours: Distance, theirs: Distance, allowed: Distance) -> None:
         found = self.found
@@ -214,8 +235,6 @@ class Comparison:
             self._hold_choices(name, ours != theirs, alike)
             return
         ours, theirs = _integers(ours), _integers(theirs)
-        if not self.is_ordered and not torch.equal(ours, theirs):
-            ours, theirs = ours.sort().values, theirs.sort().values
         differing = ours != theirs
         count = int(differing.sum())
         if count == 0:
@@ -243,10 +262,10 @@ class Comparison:
         """Which elements eager gives differently once its floats are moved, and the largest step among them."""
         unsteady, swing = torch.zeros_like(theirs, dtype=torch.bool), 0.0
         for moved in self.moved():
-            other = _integers(moved[name])
+            other = moved[name]
             # Their number may hang on the elements.
-            if other.shape == theirs.shape:
-                other = other if self.is_ordered else other.sort().values
+            if other.numel() == theirs.numel():
+                other = _integers(self._arranged(other))
                 unsteady |= other != theirs
                 swing = max(swing, _largest_difference(other, theirs))
         return unsteady, swing
@@ -259,6 +278,21 @@ def differing_names(first: Results, second: Results) -> set[str]:
         for name, tensor in first.items()
         if isinstance(tensor, torch.Tensor) and not torch.equal(_plain(tensor), _plain(second[name]))
     }
+
+
+def differing_elements(
+    result: torch.Tensor, others: Sequence[torch.Tensor], *, inside: torch.dtype | None
+) -> torch.Tensor | None:
+    """Which elements of a result are others in other runs; None where none are, or where their number differs."""
+    theirs = _dense(result)
+    if any(other.shape != theirs.shape for other in others) or theirs.numel() == 0:
+        return None
+    tolerance = 0.0
+    if theirs.is_floating_point():
+        tolerance = max(_tolerance_of(each) for each in (theirs.dtype, inside or theirs.dtype)) * _largest(theirs)
+    differing = [(_dense(other).double() - theirs.double()).abs() > tolerance for other in others]
+    places = torch.stack(differing).any(0)
+    return places if bool(places.any()) else None
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -303,10 +337,6 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
 def _largest(tensor: torch.Tensor) -> float:
     finite = tensor[tensor.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
-
-
-def _sorted(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tuple(tensor.flatten().sort().values for tensor in tensors)
 
 
 def _integers(tensor: torch.Tensor) -> torch.Tensor:

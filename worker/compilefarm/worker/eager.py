@@ -14,18 +14,18 @@ from compilefarm.graph.targets import nodes_of
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.choices import Choice, alike, find_choices, watching
-from compilefarm.worker.comparison import Comparison
+from compilefarm.worker.comparison import Comparison, differing_elements
 from compilefarm.worker.narrowing import Narrowed, find_narrowed
 from compilefarm.worker.precision import coarsest, epsilon_of
 from compilefarm.worker.reference import find_reference
 from compilefarm.worker.results import Results, run
 from compilefarm.worker.seeds import SEED
 from compilefarm.worker.synthetic import inputs_of
+from compilefarm.worker.ties import LastFirst, ranks
 
 # Of the first inputs that are tried; it differs from that of a compile.
 INPUT_SEED = 1
 
-_ORDERING = frozenset({"argsort", "kthvalue", "median", "mode", "msort", "sort", "topk"})
 # Seeds by which floats are moved to find out which integers hang on their last bits.
 _MOVES = (1, 2, 3)
 
@@ -48,7 +48,6 @@ class Eager:
         self.inputs = inputs_of(job, decoded, first_seed=first_seed, attempt=attempt)
         self._inputs_seed = first_seed + attempt
         self.written = decoded.written_inputs
-        self.is_ordered = _is_ordered(decoded.graph_module)
         self.inside = _coarsest_inside(decoded.graph_module)
 
     def run(self, program: Callable[..., Any] | None = None, *, seed: int = SEED) -> dict[str, Any]:
@@ -63,12 +62,12 @@ class Eager:
             random: names of results that differ from seed to seed, for which there is no reference.
         """
         return Comparison(
-            is_ordered=self.is_ordered,
             inputs_seed=self._inputs_seed,
             found=found,
             inside=self.inside,
             moved=self.moved,
             narrowed=self.narrowed,
+            unordered=self.unordered,
             alike=lambda name, ours, theirs: None if name in random else self.alike(name, ours, theirs),
             reference=lambda: {name: value for name, value in (self.reference() or {}).items() if name not in random},
         )
@@ -91,6 +90,20 @@ class Eager:
     def moved(self) -> Sequence[Results]:
         """Results with all floats of its inputs moved by a few last bits."""
         return self._moved
+
+    @functools.cached_property
+    def _reordered(self) -> tuple[Results, Sequence[Results]]:
+        """Results, and others in which equal elements, or nearly equal ones, come in another order."""
+        with LastFirst():
+            last_first = self.run()
+        return self.run(), [last_first, *self.moved()]
+
+    def unordered(self, name: str) -> torch.Tensor | None:
+        """Which elements of a result hang on which of equal elements, or nearly equal ones, is the first."""
+        if not ranks(self.program):
+            return None
+        results, others = self._reordered
+        return differing_elements(results[name], [other[name] for other in others], inside=self.inside)
 
     @functools.cached_property
     def _narrowed(self) -> Narrowed | None:
@@ -143,15 +156,3 @@ def _coarsest_inside(graph_module: torch.fx.GraphModule) -> torch.dtype | None:
     """The coarsest floats that a graph computes, such as those of autocast."""
     values = (node.meta.get("example_value") for node in nodes_of(graph_module))
     return coarsest(value.dtype for value in values if isinstance(value, torch.Tensor))
-
-
-def _is_ordered(graph_module: torch.fx.GraphModule) -> bool:
-    """Whether what a graph computes has one order.
-
-    Equal elements come out of a sort in any, and there may be many in synthetic inputs.
-    """
-    names = {
-        (node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")).partition(".")[0]
-        for node in nodes_of(graph_module)
-    }
-    return names.isdisjoint(_ORDERING)

@@ -56,7 +56,7 @@ def check_once(device: torch.device) -> None:
     draw_noise(seed=INPUT_SEED)
     for dtype in _USUAL:
         results = {"floats": torch.ones(2, dtype=dtype, device=device), "integers": torch.ones(2, device=device).long()}
-        Comparison(is_ordered=True).compare(results, results)
+        Comparison().compare(results, results)
         differing_names(results, results)
 
 
@@ -217,7 +217,7 @@ def compare(
 ) -> None:
     """Compares at the sizes of the job, and at others where it may have others."""
     # What is compared for other reasons leaves no figures.
-    near = Comparison(is_ordered=eager.is_ordered)
+    near = Comparison(inside=eager.inside, unordered=eager.unordered)
     draws_alike = bool(config_patches(task.job.options)[0].get("fallback_random"))
     randomness = find_randomness(theirs, lambda seed: eager.run(seed=seed), draws_alike=draws_alike, near=near)
     randomness = randomness.with_unsteady(find_unwritten(eager.program, eager.run), theirs)
