@@ -56,6 +56,19 @@ VARIABLES: Mapping[str, Variable] = {
             "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", devices=_CPU,
         ),
         *_all(
+            Treatment.MATCHED, "aten/src/ATen/native/Linear.cpp",
+            "decides which product a linear layer of three dimensions is, while it is traced",
+            "TORCH_LINEAR_FLATTEN_3D",
+        ),
+        *_all(
+            Treatment.NO_EFFECT, "aten/src/ATen/native/transformers/cuda/sdp_utils.cpp",
+            "is seen as the order of attention, which is in the key", "TORCH_CUDNN_SDPA_DEPRIORITIZED",
+        ),
+        *_all(
+            Treatment.NO_EFFECT, "aten/src/ATen/Context.h",
+            "is seen as the precision of products, which is in the key", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        ),
+        *_all(
             Treatment.MATCHED, "cuBLAS and cuDNN, at every product",
             "decides whether products are made in TF32, and with it what wins a measurement",
             "NVIDIA_TF32_OVERRIDE", devices=_CUDA,
