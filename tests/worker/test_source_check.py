@@ -84,6 +84,12 @@ def test_values_of_torch_that_no_generator_names(value: object) -> None:
     check_source(_wrapper(call=f"buf1 = torch.ops.aten.relu(arg0_1, {value})"), "py")
 
 
+def test_names_of_parts_of_a_template_that_triton_leaves_out() -> None:
+    check_source(TRITON.format("sparse_kv_num_blks_offset = sparse_full_kv_idx_offset"), "py")
+    with pytest.raises(UnexpectedSource, match="getattr"):
+        check_source(TRITON.format("tmp1 = getattr"), "py")
+
+
 @pytest.mark.parametrize(
     "line",
     [

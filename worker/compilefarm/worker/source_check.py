@@ -129,6 +129,9 @@ _BUILTINS = frozenset(
     type zip
 """)
 )
+# Read in a part of the templates of flexible attention that Triton leaves out where there are no full blocks, and then
+# bound nowhere (torch 2.15: torch/_inductor/kernel/flex/templates).
+_LEFT_OUT = re.compile(r"sparse_full_(kv|q)_(idx|num_blks)_offset")
 _MODULE_STATEMENTS = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Delete)
 _NOWHERE = (ast.AsyncFunctionDef, ast.Await, ast.Yield, ast.YieldFrom, ast.Try, ast.NamedExpr, ast.Match)
 _NEVER_OF_TORCH = _NEVER_WRITTEN | frozenset(
@@ -186,7 +189,7 @@ def _check_node(node: ast.AST, *, bound: set[str] | frozenset[str], is_source: b
             _check_import(module)
             for alias in aliases:
                 _check_imported(alias.name, module=module)
-        case ast.Name(id=name) if name not in bound or name in _NEVER_WRITTEN:
+        case ast.Name(id=name) if name in _NEVER_WRITTEN or not (name in bound or _LEFT_OUT.fullmatch(name)):
             raise _unexpected("the name", name)
         case ast.Attribute():
             _check_attribute(node)
