@@ -128,7 +128,7 @@ async def test_a_defect_shows_as_an_incident_only(
 
 async def test_a_long_message_is_cut_rather_than_lost() -> None:
     job = sample_job()
-    job.environment.torch = "ä" * 5000
+    job.environment.torch = "ä" * 4000
     async with serving() as gateway, calling(gateway.address) as calls:
         with pytest.raises(Refused, match="no worker can compile") as refused:
             await calls.finish(job)

@@ -120,7 +120,7 @@ def _operator_differences(*, wanted: Environment, offered: Environment) -> list[
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
+    return tuple(int(part) for part in text.split(".") if part.isdecimal())
 
 
 def describe(environment: Environment) -> str:

@@ -6,9 +6,10 @@ own, since protobuf refuses to parse messages nested more than 100 deep.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from compilefarm.core.digests import check_digest
@@ -16,6 +17,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import check_expression, check_symbols
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
+from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import (
     Call,
     Constant,
@@ -34,11 +36,20 @@ from compilefarm.v1.job_pb2 import Job
 MAX_VALUES = 500_000
 # Each is looked for in the store. Large tensors and parameters are inputs.
 MAX_CONSTANTS = 4096
+# The longest of real ones are schemas of operators, of a thousand characters. Python reads no number of more than 4300.
+MAX_TEXT = 4096
+# Definitions of Triton kernels.
+MAX_SOURCE = 1024 * 1024
+# Texts of one list: settings, instruction sets, names of parameters.
+MAX_TEXTS = 1000
+# Operators, or libraries, of an environment, and how large it is: what differs is shown, for each worker.
+MAX_ENTRIES = 1000
+MAX_ENVIRONMENT_BYTES = 128 * 1024
 
 
 def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> int:
-    """Checks the form of a job. How much there is of it comes first, so that no more is looked at than is allowed.
-    Returns how many values it has.
+    """Checks the form of a job. How much there is of it, values and texts, comes first, so that no more is looked at
+    or shown in messages than is allowed. Returns how many values it has.
 
     Args:
         job: it.
@@ -53,6 +64,7 @@ def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> int:
     if nodes > max_nodes:
         raise InvalidRequest(f"the graph has {nodes} nodes, more than the {max_nodes} that are allowed")
     values = _count_values(job, most=max_values)
+    _check_environment(job.environment)
     if len(graph.constants) > MAX_CONSTANTS:
         raise InvalidRequest(f"the graph holds {len(graph.constants)} tensors: at most {MAX_CONSTANTS} are allowed")
     _check_outline(graph)
@@ -81,6 +93,17 @@ def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> int:
     return values
 
 
+def _check_environment(environment: Environment) -> None:
+    size_bytes = environment.ByteSize()
+    if size_bytes > MAX_ENVIRONMENT_BYTES:
+        raise InvalidRequest(
+            f"the environment has {size_bytes} bytes: at most {MAX_ENVIRONMENT_BYTES} are allowed; a graph names only"
+            " what it needs"
+        )
+    for name in ("operators", "libraries"):
+        _check_length(getattr(environment, name), what=f"{name} of the environment", most=MAX_ENTRIES)
+
+
 def _count_nodes(graph: Graph) -> int:
     return len(graph.nodes) + sum(map(_count_nodes, graph.subgraphs))
 
@@ -94,13 +117,13 @@ def _count_values(job: Job, *, most: int) -> int:
 
 
 def _parts(job: Job) -> Iterator[Iterable[Message]]:
-    """Whatever holds values or is repeated like them."""
+    """Whatever holds values or texts, or is repeated like them."""
     graphs = [job.graph]
     while graphs:
         graph = graphs.pop()
         graphs += graph.subgraphs
         yield from (graph.nodes, graph.constants, graph.kernels)
-    yield from (job.inputs, job.symbols, job.options.inductor, job.options.functorch, job.ambient.backends)
+    yield from (job.inputs, job.symbols, (job.options, job.ambient, job.environment))
 
 
 def _values_in(messages: Iterable[Message]) -> Iterator[Message]:
@@ -116,12 +139,35 @@ def _values_in(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def _below(message: Message) -> Iterator[Message]:
+    """The messages in one; raises InvalidRequest for texts in it that are too long or too many."""
     for field, value in message.ListFields():
         if field.message_type is not None:
             if isinstance(value, Message):
                 yield value
             else:
                 yield from value
+        elif isinstance(value, str):
+            _check_text(value, field=field)
+        elif not isinstance(value, int | float):
+            _check_texts(value, field=field)
+
+
+def _check_texts(entries: Sequence[object], *, field: FieldDescriptor) -> None:
+    if field.type == FieldDescriptor.TYPE_STRING:
+        _check_length(entries, what=field.full_name, most=MAX_TEXTS)
+        for text in entries:
+            _check_text(str(text), field=field)
+
+
+def _check_text(text: str, *, field: FieldDescriptor) -> None:
+    most = MAX_SOURCE if field.name == "source" else MAX_TEXT
+    if len(text) > most:
+        raise InvalidRequest(f"{field.full_name} has {len(text)} characters: at most {most} are allowed")
+
+
+def _check_length(entries: Sized, *, what: str, most: int) -> None:
+    if len(entries) > most:
+        raise InvalidRequest(f"{what} are {len(entries)}: at most {most} are allowed")
 
 
 def _check_nodes(graph: Graph, *, kernels: int) -> None:
