@@ -191,6 +191,21 @@ async def test_the_second_pod_hears_of_a_refusal_without_another_compile(calls: 
     assert len(held.started) == 1
 
 
+@pytest.mark.parametrize("kind", ["NOT_SERIALIZABLE", "OUTPUT_TOO_LARGE", "UNEXPECTED_SOURCE"])
+async def test_what_another_compile_would_end_in_is_not_compiled_for_the_second_pod(
+    calls: Calls, held: HeldCompiles, kind: str
+) -> None:
+    watch = await calls.watch(JOB)
+    failure = CompileFailure(kind=FailureKind.Value(f"FAILURE_KIND_{kind}"), message="it cannot be shipped")
+    (await held.next()).finish(failure)
+    assert (await watch.finish()).failure == failure
+    assert (await calls.finish(JOB)).outcome == Outcome.OUTCOME_QUARANTINED
+    assert len(held.started) == 1
+    (entry,) = (await calls.list_jobs()).quarantined
+    # No artifact failed a check.
+    assert not entry.refused
+
+
 async def test_a_refusal_is_forgotten_after_a_while(calls: Calls, held: HeldCompiles, clock: ManualClock) -> None:
     await refuse(calls, held)
     clock.advance(HOUR)

@@ -24,6 +24,13 @@ OnStage = Callable[[Phase.ValueType, str], None]
 
 # Failures that cost a worker its process, or all the time that a compile may take.
 _COSTLY = (FailureKind.FAILURE_KIND_CRASHED, FailureKind.FAILURE_KIND_TIMEOUT)
+# Failures of what was made of the graph: the next compile of it makes the same.
+_LASTING = (
+    FailureKind.FAILURE_KIND_VERIFICATION,
+    FailureKind.FAILURE_KIND_NOT_SERIALIZABLE,
+    FailureKind.FAILURE_KIND_OUTPUT_TOO_LARGE,
+    FailureKind.FAILURE_KIND_UNEXPECTED_SOURCE,
+)
 
 
 class Attempts:
@@ -119,7 +126,7 @@ class Attempts:
         if isinstance(result, CompileFailure) and result.kind in _COSTLY:
             cause = f"{result.message}\n{result.log_tail}"
             self._quarantine.note_death(ticket.key, namespace=namespace, cause=cause, kind=result.kind)
-        elif isinstance(result, CompileFailure) and result.kind == FailureKind.FAILURE_KIND_VERIFICATION:
+        elif isinstance(result, CompileFailure) and result.kind in _LASTING:
             self._quarantine.note_refusal(ticket.key, namespace=namespace, failure=result)
         else:
             self._quarantine.note_survival(ticket.key, namespace=namespace)

@@ -22,11 +22,10 @@ class Quarantined:
     Attributes:
         key: it.
         namespace: of the jobs that these did.
-        deaths: how many of both.
+        deaths: how many of both; 0 if one failure is enough, since another compile would end in the same.
         failure: what is said of the last one.
         since: when that was.
         until: when all of this is forgotten.
-        refused: whether an artifact of it failed its check; one is enough.
     """
 
     key: str
@@ -35,7 +34,11 @@ class Quarantined:
     failure: CompileFailure
     since: datetime
     until: datetime
-    refused: bool = False
+
+    @property
+    def refused(self) -> bool:
+        """Whether an artifact of it failed its check."""
+        return self.failure.kind == FailureKind.FAILURE_KIND_VERIFICATION
 
 
 class Quarantine:
@@ -97,8 +100,9 @@ class Quarantine:
         return self.find(key, namespaces=[namespace])
 
     def note_refusal(self, key: str, *, namespace: str, failure: CompileFailure) -> None:
-        """Notes that an artifact of a key failed its check. It is remembered for as long as this service lives at most:
-        another release of the farm may do better.
+        """Notes a failure that another compile of the key would end in, too.
+
+        It is remembered for as long as this service lives at most: another release of the farm may do better.
         """
         self._forget()
         self._dead.pop((namespace, key), None)
@@ -108,7 +112,7 @@ class Quarantine:
         told.CopyFrom(failure)
         told.message = f"{failure.message}. {_remembered(key, until=until)}"
         self._dead[namespace, key] = Quarantined(
-            key=key, namespace=namespace, deaths=0, failure=told, since=since, until=until, refused=True
+            key=key, namespace=namespace, deaths=0, failure=told, since=since, until=until
         )
 
     def note_survival(self, key: str, *, namespace: str) -> None:
@@ -127,7 +131,7 @@ class Quarantine:
 
 
 def _is_kept(entry: Quarantined) -> bool:
-    return entry.refused or entry.deaths >= _TOO_MANY_DEATHS
+    return entry.deaths == 0 or entry.deaths >= _TOO_MANY_DEATHS
 
 
 def _remembered(key: str, *, until: datetime) -> str:
