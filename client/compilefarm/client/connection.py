@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from compilefarm.client.clock import Clock
+from compilefarm.client.clock import Budget, Clock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.refusals import error_of
 from compilefarm.client.tokens import TokenInterceptor
@@ -101,7 +101,7 @@ class Connection:
             Unreachable, NotAFarm: nobody, or somebody else, answers; or that was so a short while ago.
             FarmError: the farm refuses to talk.
         """
-        state = self._state()
+        state, budget = self._state(), Budget(within_seconds, clock=self._clock)
         # Many threads wait for one attempt.
         if not state.lock.acquire(timeout=min(within_seconds, threading.TIMEOUT_MAX)):
             raise OutOfTime(f"another thread of this process has tried to connect for {within_seconds:g} s")
@@ -109,7 +109,8 @@ class Connection:
             if state.line is None:
                 self._check_forked()
                 self._check_given_up(state)
-                state.line = self._connect(state, seconds=min(self._config.connect_timeout_seconds, within_seconds))
+                # What is left after waiting for others.
+                state.line = self._connect(state, seconds=min(self._config.connect_timeout_seconds, budget.left()))
             return state.line
         finally:
             state.lock.release()
