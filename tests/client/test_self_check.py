@@ -16,7 +16,8 @@ from compilefarm.client.findings import Finding
 from compilefarm.client.local import tensors_of
 from compilefarm.client.records import Ledger
 from compilefarm.client.runtime import Encoded, TorchRuntime
-from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.client.self_check import SelfCheck
+from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -99,6 +100,29 @@ def test_integers_are_compared_exactly() -> None:
 
 def test_a_program_that_raises_alone_is_wrong() -> None:
     assert is_right(lambda x: (x + 1,), lambda x: (x @ x.new_ones(99),), torch.ones(3)) == "differs"
+
+
+def test_a_gradient_that_is_rounding_of_others_is_no_difference() -> None:
+    """As that of a bias before a batch norm, which nothing depends on."""
+
+    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        y = x @ weight + bias
+        return (y - y.mean(0)) * 300 / y.std(0)
+
+    def normed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor]:
+        return (norm(x, weight, bias),)
+
+    def in_another_order(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor]:
+        return (norm(x.flip(0), weight, bias).flip(0),)
+
+    def without_weight(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor]:
+        result = norm(x, weight, bias)
+        return (norm(x, weight.detach(), bias) + (result - result.detach()) * 0.9,)
+
+    torch.manual_seed(0)
+    inputs = torch.randn(64, 8), torch.randn(8, 8).requires_grad_(), torch.randn(8).requires_grad_()
+    assert is_right(normed, in_another_order, *inputs) == "same"
+    assert is_right(normed, without_weight, *inputs) == "differs"
 
 
 def test_gradients_are_compared() -> None:
@@ -323,3 +347,22 @@ def test_nothing_is_compared_unless_that_is_asked_for(address: str) -> None:
     assert farm.backend(FakeGraphModule(), [])()[0] == "farm"
     assert ledger.records()[0].self_check is None
     farm.close()
+
+
+def test_a_wrong_program_is_not_called_while_another_is_made() -> None:
+    meanwhile = []
+
+    class Compiling:
+        def replace(self, *_: Any, **__: Any) -> Function:
+            if not meanwhile:
+                meanwhile.append("begun")
+                meanwhile.append(program())
+            return lambda: "local"
+
+    runtime, ledger = FakeRuntime(), Ledger()
+    runtime.finding = Finding(outcome="differs", detail="by much")
+    check = SelfCheck(fraction=1.0, resorts=Compiling(), report=lambda *_: None)  # type: ignore[arg-type]  # as much as it uses
+    entry = ledger.open(name="", nodes=1, clock=FakeClock())
+    program = check.watch(lambda: "farm", ways=runtime.ways(FakeGraphModule(), [], options=dict), entry=entry)
+    assert program() == "local"
+    assert meanwhile == ["begun", "local"]

@@ -41,9 +41,19 @@ class Uncomparable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What can be seen of a call: named values, copied."""
+    """What can be seen of a call: named values, copied.
+
+    Attributes:
+        values: results, and what was written to.
+        gradients: of all leaves.
+    """
 
     values: Sequence[tuple[str, Any]]
+    gradients: Sequence[tuple[str, Any]]
+
+    @property
+    def everything(self) -> Sequence[tuple[str, Any]]:
+        return (*self.values, *self.gradients)
 
 
 def compare(program: Program, *, eager: Program, code: str, inputs: Sequence[Any], held: Sequence[Any]) -> Finding:
@@ -101,8 +111,7 @@ def _run(program: Program, inputs: Sequence[Any], *, held: Sequence[torch.Tensor
     seen = [(f"result {number}", _kept(value)) for number, value in enumerate(results)]
     seen += [(f"input {number} afterwards", _kept(value)) for number, value in enumerate(copies)]
     seen += [(f"tensor {number} of the graph afterwards", _kept(value)) for number, value in enumerate(held)]
-    seen += _gradients(results, leaves)
-    return _Seen(values=seen)
+    return _Seen(values=seen, gradients=_gradients(results, leaves))
 
 
 def _leaves(values: Sequence[Any]) -> list[torch.Tensor]:
@@ -185,12 +194,14 @@ def _restoring_random_state(devices: Sequence[int]) -> Iterator[Callable[[], boo
 
 
 def _tolerance(code: str, seen: _Seen) -> float:
-    dtypes = {value.dtype for _, value in seen.values if isinstance(value, torch.Tensor)}
+    dtypes = {value.dtype for _, value in seen.everything if isinstance(value, torch.Tensor)}
     floating = {dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
     floating |= {dtype for name, dtype in _NARROW.items() if name in code}
     floating |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
     if torch.float32 in floating:
-        floating |= _narrow_products(code, is_cuda=any(value.is_cuda for _, value in seen.values if _is_tensor(value)))
+        floating |= _narrow_products(
+            code, is_cuda=any(value.is_cuda for _, value in seen.everything if _is_tensor(value))
+        )
     coarsest = max((torch.finfo(dtype).eps for dtype in floating), default=0.0)
     if coarsest <= torch.finfo(torch.float64).eps and "float32" not in code:
         return _TOLERANCE_OF_DOUBLES
@@ -208,16 +219,27 @@ def _is_tensor(value: Any) -> bool:
 
 def _find_difference(ours: _Seen, theirs: _Seen, *, tolerance: float) -> str:
     """What differs first, in words; empty if nothing does."""
-    if len(ours.values) != len(theirs.values):
-        return f"there are {len(ours.values)} results and gradients, and eager has {len(theirs.values)}"
-    has_floats = any(isinstance(value, torch.Tensor) and value.is_floating_point() for _, value in theirs.values)
-    for (name, our), (_, their) in zip(ours.values, theirs.values, strict=True):
-        if difference := _difference(our, their, tolerance=tolerance, exact=not has_floats):
+    if len(ours.everything) != len(theirs.everything):
+        return f"there are {len(ours.everything)} results and gradients, and eager has {len(theirs.everything)}"
+    has_floats = any(_is_tensor(value) and value.is_floating_point() for _, value in theirs.everything)
+    least = [_LEAST_MAGNITUDE] * len(theirs.values) + [_least_gradient(theirs)] * len(theirs.gradients)
+    for (name, our), (_, their), floor in zip(ours.everything, theirs.everything, least, strict=True):
+        if difference := _difference(our, their, tolerance=tolerance, least=floor, exact=not has_floats):
             return f"{name} {difference}"
     return ""
 
 
-def _difference(ours: Any, theirs: Any, *, tolerance: float, exact: bool) -> str:
+def _least_gradient(seen: _Seen) -> float:
+    """A gradient smaller than that is rounding of larger ones: that of a bias before a norm, which is zero."""
+    return _LEAST_MAGNITUDE * max([1.0, *(_magnitude(gradient) for _, gradient in seen.gradients)])
+
+
+def _magnitude(tensor: torch.Tensor) -> float:
+    finite = tensor[tensor.isfinite()]
+    return finite.abs().max().item() if finite.numel() else 0.0
+
+
+def _difference(ours: Any, theirs: Any, *, tolerance: float, least: float, exact: bool) -> str:
     if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         same = type(ours) is type(theirs) and (isinstance(ours, float) or ours == theirs)
         return "" if same else f"is {ours!r}, and eager has {theirs!r}"
@@ -226,10 +248,10 @@ def _difference(ours: Any, theirs: Any, *, tolerance: float, exact: bool) -> str
     if not (theirs.is_floating_point() or theirs.is_complex()):
         # Integers that follow from floats may differ at near ties.
         return "" if not exact or torch.equal(ours, theirs) else "differs"
-    return _difference_of_floats(ours, theirs, tolerance=tolerance)
+    return _difference_of_floats(ours, theirs, tolerance=tolerance, least=least)
 
 
-def _difference_of_floats(ours: torch.Tensor, theirs: torch.Tensor, *, tolerance: float) -> str:
+def _difference_of_floats(ours: torch.Tensor, theirs: torch.Tensor, *, tolerance: float, least: float) -> str:
     wide = torch.complex128 if theirs.is_complex() else torch.float64
     ours, theirs = ours.to(wide), theirs.to(wide)
     finite = theirs.isfinite()
@@ -237,8 +259,8 @@ def _difference_of_floats(ours: torch.Tensor, theirs: torch.Tensor, *, tolerance
         return "is not finite where eager is, or the other way round"
     if not finite.any():
         return ""
-    magnitude = theirs[finite].abs().max().item()
+    magnitude = _magnitude(theirs)
     largest = (ours[finite] - theirs[finite]).abs().max().item()
-    if largest <= tolerance * max(magnitude, _LEAST_MAGNITUDE):
+    if largest <= tolerance * max(magnitude, least):
         return ""
     return f"differs by {largest:.3g} where values reach {magnitude:.3g}; {tolerance:.0e} of that is allowed"

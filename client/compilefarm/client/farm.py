@@ -26,13 +26,14 @@ from compilefarm.client.reports import Reporter
 from compilefarm.client.resorts import Resorts
 from compilefarm.client.runtime import Asked, Encoded, Options, Runtime, TorchRuntime, merge_options
 from compilefarm.client.self_check import SelfCheck
+from compilefarm.client.sizes import within
 from compilefarm.client.switch import Switch
 from compilefarm.client.takeover import serve_meanwhile
 from compilefarm.client.tape import open_tape
 from compilefarm.client.tolerance import Tolerant
 from compilefarm.client.ways import Program, Ways
 from compilefarm.core.artifacts import compile_seconds_of
-from compilefarm.core.errors import FarmError, IncompatibleArtifact, NotStored
+from compilefarm.core.errors import FarmError, NotStored
 from compilefarm.core.recordings import read_recording
 from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass
@@ -290,17 +291,17 @@ class Farm:
             delivery = exchange.compile(on_progress=self._on_progress)
         else:
             delivery = exchange.look_up()
-        return self._load(encoded, delivery, ways=ways, entry=entry)
+        return self._load(encoded, delivery, is_traced=True, ways=ways, entry=entry)
 
     def _from_farm_later(self, encoded: Encoded, *, ways: Ways, entry: Entry) -> Program:
         def obtain() -> Program:
             delivery = self._exchange(encoded, entry=entry).compile(on_progress=self._on_progress)
-            if delivery.manifest.guards:
-                raise IncompatibleArtifact("the artifact has guards, which Dynamo takes only while it traces")
             entry.resort_to(None)
-            return self._load(encoded, delivery, ways=ways, entry=entry)
+            program = self._load(encoded, delivery, is_traced=False, ways=ways, entry=entry)
+            return within(delivery.manifest.guards, job=encoded.job, program=program, otherwise=eager)
 
-        return serve_meanwhile(ways.eager(), obtain=obtain, entry=entry)
+        eager = ways.eager()
+        return serve_meanwhile(eager, obtain=obtain, entry=entry)
 
     def _exchange(self, encoded: Encoded, *, entry: Entry) -> Exchange:
         around = self._around
@@ -315,11 +316,12 @@ class Farm:
             entry=entry,
         )
 
-    def _load(self, encoded: Encoded, delivery: Delivery, *, ways: Ways, entry: Entry) -> Program:
+    def _load(self, encoded: Encoded, delivery: Delivery, *, is_traced: bool, ways: Ways, entry: Entry) -> Program:
         around = self._around
         with entry.phase("load"):
             program = around.runtime.load(encoded, delivery.manifest, blobs=delivery.blobs)
-            around.runtime.put_guards(encoded, delivery.manifest)
+            if is_traced:
+                around.runtime.put_guards(encoded, delivery.manifest)
             program = saying(passing_held(program, encoded.held), encoded.messages)
         entry.credit(compile_seconds_of(delivery.manifest))
         entry.close(delivery.outcome)
