@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from compilefarm.client.config import ClientConfig, OnMiss
@@ -80,6 +83,10 @@ def test_a_role_that_is_too_small_is_said_at_the_call(asking: AskingFarm) -> Non
     connection.close()
 
 
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def strict_farm(asking: AskingFarm) -> Farm:
     around = Surroundings(runtime=FakeRuntime())
     return Farm(asking.address, token_file=str(asking.token_file), on_failure="error", surroundings=around)
@@ -118,6 +125,60 @@ def test_a_strict_caller_that_is_refused_is_told_by_an_exception(
         farm.backend(FakeGraphModule(), [])
     assert runtime.local_compiles == 0
     assert "wrong" not in caplog.text
+    farm.close()
+
+
+def test_a_token_that_the_farm_no_longer_knows_costs_a_serving_pod_nothing_but_time(
+    asking: AskingFarm, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger()
+    asking.use("first", role="compile")
+    around = Surroundings(runtime=FakeRuntime(), ledger=ledger)
+    farm = Farm(asking.address, token="first", surroundings=around)
+    # Graphs of a fake runtime are empty: the farm knows the caller, and says so.
+    farm.backend(FakeGraphModule("before"), [])
+    asking.use("second")
+    assert farm.backend(FakeGraphModule("after"), [])()[0] == "local"
+    assert [record.reason for record in ledger.records()] == ["invalid_request", "not_authenticated"]
+    assert any("does not know the token" in record.getMessage() for record in warnings_in(caplog))
+    farm.close()
+
+
+class Stranger(grpc.GenericRpcHandler):
+    """Some other service, which asks whoever comes to say who they are."""
+
+    def service(self, _details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        def refuse(_requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
+            yield b""
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(4), handlers=[Stranger()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+@pytest.mark.parametrize("on_miss", ["wait", "local"])
+def test_a_stranger_that_asks_who_calls_is_told_of_and_the_pod_goes_on(
+    on_miss: OnMiss, stranger: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    farm = Farm(stranger, on_miss=on_miss, surroundings=Surroundings(runtime=FakeRuntime()))
+    assert farm.backend(FakeGraphModule(), [])()[0] == "local"
+    assert any(stranger in record.getMessage() for record in warnings_in(caplog))
+    farm.close()
+
+
+@pytest.mark.parametrize("settings", [{"on_miss": "error"}, {"on_failure": "error"}])
+def test_a_strict_caller_is_told_of_a_stranger_by_an_exception(settings: dict[str, Any], stranger: str) -> None:
+    farm = Farm(stranger, surroundings=Surroundings(runtime=FakeRuntime()), **settings)
+    with pytest.raises(NotAuthenticated, match=stranger):
+        farm.backend(FakeGraphModule(), [])
     farm.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -40,8 +41,9 @@ async def supervising(
     compile_seconds: float = 60.0,
     verify_seconds: float = 60.0,
     output_bytes: int = 1 << 30,
+    answer_seconds: float = 10.0,
 ) -> AsyncIterator[Supervisor]:
-    child = child_settings(script, *limits, output_bytes=output_bytes)
+    child = child_settings(script, *limits, output_bytes=output_bytes, answer_seconds=answer_seconds)
     supervisor = Supervisor(
         SlotSettings(
             name="slot",
@@ -70,6 +72,18 @@ async def the_next_job_is_done(supervisor: Supervisor) -> bool:
     ordinary = Assignment(key="the next key", job=ORDINARY)
     artifact = await supervisor.run(ordinary, on_phase=lambda _: None)
     return isinstance(artifact, Artifact) and artifact.manifest.HasField("verification")
+
+
+async def test_a_verifier_that_was_stopped_holds_no_job() -> None:
+    async with supervising("compile", answer_seconds=1.0) as supervisor:
+        assert supervisor._verifier is not None
+        await supervisor._verifier.attempted()
+        (stopped,) = supervisor._verifier._children
+        os.kill(stopped.pid, signal.SIGSTOP)
+        # Well before a check is given up that takes too long.
+        async with asyncio.timeout(30):
+            assert await the_next_job_is_done(supervisor)
+        assert not is_alive(stopped.pid)
 
 
 async def test_a_job_gives_an_artifact_that_was_checked() -> None:
