@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from compilefarm.client.records import GraphRecord
+from compilefarm.core.printable import printable
 
 _LOGGER = logging.getLogger("compilefarm.client")
 _WHY_LOCAL = {
@@ -55,15 +56,20 @@ def announce_defect(error: Exception, *, where: str) -> None:
 
 
 def _line(record: GraphRecord) -> str:
+    """One line, whatever a farm or somebody in its place has said."""
     graph = _name(record)
     if record.outcome in _WHY_LOCAL:
         why = _WHY_LOCAL[record.outcome]
         request = f" (request {record.request_id})" if record.outcome == "fallback" else ""
         what = f"runs uncompiled ({record.obstacle})" if record.resort == "eager" else "is compiled locally"
-        return f"{graph} {what}, {why} [{record.reason}]: {' '.join(record.message.split())}{request}"
+        return f"{graph} {what}, {why} [{record.reason}]: {_shown(record.message)}{request}"
     seconds = ", ".join(f"{phase} {spent:.2f} s" for phase, spent in record.seconds.items())
     megabytes = record.bytes_fetched / 1e6
     return f"{graph} {record.outcome}: {seconds}; {megabytes:.2f} MB fetched, key {record.key}"
+
+
+def _shown(text: str) -> str:
+    return printable(" ".join(text.split()))
 
 
 def _name(record: GraphRecord) -> str:

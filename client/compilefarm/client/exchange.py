@@ -30,6 +30,7 @@ from compilefarm.core.errors import (
 )
 from compilefarm.core.keys import FORMATS, key_of
 from compilefarm.core.metadata import REQUEST_KEY, TENANT_KEY, say_key_formats
+from compilefarm.core.printable import printable
 from compilefarm.core.public_keys import PublicKey
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
@@ -67,7 +68,7 @@ class CompileFailed(Exception):
     """
 
     def __init__(self, failure: CompileFailure) -> None:
-        super().__init__(": ".join(text for text in (failure.error_type, failure.message) if text))
+        super().__init__(printable(": ".join(text for text in (failure.error_type, failure.message) if text)))
         self.reason = FailureKind.Name(failure.kind).removeprefix("FAILURE_KIND_").lower()
 
 

@@ -23,6 +23,7 @@ from compilefarm.core.errors import (
     OutOfTime,
     Unreachable,
 )
+from compilefarm.core.printable import printable
 
 _ErrorOf = Callable[[str], FarmError]
 
@@ -68,7 +69,7 @@ def error_of(refusal: grpc.RpcError, *, address: str) -> FarmError:
     """
     call: grpc.Call = refusal  # type: ignore[assignment]  # grpc raises objects that are both, its types do not say so
     told = {key: value for key, value in call.trailing_metadata() or () if isinstance(value, str)}
-    details = call.details() or ""
+    details = printable(call.details() or "")
     known = BY_REASON.get(told.get(REASON_KEY, ""))
     if known is Busy:
         return Busy(
