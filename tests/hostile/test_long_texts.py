@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from compilefarm.service.testing import Refused, ScriptedPool, calling, sample_job, serving
+from compilefarm.service.testing import Calls, Refused, ScriptedPool, calling, sample_job, serving
 from compilefarm.service.validation import MAX_ENVIRONMENT_BYTES, MAX_SOURCE, MAX_TEXT
 from compilefarm.v1.environment_pb2 import CustomOperator
 from compilefarm.v1.graph_pb2 import NamedValue, TritonFunction, TritonKernel, Value
@@ -79,3 +79,23 @@ async def test_a_version_in_other_digits_is_no_defect_of_the_farm() -> None:
     job.environment.cpu.glibc = "2.²"
     async with serving() as gateway, calling(gateway.address) as calls:
         assert "glibc" in (await calls.plan(job)).problem
+
+
+@pytest.mark.parametrize(
+    ("ask", "reason"),
+    [
+        (Calls.inspect, "invalid_request"),
+        (Calls.cancel, "no_such_job"),
+        (Calls.retry, "no_such_job"),
+        (Calls.read, "invalid_request"),
+        (Calls.describe_environment, "no_matching_worker"),
+    ],
+)
+async def test_a_long_name_of_what_is_asked_for_is_not_repeated(
+    ask: Callable[[Calls, str], Awaitable[object]], reason: str
+) -> None:
+    async with serving() as gateway, calling(gateway.address) as calls:
+        with pytest.raises(Refused) as refused:
+            await ask(calls, "a" * 3_900_000)
+    assert refused.value.reason == reason
+    assert len(refused.value.message) < 300

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from compilefarm.core.artifacts import blobs_of
+from compilefarm.core.digests import DIGEST_LENGTH
 from compilefarm.core.errors import InvalidRequest, StoreUnavailable
 from compilefarm.core.expressions import holds
 from compilefarm.store.backend import Backend
@@ -34,7 +35,7 @@ SHORTEST_PREFIX = 6
 MOST_KEYS = 20
 # A beginning may fit the keys of many, and each costs a listing.
 MOST_LOOKED_AT = 200
-_PREFIX = re.compile(rf"[0-9a-f-]{{{SHORTEST_PREFIX},}}")
+_PREFIX = re.compile(rf"[0-9a-f-]{{{SHORTEST_PREFIX},{GRAPH_DIGITS + 1 + DIGEST_LENGTH}}}")
 # How often another writer may be faster: each time, one more manifest of the key is there.
 _MOST_TRIALS = 1000
 
@@ -148,7 +149,8 @@ class ManifestStore:
         """
         if _PREFIX.fullmatch(prefix) is None:
             raise InvalidRequest(
-                f"{prefix[:100]!r} does not begin a key: at least {SHORTEST_PREFIX} hexadecimal digits are expected"
+                f"{prefix[:100]!r} does not begin a key: at least {SHORTEST_PREFIX} hexadecimal digits are expected,"
+                " and no more than a key has"
             )
         keys: list[str] = []
         looked_at = 0
