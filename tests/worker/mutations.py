@@ -114,7 +114,12 @@ def _is_like(argument: object, value: Any) -> bool:
 
 
 def _another_constant(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return function(*(each * 1.2 if _is_scalar(each) else each for each in args), **kwargs)
+    return function(*(_another(each) if _is_scalar(each) else each for each in args), **kwargs)
+
+
+def _another(number: float) -> float:
+    # Integers stay integers, since they may be added to some.
+    return number + 1 if isinstance(number, int) else number * 1.2
 
 
 def _without_last(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
