@@ -14,6 +14,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,6 +31,13 @@ ADDRESS = "127.0.0.1:1"
 FOLDERS = ("proto/compilefarm/graph", "proto/compilefarm/artifact", "client/compilefarm/client")
 # Imported by a pod that has no graph yet; these use no torch.
 _OURS = ("compilefarm.graph.", "compilefarm.artifact.", "compilefarm.client.saving")
+
+# What goes on without the rest, and with whatever attributes of torch's modules it finds.
+_LOCAL = [f"compilefarm.client.{name}" for name in ("compilers", "local", "resorts", "runtime", "ways")]
+# Read with getattr.
+_BY_TEXT = "torch._functorch.config.force_non_lazy_backward_lowering"
+# There is no compile without it.
+_NEEDED = "torch._inductor.compile"
 
 Case = tuple[str, str]
 
@@ -88,7 +96,65 @@ def _private_names(tree: ast.Module) -> Iterator[Case]:
 
 
 def _is_private(name: str) -> bool:
-    return name.startswith("torch._") and name not in ("torch._inductor", "torch._dynamo")
+    is_private = any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
+    return name.startswith("torch.") and is_private and name not in ("torch._inductor", "torch._dynamo")
+
+
+def private_attributes() -> Iterator[str]:
+    """Private names of torch that the local way reads off modules, with dots: `torch._inductor.config.cpp`."""
+    found = {_BY_TEXT}
+    for module in _LOCAL:
+        tree = ast.parse((ROOT / "client" / f"{module.replace('.', '/')}.py").read_text())
+        modules = {"torch": "torch"} | {
+            alias.asname or alias.name: f"{node.module}.{alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        found |= {name for node in ast.walk(tree) if (name := _dotted(node, modules)) and _is_private(name)}
+    yield from sorted(found)
+
+
+def _dotted(node: ast.AST, modules: dict[str, str]) -> str:
+    """An attribute of a module with dots; empty for all else."""
+    if isinstance(node, ast.Name):
+        return modules.get(node.id, "")
+    if isinstance(node, ast.Attribute) and (of := _dotted(node.value, modules)):
+        return f"{of}.{node.attr}"
+    return ""
+
+
+class Facade:
+    """A module, or what is in it, without one name.
+
+    Args:
+        target: what it stands for.
+        path: its name, with dots.
+        missing: the name that is not there, with dots.
+    """
+
+    def __init__(self, target: Any, *, path: str, missing: str) -> None:
+        self.__dict__.update(_target=target, _path=path, _missing=missing)
+
+    def __getattr__(self, name: str) -> Any:
+        path = f"{self._path}.{name}"
+        if path == self._missing:
+            raise AttributeError(f"{self._path} has no attribute {name!r}")
+        value = getattr(self._target, name)
+        return Facade(value, path=path, missing=self._missing) if self._missing.startswith(f"{path}.") else value
+
+
+def hide(missing: str) -> None:
+    """Has the local way find a name nowhere, as an attribute either; torch itself finds it."""
+    imported = builtins.__import__
+
+    def guarded(wanted: str, given: Any = None, local: Any = None, names: Any = (), level: int = 0) -> Any:
+        module = imported(wanted, given, local, names, level)
+        path = module.__name__
+        is_hidden = (given or {}).get("__name__") in _LOCAL and missing.startswith(f"{path}.")
+        return Facade(module, path=path, missing=missing) if is_hidden else module
+
+    builtins.__import__ = guarded
 
 
 def remove(module: str, name: str) -> None:
@@ -145,24 +211,39 @@ def in_fork(run: Callable[[], str]) -> Callable[[], str]:
 def run_case(case: Case) -> str:
     """A pod that lacks something; returns what went wrong, in a word."""
     remove(*case)
+    return run_pod(resort="local")
+
+
+def run_case_of_attribute(name: str) -> str:
+    """The same of a pod that finds an attribute nowhere."""
+    hide(name)
+    return run_pod(resort="eager" if name == _NEEDED else "local")
+
+
+def run_pod(*, resort: str) -> str:
+    """What went wrong with a pod; empty if it took the resort."""
     farm = Farm(ADDRESS)
     compile_and_call(farm.backend)
     found = [(record.outcome, record.resort) for record in stats() if record.outcome is not None]
-    return "" if {resort for _, resort in found} == {"local"} else f"it went another way: {found}"
+    return "" if {taken for _, taken in found} == {resort} else f"it went another way: {found}"
 
 
 def main() -> None:
     torch.set_num_threads(1)
     torch._inductor.compile = compile_at_once
-    compilers._obstacle = lambda _: ""  # type: ignore[assignment]
+    compilers._try_all = lambda *_, **__: ""  # type: ignore[assignment]
     compile_and_call("eager")
     imported = json.loads(in_fork(reached)())
-    cases = [*((name, "") for name in (*imported["modules"], *imported["by_name"])), *private_names()]
+    modules = [*((name, "") for name in (*imported["modules"], *imported["by_name"])), *private_names()]
+    cases = {".".join(case).rstrip("."): partial(run_case, case) for case in modules}
+    attributes = {f"{name} as an attribute": partial(run_case_of_attribute, name) for name in private_attributes()}
+    cases |= attributes
     failed = {}
-    for start in range(0, len(cases), 4):
-        waits = [(case, in_fork(lambda case=case: run_case(case))) for case in cases[start : start + 4]]  # type: ignore[misc]
-        failed |= {".".join(case): said for case, wait in waits if (said := wait())}
-    print(json.dumps({"cases": len(cases), "failed": failed}))
+    names = list(cases)
+    for start in range(0, len(names), 4):
+        waits = [(name, in_fork(cases[name])) for name in names[start : start + 4]]
+        failed |= {name: said for name, wait in waits if (said := wait())}
+    print(json.dumps({"cases": len(cases), "attributes": list(attributes), "failed": failed}))
 
 
 if __name__ == "__main__":

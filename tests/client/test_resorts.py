@@ -102,6 +102,7 @@ def test_a_pod_goes_on_whatever_name_of_torch_is_not_there() -> None:
     found = json.loads(done.stdout)
     assert found["failed"] == {}
     assert found["cases"] > 25
+    assert "torch._inductor.config.cpp.cxx as an attribute" in found["attributes"]
 
 
 def relu_plus_one(x: torch.Tensor) -> torch.Tensor:
@@ -185,6 +186,17 @@ def test_inputs_that_may_have_been_written_to_are_not_written_to_again(pod: Pod)
         program(x)
     assert x.tolist() == [1.0, 1.0], "the failed call wrote once, and eager did not write again"
     assert program(x).tolist() == [4.0, 4.0]
+
+
+def test_where_writes_cannot_be_told_the_failed_call_fails_as_the_compiler_did(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
+    pod.compile = lambda *_, **__: refuse
+    program, x = pod.program(), torch.ones(2)
+    with pytest.raises(InductorError):
+        program(x)
+    assert program(x).tolist() == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo import mark_dynamic
+from torch._dynamo.source import ConstantSource
 from torch.fx import GraphModule
 
 from compilefarm.core.errors import InvalidRequest
@@ -111,6 +112,18 @@ def test_an_assumption_that_cannot_be_said_is_named() -> None:
     assert torch.sym_float(size) ** -0.5 < 1
     with pytest.raises(Inexpressible, match=r"the compiler assumed .*-0\.5.*, which cannot be said: FloatPow"):
         symbolic.guards()
+
+
+def test_an_assumption_about_a_symbol_that_is_no_input_is_named() -> None:
+    symbolic = decode_job(dynamic(doubled, torch.ones(4, 3)).encode().job, blobs={}).symbolic
+    env, source = symbolic.shape_env, ConstantSource("made by a pass of the compiler")
+    unknown = env.create_symintnode(env.create_symbol(2, source), hint=2, source=source)
+    assert unknown < symbolic.symbols.values[0]
+    name = str(unknown.node.expr)
+    with pytest.raises(Inexpressible) as caught:
+        symbolic.guards()
+    assert str(caught.value).startswith("the compiler assumed ")
+    assert str(caught.value).endswith(f", which cannot be said: {name} is not known before the graph runs")
 
 
 def test_sizes_that_depend_on_elements() -> None:

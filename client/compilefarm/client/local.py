@@ -105,7 +105,11 @@ def run_unless_inputs_change(program: Program, inputs: Sequence[Any], *, held: S
         InputsChange: there is such an operator, or it cannot be told. Nothing was written.
     """
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode  # torch/utils/_python_dispatch.py
+
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode  # torch/utils/_python_dispatch.py
+    except ImportError:
+        raise InputsChange from None
 
     given = {_storage(value) for value in (*inputs, *held) if isinstance(value, torch.Tensor)}
 
