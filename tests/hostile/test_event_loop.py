@@ -55,6 +55,22 @@ async def test_others_are_answered_while_a_large_request_is_looked_at(tmp_path: 
     assert answered > 5
 
 
+@pytest.mark.parametrize("asks", [True, False], ids=["auth", "open"])
+async def test_others_are_answered_while_many_small_requests_are_looked_at(tmp_path: Path, asks: bool) -> None:
+    content = PlanRequest(job=wide_job(3900)).SerializeToString()
+    names = {"one": "compile", "two": "read"} if asks else {"": "admin"}
+    async with farm(tmp_path, names) as callers:
+        greedy, modest = next(iter(callers.values())), list(callers.values())[-1]
+        many = asyncio.gather(*(send(greedy, "Plan", content) for _ in range(128)))
+        answered = 0
+        while not many.done():
+            await modest.status()
+            answered += 1
+    assert set(many.result()) == {"OK"}
+    # It was one or two, each after all that had come before it.
+    assert answered > 12
+
+
 async def test_values_are_counted_before_they_are_looked_at() -> None:
     job = wide_job(600_000)
     async with serving(config=ROOMY) as gateway, calling(gateway.address) as calls:
