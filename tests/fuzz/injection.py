@@ -1,8 +1,8 @@
 """Looks for text of a request that becomes code: `python3 dev.py fuzz injection --seconds 600`.
 
-Requests in which one text is a marker are decoded as a worker does, and compiled for the CPU up to the sources. No text
-may come out in them but in a literal or a comment, and none may be run. C++ is not built: its source
-is looked at.
+Requests in which one text is a marker are decoded as a worker does, and compiled up to the sources, for the CPU and for
+a GPU that is not there. No text may come out in them but in a literal or a comment, and none may be run. C++ and
+kernels for Triton are not built: their sources are looked at.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from random import Random
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
 
 from compilefarm.artifact.inductor.generated_sources import watching_sources
@@ -37,9 +38,14 @@ from compilefarm.graph.options import config_patches
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.source_check import UnexpectedSource, check_source
 
+from .imagined_gpu import imagining_a_gpu
 from .markers import WORD, Marked, blobs_of_seeds, marked
 
+FOUND = "text came out"
 _CPP_LITERALS = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'""", re.DOTALL)
+# Before a wrapper may stand, as text, what tunes its kernels (torch/_inductor/graph.py: _compile_to_module).
+_TUNING = "\nCompile-time auto-tuning block: \n"
+_SANITIZED_QUOTES = r"\"\"\""
 
 
 class Escaped(AssertionError):
@@ -63,13 +69,20 @@ def try_request(request: Marked) -> str:
 
 
 def _outcome(job: Job) -> str:
+    # Captured here, where there is no GPU yet.
+    blobs = blobs_of_seeds()
+    on_gpu = imagining_a_gpu() if _is_on_gpu(job) else nullcontext()
     try:
         inductor, functorch = config_patches(job.options)
-        with apply_ambient(job.ambient):
-            decoded = decode(job, blobs=blobs_of_seeds(), admitted=Admitted())
+        with apply_ambient(job.ambient), on_gpu:
+            decoded = decode(job, blobs=blobs, admitted=Admitted())
             return _compile(decoded, inductor=inductor, functorch=functorch)
     except (FarmError, GraphRejected):
         return "refused"
+
+
+def _is_on_gpu(job: Job) -> bool:
+    return any(given.tensor.device.type == "cuda" for given in job.inputs)
 
 
 def _compile(decoded: DecodedJob, *, inductor: dict[str, object], functorch: dict[str, object]) -> str:
@@ -102,14 +115,22 @@ def look_at(source: str, extension: str) -> None:
 
 
 def _code_of_python(source: str) -> str:
-    """The names in a module, and the C++ in its literals without the literals there."""
+    """The names in a module, and the C++ in its literals without the literals there.
+
+    Raises:
+        Escaped: it is no Python, as where a text ended early.
+    """
+    try:
+        module = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise Escaped(f"{error} in:\n{source}") from error
     code = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(module):
         match node:
             case ast.Constant(value=str() as text) if "#include" in text:
                 code.append(_CPP_LITERALS.sub("", text))
             case ast.Constant(value=str() as text) if "@triton.jit" in text:
-                code.append(_code_of_python(text))
+                code.append(_code_of_python(text.removeprefix(_TUNING).replace(_SANITIZED_QUOTES, '"""')))
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
                 code.append(name)
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
@@ -121,7 +142,7 @@ def _code_of_python(source: str) -> str:
 
 @contextmanager
 def _building_nothing() -> Iterator[None]:
-    """Inside, C++ is written and not built."""
+    """Inside, C++ and kernels for Triton are written and not built, and no processes are started to build them."""
     cache: Any = importlib.import_module("torch._inductor.codecache").CppCodeCache
 
     def load_async(cls: Any, main_code: str, *_: Any, **__: Any) -> Any:
@@ -130,9 +151,15 @@ def _building_nothing() -> Iterator[None]:
         library.kernel = lambda *_: None  # type: ignore[attr-defined]
         return lambda: library
 
+    def triton(_: Any, kernel_name: str, source_code: str, *__: Any, **___: Any) -> Any:
+        return lambda *_, **__: None
+
+    compile_kernels: Any = importlib.import_module("torch._inductor.async_compile").AsyncCompile
     # Which vector instructions work is found out by building programs.
     no_vectors = mock.patch("torch._inductor.cpu_vec_isa.valid_vec_isa_list", return_value=[])
-    with mock.patch.object(cache, "load_async", classmethod(load_async)), no_vectors:
+    no_cpp = mock.patch.object(cache, "load_async", classmethod(load_async))
+    no_triton = mock.patch.object(compile_kernels, "triton", triton)
+    with no_cpp, no_triton, no_vectors, inductor_config.patch(compile_threads=1):
         yield
 
 
@@ -144,18 +171,27 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     seed = arguments.seed if arguments.seed is not None else Random().randrange(1 << 32)
-    outcomes: Counter[str] = Counter()
-    ends = time.monotonic() + arguments.seconds
-    for request in marked(Random(seed)):
-        if time.monotonic() > ends:
-            break
+    print(f"torch {torch.__version__}, seed {seed}", flush=True)
+    outcomes = _try_for(arguments.seconds, marked(Random(seed)))
+    for (kind, outcome), count in sorted(outcomes.items()):
+        print(f"{count:8} {kind}: {outcome}")
+    finds = sum(count for (_, outcome), count in outcomes.items() if outcome == FOUND)
+    print(f"torch {torch.__version__}, seed {seed}: {outcomes.total()} requests, {finds} finds")
+    return 1 if finds else 0
+
+
+def _try_for(seconds: float, requests: Iterator[Marked]) -> Counter[tuple[str, str]]:
+    """What became of how many requests, by their kind; finds are printed."""
+    outcomes: Counter[tuple[str, str]] = Counter()
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        request = next(requests)
         try:
-            outcomes[try_request(request)] += 1
+            outcomes[request.kind, try_request(request)] += 1
         except Escaped as error:
-            print(f"seed {seed}, request {sum(outcomes.values())}: {error}")
-            return 1
-    print(f"torch {torch.__version__}, seed {seed}: {dict(outcomes)}, and nothing came out")
-    return 0
+            print(f"request {outcomes.total()}: {error}", flush=True)
+            outcomes[request.kind, FOUND] += 1
+    return outcomes
 
 
 if __name__ == "__main__":

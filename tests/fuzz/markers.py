@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, MutableSequence, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -15,10 +15,12 @@ from google.protobuf.message import Message
 from torch.nn.attention.flex_attention import flex_attention
 
 from compilefarm.graph import settings, targets
+from compilefarm.graph.higher_order import SIGNATURES
 from compilefarm.graph.operators import find_operator, operators_of_torch
 from compilefarm.graph.testing import capture
-from compilefarm.v1.graph_pb2 import Call, NamedValue, Value
+from compilefarm.v1.graph_pb2 import Call, Device, NamedValue, Value
 from compilefarm.v1.job_pb2 import Job
+from tests.graph.test_subgraphs import PROGRAMS
 
 from .seeds import blobs, seeds
 
@@ -39,20 +41,45 @@ class Marked:
     """A request with a marker in it.
 
     Attributes:
+        kind: of what the marker is in the place, to count by.
         place: where it is, for people.
         job: the request.
     """
 
+    kind: str
     place: str
     job: Job
 
 
 def marked(random: Random) -> Iterator[Marked]:
-    """Requests without end, of every kind in turn."""
-    kinds = (_with_text_field, _with_value, _with_operator, _with_option)
+    """Requests without end, of every kind in turn; each comes to all of its operators, arguments, options and names in
+    an order of its own before it comes to one again."""
+    kinds = (
+        (_text_field, text_fields()),
+        (_value, range(len(examples()))),
+        (_operator, operators_with_text()),
+        (_higher_order, _arguments_of_higher_order()),
+        (_option, options()),
+    )
+    orders = [(make, _in_turn(places, random)) for make, places in kinds]
     while True:
-        for kind in kinds:
-            yield kind(random)
+        for make, places in orders:
+            yield _moved(make(next(places), random), random)
+
+
+def _in_turn(places: Sequence[Any], random: Random) -> Iterator[Any]:
+    while True:
+        yield from random.sample(places, len(places))
+
+
+def _moved(request: Marked, random: Random) -> Marked:
+    """The same on a GPU, now and then: kernels are sources for Triton there."""
+    if random.random() < 0.6:
+        return request
+    for message in _messages(request.job):
+        if isinstance(message, Device) and message.type == "cpu":
+            message.type = "cuda"
+    return replace(request, kind=f"{request.kind} on a GPU")
 
 
 def blobs_of_seeds() -> dict[str, bytes]:
@@ -60,32 +87,31 @@ def blobs_of_seeds() -> dict[str, bytes]:
     return dict(blobs())
 
 
-def _with_text_field(random: Random) -> Marked:
-    job = _copy(random)
-    message, name, position = random.choice(list(_text_fields(job)))
+def _text_field(place: tuple[int, int], random: Random) -> Marked:
+    example, field = place
+    job = _copy(example)
+    message, name, position = _text_fields_of(job)[field]
     marker = random.choice(MARKERS)
     if position is None:
         setattr(message, name, marker)
     else:
         getattr(message, name)[position] = marker
-    return Marked(place=f"{message.DESCRIPTOR.name}.{name}", job=job)
+    return Marked(kind="field", place=f"{message.DESCRIPTOR.name}.{name}", job=job)
 
 
-def _with_value(random: Random) -> Marked:
-    """A literal of any type is a text; in the call of a higher-order operator, too."""
-    job = _copy(random)
-    values = [value for value in _messages(job.graph) if isinstance(value, Value)]
-    value = random.choice(values)
+def _value(example: int, random: Random) -> Marked:
+    """A literal of any type is a text."""
+    job = _copy(example)
+    value = random.choice([value for value in _messages(job.graph) if isinstance(value, Value)])
     place = f"a {value.WhichOneof('kind')}"
     value.CopyFrom(Value(text=random.choice(MARKERS)))
-    return Marked(place=place, job=job)
+    return Marked(kind="value", place=place, job=job)
 
 
-def _with_operator(random: Random) -> Marked:
+def _operator(name: str, random: Random) -> Marked:
     """A call of an operator that takes text, with plain arguments and a marker."""
     job = Job()
     job.CopyFrom(_plain())
-    name = random.choice(operators_with_text())
     (call,) = (node.call for node in job.graph.nodes if node.HasField("call"))
     call.CopyFrom(Call(kind=targets.OPERATOR_OVERLOAD, target=name))
     for argument in find_operator(name, is_overload=True)._schema.arguments:
@@ -97,17 +123,54 @@ def _with_operator(random: Random) -> Marked:
         else:
             call.args.append(value)
     call.kwargs.sort(key=lambda given: given.name)
-    return Marked(place=name, job=job)
+    return Marked(kind="operator", place=name, job=job)
 
 
-def _with_option(random: Random) -> Marked:
+def _higher_order(place: tuple[int, int, int], random: Random) -> Marked:
+    """A call of a higher-order operator with a marker for one of its arguments, or for what is within that."""
+    example, call_number, argument = place
+    job = _copy(example)
+    call = higher_order_calls(job)[call_number]
+    given = _given(call)[argument]
+    value = random.choice([each for each in _messages(given) if isinstance(each, Value)])
+    value.CopyFrom(Value(text=random.choice(MARKERS)))
+    return Marked(kind="higher-order argument", place=f"argument {argument} of {call.target}", job=job)
+
+
+def _option(place: tuple[bool, str], random: Random) -> Marked:
+    is_inductor, name = place
     job = Job()
     job.CopyFrom(_plain())
-    configs = (torch._inductor.config, job.options.inductor), (torch._functorch.config, job.options.functorch)
-    config, options = random.choice(configs)
-    name = random.choice(sorted(settings.defaults(config)))
+    options = job.options.inductor if is_inductor else job.options.functorch
     options.add(name=name, value=Value(text=random.choice(MARKERS)))
-    return Marked(place=f"the option {name}", job=job)
+    return Marked(kind="option", place=f"the option {name}", job=job)
+
+
+def options() -> list[tuple[bool, str]]:
+    configs = ((True, torch._inductor.config), (False, torch._functorch.config))
+    return [(is_inductor, name) for is_inductor, config in configs for name in sorted(settings.defaults(config))]
+
+
+def text_fields() -> list[tuple[int, int]]:
+    return [(number, field) for number, job in enumerate(examples()) for field in range(len(_text_fields_of(job)))]
+
+
+def _arguments_of_higher_order() -> list[tuple[int, int, int]]:
+    return [
+        (number, position, argument)
+        for number, job in enumerate(examples())
+        for position, call in enumerate(higher_order_calls(job))
+        for argument in range(len(_given(call)))
+    ]
+
+
+def higher_order_calls(job: Job) -> list[Call]:
+    calls = (message for message in _messages(job.graph) if isinstance(message, Call))
+    return [call for call in calls if call.kind == targets.HIGHER_ORDER_OPERATOR]
+
+
+def _given(call: Call) -> list[Value]:
+    return [*call.args, *(named.value for named in call.kwargs)]
 
 
 @functools.cache
@@ -128,11 +191,27 @@ def _plain() -> Job:
 
 
 @functools.cache
-def _examples() -> Sequence[Job]:
+def examples() -> Sequence[Job]:
+    """Requests of programs of many kinds, with every higher-order operator among them."""
     q = torch.ones(1, 1, 16, 16)
     attention = capture(lambda q: flex_attention(q, q, q, scale=0.5, kernel_options={"BLOCK_M": 16}), q)
     checked = capture(_checking, torch.ones(4))
-    return [*(request.job for request in seeds()), attention.encode().job, checked.encode().job]
+    subgraphs = [capture(program, given).encode().job for program, given in PROGRAMS.values()]
+    known = [*(request.job for request in seeds()), attention.encode().job, checked.encode().job, *subgraphs]
+    called = {call.target for job in known for call in higher_order_calls(job)}
+    return [*known, *(_alone(name) for name in sorted(SIGNATURES.keys() - called))]
+
+
+def _alone(name: str) -> Job:
+    """A call of a higher-order operator with numbers in the place of all its arguments."""
+    job = Job()
+    job.CopyFrom(_plain())
+    (call,) = (node.call for node in job.graph.nodes if node.HasField("call"))
+    signature = SIGNATURES[name]
+    call.CopyFrom(Call(kind=targets.HIGHER_ORDER_OPERATOR, target=name))
+    call.args.extend(Value(integer=0) for _ in (*signature.positional, signature.rest))
+    call.kwargs.extend(NamedValue(name=keyword, value=Value(integer=0)) for keyword in sorted(signature.keywords))
+    return job
 
 
 def _checking(x: torch.Tensor) -> torch.Tensor:
@@ -140,9 +219,9 @@ def _checking(x: torch.Tensor) -> torch.Tensor:
     return torch.linalg.svd(x.expand(4, 4), driver=None)[1] + x.std()
 
 
-def _copy(random: Random) -> Job:
+def _copy(example: int) -> Job:
     job = Job()
-    job.CopyFrom(random.choice(_examples()))
+    job.CopyFrom(examples()[example])
     return job
 
 
@@ -154,12 +233,14 @@ def _messages(message: Message) -> Iterator[Message]:
                 yield from _messages(part)
 
 
-def _text_fields(job: Job) -> Iterator[tuple[Any, str, int | None]]:
-    for message in _messages(job):
-        for field, value in message.ListFields():
-            if field.type == field.TYPE_STRING:
-                positions = range(len(value)) if isinstance(value, MutableSequence) else (None,)
-                yield from ((message, field.name, position) for position in positions)
+def _text_fields_of(job: Job) -> list[tuple[Any, str, int | None]]:
+    return [
+        (message, field.name, position)
+        for message in _messages(job)
+        for field, value in message.ListFields()
+        if field.type == field.TYPE_STRING
+        for position in (range(len(value)) if isinstance(value, MutableSequence) else (None,))
+    ]
 
 
 def _argument(kind: str, random: Random) -> Value | None:
