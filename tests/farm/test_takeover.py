@@ -24,7 +24,10 @@ def model(x: torch.Tensor) -> torch.Tensor:
 
 
 def rows(count: int) -> torch.Tensor:
-    return torch.linspace(-2.0, 2.0, count * 8, dtype=torch.float64).view(count, 8).requires_grad_()
+    x = torch.linspace(-2.0, 2.0, count * 8, dtype=torch.float64).view(count, 8).requires_grad_()
+    # dynamic=True changes settings of the process while a function runs: with torch 2.11 and several threads, for good.
+    torch._dynamo.maybe_mark_dynamic(x, 0)
+    return x
 
 
 def gradients(result: torch.Tensor, x: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -53,7 +56,7 @@ def step_within_a_step(function: Callable[[torch.Tensor], torch.Tensor]) -> list
 
 def test_results_and_gradients_are_those_of_eager_before_and_after(farm: ServedFarm) -> None:
     before = len(stats())
-    compiled: Any = torch.compile(model, backend=Farm(farm.address, on_miss="eager").backend, dynamic=True)
+    compiled: Any = torch.compile(model, backend=Farm(farm.address, on_miss="eager").backend)
     x = rows(6)
     result = compiled(x)
     (waiting,) = (thread for thread in threading.enumerate() if thread.name == "program of the farm")
