@@ -10,7 +10,7 @@ import torch
 import torch._functorch.config
 import torch._inductor.config
 
-from compilefarm.core.compiler_settings import CompilerSettings
+from compilefarm.core.compiler_settings import CUDA_GRAPHS, CompilerSettings, is_of_cuda_graphs
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
 from compilefarm.graph import settings
@@ -46,12 +46,18 @@ def other_value(now: object) -> object:
     return "another"
 
 
+def _captured(name: str) -> Options:
+    """What a pod asks for, with CUDA graphs if a setting is about these."""
+    with_graphs = is_of_cuda_graphs(name) and name != CUDA_GRAPHS
+    return capture_options({CUDA_GRAPHS: True} if with_graphs else {}, cuda=is_of_cuda_graphs(name))
+
+
 @pytest.mark.parametrize(("module", "table", "name"), ROWS.values(), ids=ROWS.keys())
 def test_pods_with_two_settings(module: ModuleType, table: CompilerSettings, name: str) -> None:
-    usual = capture_options({}, cuda=False)
+    usual = _captured(name)
     other: Options | None = None
     with module.patch({name: other_value(settings.values(module)[name])}), suppress(Bypass):  # type: ignore[attr-defined]
-        other = capture_options({}, cuda=False)
+        other = _captured(name)
     if name in table.without_effect:
         assert other == usual
         assert table.without_effect[name], "whoever leaves it out of the key says why"

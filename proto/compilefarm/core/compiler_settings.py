@@ -20,7 +20,7 @@ CUDA_GRAPHS = "triton.cudagraphs"
 
 def is_of_cuda_graphs(name: str) -> bool:
     """Whether a setting of Inductor is of no effect without CUDA graphs."""
-    return "cudagraph" in name and not name.startswith("autotune_")
+    return name.startswith(("cudagraph_", "triton.cudagraph"))
 
 
 class SettingType(Protocol):
