@@ -12,6 +12,7 @@ from typing import Protocol
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.v1.graph_pb2 import NamedValue
+from compilefarm.v1.job_pb2 import Options
 
 _KINDS = frozenset({"boolean", "integer", "real", "text"})
 # Whether the process that calls a program records it as CUDA graphs.
@@ -21,6 +22,11 @@ CUDA_GRAPHS = "triton.cudagraphs"
 def is_of_cuda_graphs(name: str) -> bool:
     """Whether a setting of Inductor is of no effect without CUDA graphs."""
     return name.startswith(("cudagraph_", "triton.cudagraph"))
+
+
+def asks_for_cuda_graphs(options: Options) -> bool:
+    """Whether a program is to be recorded as CUDA graphs by the process that calls it."""
+    return any(entry.name == CUDA_GRAPHS and entry.value.boolean for entry in options.inductor)
 
 
 class SettingType(Protocol):

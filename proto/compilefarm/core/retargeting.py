@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from compilefarm.core.compiler_settings import CUDA_GRAPHS, is_of_cuda_graphs
+from compilefarm.core.compiler_settings import CUDA_GRAPHS, asks_for_cuda_graphs, is_of_cuda_graphs
 from compilefarm.core.environments import KERNELS_REFUSED, cpu_differences, describe, differences, narrowed
 from compilefarm.core.requests import Request
 from compilefarm.v1.environment_pb2 import Environment
@@ -90,21 +90,17 @@ def retarget(request: Request, *, target: Target, mode: str | None = None) -> Jo
     _check_static_inputs(request.job, options)
     job.options.CopyFrom(options)
     for given in job.inputs:
-        given.is_static &= _asks_for_cuda_graphs(options)
+        given.is_static &= asks_for_cuda_graphs(options)
     return job
 
 
 def _check_static_inputs(job: Job, options: Options) -> None:
-    if _asks_for_cuda_graphs(options) and not _asks_for_cuda_graphs(job.options):
+    if asks_for_cuda_graphs(options) and not asks_for_cuda_graphs(job.options):
         raise CannotBeSaid(
             "cuda_graphs",
             "CUDA graphs are asked for, and the request does not say which inputs stay where they are in memory, since"
             " it was recorded without: record it with such a mode",
         )
-
-
-def _asks_for_cuda_graphs(options: Options) -> bool:
-    return any(entry.name == CUDA_GRAPHS and entry.value.boolean for entry in options.inductor)
 
 
 def _fits(wanted: Environment, *, target: Target) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
+from compilefarm.core.compiler_settings import asks_for_cuda_graphs
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import arguments, targets
 from compilefarm.graph.ambient import capture_ambient
@@ -30,7 +31,7 @@ from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.messages import Messages
 from compilefarm.graph.offsets import find_computed
 from compilefarm.graph.operators import is_of_torch, name_function, takes_text
-from compilefarm.graph.options import asks_for_cuda_graphs, capture_options, recording_settings
+from compilefarm.graph.options import capture_options, recording_settings
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import (
     ENTER_AUTOCAST,

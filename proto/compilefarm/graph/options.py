@@ -13,7 +13,12 @@ from types import ModuleType
 import torch._functorch.config
 import torch._inductor.config
 
-from compilefarm.core.compiler_settings import CUDA_GRAPHS, CompilerSettings, is_of_cuda_graphs
+from compilefarm.core.compiler_settings import (
+    CUDA_GRAPHS,
+    CompilerSettings,
+    asks_for_cuda_graphs,
+    is_of_cuda_graphs,
+)
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
@@ -69,11 +74,6 @@ def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Option
         inductor=_deviations(_INDUCTOR, now=inductor),
         functorch=_deviations(_FUNCTORCH, now=settings.values(_FUNCTORCH.module)),
     )
-
-
-def asks_for_cuda_graphs(options: Options) -> bool:
-    """Whether a program is to be recorded as CUDA graphs by the process that calls it."""
-    return any(entry.name == CUDA_GRAPHS and entry.value.boolean for entry in options.inductor)
 
 
 def recording_settings(options: Options, user_options: Mapping[str, object] | None = None) -> dict[str, object]:

@@ -232,7 +232,7 @@ def compare(
     if isinstance(program, RecordedProgram):
         for call_number in range(1, CALLS):
             replayed = Eager(eager.decoded, task.job, first_seed=INPUT_SEED + ATTEMPTS * call_number)
-            _compare_beyond(program, replayed, figures, without=without, random=randomness.other.keys())
+            _compare_beyond(program, replayed, figures, without=without, random=randomness.drawn)
     other = _with_other_sizes(task)
     if other is not None:
         beyond = Eager(eager.decoded, other)
