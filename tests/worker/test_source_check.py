@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from compilefarm.artifact.inductor.generated_sources import watching_sources
+from compilefarm.artifact.inductor.generated_sources import TUNING, watching_sources
 from compilefarm.artifact.inductor.programs import compile_to_program
 from compilefarm.worker.source_check import UnexpectedSource, check_source
 
@@ -67,6 +68,34 @@ def call(args):
     return (buf0, )
 """
 )
+# What torch writes to measure a kernel, by both ends of the supported range.
+TUNING_BLOCK = """
+import torch
+from torch._dynamo.testing import rand_strided
+from torch._inductor.select_algorithm import AlgorithmSelectorCache
+from torch._inductor.async_compile import AsyncCompile
+async_compile = AsyncCompile()
+generate_example_value = AlgorithmSelectorCache.generate_example_value
+get_raw_stream = torch._C._cuda_getCurrentRawStream
+triton_poi_0 = async_compile.triton('triton_poi_0', '''{kernel}''', device_str='cuda')
+async_compile.wait(globals())
+del async_compile
+from torch._C import _cuda_getCurrentRawStream as get_raw_stream
+with torch.cuda._DeviceGuard(0):
+    stream0 = get_raw_stream(0)
+    _autotune_storage_0 = generate_example_value((8,), (1,), 'cuda:0', torch.float32, 0, (8,))
+    arg0_1 = torch.as_strided(_autotune_storage_0, (8,), (1,), 0)
+    workspace_0 = arg0_1
+    workspace_0.zero_()
+    with torch.cuda._DeviceGuard(0):
+        triton_poi_0.run(arg0_1, arg0_1, 8, stream=stream0)
+    {line}
+    del arg0_1, _autotune_storage_0
+"""
+
+
+def _tuning_block(line: str = "", kernel: str = "") -> str:
+    return TUNING_BLOCK.format(line=line, kernel=TRITON.format(kernel))
 
 
 def _wrapper(statement: str = "", call: str = "") -> str:
@@ -181,3 +210,41 @@ def test_what_was_refused_is_raised_even_where_inductor_goes_on_without_it() -> 
     with pytest.raises(UnexpectedSource, match="subprocess"), watching_sources(check_source), passed_over:
         codecache.PyCodeCache.load("import subprocess")
     assert codecache.write is write
+
+
+def test_what_measures_kernels_passes() -> None:
+    check_source(_tuning_block(), TUNING)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os\n    os.system('id')", "exec('1')", "arg0_1.tofile('x')", "triton_poi_0.run(open('x'))",
+        "with open('x'):\n        pass", "torch.load('x')", "arg0_1 = [c for c in ().__class__.__bases__]",
+        "qzmarkqz.run()", "triton_poi_0.run(qzmarkqz)",
+    ],
+)  # fmt: skip
+def test_calls_that_measure_no_kernel(line: str) -> None:
+    with pytest.raises(UnexpectedSource):
+        check_source(_tuning_block(line), TUNING)
+
+
+def test_kernels_that_are_measured_are_looked_at() -> None:
+    with pytest.raises(UnexpectedSource, match="system"):
+        check_source(_tuning_block(kernel="system(0)"), TUNING)
+
+
+def test_a_wrapper_measures_nothing() -> None:
+    with pytest.raises(UnexpectedSource):
+        check_source(_tuning_block(), "py")
+
+
+@pytest.mark.parametrize("line", ["open(proof, 'w')", "torch.save(arg0_1, proof)"])
+def test_what_measures_kernels_is_looked_at_before_it_runs(tmp_path: Path, line: str) -> None:
+    wrapper = importlib.import_module("torch._inductor.codegen.wrapper").PythonWrapperCodegen
+    proof = tmp_path / "proof"
+    code = SimpleNamespace(getvalue=lambda: line.replace("proof", repr(str(proof))), splice=lambda _: None)
+    writer = SimpleNamespace(kernel_autotune_defs=code, kernel_autotune_calls=code)
+    with pytest.raises(UnexpectedSource), watching_sources(check_source):
+        wrapper.generate_and_run_autotune_block(writer)
+    assert not proof.exists()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import torch
 
-from compilefarm.artifact.inductor.generated_sources import modules_of_generators, words_of_generators
+from compilefarm.artifact.inductor.generated_sources import TUNING, modules_of_generators, words_of_generators
 from compilefarm.core.compiler_settings import names
 
 
@@ -27,14 +27,14 @@ def check_source(source: str, extension: str) -> None:
 
     Args:
         source: the whole of it.
-        extension: of the file that it is written to ("py", "main.cpp").
+        extension: of the file that it is written to ("py", "main.cpp"), or `TUNING`.
 
     Raises:
         UnexpectedSource: it holds what no graph makes.
     """
     kind = extension.rpartition(".")[2]
     if kind == "py":
-        check_python(source)
+        check_python(source, is_tuning=extension == TUNING)
     elif kind in ("cpp", "h"):
         check_cpp(source)
 
@@ -144,8 +144,12 @@ _VALUES = (torch.dtype, torch.layout, torch.memory_format)
 _OPERATORS = re.compile(r"(torch\.ops\.\w+|aten|inductor_ops|_quantized|extern_kernels|prims|torch\.ops)(\.|$)")
 
 
-def check_python(source: str) -> None:
+def check_python(source: str, *, is_tuning: bool = False) -> None:
     """Looks at a wrapper or at a kernel for Triton; sources within it are looked at as well.
+
+    Args:
+        source: the whole module.
+        is_tuning: it measures kernels, which it calls at the level of the module.
 
     Raises:
         UnexpectedSource: it holds an import, a name, a statement or a literal that no graph makes.
@@ -155,7 +159,8 @@ def check_python(source: str) -> None:
     except (SyntaxError, ValueError, RecursionError) as error:
         raise _unexpected("Python that cannot be parsed", str(error)) from None
     for statement in module.body:
-        _check_statement(statement)
+        if not (is_tuning and _measures(statement)):
+            _check_statement(statement)
     nodes = list(ast.walk(module))
     bound = _BUILTINS | set(_bound_names(nodes))
     sources = {id(source) for node in nodes for source in _sources_in(node)}
@@ -178,6 +183,16 @@ def _check_statement(statement: ast.stmt) -> None:
         case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
             return
     raise _unexpected("the statement", ast.unparse(statement))
+
+
+def _measures(statement: ast.stmt) -> bool:
+    """Whether a statement is of those that measure kernels (torch/_inductor/codegen/wrapper.py: kernel_autotune_calls)."""
+    match statement:
+        case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Attribute() as guard))], body=body):
+            return ast.unparse(guard) == "torch.cuda._DeviceGuard" and all(map(_measures, body))
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(), attr="run" | "zero_"))):
+            return True
+    return isinstance(statement, ast.Assign | ast.Delete | ast.Import | ast.ImportFrom)
 
 
 def _check_node(node: ast.AST, *, bound: set[str] | frozenset[str], is_source: bool) -> None:

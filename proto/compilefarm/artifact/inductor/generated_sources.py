@@ -25,6 +25,8 @@ _GENERATORS = (
     "runtime/*.py",
 )
 _OTHERS = ("wrapper_cpu", "wrapper_gpu", "wrapper_mps", "cutlass", "rocm", "halide", "pallas", "aoti")
+# The extension that stands for what measures kernels, which lies in no file.
+TUNING = "tuning.py"
 _PREFIX = "include/torch/csrc/inductor/cpp_prefix.h"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"\d+")
@@ -55,15 +57,16 @@ def _texts() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def watching_sources(check: Callable[[str, str], None]) -> Iterator[None]:
-    """Inside, every source is looked at before it lies in a file, from where it would be compiled or run.
+    """Inside, every source is looked at before it lies in a file, from where it would be compiled or run, or is run at once.
 
     Args:
-        check: called with a source and the extension of its file; raises what is raised for the whole then, even where
+        check: called with a source and the extension of its file (`TUNING` for what lies in none); raises what is raised for the whole then, even where
             Inductor would go on without that source (the choices of max-autotune).
     """
     codecache: Any = importlib.import_module("torch._inductor.codecache")
     async_compile: Any = importlib.import_module("torch._inductor.async_compile").AsyncCompile
-    write, triton = codecache.write, async_compile.triton
+    wrapper: Any = importlib.import_module("torch._inductor.codegen.wrapper").PythonWrapperCodegen
+    write, triton, tune = codecache.write, async_compile.triton, wrapper.generate_and_run_autotune_block
     refused: list[Exception] = []
 
     def look_at(source: object, extension: str) -> None:
@@ -85,7 +88,13 @@ def watching_sources(check: Callable[[str, str], None]) -> Iterator[None]:
         look_at(source_code, "py")
         return triton(self, kernel_name, source_code, *args, **kwargs)
 
+    # torch/_inductor/codegen/wrapper.py: what measures kernels while they are compiled is run, and lies in no file.
+    def tune_checked(self: Any) -> Any:
+        look_at(f"{self.kernel_autotune_defs.getvalue()}\n{self.kernel_autotune_calls.getvalue()}", TUNING)
+        return tune(self)
+
     codecache.write, async_compile.triton = write_checked, triton_checked
+    wrapper.generate_and_run_autotune_block = tune_checked
     try:
         yield
     except Exception as error:
@@ -94,5 +103,6 @@ def watching_sources(check: Callable[[str, str], None]) -> Iterator[None]:
         raise
     finally:
         codecache.write, async_compile.triton = write, triton
+        wrapper.generate_and_run_autotune_block = tune
     if refused:
         raise refused[0]
