@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
-
 import pytest
 
 from compilefarm.core.errors import ProcessDied
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUTPUT_TOO_LARGE, CompileFailure, Phase
-from compilefarm.worker.supervisor import SlotSettings, Supervisor
 from compilefarm.worker.testing import child_settings
-from tests.worker.jobs import JOB
-
-
-@contextlib.asynccontextmanager
-async def supervising(script: str, *, output_bytes: int = 1 << 30) -> AsyncIterator[Supervisor]:
-    child = child_settings(script, output_bytes=output_bytes)
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
-    await supervisor.start()
-    try:
-        yield supervisor
-    finally:
-        await supervisor.close()
-        await child.server.close()
+from tests.worker.jobs import JOB, supervising
 
 
 @pytest.mark.parametrize(
@@ -42,14 +26,14 @@ async def supervising(script: str, *, output_bytes: int = 1 << 30) -> AsyncItera
     ],
 )
 async def test_what_no_child_of_ours_says_is_its_death(script: str, words: str) -> None:
-    async with supervising(script) as supervisor:
+    async with supervising(child_settings(script)) as supervisor:
         with pytest.raises(ProcessDied, match=words):
             await supervisor.run(JOB, on_phase=lambda _: None)
 
 
 async def test_a_message_that_would_grow_when_it_is_parsed_is_not() -> None:
     # 16 MiB of it became 350 MiB; a GiB, which a child may return, ended the farm.
-    async with supervising("say-many-timings") as supervisor:
+    async with supervising(child_settings("say-many-timings")) as supervisor:
         failure = await supervisor.run(JOB, on_phase=lambda _: None)
     assert isinstance(failure, CompileFailure)
     assert failure.kind == FAILURE_KIND_OUTPUT_TOO_LARGE
@@ -59,7 +43,7 @@ async def test_a_message_that_would_grow_when_it_is_parsed_is_not() -> None:
 async def test_small_messages_are_counted() -> None:
     # Each takes six bytes in the pipe, and a hundred in the memory of the farm.
     phases: list[Phase.ValueType] = []
-    async with supervising("say-little-very-often", output_bytes=100 * 16 * 1024) as supervisor:
+    async with supervising(child_settings("say-little-very-often", output_bytes=100 * 16 * 1024)) as supervisor:
         failure = await supervisor.run(JOB, on_phase=phases.append)
     assert isinstance(failure, CompileFailure)
     assert failure.kind == FAILURE_KIND_OUTPUT_TOO_LARGE

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
 
 from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.v1.job_pb2 import CompileFailure, Job
-from compilefarm.worker.supervisor import Supervisor
+from compilefarm.worker.process import ChildSettings
+from compilefarm.worker.supervisor import SlotSettings, Supervisor
 
 JOB = Assignment(key="a key", job=Job())
 
@@ -17,3 +21,20 @@ async def hanging_job(supervisor: Supervisor) -> asyncio.Task[Artifact | Compile
     job = asyncio.create_task(supervisor.run(JOB, on_phase=lambda _: begun.set()))
     await begun.wait()
     return job
+
+
+@contextlib.asynccontextmanager
+async def supervising(child: ChildSettings, **settings: Any) -> AsyncIterator[Supervisor]:
+    """A supervisor that has started, and ends with the server that its children are forked from.
+
+    Args:
+        child: who compiles.
+        settings: others of its `SlotSettings`; nobody checks unless they name a verifier.
+    """
+    supervisor = Supervisor(SlotSettings(**{"name": "slot", "compiler": child, "verifier": None} | settings))
+    await supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        await supervisor.close()
+        await child.server.close()

@@ -15,9 +15,8 @@ from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_DISK, FAILURE_KIND_OUT_OF
 from compilefarm.worker.consumption import memory_bytes, resident_bytes
 from compilefarm.worker.pool import PoolSettings, _memory_bytes, _memory_of_machine
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
-from compilefarm.worker.supervisor import SlotSettings, Supervisor
 from compilefarm.worker.testing import child_settings
-from tests.worker.jobs import JOB
+from tests.worker.jobs import JOB, supervising
 
 _LIMIT_BYTES = 200 * 1024 * 1024
 
@@ -49,13 +48,8 @@ async def test_a_child_that_takes_too_much_is_ended(
     sandbox: Sandbox | None, script: str, kind: int, words: str
 ) -> None:
     child = child_settings(script, memory_bytes=_LIMIT_BYTES, disk_bytes=_LIMIT_BYTES, sandbox=sandbox)
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
-    await supervisor.start()
-    try:
+    async with supervising(child) as supervisor:
         failure = await supervisor.run(JOB, on_phase=lambda _: None)
-    finally:
-        await supervisor.close()
-        await child.server.close()
     assert isinstance(failure, CompileFailure)
     assert failure.kind == kind
     assert words in failure.message
@@ -64,25 +58,15 @@ async def test_a_child_that_takes_too_much_is_ended(
 async def test_a_child_that_becomes_too_many_is_ended(sandbox: Sandbox | None) -> None:
     # 32 processes, of which no limit of the kernel counts those of the administrator.
     child = child_settings("take-memory-of-processes", most_tasks=20, sandbox=sandbox)
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
-    await supervisor.start()
-    try:
+    async with supervising(child) as supervisor:
         with pytest.raises(ProcessDied, match="more than 20 processes and threads"):
             await supervisor.run(JOB, on_phase=lambda _: None)
-    finally:
-        await supervisor.close()
-        await child.server.close()
 
 
 async def test_folders_count_as_well(sandbox: Sandbox | None) -> None:
     child = child_settings("make-folders", disk_bytes=200 * 16 * 1024, sandbox=sandbox)
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
-    await supervisor.start()
-    try:
+    async with supervising(child) as supervisor:
         failure = await supervisor.run(JOB, on_phase=lambda _: None)
-    finally:
-        await supervisor.close()
-        await child.server.close()
     assert isinstance(failure, CompileFailure)
     assert failure.kind == FAILURE_KIND_OUT_OF_DISK
 
@@ -90,14 +74,9 @@ async def test_folders_count_as_well(sandbox: Sandbox | None) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="no folder is closed to the administrator")
 async def test_a_child_that_hides_its_files_is_ended(sandbox: Sandbox | None) -> None:
     child = child_settings("close-its-folder", disk_bytes=_LIMIT_BYTES, sandbox=sandbox)
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
-    await supervisor.start()
-    try:
+    async with supervising(child) as supervisor:
         with pytest.raises(ProcessDied, match="what it takes cannot be seen: PermissionError"):
             await supervisor.run(JOB, on_phase=lambda _: None)
-    finally:
-        await supervisor.close()
-        await child.server.close()
 
 
 SHARING = """

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_MEMORY, CompileFailure
 from compilefarm.worker.control_groups import ControlGroups, ControlGroupsUnavailable, memory_limits
+from compilefarm.worker.process import ChildSettings
 from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
-from compilefarm.worker.supervisor import SlotSettings, Supervisor
 from compilefarm.worker.testing import child_settings
 from tests.processes import is_alive
-from tests.worker.jobs import JOB, hanging_job
+from tests.worker.jobs import JOB, hanging_job, supervising
 from tests.worker.test_strays import daemon_of
 
 
@@ -37,17 +36,9 @@ def folder() -> Iterator[Path]:
     path.rmdir()
 
 
-@contextlib.asynccontextmanager
-async def supervising(script: str, groups: ControlGroups, *, is_shut_off: bool = False) -> AsyncIterator[Supervisor]:
+def child_in(groups: ControlGroups, script: str, *, is_shut_off: bool = False) -> ChildSettings:
     sandbox = open_sandbox(interpreter=sys.executable, gpu=False) if is_shut_off else None
-    child = child_settings(script, groups=groups, sandbox=sandbox)
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
-    await supervisor.start()
-    try:
-        yield supervisor
-    finally:
-        await supervisor.close()
-        await child.server.close()
+    return child_settings(script, groups=groups, sandbox=sandbox)
 
 
 def groups_in(folder: Path) -> list[Path]:
@@ -56,8 +47,9 @@ def groups_in(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("is_shut_off", [False, True])
 async def test_what_a_child_starts_is_in_its_group_and_ends_with_it(folder: Path, is_shut_off: bool) -> None:
+    child = child_in(ControlGroups(folder=folder), "hang-with-daemon", is_shut_off=is_shut_off)
     try:
-        async with supervising("hang-with-daemon", ControlGroups(folder=folder), is_shut_off=is_shut_off) as supervisor:
+        async with supervising(child) as supervisor:
             job = await hanging_job(supervisor)
             await daemon_of(supervisor)
             (group,) = groups_in(folder)
@@ -80,7 +72,7 @@ async def test_the_kernel_bounds_what_a_child_takes(folder: Path) -> None:
         groups.check()
     except ControlGroupsUnavailable as error:
         pytest.skip(str(error))
-    async with supervising("take-shared-memory", groups) as supervisor:
+    async with supervising(child_in(groups, "take-shared-memory")) as supervisor:
         failure = await supervisor.run(JOB, on_phase=lambda _: None)
     assert isinstance(failure, CompileFailure)
     assert failure.kind == FAILURE_KIND_OUT_OF_MEMORY

@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from compilefarm.core.errors import ProcessDied
 from compilefarm.core.pool import Artifact
 from compilefarm.worker.process import ChildProcess
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, choose_sandbox, open_sandbox
-from compilefarm.worker.supervisor import SlotSettings, Supervisor
+from compilefarm.worker.supervisor import Supervisor
 from compilefarm.worker.testing import child_settings
 from tests.processes import alive, descendants
-from tests.worker.jobs import JOB, hanging_job
+from tests.worker.jobs import JOB, hanging_job, supervising
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +35,6 @@ def opened_sandbox() -> Sandbox:
         return open_sandbox(interpreter=sys.executable, gpu=False)
     except SandboxUnavailable as error:
         pytest.skip(f"{error}: {error.remedy}")
-
-
-@contextlib.asynccontextmanager
-async def supervising(
-    script: str, *limits: str, sandbox: Sandbox | None, **environment: str
-) -> AsyncIterator[Supervisor]:
-    child = child_settings(script, *limits, sandbox=sandbox, **environment)
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
-    await supervisor.start()
-    try:
-        yield supervisor
-    finally:
-        await supervisor.close()
-        await child.server.close()
 
 
 async def run(supervisor: Supervisor) -> str:
@@ -71,7 +57,7 @@ def surroundings(tmp_path: Path) -> Iterator[dict[str, str]]:
 async def outcomes(sandbox: Sandbox | None, *folders: Path | str, **surroundings: str) -> dict[str, str]:
     """What comes of it when a child tries to reach what is around it, and to write into folders."""
     tried = {**surroundings, "FOLDERS": ":".join(map(str, folders))}
-    async with supervising("reach-out", sandbox=sandbox, **tried) as supervisor:
+    async with supervising(child_settings("reach-out", sandbox=sandbox, **tried)) as supervisor:
         return dict(line.split(": ") for line in (await run(supervisor)).splitlines())
 
 
@@ -126,24 +112,21 @@ async def test_a_child_does_not_reach_the_files_of_programs(sandbox: Sandbox) ->
     # What is run is mounted as it was where it was started, so that a sandbox that can only be read does not help.
     programs = (sys.executable, sandbox.program)
     before = [os.stat(program).st_ctime_ns for program in programs]
-    async with supervising("touch-the-programs", sandbox=sandbox) as supervisor:
+    async with supervising(child_settings("touch-the-programs", sandbox=sandbox)) as supervisor:
         await run(supervisor)
     assert [os.stat(program).st_ctime_ns for program in programs] == before
 
 
 async def test_what_lies_in_a_folder_goes_with_it(sandbox: Sandbox, tmp_path: Path) -> None:
     settings = replace(child_settings("bury", sandbox=sandbox), scratch_folder=tmp_path)
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=settings, verifier=None))
-    await supervisor.start()
-    await run(supervisor)
-    await supervisor.close()
-    await settings.server.close()
+    async with supervising(settings) as supervisor:
+        await run(supervisor)
     assert os.listdir(tmp_path) == []
 
 
 async def test_a_child_that_stops_its_group_is_ended(sandbox: Sandbox) -> None:
     before = descendants(os.getpid())
-    async with supervising("stop-the-group", sandbox=sandbox) as supervisor:
+    async with supervising(child_settings("stop-the-group", sandbox=sandbox)) as supervisor:
         job = await hanging_job(supervisor)
         processes = descendants(os.getpid()) - before
         job.cancel()
@@ -154,7 +137,7 @@ async def test_a_child_that_stops_its_group_is_ended(sandbox: Sandbox) -> None:
 
 async def test_a_child_knows_its_own_paths_and_no_secret(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    async with supervising("print-surroundings", sandbox=sandbox) as supervisor:
+    async with supervising(child_settings("print-surroundings", sandbox=sandbox)) as supervisor:
         said = (await run(supervisor)).splitlines()
     assert {"HOME=/tmp", "TMPDIR=/tmp", "TORCHINDUCTOR_CACHE_DIR=/tmp/inductor"} <= set(said)
     assert not any("hush" in line for line in said)
@@ -162,14 +145,14 @@ async def test_a_child_knows_its_own_paths_and_no_secret(sandbox: Sandbox, monke
 
 @pytest.mark.parametrize(("script", "words"), [("die", "SIGSEGV"), ("die", "the last words"), ("exit", "status 3")])
 async def test_how_a_child_ended_is_said_as_without_a_sandbox(sandbox: Sandbox, script: str, words: str) -> None:
-    async with supervising(script, sandbox=sandbox) as supervisor:
+    async with supervising(child_settings(script, sandbox=sandbox)) as supervisor:
         with pytest.raises(ProcessDied, match=words):
             await run(supervisor)
 
 
 async def test_cancelling_ends_all_that_runs_inside(sandbox: Sandbox) -> None:
     before = descendants(os.getpid())
-    async with supervising("hang-with-grandchild", sandbox=sandbox) as supervisor:
+    async with supervising(child_settings("hang-with-grandchild", sandbox=sandbox)) as supervisor:
         job = await hanging_job(supervisor)
         (child,) = [child for child in supervisor._compiler._children if "grandchild" in child.log_tail]
         # The fork server, bubblewrap and what holds its place, the child outside and inside, and the grandchild.
@@ -238,7 +221,7 @@ def test_a_child_ends_with_a_supervisor_that_is_killed(sandbox: Sandbox) -> None
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the administrator has no limit of processes (setrlimit(2))")
 async def test_processes_are_counted(sandbox: Sandbox) -> None:
-    async with supervising("fork-for-ever", "--process-limit=20", sandbox=sandbox) as supervisor:
+    async with supervising(child_settings("fork-for-ever", "--process-limit=20", sandbox=sandbox)) as supervisor:
         assert 0 < int(await run(supervisor)) < 20
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
@@ -30,35 +30,15 @@ from compilefarm.v1.job_pb2 import (
 from compilefarm.worker.supervisor import SlotSettings, Supervisor
 from compilefarm.worker.testing import ENVIRONMENT, ORDINARY, PROGRAM, child_settings
 from tests.processes import is_alive
-from tests.worker.jobs import JOB, hanging_job
+from tests.worker.jobs import JOB, hanging_job, supervising
 
 
-@contextlib.asynccontextmanager
-async def supervising(
-    script: str,
-    *limits: str,
-    verify: bool = True,
-    compile_seconds: float = 60.0,
-    verify_seconds: float = 60.0,
-    output_bytes: int = 1 << 30,
-    answer_seconds: float = 10.0,
-) -> AsyncIterator[Supervisor]:
+def checking(
+    script: str, *limits: str, output_bytes: int = 1 << 30, answer_seconds: float = 10.0, **settings: Any
+) -> AbstractAsyncContextManager[Supervisor]:
+    """A supervisor whose children, which compile and check, follow a script."""
     child = child_settings(script, *limits, output_bytes=output_bytes, answer_seconds=answer_seconds)
-    supervisor = Supervisor(
-        SlotSettings(
-            name="slot",
-            compiler=child,
-            verifier=child if verify else None,
-            compile_seconds=compile_seconds,
-            verify_seconds=verify_seconds,
-        )
-    )
-    await supervisor.start()
-    try:
-        yield supervisor
-    finally:
-        await supervisor.close()
-        await child.server.close()
+    return supervising(child, **{"verifier": child} | settings)
 
 
 async def run(supervisor: Supervisor) -> Artifact | CompileFailure:
@@ -75,7 +55,7 @@ async def the_next_job_is_done(supervisor: Supervisor) -> bool:
 
 
 async def test_a_verifier_that_was_stopped_holds_no_job() -> None:
-    async with supervising("compile", answer_seconds=1.0) as supervisor:
+    async with checking("compile", answer_seconds=1.0) as supervisor:
         assert supervisor._verifier is not None
         await supervisor._verifier.attempted()
         (stopped,) = supervisor._verifier._children
@@ -88,7 +68,7 @@ async def test_a_verifier_that_was_stopped_holds_no_job() -> None:
 
 async def test_a_job_gives_an_artifact_that_was_checked() -> None:
     phases: list[Phase.ValueType] = []
-    async with supervising("compile") as supervisor:
+    async with checking("compile") as supervisor:
         assert supervisor.view().environment == ENVIRONMENT
         for _ in range(2):
             artifact = await supervisor.run(JOB, on_phase=phases.append)
@@ -101,7 +81,7 @@ async def test_a_job_gives_an_artifact_that_was_checked() -> None:
 
 
 async def test_without_a_check_there_is_no_word_of_one() -> None:
-    async with supervising("compile", verify=False) as supervisor:
+    async with checking("compile", verifier=None) as supervisor:
         artifact = await run(supervisor)
     assert isinstance(artifact, Artifact)
     assert not artifact.manifest.HasField("verification")
@@ -109,7 +89,7 @@ async def test_without_a_check_there_is_no_word_of_one() -> None:
 
 async def test_a_check_may_come_later() -> None:
     unchecked = Assignment(key="a key", job=Job(), verify=False)
-    async with supervising("compile") as supervisor:
+    async with checking("compile") as supervisor:
         artifact = await supervisor.run(unchecked, on_phase=lambda _: None)
         assert isinstance(artifact, Artifact)
         assert not artifact.manifest.HasField("verification")
@@ -123,7 +103,7 @@ async def test_a_check_may_come_later() -> None:
 @pytest.mark.parametrize("script", ["fail-verification", "die-in-verification"])
 async def test_a_later_check_fails_as_an_earlier_one(script: str) -> None:
     unchecked = Assignment(key="a key", job=Job(), verify=False)
-    async with supervising(script) as supervisor:
+    async with checking(script) as supervisor:
         artifact = await supervisor.run(unchecked, on_phase=lambda _: None)
         assert isinstance(artifact, Artifact)
         failure = await supervisor.verify(unchecked, artifact)
@@ -143,7 +123,7 @@ async def test_a_later_check_fails_as_an_earlier_one(script: str) -> None:
     ],
 )
 async def test_a_lost_child_is_said_and_the_slot_goes_on(script: str, words: str) -> None:
-    async with supervising(script) as supervisor:
+    async with checking(script) as supervisor:
         for _ in range(2):
             with pytest.raises(WorkerLost, match=words):
                 await run(supervisor)
@@ -160,7 +140,7 @@ async def test_a_lost_child_is_said_and_the_slot_goes_on(script: str, words: str
     ],
 )
 async def test_a_failure_is_a_result(script: str, kind: int) -> None:
-    async with supervising(script) as supervisor:
+    async with checking(script) as supervisor:
         failure = await run(supervisor)
     assert isinstance(failure, CompileFailure)
     assert failure.kind == kind
@@ -168,13 +148,13 @@ async def test_a_failure_is_a_result(script: str, kind: int) -> None:
 
 
 async def test_a_forbidden_request_is_no_result() -> None:
-    async with supervising("refuse") as supervisor:
+    async with checking("refuse") as supervisor:
         with pytest.raises(InvalidRequest, match="the script says so"):
             await run(supervisor)
 
 
 async def test_a_compile_that_hangs_is_ended_and_the_next_job_is_done() -> None:
-    async with supervising("hang", compile_seconds=2.0) as supervisor:
+    async with checking("hang", compile_seconds=2.0) as supervisor:
         failure = await run(supervisor)
         assert isinstance(failure, CompileFailure)
         assert failure.kind == FAILURE_KIND_TIMEOUT
@@ -184,7 +164,7 @@ async def test_a_compile_that_hangs_is_ended_and_the_next_job_is_done() -> None:
 
 
 async def test_a_check_that_hangs_is_ended_and_says_nothing_against_the_artifact() -> None:
-    async with supervising("hang-in-verification", verify_seconds=2.0) as supervisor:
+    async with checking("hang-in-verification", verify_seconds=2.0) as supervisor:
         failure = await run(supervisor)
         assert isinstance(failure, CompileFailure)
         assert failure.kind == FAILURE_KIND_TIMEOUT
@@ -210,7 +190,7 @@ MEMORY = f"--memory-limit={4 * 10**9}"
 async def test_what_takes_too_much_fails_by_name_and_the_next_job_is_done(
     script: str, limits: tuple[str, ...], kind: int, words: str, jobs: int
 ) -> None:
-    async with supervising(script, *limits, output_bytes=50_000_000) as supervisor:
+    async with checking(script, *limits, output_bytes=50_000_000) as supervisor:
         for _ in range(jobs):
             failure = await run(supervisor)
             assert isinstance(failure, CompileFailure)
@@ -221,7 +201,7 @@ async def test_what_takes_too_much_fails_by_name_and_the_next_job_is_done(
 
 
 async def test_cancelling_ends_the_child_and_all_it_started() -> None:
-    async with supervising("hang-with-grandchild") as supervisor:
+    async with checking("hang-with-grandchild") as supervisor:
         job = await hanging_job(supervisor)
         assert supervisor.view().state == WORKER_STATE_BUSY
         (child,) = [child for child in supervisor._compiler._children if "grandchild" in child.log_tail]
@@ -238,7 +218,7 @@ async def test_cancelling_ends_the_child_and_all_it_started() -> None:
 
 
 async def test_closing_ends_a_running_job() -> None:
-    async with supervising("hang") as supervisor:
+    async with checking("hang") as supervisor:
         job = await hanging_job(supervisor)
         pids = [child.pid for child in supervisor._compiler._children]
     with pytest.raises((WorkerLost, asyncio.CancelledError)):
@@ -252,11 +232,8 @@ async def test_closing_ends_a_running_job() -> None:
 )
 async def test_a_child_that_cannot_start_is_a_problem(script: str, start_seconds: float, words: str) -> None:
     child = child_settings(script, start_seconds=start_seconds)
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
-    await supervisor.start()
-    view = supervisor.view()
-    await supervisor.close()
-    await child.server.close()
+    async with supervising(child) as supervisor:
+        view = supervisor.view()
     assert view.state == WORKER_STATE_FAILED
     assert view.problem is not None
     assert words in view.problem
@@ -276,7 +253,7 @@ async def test_a_worker_that_cannot_check_takes_no_job() -> None:
 
 
 async def test_the_next_job_finds_both_processes_ready() -> None:
-    async with supervising("compile") as supervisor:
+    async with checking("compile") as supervisor:
         await run(supervisor)
         assert supervisor._verifier is not None
         await asyncio.gather(supervisor._compiler.attempted(), supervisor._verifier.attempted())
@@ -285,7 +262,7 @@ async def test_the_next_job_finds_both_processes_ready() -> None:
 
 async def test_a_child_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    async with supervising("print-surroundings", verify=False) as supervisor:
+    async with checking("print-surroundings", verifier=None) as supervisor:
         artifact = await run(supervisor)
     assert isinstance(artifact, Artifact)
     (said,) = artifact.blobs.values()
@@ -296,9 +273,6 @@ async def test_a_child_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_job_does_not_wait_for_a_child_that_cannot_start() -> None:
     child = child_settings("die-before-ready")
-    supervisor = Supervisor(SlotSettings(name="slot", compiler=child, verifier=None))
-    await supervisor.start()
-    with pytest.raises(WorkerLost, match="the last words"):
-        await run(supervisor)
-    await supervisor.close()
-    await child.server.close()
+    async with supervising(child) as supervisor:
+        with pytest.raises(WorkerLost, match="the last words"):
+            await run(supervisor)
