@@ -1,0 +1,204 @@
+"""A process that is timed under CUDA graphs: `python -m tests.gpu.graph_pod HOW NAME`. Prints what it saw, as JSON.
+
+"farm" and "inductor" go from a model to the third result; "turns" compiles with both, and calls one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+
+from compilefarm.artifact.inductor.kernels import count_kernel_work
+from compilefarm.client import stats
+from compilefarm.core.processes import watch_processes
+
+from .graph_cases import CASES, GENERATE, Case, Function, Generation
+
+_BACKENDS = {"farm": "compilefarm", "inductor": "inductor"}
+_CALLS_TO_REPLAY = 3
+_LATER_CALLS = 10
+_ROUNDS = 200
+_TOKENS = 128
+_ROUNDS_OF_TOKENS = 5
+
+Call = Callable[[], object]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("how", choices=(*_BACKENDS, "turns"))
+    parser.add_argument("name", choices=(*CASES, GENERATE))
+    parser.add_argument("--device", type=torch.device, default=torch.device("cuda:0"))
+    parser.add_argument("--mode", default="reduce-overhead")
+    arguments = parser.parse_args()
+    # Before anything is measured.
+    torch.ones(8, 8, device=arguments.device) @ torch.ones(8, 8, device=arguments.device)
+    if arguments.how == "turns":
+        seen = _turns_of_tokens(arguments) if arguments.name == GENERATE else _turns(arguments)
+    else:
+        seen = _fresh(arguments)
+    print(json.dumps({"how": arguments.how, "name": arguments.name, **seen}), flush=True)
+
+
+def _fresh(arguments: argparse.Namespace) -> dict[str, Any]:
+    """From a model to the third result; for generated tokens, to the third token that a compiled step gives."""
+    backend = _BACKENDS[arguments.how]
+    obtain = _generating if arguments.name == GENERATE else _calling
+    start = obtain(arguments, backend)
+    _settle()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    started, work = watch_processes(further=["socket.connect"]), count_kernel_work(with_triton=True)
+    begin = time.perf_counter()
+    later = start()
+    _settle()
+    seconds = time.perf_counter() - begin
+    for _ in range(_LATER_CALLS):
+        later()
+    _settle()
+    return {
+        "seconds": seconds,
+        "started": [f"{each.event} {each}"[:80] for each in started],
+        "compiled": work.compiled,
+        "measured": work.benchmarks,
+        "skips": counters["inductor"]["cudagraph_skips"],
+        **_memory(),
+        **_said(),
+    }
+
+
+def _calling(arguments: argparse.Namespace, backend: str) -> Callable[[], Call]:
+    case = CASES[arguments.name](arguments.device)
+    given = [case.draw() for _ in range(_CALLS_TO_REPLAY)]
+
+    def start() -> Call:
+        function = torch.compile(case.function, backend=backend, mode=arguments.mode)
+        for each in given:
+            case.call(function, each)
+        return lambda: case.call(function, given[0])
+
+    return start
+
+
+def _generating(arguments: argparse.Namespace, backend: str) -> Callable[[], Call]:
+    generation = Generation(arguments.device, backend=backend)
+
+    def start() -> Call:
+        # The first token is of the prompt, which is not compiled.
+        generation(1 + _CALLS_TO_REPLAY)
+        return lambda: generation(1 + _CALLS_TO_REPLAY)
+
+    return start
+
+
+def _settle() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _memory() -> dict[str, Any]:
+    """Peaks, the memory of CUDA graphs, and how many graphs were recorded."""
+    if not torch.cuda.is_available():
+        return {}
+    segments = torch.cuda.memory_snapshot()
+    from torch._inductor import cudagraph_trees
+
+    manager = cudagraph_trees.get_manager(torch.cuda.current_device(), create_if_none_exists=False)
+    return {
+        "peak": torch.cuda.max_memory_allocated(),
+        "reserved": torch.cuda.max_memory_reserved(),
+        "pool": sum(each["total_size"] for each in segments if tuple(each["segment_pool_id"]) != (0, 0)),
+        "graphs": manager.new_graph_id().id if manager is not None else 0,
+    }
+
+
+def _said() -> dict[str, Any]:
+    records = stats()
+    phases: dict[str, float] = {}
+    for record in records:
+        for phase, spent in record.seconds.items():
+            phases[phase] = phases.get(phase, 0.0) + spent
+    return {
+        "outcomes": [str(record.outcome) for record in records],
+        "messages": [record.message for record in records if record.message],
+        "phases": phases,
+    }
+
+
+def _turns(arguments: argparse.Namespace) -> dict[str, Any]:
+    case = CASES[arguments.name](arguments.device)
+    backends = {"inductor": "inductor", "inductor again": "inductor", "farm": "compilefarm"}
+    functions: dict[str, Function] = {}
+    for name, backend in backends.items():
+        functions[name] = torch.compile(case.function, backend=backend, mode=arguments.mode)
+        for _ in range(_CALLS_TO_REPLAY):
+            case.call(functions[name], case.draw())
+    _settle()
+    apart = _difference(case, functions)
+    seconds = _times({name: _repeated(case, function) for name, function in functions.items()}, rounds=_ROUNDS)
+    return {"apart": apart, "ms": _middle(seconds, 1e3), "ratios": _ratios(seconds), **_said()}
+
+
+def _repeated(case: Case, function: Function) -> Call:
+    given = case.draw()
+    return lambda: case.call(function, given)
+
+
+def _difference(case: Case, functions: Mapping[str, Function]) -> float:
+    """Of the farm's results from Inductor's, as a share of the largest value."""
+    given = case.draw()
+    theirs, ours = (case.call(functions[name], given).double().clone() for name in ("inductor", "farm"))
+    return ((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-12)).item()
+
+
+def _times(calls: Mapping[str, Call], *, rounds: int) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds):
+        # Who comes first changes, since the first finds other things in the processor's caches.
+        for name in list(calls) if number % 2 else list(reversed(calls)):
+            _settle()
+            begin = time.perf_counter()
+            calls[name]()
+            _settle()
+            seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def _middle(seconds: Mapping[str, list[float]], factor: float) -> dict[str, float]:
+    return {name: factor * statistics.median(each) for name, each in seconds.items()}
+
+
+def _ratios(seconds: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """Quartiles of each way's seconds beside those of Inductor in the same round."""
+    return {
+        name: statistics.quantiles([ours / theirs for ours, theirs in zip(each, seconds["inductor"], strict=True)], n=4)
+        for name, each in seconds.items()
+        if name != "inductor"
+    }
+
+
+def _turns_of_tokens(arguments: argparse.Namespace) -> dict[str, Any]:
+    generations = {name: Generation(arguments.device, backend=backend) for name, backend in _BACKENDS.items()}
+    tokens = {name: generation(_TOKENS) for name, generation in generations.items()}
+    same = sum(ours == theirs for ours, theirs in zip(tokens["farm"], tokens["inductor"], strict=True))
+    calls: dict[str, Call] = {name: lambda each=each: each(_TOKENS) for name, each in generations.items()}  # type: ignore[misc]
+    seconds = _times(calls, rounds=_ROUNDS_OF_TOKENS)
+    rates = {name: _TOKENS / statistics.median(each) for name, each in seconds.items()}
+    return {
+        "apart": 1 - same / _TOKENS,
+        "tokens_per_second": rates,
+        "ms": _middle(seconds, 1e3 / _TOKENS),
+        "ratios": _ratios(seconds),
+        **_said(),
+    }
+
+
+if __name__ == "__main__":
+    main()
