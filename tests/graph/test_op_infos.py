@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import unittest
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,11 +15,10 @@ from compilefarm.graph.decode import GraphRejected, decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.testing import fixed_environment
 from compilefarm.graph.writes import arguments_written
+from tests.op_infos import foreach_operators, operators
 
 # Operators that are deprecated say so.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
-
-_LISTS = ("unary", "binary", "pointwise", "reduce", "other")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,18 +32,8 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def op_infos() -> list[Any]:
-    """torch/testing/_internal/common_methods_invocations.py; importing it takes longer than all tests here."""
-    stands_in = ModuleType("expecttest")
-    stands_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
-    with pytest.MonkeyPatch.context() as patch:
-        # Torch's tests compare with texts by it; samples do not.
-        patch.setitem(sys.modules, "expecttest", stands_in)
-        # Other tests of this process set flags of torch.backends.
-        patch.setattr(torch.backends, "disable_global_flags", lambda: None)
-        from torch.testing._internal import common_methods_invocations as samples
-
-    lists = [info for kind in _LISTS for info in getattr(samples, f"foreach_{kind}_op_db")]
-    return [*samples.op_db, *lists]
+    """Importing them takes longer than all tests here."""
+    return [*operators(), *foreach_operators()]
 
 
 def _sample(info: Any) -> tuple[list[Any], dict[str, Any]] | None:

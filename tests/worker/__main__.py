@@ -1,19 +1,24 @@
 """Tables of the check: right programs through Inductor, of which it refuses none, and mistakes, which it finds.
 
-python -m tests.worker [--device cuda] [--jobs 8] [--kinds right large wrong] [--only TEXT]
+python -m tests.worker [--device cuda] [--jobs 8] [--kinds right large wrong operators] [--only TEXT]
+                       [--seconds 500] [--part 1/4] [--samples 2]
+
+"operators" are PyTorch's own samples for its operators, by dtype: `--kinds operators --only "float32 training"`.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections import Counter
+from collections.abc import Sequence
 
-from tests.worker.table import KINDS, Row, Task, row_of, tasks_of
+from tests.worker.table import KINDS, Row, Task, tasks_of
+from tests.worker.trials import rows_of
+
+_LONGEST_LINE = 400
 
 
 def main() -> int:
@@ -21,14 +26,17 @@ def main() -> int:
     options = _options()
     for name in ("TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, str(max(1, (os.cpu_count() or 1) // options.jobs)))
-    tasks = [task for task in tasks_of(device=options.device, kinds=set(options.kinds)) if options.only in task.name]
+    tasks = _tasks(options)
     rows = []
     with tempfile.TemporaryDirectory(prefix="detection-", ignore_cleanup_errors=True) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        for row in _rows(tasks, jobs=options.jobs):
+        for row in rows_of(tasks, jobs=options.jobs, seconds=options.seconds):
             rows.append(row)
             print(_line(row), flush=True)
-    print(_summary(rows))
+    for line in _summary(rows):
+        print(line)
+    if len(rows) < len(tasks):
+        print(f"{len(tasks) - len(rows)} of {len(tasks)} are left: there was no more time")
     return 1 if any(row.surprises for row in rows) else 0
 
 
@@ -36,29 +44,49 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.worker")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=("right", "large", "wrong"))
     parser.add_argument("--only", default="", help="part of the names of programs")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no more programs are begun after that")
+    parser.add_argument("--part", type=_part, default=(1, 1), help="2/4: every fourth program, from the second")
+    parser.add_argument("--samples", type=int, default=1, help="how many samples of an operator are tried")
     return parser.parse_args()
 
 
-def _rows(tasks: Sequence[Task], *, jobs: int) -> Iterator[Row]:
-    # A process that has used a GPU cannot be forked.
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running = {pool.submit(row_of, task): task for task in tasks}
-        for done in as_completed(running):
-            error = done.exception()
-            if error is None:
-                yield done.result()
-            else:
-                yield Row(task=running[done], tried=1, surprises=[f"failed: {type(error).__name__}: {error}"])
+def _part(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not 1 <= int(number) <= int(count):
+        raise ValueError(text)
+    return int(number), int(count)
+
+
+def _tasks(options: argparse.Namespace) -> Sequence[Task]:
+    number, count = options.part
+    tasks = tasks_of(device=options.device, kinds=set(options.kinds), samples=options.samples)
+    return [task for task in tasks if options.only in task.name][number - 1 :: count]
 
 
 def _line(row: Row) -> str:
-    said = "; ".join(row.surprises) or (f"{row.error:.2f} of what is allowed" if row.task.kind != "wrong" else "found")
-    return f"{row.task.kind:6} {row.task.name:45} {row.tried:3} {row.seconds:7.1f} s  {said}"
+    said = "; ".join(row.surprises or [_said(row)]).replace("\n", " ")
+    return f"{row.task.kind:6} {row.task.name:45} {row.tried:3} {row.seconds:7.1f} s  {said[:_LONGEST_LINE]}"
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def _said(row: Row) -> str:
+    if row.outcomes:
+        return " / ".join(filter(None, [", ".join(row.outcomes), row.message]))
+    return f"{row.error:.2f} of what is allowed" if row.task.kind != "wrong" else "found"
+
+
+def _summary(rows: Sequence[Row]) -> list[str]:
+    outcomes = Counter(outcome for row in rows for outcome in row.outcomes)
+    lines = [f"{count:5} {outcome}" for outcome, count in sorted(outcomes.items(), key=lambda each: -each[1])]
+    programs = [row for row in rows if row.task.kind != "operators"]
+    if len(programs) < len(rows):
+        surprises = sum(bool(row.surprises) for row in rows if row.task.kind == "operators")
+        lines.append(f"{surprises} surprises in {len(rows) - len(programs)} operators")
+    return [*lines, _summary_of_programs(programs)] if programs else lines
+
+
+def _summary_of_programs(rows: Sequence[Row]) -> str:
     right, wrong = ([row for row in rows if (row.task.kind == "wrong") is is_wrong] for is_wrong in (False, True))
     mistakes, missed = sum(row.tried for row in wrong), sum(len(row.surprises) for row in wrong)
     refused = sum(len(row.surprises) for row in right)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
+from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.comparison import VerificationFailed
 from tests.worker.detection import attempts
 from tests.worker.inductor import checked_compile, encoded
 from tests.worker.large import LARGE
+from tests.worker.operators import EagerFails, NoSample, OnStage, names_of_operators, try_operator
 from tests.worker.programs import RightProgram, right_programs
+from tests.worker.single_process import GraphReport, Outcome
 
 _MISTAKES_OF_A_KIND = 2
 
@@ -21,14 +24,22 @@ class Task:
     """A program to be tried.
 
     Attributes:
-        kind: "right" or "large", which go through Inductor, or "wrong", in which mistakes are made.
+        kind: "right" or "large", which go through Inductor, "wrong", in which mistakes are made, or "operators", which
+            go all the way from a pod to a pod.
         name: of the program.
         device: on which it runs.
+        samples: how many samples of an operator are tried.
     """
 
     kind: str
     name: str
     device: str
+    samples: int = 1
+
+    @property
+    def limit_seconds(self) -> float:
+        """How long it may take."""
+        return 90.0 if self.kind == "operators" else 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +52,8 @@ class Row:
         surprises: right programs that were refused, wrong ones that were not, and what failed.
         error: distance from the reference, as a share of what is allowed.
         seconds: how long it took.
+        outcomes: of an operator, what came of each of its graphs, or why there are none.
+        message: why, for people.
     """
 
     task: Task
@@ -48,21 +61,26 @@ class Row:
     surprises: list[str]
     error: float = 0.0
     seconds: float = 0.0
+    outcomes: tuple[str, ...] = ()
+    message: str = ""
 
 
-def tasks_of(*, device: str, kinds: Set[str]) -> Iterator[Task]:
+def tasks_of(*, device: str, kinds: Set[str], samples: int = 1) -> Iterator[Task]:
     """All of some kinds, those that take long first."""
     if "large" in kinds:
         yield from (Task(kind="large", name=name, device=device) for name in LARGE)
     names = [program.name for program in right_programs()]
     for kind in sorted(kinds & {"right", "wrong"}):
         yield from (Task(kind=kind, name=name, device=device) for name in names)
+    if "operators" in kinds:
+        names = list(names_of_operators(device))
+        yield from (Task(kind="operators", name=name, device=device, samples=samples) for name in names)
 
 
-def row_of(task: Task) -> Row:
-    """Tries one."""
+def row_of(task: Task, *, on_stage: OnStage = lambda _: None) -> Row:
+    """Tries one; `on_stage` is told what is done next."""
     started = time.perf_counter()
-    row = _ROWS[task.kind](task)
+    row = _operator(task, on_stage) if task.kind == "operators" else _ROWS[task.kind](task)
     return replace(row, seconds=time.perf_counter() - started)
 
 
@@ -86,7 +104,7 @@ def _right(task: Task) -> Row:
         found = checked_compile(encoded(_program_of(task)))
     except VerificationFailed as refused:
         return Row(task=task, tried=1, surprises=[f"refused: {refused}"])
-    return Row(task=task, tried=1, surprises=[], error=found.error / found.allowed_error if found.referenced else 0.0)
+    return Row(task=task, tried=1, surprises=[], error=_share_of_allowed(found))
 
 
 def _wrong(task: Task) -> Row:
@@ -95,5 +113,38 @@ def _wrong(task: Task) -> Row:
     return Row(task=task, tried=len(tried), surprises=missed)
 
 
+def _operator(task: Task, on_stage: OnStage) -> Row:
+    try:
+        reports = try_operator(task.name, device=task.device, samples=task.samples, on_stage=on_stage)
+    except NoSample:
+        return Row(task=task, tried=0, surprises=[], outcomes=("no sample",))
+    except EagerFails as error:
+        return Row(task=task, tried=0, surprises=[], outcomes=("eager fails",), message=str(error))
+    except Exception as error:  # noqa: BLE001 - Dynamo's; all else is in the reports
+        said = f"{type(error).__name__}: {error}"
+        return Row(task=task, tried=0, surprises=[], outcomes=("Dynamo fails",), message=said)
+    return _of_reports(task, reports)
+
+
+def _of_reports(task: Task, reports: Sequence[GraphReport]) -> Row:
+    return Row(
+        task=task,
+        tried=len(reports),
+        surprises=[f"{each.outcome.value}: {each.message}" for each in reports if each.outcome.is_surprise],
+        outcomes=tuple(map(_words_of, reports)) or ("no graph",),
+        message="; ".join(each.message for each in reports if each.message),
+        error=max((_share_of_allowed(each.figures) for each in reports if each.figures is not None), default=0.0),
+    )
+
+
+def _words_of(report: GraphReport) -> str:
+    reason = f": {report.message.partition(':')[0]}" if report.outcome is Outcome.BYPASS else ""
+    return f"{report.outcome.value}{reason}"
+
+
+def _share_of_allowed(figures: Verification) -> float:
+    return figures.error / figures.allowed_error if figures.referenced else 0.0
+
+
 _ROWS: dict[str, Callable[[Task], Row]] = {"right": _right, "large": _right, "wrong": _wrong}
-KINDS = tuple(_ROWS)
+KINDS = (*_ROWS, "operators")
