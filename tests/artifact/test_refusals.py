@@ -28,7 +28,7 @@ HERE = Environment(
     triton="3.6.0",
     python_abi="cpython-311-x86_64-linux-gnu",
     cpu=Cpu(architecture="x86_64", instruction_sets=["avx2", "fma"], glibc="2.36"),
-    cuda=Cuda(name="NVIDIA H200", capability="9.0", multiprocessors=132, runtime="13.0"),
+    cuda=Cuda(name="NVIDIA H200", capability="9.0", multiprocessors=132, runtime="13.0", cudnn="91400"),
 )
 
 
@@ -148,6 +148,8 @@ def test_other_bytes_are_refused_before_any_is_unpickled(
         (lambda there: setattr(there.cuda, "capability", "8.0"), "compute capability 8.0 is offered, 9.0 is wanted"),
         (lambda there: setattr(there.cuda, "multiprocessors", 66), "number of multiprocessors 66 is offered, 132"),
         (lambda there: setattr(there.cuda, "runtime", "12.8"), "CUDA release 12.8 is offered, 13.0 is wanted"),
+        (lambda there: setattr(there.cuda, "cudnn", "91900"), "cuDNN 91900 is offered, 91400 is wanted"),
+        (lambda there: there.cuda.ClearField("cudnn"), "cuDNN absent is offered, 91400 is wanted"),
         (lambda there: there.ClearField("cuda"), "GPU absent is offered"),
     ],
 )

@@ -100,6 +100,7 @@ REFUSED: dict[str, object] = {
     "post_grad_fusion_options": {"batch_linear": {}},
     "assert_indirect_indexing": False,
     "scalar_asserts": False,
+    "size_asserts": False,
     "post_grad_custom_pre_pass": print,
     "reorder_for_compute_comm_overlap_passes": ["exec"],
     "_fuse_ddp_communication_passes": ["exec"],

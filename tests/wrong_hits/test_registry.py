@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import mmap
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -32,11 +33,22 @@ _IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 # What works on a graph once Dynamo has handed it over.
 COMPILERS = (
     "_decomp", "_functorch", "_higher_order_ops", "_inductor", "_library", "_prims", "_prims_common", "_refs",
-    "_subclasses", "functional.py", "fx", "nn/attention", "nn/functional.py",
+    "_subclasses", "backends/cudnn", "functional.py", "fx", "nn/attention", "nn/functional.py",
+    *(["_native"] if _IS_NEWEST else []),
 )  # fmt: skip
 # Their variables are seen as the settings that they give.
 CONFIGURATIONS = re.compile(r"_?config(_\w+)?\.py|test_case\.py")
 READ = re.compile(r"""(?:environ(?:\.get)?\s*[\[(]|getenv\()\s*["'](\w+)["']""")
+# How a variable of torch or of a library within it is named, as a text between zeros.
+NAMED_IN_BINARIES = re.compile(
+    rb"\0((?:ATEN|CUDNN_FRONTEND|DISABLE|DNNL|NVIDIA|ONEDNN|PYTORCH|TORCH|USE)_[A-Z0-9_]{2,})(?=\0)"
+)
+# So are named macros, and flags of a build that torch tells.
+NO_VARIABLES = {
+    "TORCH_CHECK_TENSOR_SUBTYPE", "TORCH_FUNCTION_MODE_STACK", "TORCH_LIBRARY", "TORCH_LIBRARY_FRAGMENT",
+    "TORCH_LIBRARY_IMPL", "USE_EIGEN_FOR_BLAS", "USE_GFLAGS", "USE_HIPSPARSELT", "USE_ITT", "USE_MKLDNN", "USE_NCCL",
+    "USE_ROCM_KERNEL_ASSERT", "USE_XPU",
+}  # fmt: skip
 
 SENT = "it is sent: "
 REFUSED = "a pod that sets it does not ask: "
@@ -137,6 +149,19 @@ def variables_read() -> Iterator[tuple[str, Path]]:
 def test_variables_that_compilers_read() -> None:
     unknown = {f"{name} in torch/{path}" for name, path in variables_read() if name not in VARIABLES}
     assert not unknown, "say in core/variables.py what becomes of them"
+
+
+def variables_named_in_binaries() -> Iterator[tuple[str, str]]:
+    for path in sorted((Path(torch.__file__).parent / "lib").glob("lib*.so")):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield from ((name.decode(), path.name) for name in NAMED_IN_BINARIES.findall(content))
+
+
+def test_variables_that_torchs_binaries_name() -> None:
+    found = dict(variables_named_in_binaries())
+    assert "TORCH_SHOW_CPP_STACKTRACES" in found
+    unknown = {f"{name} in {file}" for name, file in found.items() if name not in {*VARIABLES, *NO_VARIABLES}}
+    assert not unknown, "say in core/library_variables.py what becomes of them"
 
 
 def test_variables_say_what_they_decide_or_why_nothing() -> None:

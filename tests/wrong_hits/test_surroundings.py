@@ -63,6 +63,18 @@ def assert_matched_on_gpus(settings: list[str]) -> None:
     assert not differences(wanted=wanted, offered=wanted)
 
 
+def test_another_cudnn() -> None:
+    # torch asks for it while it traces: which attention there is, how a convolution lays out what it gives.
+    ours, theirs = Environment(), Environment()
+    ours.cuda.cudnn, theirs.cuda.cudnn = "91400", "none"
+    assert differences(wanted=ours, offered=theirs) == ["cuDNN none is offered, 91400 is wanted"]
+    assert differences(wanted=theirs, offered=ours)
+    assert key_of(Job(environment=ours)) != key_of(Job(environment=theirs))
+    older = Environment()
+    older.cuda.SetInParent()
+    assert not differences(wanted=older, offered=ours)
+
+
 @pytest.mark.parametrize("name", [name for name, (treatment, _) in KNOBS.items() if treatment is Treatment.MATCHED])
 def test_a_knob_of_one_pod(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     knobs = pytest.importorskip("triton.knobs")

@@ -102,4 +102,5 @@ def _cuda(device: int) -> Cuda:
         capability=f"{properties.major}.{properties.minor}",
         multiprocessors=properties.multi_processor_count,
         runtime=str(torch.version.cuda),
+        cudnn=str(torch.backends.cudnn.version() or "none"),
     )

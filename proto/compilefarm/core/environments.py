@@ -94,6 +94,8 @@ def _cuda_differences(*, wanted: Cuda, offered: Cuda) -> list[str]:
             ("compute capability", wanted.capability, offered.capability),
             ("number of multiprocessors", wanted.multiprocessors, offered.multiprocessors),
             ("CUDA release", wanted.runtime, offered.runtime),
+            # Older pods do not say it.
+            ("cuDNN", wanted.cudnn, offered.cudnn if wanted.cudnn else ""),
         )
         if ours != theirs
     ] + _setting_differences(wanted.settings, offered=offered.settings)

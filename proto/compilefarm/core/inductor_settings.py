@@ -45,7 +45,7 @@ _BOOLEANS = names("""
     optimize_scatter_upon_const_tensor pad_channels_last pad_dynamic_shapes pad_outputs partitioned_scatter_enabled
     partitioned_scatter_force pattern_matcher permute_fusion pick_loop_orders pipeline_max_autotune_gemm
     prologue_fusion reorder_for_compute_comm_overlap reorder_for_locality reorder_for_locality_in_training
-    reorder_for_peak_memory runtime_estimations_mms_benchmark selective_decompose shape_padding size_asserts
+    reorder_for_peak_memory runtime_estimations_mms_benchmark selective_decompose shape_padding
     split_cat_fx_passes split_reductions static_launch_user_defined_triton_kernels static_weight_shapes
     strict_output_strides strict_signed_zero strict_static_cuda_launcher strict_static_triton_launcher
     triton.autotune_cublasLt triton.autotune_pointwise triton.autotune_with_sample_inputs
@@ -155,7 +155,8 @@ _REFUSED = by_reason(
             _post_fusion_custom_pass _pre_fusion_custom_pass
         """,
         "it takes away what keeps a program within its tensors, or what it checks": """
-            assert_indirect_indexing do_not_emit_runtime_assertions scalar_asserts triton_disable_device_detection
+            assert_indirect_indexing do_not_emit_runtime_assertions scalar_asserts size_asserts
+            triton_disable_device_detection
             unsafe_ignore_unsupported_triton_autotune_args unsafe_skip_cache_dynamic_shape_guards
             unsafe_skip_scalar_range_asserts
         """,

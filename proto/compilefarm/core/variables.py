@@ -1,5 +1,7 @@
 """Environment variables that torch reads while it compiles, beside those that become settings of its config modules.
 
+What its C++ and the libraries below that read is listed in `library_variables`.
+
 Those of `torch._inductor.config` and its like are seen as the values that they gave (`graph/options.py`), those of
 Triton as its knobs (`graph/knobs.py`).
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from compilefarm.core.library_variables import LIBRARY_VARIABLES
 from compilefarm.core.treatment import Treatment
 
 
@@ -44,34 +47,15 @@ def _all(
 VARIABLES: Mapping[str, Variable] = {
     variable.name: variable
     for variable in (
+        *(
+            variable
+            for group in LIBRARY_VARIABLES
+            for variable in _all(group.treatment, group.read_in, group.reason, *group, devices=group.devices)
+        ),
         *_all(
             Treatment.MATCHED, "torch/_inductor/cpu_vec_isa.py, aten/src/ATen/native/DispatchStub.cpp",
             "decides which vector instructions kernels use, and with them in which order they add",
             "ATEN_CPU_CAPABILITY", devices=_CPU,
-        ),
-        *_all(
-            Treatment.MATCHED, "MKL and oneDNN, when they are loaded",
-            "decides how constants are folded, and which kernel wins a measurement",
-            "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
-            "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", devices=_CPU,
-        ),
-        *_all(
-            Treatment.MATCHED, "aten/src/ATen/native/Linear.cpp",
-            "decides which product a linear layer of three dimensions is, while it is traced",
-            "TORCH_LINEAR_FLATTEN_3D",
-        ),
-        *_all(
-            Treatment.NO_EFFECT, "aten/src/ATen/native/transformers/cuda/sdp_utils.cpp",
-            "is seen as the order of attention, which is in the key", "TORCH_CUDNN_SDPA_DEPRIORITIZED",
-        ),
-        *_all(
-            Treatment.NO_EFFECT, "aten/src/ATen/Context.h",
-            "is seen as the precision of products, which is in the key", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-        ),
-        *_all(
-            Treatment.MATCHED, "cuBLAS and cuDNN, at every product",
-            "decides whether products are made in TF32, and with it what wins a measurement",
-            "NVIDIA_TF32_OVERRIDE", devices=_CUDA,
         ),
         *_all(
             Treatment.MATCHED, "torch/_inductor/template_heuristics/triton.py",
@@ -103,17 +87,6 @@ VARIABLES: Mapping[str, Variable] = {
             Treatment.NO_EFFECT, "torch/_inductor/runtime/compile_tasks.py",
             "torch sets them itself; assembler and library of functions are the worker's",
             "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH",
-        ),
-        *_all(
-            Treatment.NO_EFFECT, "torch/_inductor/fx_passes/numeric_utils.py, cuBLAS",
-            "torch sets it while Inductor is imported; products are made in the pod, with the pod's",
-            "CUBLAS_WORKSPACE_CONFIG",
-        ),
-        *_all(
-            Treatment.NO_EFFECT, "OpenMP and MKL",
-            "how many threads there are is in the key; how work is spread over them is decided at run time, in the pod",
-            "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_DUPLICATE_LIB_OK", "MKL_DYNAMIC",
-            "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_SCHEDULE",
         ),
         *_all(
             Treatment.NO_EFFECT, "torch/__init__.py, torch/fx/passes/_tensorify_python_scalars.py",

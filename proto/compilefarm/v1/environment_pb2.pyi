@@ -188,6 +188,7 @@ class Cuda(google.protobuf.message.Message):
     MULTIPROCESSORS_FIELD_NUMBER: builtins.int
     RUNTIME_FIELD_NUMBER: builtins.int
     SETTINGS_FIELD_NUMBER: builtins.int
+    CUDNN_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Marketing name ("NVIDIA H200"): tuning results belong to one model."""
     capability: builtins.str
@@ -196,6 +197,11 @@ class Cuda(google.protobuf.message.Message):
     """Streaming multiprocessors: partitions of one model differ in it."""
     runtime: builtins.str
     """CUDA release that torch was built with ("13.0")."""
+    cudnn: builtins.str
+    """Version of cuDNN that the process has loaded, as torch counts it ("91400"; "none": torch was built without). A
+    compile asks for it: which attention a graph gets, in which order a convolution has its elements. Empty: not said,
+    by ends that are older than the field.
+    """
     @property
     def settings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Settings of Triton and variables of the process that decide what is compiled, and that a compile cannot change
@@ -210,7 +216,8 @@ class Cuda(google.protobuf.message.Message):
         multiprocessors: builtins.int = ...,
         runtime: builtins.str = ...,
         settings: collections.abc.Iterable[builtins.str] | None = ...,
+        cudnn: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["capability", b"capability", "multiprocessors", b"multiprocessors", "name", b"name", "runtime", b"runtime", "settings", b"settings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["capability", b"capability", "cudnn", b"cudnn", "multiprocessors", b"multiprocessors", "name", b"name", "runtime", b"runtime", "settings", b"settings"]) -> None: ...
 
 global___Cuda = Cuda
