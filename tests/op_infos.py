@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import unittest
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -36,6 +36,19 @@ def _samples() -> Any:
         from torch.testing._internal import common_methods_invocations
 
     return common_methods_invocations
+
+
+@contextmanager
+def drawing_numbers() -> Iterator[None]:
+    """Has operators that draw random numbers do just that. Torch's own samples set the seed before each call, which
+    cannot be part of a graph.
+    """
+
+    def call(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return operator(*args, **kwargs)
+
+    with mock.patch.object(_samples(), "wrapper_set_seed", call):
+        yield
 
 
 @functools.cache

@@ -75,6 +75,15 @@ def check_codec(program: Program) -> Row:
         return _row(program, check, reports=lambda: backend.reports)
 
 
+def run_compiled(program: Program, backend: Any) -> None:
+    """Runs a program compiled by a backend.
+
+    Raises:
+        Lacking: it cannot run here.
+    """
+    _run(program, _compiler(program, backend))
+
+
 def check_farm(program: Program, farm: Farm) -> Row:
     """Runs a program compiled by a farm, and compiled by Inductor here.
 

@@ -1,9 +1,10 @@
 """Tables of the check: right programs through Inductor, of which it refuses none, and mistakes, which it finds.
 
-python -m tests.worker [--device cuda] [--jobs 8] [--kinds right large wrong operators] [--only TEXT]
+python -m tests.worker [--device cuda] [--jobs 8] [--kinds right large wrong operators corpus] [--only TEXT]
                        [--seconds 500] [--part 1/4] [--samples 2]
 
-"operators" are PyTorch's own samples for its operators, by dtype: `--kinds operators --only "float32 training"`.
+"operators" are PyTorch's own samples for its operators, by dtype (`--only "float32 training"`), and "corpus" are the
+programs of tests/corpus: both go all the way from a pod to a pod, in one process.
 """
 
 from __future__ import annotations
@@ -79,10 +80,10 @@ def _said(row: Row) -> str:
 def _summary(rows: Sequence[Row]) -> list[str]:
     outcomes = Counter(outcome for row in rows for outcome in row.outcomes)
     lines = [f"{count:5} {outcome}" for outcome, count in sorted(outcomes.items(), key=lambda each: -each[1])]
-    programs = [row for row in rows if row.task.kind != "operators"]
+    programs = [row for row in rows if not row.outcomes]
     if len(programs) < len(rows):
-        surprises = sum(bool(row.surprises) for row in rows if row.task.kind == "operators")
-        lines.append(f"{surprises} surprises in {len(rows) - len(programs)} operators")
+        surprises = sum(bool(row.surprises) for row in rows if row.outcomes)
+        lines.append(f"{surprises} surprises in {len(rows) - len(programs)} operators and programs of the corpus")
     return [*lines, _summary_of_programs(programs)] if programs else lines
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.op_infos import operators
-from tests.worker.single_process import GraphReport, SingleProcessFarm
+from tests.op_infos import drawing_numbers, operators
+from tests.worker.single_process import SingleProcessFarm
 
 # In the order in which they are tried: the first tell most.
 VARIANTS = (
@@ -70,11 +70,12 @@ def names_of_operators(device: str) -> Iterator[str]:
                 yield f"{name} {variant}"
 
 
-def try_operator(name: str, *, device: str, samples: int, on_stage: OnStage) -> list[GraphReport]:
-    """What became of the graphs of an operator.
+def try_operator(name: str, farm: SingleProcessFarm, *, device: str, samples: int, on_stage: OnStage) -> None:
+    """Calls an operator, compiled by a farm.
 
     Args:
         name: as `names_of_operators` gives it.
+        farm: has reports of its graphs afterwards.
         device: on which it runs.
         samples: how many of its samples are tried.
         on_stage: told what is done next.
@@ -85,9 +86,8 @@ def try_operator(name: str, *, device: str, samples: int, on_stage: OnStage) -> 
         Exception: Dynamo raises.
     """
     operator, variant = name.split(" ", 1)
-    farm = SingleProcessFarm(on_stage=on_stage)
     is_training = variant.endswith("training")
-    with warnings.catch_warnings(), torch.set_grad_enabled(is_training):
+    with warnings.catch_warnings(), drawing_numbers(), torch.set_grad_enabled(is_training):
         warnings.simplefilter("ignore")
         on_stage("sample")
         torch.manual_seed(0)
@@ -98,7 +98,6 @@ def try_operator(name: str, *, device: str, samples: int, on_stage: OnStage) -> 
             # What was traced before would make sizes symbolic.
             torch._dynamo.reset()
             sample.compiled(farm.backend)
-    return farm.reports
 
 
 @functools.cache

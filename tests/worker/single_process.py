@@ -45,11 +45,11 @@ class Outcome(Enum):
         INDUCTOR_WRONG: on the pod's inputs it computes something else, as what the pod compiles does; the check refused
             it.
         INDUCTOR_WRONG_UNSEEN: the same, and the check passed it.
-        WRONG: it computes something else than the graph and than what the pod compiles.
+        WRONG: it computes something else than the graph, and what the pod compiles does not, as far as is known.
         REFUSED: by the check, and it computes what the graph does on the pod's inputs.
         UNEXPECTED_SOURCE: refused for its source.
         REJECTED: refused by the decoder.
-        FARM_FAILS: compile, load or call raise; the pod's own do not.
+        FARM_FAILS: compile, load or call raise; the pod's own do not, as far as is known.
     """
 
     RIGHT = "right"
@@ -91,14 +91,18 @@ class SingleProcessFarm:
     """A backend of torch.compile.
 
     Args:
+        options: of torch.compile.
         on_stage: told what is done next: "encode", "compile", "load", "check", "compare", "local".
 
     Attributes:
         reports: of all graphs that were called.
     """
 
-    def __init__(self, *, on_stage: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, *, options: Mapping[str, object] | None = None, on_stage: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.reports: list[GraphReport] = []
+        self._options = options or {}
         self._on_stage = on_stage
         self._runtime = TorchRuntime()
 
@@ -106,19 +110,20 @@ class SingleProcessFarm:
         """Encodes the graph while Dynamo traces. All else is done at its first call, which has what is compared on."""
         self._on_stage("encode")
         with self._runtime.fixing_floats(graph_module):
-            ways = self._runtime.ways(graph_module, example_inputs, options=dict)
+            ways = self._runtime.ways(graph_module, example_inputs, options=lambda: self._options)
             try:
-                encoded = self._runtime.encode(graph_module, example_inputs, options={})
+                encoded = self._runtime.encode(graph_module, example_inputs, options=self._options)
             except Bypass as bypass:
                 self.reports.append(GraphReport(outcome=Outcome.BYPASS, message=f"{bypass.reason}: {bypass}"))
                 return ways.eager()
         return self._tried(encoded, ways)
 
     def _tried(self, encoded: Encoded, ways: Ways) -> Program:
-        eager = ways.eager()
+        eager, attempts = ways.eager(), [_Attempt(self._runtime, encoded, ways, self._on_stage)]
 
         def run(*inputs: Any) -> Any:
-            self.reports.append(_Attempt(self._runtime, encoded, ways, self._on_stage).report(inputs))
+            if attempts:
+                self.reports.append(attempts.pop().report(inputs))
             return eager(*inputs)
 
         return run
@@ -149,7 +154,8 @@ class _Attempt:
         return compile_task(task, admitted=self._admitted(), on_phase=lambda _: None)
 
     def _admitted(self) -> Admitted:
-        return Admitted(operators={operator.name for operator in self.encoded.job.environment.operators})
+        operators = {operator.name for operator in self.encoded.job.environment.operators}
+        return Admitted(operators=operators, triton_kernels=True)
 
     def _of_failure(self, error: Exception, inputs: Sequence[Any]) -> GraphReport:
         said = f"{type(error).__name__}: {error}"
@@ -192,7 +198,7 @@ class _Attempt:
     def _outcome(self, finding: Finding, inputs: Sequence[Any], *, is_refused: bool, is_checked: bool) -> Outcome:
         if finding.outcome == "differs":
             own = self._own(inputs)
-            if isinstance(own, Finding) and own.outcome == "same":
+            if isinstance(own, Finding) and own.outcome != "differs":
                 return Outcome.WRONG
             return Outcome.INDUCTOR_WRONG if is_refused else Outcome.INDUCTOR_WRONG_UNSEEN
         if is_refused:
@@ -203,6 +209,8 @@ class _Attempt:
 
     def _own(self, inputs: Sequence[Any]) -> Finding | Exception:
         """What the pod finds of what it compiles itself, or how that fails."""
+        if obstacle := self.ways.find_late_obstacle():
+            return Finding(outcome="skipped", detail=obstacle)
         self.on_stage("local")
         try:
             return self.ways.compare(self.ways.compile(), inputs)

@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.comparison import VerificationFailed
+from tests.corpus.program import Lacking
+from tests.corpus.run import run_compiled
+from tests.corpus.table import PROGRAMS
 from tests.worker.detection import attempts
 from tests.worker.inductor import checked_compile, encoded
 from tests.worker.large import LARGE
 from tests.worker.operators import EagerFails, NoSample, OnStage, names_of_operators, try_operator
 from tests.worker.programs import RightProgram, right_programs
-from tests.worker.single_process import GraphReport, Outcome
+from tests.worker.single_process import GraphReport, Outcome, SingleProcessFarm
 
 _MISTAKES_OF_A_KIND = 2
 
@@ -24,8 +27,8 @@ class Task:
     """A program to be tried.
 
     Attributes:
-        kind: "right" or "large", which go through Inductor, "wrong", in which mistakes are made, or "operators", which
-            go all the way from a pod to a pod.
+        kind: "right" or "large", which go through Inductor, "wrong", in which mistakes are made, or "operators" and
+            "corpus", which go all the way from a pod to a pod.
         name: of the program.
         device: on which it runs.
         samples: how many samples of an operator are tried.
@@ -39,7 +42,7 @@ class Task:
     @property
     def limit_seconds(self) -> float:
         """How long it may take."""
-        return 90.0 if self.kind == "operators" else 900.0
+        return {"operators": 90.0, "corpus": 180.0}.get(self.kind, 900.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,8 @@ def tasks_of(*, device: str, kinds: Set[str], samples: int = 1) -> Iterator[Task
     names = [program.name for program in right_programs()]
     for kind in sorted(kinds & {"right", "wrong"}):
         yield from (Task(kind=kind, name=name, device=device) for name in names)
+    if "corpus" in kinds:
+        yield from (Task(kind="corpus", name=name, device=device) for name in PROGRAMS)
     if "operators" in kinds:
         names = list(names_of_operators(device))
         yield from (Task(kind="operators", name=name, device=device, samples=samples) for name in names)
@@ -80,7 +85,7 @@ def tasks_of(*, device: str, kinds: Set[str], samples: int = 1) -> Iterator[Task
 def row_of(task: Task, *, on_stage: OnStage = lambda _: None) -> Row:
     """Tries one; `on_stage` is told what is done next."""
     started = time.perf_counter()
-    row = _operator(task, on_stage) if task.kind == "operators" else _ROWS[task.kind](task)
+    row = _ROWS[task.kind](task) if task.kind in _ROWS else _all_the_way(task, on_stage)
     return replace(row, seconds=time.perf_counter() - started)
 
 
@@ -113,17 +118,21 @@ def _wrong(task: Task) -> Row:
     return Row(task=task, tried=len(tried), surprises=missed)
 
 
-def _operator(task: Task, on_stage: OnStage) -> Row:
+def _all_the_way(task: Task, on_stage: OnStage) -> Row:
+    farm = SingleProcessFarm(on_stage=on_stage)
     try:
-        reports = try_operator(task.name, device=task.device, samples=task.samples, on_stage=on_stage)
-    except NoSample:
-        return Row(task=task, tried=0, surprises=[], outcomes=("no sample",))
+        if task.kind == "operators":
+            try_operator(task.name, farm, device=task.device, samples=task.samples, on_stage=on_stage)
+        else:
+            run_compiled(PROGRAMS[task.name], farm.backend)
+    except (NoSample, Lacking) as lacking:
+        return Row(task=task, tried=0, surprises=[], outcomes=("nothing to try",), message=str(lacking))
     except EagerFails as error:
         return Row(task=task, tried=0, surprises=[], outcomes=("eager fails",), message=str(error))
     except Exception as error:  # noqa: BLE001 - Dynamo's; all else is in the reports
         said = f"{type(error).__name__}: {error}"
         return Row(task=task, tried=0, surprises=[], outcomes=("Dynamo fails",), message=said)
-    return _of_reports(task, reports)
+    return _of_reports(task, farm.reports)
 
 
 def _of_reports(task: Task, reports: Sequence[GraphReport]) -> Row:
@@ -147,4 +156,4 @@ def _share_of_allowed(figures: Verification) -> float:
 
 
 _ROWS: dict[str, Callable[[Task], Row]] = {"right": _right, "large": _right, "wrong": _wrong}
-KINDS = (*_ROWS, "operators")
+KINDS = (*_ROWS, "operators", "corpus")
