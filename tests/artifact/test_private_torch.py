@@ -298,7 +298,34 @@ def test_aot_autograd_reads_in_one_place_which_inputs_are_static() -> None:
 
 
 # What artifact/ takes of torch's and Triton's inside, by the test here that tells when it moves.
+def test_torch_records_in_a_tree_that_can_be_watched() -> None:
+    trees = importlib.import_module("torch._inductor.cudagraph_trees")
+    names = list(inspect.signature(trees.cudagraphify_impl).parameters)
+    assert names == ["model", "inputs", "static_input_idxs", "args", "kwargs"], "recorded_with stands in for it"
+    given = inspect.signature(importlib.import_module("torch._inductor.compile_fx").cudagraphify).parameters
+    assert {"device_index", "is_backward", "mutated_input_idxs"} <= set(given), "_cudagraphify reads these"
+    manager = trees.CUDAGraphTreeManager
+    for name in ("run_eager", "record_function"):
+        parameters = list(inspect.signature(getattr(manager, name)).parameters)
+        assert parameters == ["self", "new_inputs", "function_id"], "WatchedManager has one of its own"
+    assert callable(manager._get_cuda_graph_recorded_tensor_checker)
+    assert callable(manager.set_to_running_backward)
+    assert {"model", "mutated_input_idxs"} <= {field.name for field in dataclasses.fields(trees.WrappedFunction)}
+    graph = importlib.import_module("torch._inductor.output_code").CompiledFxGraph
+    assert "mutated_input_idxs" in {field.name for field in dataclasses.fields(graph)}
+    assert hasattr(trees.local, "tree_manager_containers") or torch._C._is_key_in_tls("tree_manager_containers")
+    assert callable(torch._C._stash_obj_in_tls)
+
+
+def test_what_is_not_recorded_is_aligned() -> None:
+    compiler = importlib.import_module("torch._inductor.compile_fx")
+    checked = compiler.get_input_idxs_to_check([torch.ones(2), 3], ())
+    written = importlib.import_module("torch.utils._ordered_set").OrderedSet([0])
+    assert compiler.align_inputs_from_check_idxs(sum, checked, written)([1, 2]) == 3
+
+
 _CANARIES = {
+    "torch._C": test_torch_records_in_a_tree_that_can_be_watched,
     "torch._dynamo.convert_frame": test_dynamo_compiles_under_a_lock_that_a_thread_may_take_twice,
     "torch._dynamo.utils": test_torch_counts_what_is_measured,
     "torch._functorch": test_settings_that_a_compile_and_a_load_rely_on_exist,
@@ -312,6 +339,7 @@ _CANARIES = {
     "torch._inductor.codecache": test_places_that_a_compile_writes_to,
     "torch._inductor.compile_fx": test_a_program_is_loaded_in_a_context_of_its_own,
     "torch._inductor.config": test_settings_that_a_compile_and_a_load_rely_on_exist,
+    "torch._inductor.cudagraph_trees": test_torch_records_in_a_tree_that_can_be_watched,
     "torch._inductor.cpu_vec_isa": test_the_compiler_is_tried_through_check_build,
     "torch._inductor.debug": test_places_that_a_compile_writes_to,
     "torch._inductor.runtime.cache_dir_utils": test_places_that_a_compile_writes_to,
@@ -323,6 +351,7 @@ _CANARIES = {
     "torch._inductor.standalone_compile": test_standalone_compile_can_make_one_serializable_program,
     "torch._inductor.triton_bundler": test_a_cached_graph_is_reloaded_in_one_place,
     "torch._subclasses": test_a_program_is_loaded_in_a_context_of_its_own,
+    "torch.utils._ordered_set": test_what_is_not_recorded_is_aligned,
     "torch.fx.experimental.symbolic_shapes": test_a_program_is_loaded_in_a_context_of_its_own,
     "triton": test_inductor_compiles_kernels_through_an_attribute_of_triton,
     "triton.backends.nvidia.driver": test_triton_builds_through_functions_of_its_driver,

@@ -21,7 +21,7 @@ import pytest
 
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.farm import Farm, Surroundings
-from compilefarm.client.records import GraphRecord, Ledger
+from compilefarm.client.records import GraphRecord, Ledger, summarize
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.core.errors import CorruptArtifact, NoMatchingWorker, NotStored, Unreachable
 from compilefarm.core.keys import key_of
@@ -216,6 +216,19 @@ def test_an_artifact_that_does_not_load_is_compiled_here(
     assert pod.last.outcome == "fallback"
     assert str(error) in pod.last.message
     assert len(caplog.records) == 1
+    pod.farm.close()
+
+
+def test_a_program_that_cannot_be_recorded_is_noted_in_one_line(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    pod = Pod(address)
+    program = pod.farm.backend(FakeGraphModule(), [])
+    assert pod.runtime.on_unrecorded is not None
+    pod.runtime.on_unrecorded(RuntimeError("operation not permitted\nwhen stream is capturing"))
+    why = "RuntimeError: operation not permitted when stream is capturing"
+    assert (pod.last.unrecorded, summarize(pod.ledger.records()).unrecorded) == (why, 1)
+    lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert lines == [f"compilefarm: graph 0 (2 nodes) runs without CUDA graphs from now on: {why}"]
+    assert program(1)[0] == "farm"
     pod.farm.close()
 
 

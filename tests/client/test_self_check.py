@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -289,7 +289,7 @@ class WrongPrograms(TorchRuntime):
     def check_fits(self, manifest: Manifest, environment: Environment) -> None:
         """What a scripted farm has fits everywhere."""
 
-    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Function:
+    def load(self, encoded: Encoded, manifest: Manifest, **_: Any) -> Function:
         return lambda *inputs: [torch.zeros(3)]
 
 

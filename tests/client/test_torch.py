@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,7 @@ class EagerRuntime(FakeRuntime):
         self.options.append(dict(options))
         return super().encode(FakeGraphModule(graph_module.code), example_inputs, options=options)
 
-    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+    def load(self, encoded: Encoded, manifest: Manifest, **_: Any) -> Program:
         program: Program = self.graphs[-1].forward
         return program
 

@@ -36,6 +36,11 @@ def announce_uncompiled(record: GraphRecord) -> None:
     _LOGGER.warning("%s runs uncompiled from now on: %s", _name(record), record.obstacle)
 
 
+def announce_unrecorded(record: GraphRecord) -> None:
+    """Says that a program cannot be recorded as CUDA graphs, and goes on."""
+    _LOGGER.warning("%s runs without CUDA graphs from now on: %s", _name(record), record.unrecorded)
+
+
 def announce_difference(record: GraphRecord) -> None:
     """Says that a program of the farm is wrong, and what takes its place."""
     what = f"runs uncompiled from now on ({record.obstacle})" if record.resort == "eager" else "is compiled locally"

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack
 
-from compilefarm.client.announcements import announce, announce_defect
+from compilefarm.client.announcements import announce, announce_defect, announce_unrecorded
 from compilefarm.client.arguments import taking_settings
 from compilefarm.client.captures import Capture, recording_of
 from compilefarm.client.clock import Budget, Clock, SystemClock
@@ -317,9 +317,15 @@ class Farm:
         )
 
     def _load(self, encoded: Encoded, delivery: Delivery, *, is_traced: bool, ways: Ways, entry: Entry) -> Program:
+        def note_unrecorded(error: Exception) -> None:
+            entry.note_unrecorded(f"{type(error).__name__}: {error}")
+            announce_unrecorded(entry.record)
+
         around = self._around
         with entry.phase("load"):
-            program = around.runtime.load(encoded, delivery.manifest, blobs=delivery.blobs)
+            program = around.runtime.load(
+                encoded, delivery.manifest, blobs=delivery.blobs, on_unrecorded=note_unrecorded
+            )
             if is_traced:
                 around.runtime.put_guards(encoded, delivery.manifest)
             program = saying(passing_held(program, encoded.held), encoded.messages)

@@ -43,6 +43,8 @@ class GraphRecord:
         resort: what it is instead of a program of the farm: "local" (compiled here) or "eager" (uncompiled); None while
             there is one of the farm.
         obstacle: why it is not compiled here, for people; empty if it is, or is not to be.
+        unrecorded: why a program of the farm runs without the CUDA graphs that were asked for, for people; empty if it
+            does not. What torch itself leaves out is in its own log and counters.
         self_check: what a comparison with the uncompiled graph found; None if there was none.
         seconds: by phase, those that took place. "wait" begins when the line to the farm is made and ends with its
             answer, "local" is a compile here, "first_call" the first call of a loaded artifact.
@@ -61,6 +63,7 @@ class GraphRecord:
     message: str = ""
     resort: Resort | None = None
     obstacle: str = ""
+    unrecorded: str = ""
     self_check: Finding | None = None
     seconds: Mapping[Phase, float] = field(default_factory=dict)
     bytes_sent: int = 0
@@ -76,6 +79,7 @@ class Summary:
     Attributes:
         graphs: number of graphs by outcome; those without one are not counted.
         uncompiled: those that run as they are.
+        unrecorded: those that run without the CUDA graphs that were asked for.
         seconds: by phase.
         bytes_sent: to the farm.
         bytes_fetched: from the farm.
@@ -83,6 +87,7 @@ class Summary:
 
     graphs: Mapping[Outcome, int]
     uncompiled: int
+    unrecorded: int
     seconds: Mapping[Phase, float]
     bytes_sent: int
     bytes_fetched: int
@@ -159,6 +164,10 @@ class Entry:
         """Notes what is done without the farm, or that it is not needed any more."""
         self._change(replace(self.record, resort=resort, obstacle=" ".join(obstacle.split())))
 
+    def note_unrecorded(self, why: str) -> None:
+        """Notes why the program runs without CUDA graphs."""
+        self._change(replace(self.record, unrecorded=" ".join(why.split())))
+
     def note_self_check(self, finding: Finding) -> None:
         """Notes what a comparison with the uncompiled graph found."""
         self._change(replace(self.record, self_check=finding))
@@ -178,6 +187,7 @@ def summarize(records: Iterable[GraphRecord]) -> Summary:
     return Summary(
         graphs=dict(Counter(record.outcome for record in records if record.outcome is not None)),
         uncompiled=sum(record.resort == "eager" for record in records),
+        unrecorded=sum(bool(record.unrecorded) for record in records),
         seconds=dict(seconds),
         bytes_sent=sum(record.bytes_sent for record in records),
         bytes_fetched=sum(record.bytes_fetched for record in records),

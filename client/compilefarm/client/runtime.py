@@ -107,8 +107,21 @@ class Runtime(Protocol):
     def check_fits(self, manifest: Manifest, environment: Environment) -> None:
         """Raises IncompatibleArtifact if the artifact cannot run here."""
 
-    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+    def load(
+        self,
+        encoded: Encoded,
+        manifest: Manifest,
+        *,
+        blobs: Mapping[str, bytes],
+        on_unrecorded: Callable[[Exception], None],
+    ) -> Program:
         """Loads an artifact for the GPU that the graph is on.
+
+        Args:
+            encoded: the graph.
+            manifest: of the artifact.
+            blobs: of the artifact, by digest.
+            on_unrecorded: told, once, why the program cannot be recorded as CUDA graphs, and runs without from then on.
 
         Raises:
             CorruptArtifact: its blobs make no program.
@@ -192,12 +205,25 @@ class TorchRuntime:
 
         check_fits(manifest, environment)
 
-    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+    def load(
+        self,
+        encoded: Encoded,
+        manifest: Manifest,
+        *,
+        blobs: Mapping[str, bytes],
+        on_unrecorded: Callable[[Exception], None],
+    ) -> Program:
         from compilefarm.artifact.load import load_artifact
 
         # A job has one GPU, or none.
         device = next(iter(encoded.cuda_devices), 0)
-        return load_artifact(manifest, blobs=blobs, cuda_device=device, recording=encoded.recording)
+        return load_artifact(
+            manifest,
+            blobs=blobs,
+            cuda_device=device,
+            recording=encoded.recording,
+            on_unrecorded=on_unrecorded,
+        )
 
     def put_guards(self, encoded: Encoded, manifest: Manifest) -> None:
         if not manifest.guards:

@@ -90,6 +90,7 @@ class FakeRuntime:
         obstacle, late_obstacle: why graphs cannot be compiled here, or not any more; empty: they can.
         finding: what a comparison with the uncompiled graph finds.
         preloads, local_compiles: how often that was done.
+        on_unrecorded: what the last program that was loaded has to call if it cannot be recorded as CUDA graphs.
     """
 
     def __init__(self) -> None:
@@ -97,6 +98,7 @@ class FakeRuntime:
         self.encoding_error: Exception | None = None
         self.loading_error: Exception | None = None
         self.local_error: Exception | None = None
+        self.on_unrecorded: Callable[[Exception], None] | None = None
         self.preloads = 0
         self.local_compiles = 0
         self.obstacle = ""
@@ -134,9 +136,17 @@ class FakeRuntime:
         if manifest.environment.torch != environment.torch:
             raise IncompatibleArtifact(f"made for torch {manifest.environment.torch}")
 
-    def load(self, encoded: Encoded, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Program:
+    def load(
+        self,
+        encoded: Encoded,
+        manifest: Manifest,
+        *,
+        blobs: Mapping[str, bytes],
+        on_unrecorded: Callable[[Exception], None],
+    ) -> Program:
         if self.loading_error is not None:
             raise self.loading_error
+        self.on_unrecorded = on_unrecorded
         content = blobs[manifest.program.digest]
         return lambda *inputs: ("farm", content, inputs)
 

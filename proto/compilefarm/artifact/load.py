@@ -53,6 +53,7 @@ def load_artifact(
     blobs: Mapping[str, bytes],
     cuda_device: int = 0,
     recording: Mapping[str, object] | None = None,
+    on_unrecorded: Callable[[Exception], None] | None = None,
 ) -> Program:
     """Loads an artifact: unpickles its program and maps its libraries. Compiles nothing and starts no process.
 
@@ -61,6 +62,7 @@ def load_artifact(
         blobs: stored bytes by digest, all that the program needs.
         cuda_device: the GPU that it is to run on, where it runs on one.
         recording: Inductor's settings if the program is to be recorded as CUDA graphs.
+        on_unrecorded: told why it cannot be, once, and then it runs without graphs; None: calls end with the error.
 
     Returns:
         The program, to be called with the graph's inputs in order; it returns what the graph returns, as a list.
@@ -79,7 +81,10 @@ def load_artifact(
         try:
             with using_libraries(libraries), offering_kernels(kernels):
                 return deserialize_program(
-                    contents[manifest.program.digest], cuda_device=cuda_device, recording=recording
+                    contents[manifest.program.digest],
+                    cuda_device=cuda_device,
+                    recording=recording,
+                    on_unrecorded=on_unrecorded,
                 )
         except LibraryNotPacked as error:
             raise CorruptArtifact(str(error)) from error

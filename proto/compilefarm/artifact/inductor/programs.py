@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode  # torch/_subclasses/fake_tensor.py
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from compilefarm.artifact.inductor.kernels import FinishedKernel, names_of_kernels, take_kernels
+from compilefarm.artifact.inductor.recording import Recording, recorded_with
 from compilefarm.artifact.inductor.wrappers import finished_wrapper, moved_wrapper
 from compilefarm.graph.targets import cacheable_names
 
@@ -231,7 +232,11 @@ def _finish(graph: Any) -> list[FinishedKernel]:
 
 
 def deserialize_program(
-    content: bytes, *, cuda_device: int = 0, recording: Mapping[str, object] | None = None
+    content: bytes,
+    *,
+    cuda_device: int = 0,
+    recording: Mapping[str, object] | None = None,
+    on_unrecorded: Callable[[Exception], None] | None = None,
 ) -> Callable[..., Any]:
     """Loads a program. Unpickles, so the bytes must be trusted by now.
 
@@ -239,6 +244,7 @@ def deserialize_program(
         content: the content of a FinishedProgram.
         cuda_device: the GPU that it is to run on, where it runs on one.
         recording: Inductor's settings if the program is to be recorded as CUDA graphs.
+        on_unrecorded: told why it cannot be, once, and then it runs without graphs; None: calls end with the error.
 
     CompiledArtifact.load would also hash torch's whole source tree to compare it with the worker's
     (torch/_inductor/codecache.py: torch_key); the manifest's environment has said that already.
@@ -249,11 +255,17 @@ def deserialize_program(
     # One thread: with more, Inductor starts a pool of processes to compile Triton kernels, and there is nothing to
     # compile (torch/_inductor/async_compile.py).
     settings = {"triton.cudagraphs": False, **(recording or {}), "compile_threads": 1}
-    with compile_lock(), _without_the_compiler(), tracing(context), torch._inductor.config.patch(settings):
-        program: Callable[..., Any] = artifact_type.deserialize(
-            _moved(content, cuda_device) if cuda_device else content
-        )
-        return program
+    content = _moved(content, cuda_device) if cuda_device else content
+    state = Recording(on_end=on_unrecorded) if recording and on_unrecorded else None
+    with (
+        compile_lock(),
+        _without_the_compiler(state),
+        tracing(context),
+        torch._inductor.config.patch(settings),
+        recorded_with(state) if state else contextlib.nullcontext(),
+    ):
+        program: Callable[..., Any] = artifact_type.deserialize(content)
+    return state.retrying(program) if state else program
 
 
 def _moved(content: bytes, cuda_device: int) -> bytes:
@@ -276,7 +288,7 @@ def _moved(content: bytes, cuda_device: int) -> bytes:
 
 
 @contextlib.contextmanager
-def _without_the_compiler() -> Iterator[None]:
+def _without_the_compiler(recording: Recording | None) -> Iterator[None]:
     """Inside, a cached graph becomes callable without importing the compiler: half a second, for logs and counters.
 
     Stands in for FxGraphCache.cache_hit_post_compile (torch/_inductor/codecache.py) and does the two things of it that
@@ -289,6 +301,8 @@ def _without_the_compiler() -> Iterator[None]:
     def cache_hit_post_compile(graph: Any, cache_info: dict[str, Any], constants: Any) -> tuple[Any, dict[str, Any]]:
         if graph._triton_bundle:
             bundler.read_and_emit(graph._triton_bundle)
+        if recording is not None:
+            recording.writes |= bool(graph.mutated_input_idxs)
         graph.after_deserialization(constants)
         return graph, cache_info
 

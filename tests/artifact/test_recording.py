@@ -1,0 +1,358 @@
+"""Programs that cannot be recorded as CUDA graphs run without them. torch's cudagraph trees are the real ones; what
+stands in for a graph does to memory what one does, and what stands in for the driver refuses where a test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import compile_fx, cudagraph_trees
+from torch._inductor.cudagraph_utils import CheckInvariantStatus
+
+from compilefarm.artifact.inductor.recording import Recording, recorded_with
+
+Program = Callable[..., Any]
+NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
+NOT_PERMITTED = RuntimeError("operation not permitted when stream is capturing")
+
+
+class Gpu:
+    """What a GPU does while torch records.
+
+    Attributes:
+        refusal: raised when a graph is begun.
+        is_capturing: nothing is computed, and nothing is written.
+    """
+
+    def __init__(self) -> None:
+        self.refusal: Exception | None = None
+        self.is_capturing = False
+
+    def graph(self, *_: object, **__: object) -> AbstractContextManager[None]:
+        if self.refusal is not None:
+            raise self.refusal
+        return nullcontext()
+
+
+class _Node:
+    """What torch asks of a run that it warms up with, and of a graph; results of these are never in use."""
+
+    gpu: Gpu
+    path_user_visible_storage_groups = ()
+
+    def __init__(self, wrapped_function: Any, *given: Any) -> None:
+        self.wrapped_function, self.id, self.parent = wrapped_function, given[-1], None
+        self.stack_traces: list[str] = []
+        self.outputs_weakrefs: list[Any] = []
+        self.tensor_weakrefs: list[Any] = []
+        self.children: dict[Any, list[Any]] = defaultdict(list)
+
+    @property
+    def _path_from_root(self) -> Iterator[_Node]:
+        yield self
+
+    def _is_cuda_graph_recorded_tensor(self, _: torch.Tensor) -> bool:
+        return False
+
+    def all_outputs_are_dead(self) -> bool:
+        return True
+
+    def path_live_weakrefs(self) -> Iterator[Any]:
+        yield from ()
+
+    def do_nothing(self, *_: object) -> None:
+        pass
+
+    clear_path_state = remove_path_cached_tensors = remove_node_cached_tensors = do_nothing
+
+
+class _WarmUp(_Node):
+    def run(self, inputs: list[Any]) -> Any:
+        return self.wrapped_function.model(inputs)
+
+
+class _Graph(_Node):
+    def __init__(self, wrapped_function: Any, graph_id: Any, parent: Any, inputs: list[Any], *_: Any) -> None:
+        super().__init__(wrapped_function, graph_id)
+        static = wrapped_function.static_input_idxs
+        self._read = [each if number in static else each.clone() for number, each in enumerate(inputs)]
+        inputs.clear()
+        with self.gpu.graph():
+            self.gpu.is_capturing = True
+            try:
+                wrapped_function.model([each.clone() for each in self._read])
+            finally:
+                self.gpu.is_capturing = False
+        self._first = self._replay()
+
+    def _replay(self) -> Any:
+        return self.wrapped_function.model(list(self._read))
+
+    def run_first_inputs(self, _: list[Any]) -> Any:
+        return self._first
+
+    def check_invariants(self, _: list[Any]) -> tuple[CheckInvariantStatus, Callable[[], str]]:
+        return CheckInvariantStatus.SUCCESS, lambda: ""
+
+    def run(self, inputs: list[Any]) -> Any:
+        for read, given in zip(self._read, inputs, strict=True):
+            read.copy_(given)
+        inputs.clear()
+        return self._replay()
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    gpu = Gpu()
+    monkeypatch.setattr(_Node, "gpu", gpu, raising=False)
+    stands_in = {
+        "torch.cuda": {
+            "CUDAGraph": mock.MagicMock, "Stream": mock.MagicMock, "current_stream": mock.MagicMock,
+            "device": nullcontext, "graph": gpu.graph, "graph_pool_handle": mock.MagicMock,
+            "synchronize": mock.MagicMock,
+        },
+        "torch._C": {"_set_cached_tensors_enabled": mock.MagicMock},
+        "torch._inductor.cudagraph_trees": {
+            "CUDAGraphNode": _Graph, "CUDAWarmupNode": _WarmUp, "_set_cached_tensors_enabled": mock.MagicMock,
+        },
+    }  # fmt: skip
+    for module, names in stands_in.items():
+        for name, value in names.items():
+            monkeypatch.setattr(f"{module}.{name}", value, raising=False)
+    cudagraph_trees.reset_cudagraph_trees()
+    yield gpu
+    cudagraph_trees.reset_cudagraph_trees()
+
+
+class Recorded:
+    """A program of parts, as one is that was loaded.
+
+    Attributes:
+        reasons: why it is not recorded any more.
+    """
+
+    def __init__(self, *, writes: bool = False) -> None:
+        self.reasons: list[Exception] = []
+        self.recording = Recording(on_end=self.reasons.append)
+        self.recording.writes = writes
+
+    def part(
+        self, model: Program, *, static: tuple[int, ...] = (), written: tuple[int, ...] = (), **how: bool
+    ) -> Program:
+        with recorded_with(self.recording):
+            return _part(model, static=static, written=written, **how)
+
+
+def _part(
+    model: Program, *, static: tuple[int, ...] = (), written: tuple[int, ...] = (), is_backward: bool = False
+) -> Program:
+    part: Program = compile_fx.cudagraphify(
+        model,
+        static,
+        device_index=0,
+        stack_traces=[],
+        is_backward=is_backward,
+        is_inference=not is_backward,
+        mutated_input_idxs=written,
+    )
+    return part
+
+
+class Step:
+    """Adds to a cache that stays where it is, as a step of a decoder does; empties its list of inputs as Inductor's
+    wrappers do.
+
+    Attributes:
+        error: what it ends with while a graph is captured, or at every call.
+        always: at every call.
+        runs: how often it has computed.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self.error: Exception | None = None
+        self.always = False
+        self.runs = 0
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        cache, x = inputs
+        inputs.clear()
+        if self.error is not None and (self._gpu.is_capturing or self.always):
+            raise self.error
+        if self._gpu.is_capturing:
+            return [x]
+        self.runs += 1
+        cache.add_(x)
+        return [cache * 2]
+
+
+def check_steps(part: Program, *, cache: torch.Tensor, calls: int = 5) -> None:
+    for _ in range(calls):
+        before, x = cache.clone(), torch.rand(3)
+        torch.compiler.cudagraph_mark_step_begin()
+        (result,) = part([cache, x])
+        torch.testing.assert_close(cache, before + x)
+        torch.testing.assert_close(result, 2 * (before + x))
+
+
+def test_a_program_that_can_be_is_recorded(gpu: Gpu) -> None:
+    step, recorded = Step(gpu), Recorded(writes=True)
+    part = recorded.part(step, static=(0,), written=(0,))
+    check_steps(part, cache=torch.zeros(3))
+    assert not recorded.reasons
+    graphs = [node for nodes in cudagraph_trees.get_container(0).tree_manager.roots.values() for node in nodes]
+    assert [type(node) for node in graphs] == [_Graph]
+
+
+@pytest.mark.parametrize("error", [NO_MEMORY, NOT_PERMITTED])
+def test_without_a_pool_a_program_runs_without_graphs(gpu: Gpu, error: Exception) -> None:
+    gpu.refusal = error
+    step, recorded = Step(gpu), Recorded(writes=True)
+    before = counters["inductor"]["cudagraph_skips"]
+    check_steps(recorded.part(step, static=(0,), written=(0,)), cache=torch.zeros(3))
+    assert recorded.reasons == [error]
+    assert counters["inductor"]["cudagraph_skips"] == before + 1
+    assert step.runs == 5
+
+
+@pytest.mark.parametrize("error", [NO_MEMORY, NOT_PERMITTED])
+def test_a_call_that_cannot_be_recorded_writes_once(gpu: Gpu, error: Exception) -> None:
+    step, recorded = Step(gpu), Recorded(writes=True)
+    step.error = error
+    check_steps(recorded.part(step, static=(0,), written=(0,)), cache=torch.zeros(3))
+    assert recorded.reasons == [error]
+    assert step.runs == 5
+
+
+def test_an_error_of_the_program_itself_ends_no_recording(gpu: Gpu) -> None:
+    step, recorded = Step(gpu), Recorded(writes=True)
+    part = recorded.part(step, static=(0,), written=(0,))
+    cache = torch.zeros(3)
+    check_steps(part, cache=cache, calls=1)
+    step.error, step.always = RuntimeError("index out of range"), True
+    with pytest.raises(RuntimeError, match="index out of range"):
+        check_steps(part, cache=cache, calls=1)
+    step.error = None
+    check_steps(part, cache=cache)
+    assert not recorded.reasons
+
+
+def test_what_graphs_have_left_and_this_one_has_freed_cannot_be_read_again(gpu: Gpu) -> None:
+    """The call ends with the error, and later ones have no graphs."""
+
+    def model(inputs: list[Any]) -> list[Any]:
+        (x,) = inputs
+        inputs.clear()
+        if gpu.is_capturing:
+            del x
+            raise NO_MEMORY
+        return [x + 1]
+
+    recorded = Recorded()
+    part = recorded.part(model)
+
+    def call() -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return part([torch.ones(2)])
+
+    call()
+    manager = type(cudagraph_trees.get_container(0).tree_manager)
+    with (
+        mock.patch.object(manager, "_get_cuda_graph_recorded_tensor_checker", return_value=lambda _: True),
+        pytest.raises(torch.OutOfMemoryError),
+    ):
+        call()
+    assert recorded.reasons == [NO_MEMORY]
+    torch.testing.assert_close(call(), [torch.full((2,), 2.0)])
+
+
+def _short_of_memory_at_first() -> tuple[Program, list[int]]:
+    """A model that adds its first argument to the second, and ends halfway in the pool of graphs."""
+    calls: list[int] = []
+
+    def model(inputs: list[Any]) -> list[Any]:
+        cache, x = inputs
+        inputs.clear()
+        calls.append(1)
+        if len(calls) == 1:
+            raise NO_MEMORY
+        return [cache + x]
+
+    return model, calls
+
+
+def test_a_program_that_writes_nothing_begins_again_without_graphs(gpu: Gpu) -> None:
+    model, calls = _short_of_memory_at_first()
+    recorded = Recorded()
+    part = recorded.part(model, static=(0,))
+    program = recorded.recording.retrying(lambda *inputs: part(list(inputs)))
+    for number in range(3):
+        torch.testing.assert_close(program(torch.ones(2), torch.ones(2)), [torch.full((2,), 2.0)])
+        assert len(calls) == number + 2
+    assert recorded.reasons == [NO_MEMORY]
+
+
+def test_a_program_that_may_have_written_does_not_begin_again(gpu: Gpu) -> None:
+    model, _ = _short_of_memory_at_first()
+    recorded = Recorded(writes=True)
+    part = recorded.part(model, static=(0,), written=(0,))
+    program = recorded.recording.retrying(lambda *inputs: part(list(inputs)))
+    with pytest.raises(torch.OutOfMemoryError):
+        program(torch.ones(2), torch.ones(2))
+    assert recorded.reasons == [NO_MEMORY]
+    torch.testing.assert_close(program(torch.ones(2), torch.ones(2)), [torch.full((2,), 2.0)])
+
+
+def test_a_forward_is_not_recorded_without_its_backward(gpu: Gpu) -> None:
+    forward, backward, recorded = Step(gpu), Step(gpu), Recorded(writes=True)
+    backward.error = NOT_PERMITTED
+    parts = [
+        recorded.part(forward, static=(0,), written=(0,)),
+        recorded.part(backward, static=(0,), written=(0,), is_backward=True),
+    ]
+    caches = [torch.zeros(3), torch.zeros(3)]
+    for _ in range(5):
+        for part, cache in zip(parts, caches, strict=True):
+            check_steps(part, cache=cache, calls=1)
+    assert recorded.reasons == [NOT_PERMITTED]
+    manager = cudagraph_trees.get_container(0).tree_manager
+    assert not manager.running_forwards_with_pending_backwards
+
+
+def test_programs_of_others_beside_ours_end_with_their_errors(gpu: Gpu) -> None:
+    ours, theirs = Step(gpu), Step(gpu)
+    check_steps(Recorded(writes=True).part(ours, static=(0,), written=(0,)), cache=torch.zeros(3))
+    theirs.error = NOT_PERMITTED
+    with pytest.raises(RuntimeError, match="not permitted"):
+        check_steps(_part(theirs, static=(0,), written=(0,)), cache=torch.zeros(3))
+
+
+def test_a_program_is_recorded_in_whichever_thread_calls_it(gpu: Gpu) -> None:
+    """As one is that took over from eager: it was loaded in another."""
+    step, recorded = Step(gpu), Recorded(writes=True)
+    part = recorded.part(step, static=(0,), written=(0,))
+    thread = threading.Thread(target=check_steps, args=(part,), kwargs={"cache": torch.zeros(3)})
+    thread.start()
+    thread.join()
+    assert not recorded.reasons
+    assert step.runs == 5
+
+
+def test_dynamo_forgets_graphs_whichever_backend_has_made_them(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch._dynamo.reset does on a machine with a GPU; a backend has nothing to add."""
+    part = Recorded(writes=True).part(Step(gpu), static=(0,), written=(0,))
+    check_steps(part, cache=torch.zeros(3))
+    manager = cudagraph_trees.get_container(0).tree_manager
+    for name in ("is_available", "is_initialized"):
+        monkeypatch.setattr(torch.cuda, name, lambda: True)
+    torch._dynamo.reset()
+    assert manager.graph is None
+    with pytest.raises(AssertionError):
+        check_steps(part, cache=torch.zeros(3))

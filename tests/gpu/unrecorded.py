@@ -1,0 +1,151 @@
+"""What becomes of a process that a GPU refuses to record for: `python -m tests.gpu.unrecorded`, without a farm.
+
+Inductor's own programs are loaded as those of a farm are. What is called while they are captured is refused by CUDA, or
+has no memory. Results have to be those of eager at every call, random numbers have to come as before, memory has to
+be given back, and another program has to be recorded afterwards. Prints a line for each; the exit status is 1 if one is
+wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from compilefarm.artifact.inductor import recording
+from compilefarm.artifact.inductor.recording import Recording, recorded_with
+
+_CALLS = 6
+
+
+class Cached(nn.Module):
+    """Adds what it computes to a cache, which stays where it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
+        self.register_buffer("cache", torch.zeros(32, 256))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache.add_(self.layers(x).detach())
+        return self.layers(x) + self.cache.softmax(-1)
+
+
+def _synchronize() -> None:
+    # What CUDA does not permit while a stream is captured, and ends the capture for.
+    torch.cuda.current_stream().synchronize()
+
+
+def _run_out_of_memory() -> None:
+    torch.empty(1 << 46, dtype=torch.uint8, device="cuda")
+
+
+@contextmanager
+def _failing(fail: Callable[[], None], *, before: bool, backward: bool) -> Iterator[None]:
+    """Inside, parts of programs fail while they are captured, before or after their kernels."""
+    part: Any = recording._Part
+    original = part.__call__
+
+    def call(self: Any, inputs: list[Any]) -> Any:
+        if not torch.cuda.is_current_stream_capturing() or self._is_backward != backward:
+            return original(self, inputs)
+        if before:
+            fail()
+        result = original(self, inputs)
+        fail()
+        return result
+
+    with mock.patch.object(part, "__call__", call):
+        yield
+
+
+def _differences(model: Cached, *, state: Recording, training: bool) -> list[str]:
+    """What differs from eager in some calls."""
+    eager = copy.deepcopy(model)
+    found = []
+    with recorded_with(state):
+        compiled = torch.compile(model, mode="reduce-overhead")
+        for number in range(_CALLS):
+            for weight in (*model.parameters(), *eager.parameters()):
+                weight.grad = None
+            torch.compiler.cudagraph_mark_step_begin()
+            x = torch.randn(32, 256, device="cuda")
+            with torch.set_grad_enabled(training):
+                try:
+                    result = compiled(x)
+                    if training:
+                        result.sum().backward()
+                except Exception as error:  # noqa: BLE001 - a row of what was seen
+                    found.append(f"call {number} raised {type(error).__name__}")
+                    eager.load_state_dict(model.state_dict())
+                    continue
+                expected = eager(x)
+                if training:
+                    expected.sum().backward()
+            pairs = [(result, expected), (model.cache, eager.cache)]
+            if training:
+                pairs += [(a.grad, b.grad) for a, b in zip(model.parameters(), eager.parameters(), strict=True)]
+            off = max((a - b).abs().max().item() for a, b in pairs)
+            if not off < 5e-2:
+                found.append(f"call {number} is off by {off:.2g}")
+    return found
+
+
+def _is_recorded(model: Cached) -> bool:
+    state = Recording(on_end=lambda _: None)
+    differences = _differences(model, state=state, training=False)
+    return state.error is None and not differences
+
+
+def _look(name: str, fail: Callable[[], None], *, before: bool, backward: bool) -> bool:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Cached().cuda()
+    reasons: list[Exception] = []
+    state = Recording(on_end=reasons.append)
+    with _failing(fail, before=before, backward=backward):
+        differences = _differences(model, state=state, training=backward)
+    random = torch.rand(8, device="cuda").unique().numel()
+    another = _is_recorded(Cached().cuda())
+    torch._dynamo.reset()
+    del model, state
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    why = type(reasons[0]).__name__ if reasons else "nothing"
+    # A backward that has freed its inputs cannot be done again.
+    allowed = 1 if backward and not before else 0
+    raised = [each for each in differences if "raised" in each]
+    right = len(reasons) == 1 and differences == raised and len(raised) <= allowed and random > 1 and another
+    seen = (
+        f"ended by {why}",
+        ", ".join(differences) or "as eager",
+        f"random numbers {'come' if random > 1 else 'do not come'}",
+        f"another program is {'' if another else 'NOT '}recorded",
+        f"{held / 1e6:.0f} MB not given back",
+        f"skips {counters['inductor']['cudagraph_skips']}",
+    )
+    print(f"{'right' if right else 'WRONG'}: {name}: {'; '.join(seen)}", flush=True)
+    return right
+
+
+def main() -> int:
+    torch._dynamo.config.recompile_limit = 64
+    right = True
+    for backward in (False, True):
+        for before in (True, False):
+            for what, fail in (("no memory", _run_out_of_memory), ("not permitted", _synchronize)):
+                when = f"{'before' if before else 'after'} the kernels of a {'backward' if backward else 'forward'}"
+                right &= _look(f"{what}, {when}", fail, before=before, backward=backward)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
