@@ -31,7 +31,7 @@ from compilefarm.core.errors import BY_REASON
 from compilefarm.graph import bypass
 from compilefarm.service.clock import SystemClock
 from compilefarm.service.counters import Counters
-from compilefarm.service.flight_metrics import FlightMetrics
+from compilefarm.service.job_metrics import JobMetrics
 from compilefarm.service.state_metrics import StateCollector
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -220,7 +220,7 @@ def _metrics_of_state() -> Iterator[tuple[str, ...]]:
 
 
 def _metrics_of_jobs() -> Iterator[tuple[str, ...]]:
-    for metric in vars(FlightMetrics(CollectorRegistry(), clock=SystemClock())).values():
+    for metric in vars(JobMetrics(CollectorRegistry(), clock=SystemClock())).values():
         if isinstance(metric, MetricWrapperBase):
             labels = ", ".join(map(code, metric._labelnames))
             yield code(metric._name), str(metric._type), labels, sentence(metric._documentation)

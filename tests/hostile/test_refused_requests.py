@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.service import broker
+from compilefarm.service import admission
+from compilefarm.service.active_job import ActiveJob
+from compilefarm.service.admitted import AdmittedRequest
 from compilefarm.service.testing import Calls, Refused, calling, sample_job, serving
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job
@@ -48,7 +50,7 @@ async def test_nothing_holds_a_request_that_was_refused(
         held.append(weakref.ref(memory))
         raise InvalidRequest(f"refused with {len(job.graph.nodes)} nodes and {memory is None}")
 
-    monkeypatch.setattr(broker, "validate", refuse)
+    monkeypatch.setattr(admission, "validate", refuse)
     for _ in range(5):
         with pytest.raises(Refused, match="refused with 3 nodes"):
             await getattr(calls, method)(sample_job())
@@ -65,4 +67,5 @@ async def test_nothing_holds_a_compile_that_no_worker_can_do(calls: Calls) -> No
         with pytest.raises(Refused, match="no worker can compile"):
             await calls.finish(job)
     await calls.status()
-    assert sum(type(each) is broker.Accepted for each in gc.get_objects()) <= 1
+    for kind in (AdmittedRequest, ActiveJob):
+        assert sum(type(each) is kind for each in gc.get_objects()) <= 1

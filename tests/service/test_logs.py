@@ -53,7 +53,7 @@ async def test_every_line_about_a_job_names_it_and_the_request_that_it_was_begun
             watch = await calls.watch(JOB, request_id="pod-7/graph-3")
             await watch.finish()
     lines = [line for line in parsed(written) if line.get("job")]
-    assert {line["logger"] for line in lines} >= {"compilefarm.service.broker", "compilefarm.worker"}
+    assert {line["logger"] for line in lines} >= {"compilefarm.service.job_log", "compilefarm.worker"}
     assert {(line["job"], line["request"]) for line in lines} == {(KEY, "pod-7/graph-3")}
 
 

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
+from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock
-from compilefarm.service.demand import Demand
 from compilefarm.service.durations import Durations, Kind
+from compilefarm.service.leases import Preempted
 from compilefarm.service.limits import Limits
 from compilefarm.service.priorities import Priority
 from compilefarm.service.queue import Queue
 from compilefarm.service.recovery import Recovery
 from compilefarm.service.slots import Slots
-from compilefarm.service.testing import ENVIRONMENT, ManualClock, ScriptedPool
-from compilefarm.service.tickets import Preempted, Ticket
+from compilefarm.service.testing import ENVIRONMENT, ManualClock, ScriptedPool, active_job
 from compilefarm.v1.environment_pb2 import Environment
 
 KIND = Kind(platform="a machine", options="", size=4)
@@ -51,16 +51,18 @@ class Job:
         kind: Kind = KIND,
     ) -> None:
         self.key = key
-        self.demand = Demand(tenant=tenant, priority=priority)
         self.has_asked = asyncio.Event()
         self.has_worker = asyncio.Event()
         self.let_go = asyncio.Event()
         self.worker = ""
-        self.ticket = queue.enrol(key, environment=environment, demand=self.demand, kind=kind)
+        self.active = active_job(
+            key, clock=ManualClock(), tenant=tenant, priority=priority, environment=environment, kind=kind
+        )
+        queue.require_room(self.active)
 
         async def run() -> None:
             self.has_asked.set()
-            async with queue.worker(self.ticket) as self.worker:
+            async with queue.worker(self.active) as self.worker:
                 self.has_worker.set()
                 await self.let_go.wait()
 
@@ -73,9 +75,10 @@ class Job:
         await self.task
 
 
-def enrolled(queue: Queue, key: str) -> Ticket:
-    demand = Demand(tenant="", priority=Priority.INTERACTIVE)
-    return queue.enrol(key, environment=ENVIRONMENT, demand=demand, kind=KIND)
+def enrolled(queue: Queue, key: str) -> ActiveJob:
+    job = active_job(key, clock=ManualClock(), kind=KIND)
+    queue.require_room(job)
+    return job
 
 
 async def enter(jobs: list[Job]) -> None:
@@ -135,7 +138,7 @@ async def test_the_more_urgent_come_first_and_among_equals_the_one_that_came_fir
     ):
         jobs.append(Job(queue, key=key, priority=priority))
     await enter(jobs)
-    ahead = {job.key: queue.outlook(job.ticket).jobs_ahead for job in jobs}
+    ahead = {job.key: queue.outlook(job.active).jobs_ahead for job in jobs}
     assert ahead == {"0": 0, "i": 0, "j": 1, "b": 2, "c": 3, "p": 4}
     assert await order_of(jobs) == "0ijbcp"
 
@@ -145,7 +148,7 @@ async def test_jobs_of_one_key_each_have_an_outlook_of_their_own() -> None:
     # As for two namespaces.
     jobs = [Job(queue, key="0"), Job(queue, key="a"), Job(queue, key="a")]
     await enter(jobs)
-    assert [queue.outlook(job.ticket).jobs_ahead for job in jobs] == [0, 0, 1]
+    assert [queue.outlook(job.active).jobs_ahead for job in jobs] == [0, 0, 1]
     for job in jobs:
         await job.end()
 
@@ -177,7 +180,7 @@ async def test_a_tenant_with_seven_jobs_running_yields_to_the_background_job_of_
     interactive = Job(queue, key="i", tenant="a")
     await enter([background, interactive])
     # 7 + 1 against 1 * 2^3, and the background job was there first.
-    assert queue.outlook(interactive.ticket).jobs_ahead == 1
+    assert queue.outlook(interactive.active).jobs_ahead == 1
     await running[0].end()
     # 6 + 1 against 8.
     await interactive.has_worker.wait()
@@ -198,9 +201,9 @@ async def test_a_job_that_becomes_more_urgent_moves_up() -> None:
     queue = queue_of(1)
     jobs = [Job(queue, key=key, priority=Priority.BACKGROUND) for key in "0abc"]
     await enter(jobs)
-    jobs[3].demand.priority = Priority.INTERACTIVE
+    jobs[3].active.waiters.priority = Priority.INTERACTIVE
     queue.reconsider()
-    assert queue.outlook(jobs[3].ticket).jobs_ahead == 0
+    assert queue.outlook(jobs[3].active).jobs_ahead == 0
     assert await order_of(jobs) == "0cab"
 
 
@@ -283,7 +286,7 @@ async def test_a_prewarm_that_somebody_waits_for_by_now_is_not_taken_back() -> N
     queue = queue_of(1)
     running = Job(queue, key="p", priority=Priority.PREWARM)
     await running.has_worker.wait()
-    running.demand.priority = Priority.INTERACTIVE
+    running.active.waiters.priority = Priority.INTERACTIVE
     queue.reconsider()
     waiting = Job(queue, key="i")
     await enter([waiting])
@@ -298,9 +301,9 @@ async def test_a_worker_is_taken_back_in_the_moment_in_which_it_is_given() -> No
         prewarm, interactive = Job(queue, key="p", priority=Priority.PREWARM), Job(queue, key="i")
         await enter([prewarm, interactive])
         # It was to be the next one, until the prewarm became urgent and went ahead.
-        prewarm.demand.priority, interactive.demand.priority = Priority.INTERACTIVE, Priority.BACKGROUND
+        prewarm.active.waiters.priority, interactive.active.waiters.priority = Priority.INTERACTIVE, Priority.BACKGROUND
     # The worker is the prewarm's, whose task has not run yet.
-    prewarm.demand.priority, interactive.demand.priority = Priority.PREWARM, Priority.INTERACTIVE
+    prewarm.active.waiters.priority, interactive.active.waiters.priority = Priority.PREWARM, Priority.INTERACTIVE
     queue.reconsider()
     await interactive.end()
     with pytest.raises(Preempted):

@@ -63,7 +63,7 @@ def differs(number: int) -> SelfCheckReport:
 
 async def test_one_pod_cannot_withdraw_everything() -> None:
     withdrawn, clock = Withdrawn(), ManualClock()
-    self_checks = SelfChecks(checks=withdrawn, reports=Reports(), clock=clock)
+    self_checks = SelfChecks(withdrawals=withdrawn, reports=Reports(), clock=clock)
     reader = Caller(account="reader", role=Role.READ)
     await self_checks.note([differs(0)], caller=reader)
     assert withdrawn.keys == []
@@ -85,7 +85,7 @@ async def test_one_pod_cannot_withdraw_everything() -> None:
 
 async def test_many_reports_at_a_time_withdraw_no_more_than_one_after_the_other() -> None:
     withdrawn = Withdrawn()
-    self_checks = SelfChecks(checks=withdrawn, reports=Reports(), clock=ManualClock())
+    self_checks = SelfChecks(withdrawals=withdrawn, reports=Reports(), clock=ManualClock())
     one = Caller(account="one", role=Role.COMPILE)
     await asyncio.gather(*(self_checks.note([differs(number % 30)], caller=one) for number in range(60)))
     assert len(withdrawn.keys) == len(set(withdrawn.keys)) == 10

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import asdict
 
 from compilefarm.core.pool import WorkerPool, WorkerView
+from compilefarm.service.active_job import ActiveJob
+from compilefarm.service.active_jobs import ActiveJobs
 from compilefarm.service.callers import current_caller
 from compilefarm.service.clock import Clock
 from compilefarm.service.counters import Counters
-from compilefarm.service.flights import Flights
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.inspection import inspect
-from compilefarm.service.jobs import Jobs, JobView
+from compilefarm.service.job_control import JobControl
 from compilefarm.service.matching import get_worker
+from compilefarm.service.progress import ProgressMeter
 from compilefarm.service.quarantine import Quarantined
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
@@ -25,6 +27,7 @@ from compilefarm.service.wire_priorities import PRIORITIES
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import admin_service_pb2 as wire
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceServicer
+from compilefarm.v1.compile_service_pb2 import Progress
 
 
 class AdminService(AdminServiceServicer):
@@ -36,8 +39,9 @@ class AdminService(AdminServiceServicer):
         store: ArtifactStore,
         pool: WorkerPool,
         queue: Queue,
-        flights: Flights,
-        jobs: Jobs,
+        jobs: ActiveJobs,
+        control: JobControl,
+        meter: ProgressMeter,
         readiness: Readiness,
         counters: Counters,
         reports: Reports,
@@ -48,8 +52,9 @@ class AdminService(AdminServiceServicer):
         self._store = store
         self._pool = pool
         self._queue = queue
-        self._flights = flights
         self._jobs = jobs
+        self._control = control
+        self._meter = meter
         self._readiness = readiness
         self._counters = counters
         self._reports = reports
@@ -69,7 +74,7 @@ class AdminService(AdminServiceServicer):
             counters=wire.Counters(**asdict(self._counters)),
             store=await self._store.usage(),
             state=self._readiness.state(),
-            quarantined_keys=len(self._jobs.quarantined()),
+            quarantined_keys=len(self._control.quarantined()),
             reports=_reports(self._reports),
             trust=self._standing.towards(current_caller()),
         )
@@ -85,16 +90,16 @@ class AdminService(AdminServiceServicer):
 
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
         return wire.ListJobsResponse(
-            jobs=map(_job, self._jobs.all()),
-            quarantined=map(_quarantined, self._jobs.quarantined()),
-            checks=map(_job, self._jobs.checks()),
+            jobs=self._statuses(self._control.compiles()),
+            quarantined=map(_quarantined, self._control.quarantined()),
+            checks=self._statuses(self._control.verifications()),
         )
 
     async def CancelJob(self, request: wire.CancelJobRequest, _context: Context) -> wire.CancelJobResponse:
-        return wire.CancelJobResponse(key=self._jobs.cancel(request.key))
+        return wire.CancelJobResponse(key=self._control.cancel(request.key))
 
     async def RetryJob(self, request: wire.RetryJobRequest, _context: Context) -> wire.RetryJobResponse:
-        return wire.RetryJobResponse(key=self._jobs.retry(request.key))
+        return wire.RetryJobResponse(key=self._control.retry(request.key))
 
     async def ListWorkers(self, _request: wire.ListWorkersRequest, _context: Context) -> wire.ListWorkersResponse:
         return wire.ListWorkersResponse(workers=self._workers())
@@ -106,22 +111,24 @@ class AdminService(AdminServiceServicer):
         return wire.DescribeEnvironmentResponse(environment=view.environment, vocabulary=view.vocabulary)
 
     async def Drain(self, _request: wire.DrainRequest, _context: Context) -> AsyncIterator[wire.DrainResponse]:
-        async with aclosing(self._flights.drain()) as landings:
-            async for _ in landings:
+        async with aclosing(self._jobs.drain()) as counts:
+            async for _ in counts:
                 yield wire.DrainResponse(queued_jobs=self._queue.waiting, running_jobs=self._queue.running)
 
     def _workers(self) -> list[wire.Worker]:
-        seen = current_caller().seen
-        keys = {job.key for job in (*self._jobs.all(), *self._jobs.checks()) if job.namespace in seen}
-        return [_worker(view, shown_keys=keys) for view in self._pool.workers()]
+        return [_worker(view, job=self._queue.job_of(view.name)) for view in self._pool.workers()]
+
+    def _statuses(self, jobs: Iterable[ActiveJob]) -> list[wire.JobStatus]:
+        return [_status(job, progress=self._meter.read(job)) for job in jobs]
 
 
-def _worker(view: WorkerView, *, shown_keys: Collection[str]) -> wire.Worker:
+def _worker(view: WorkerView, *, job: ActiveJob | None) -> wire.Worker:
+    is_shown = job is not None and job.namespace in current_caller().seen
     return wire.Worker(
         name=view.name,
         state=view.state,
         environment=view.environment,
-        job_key=view.job_key if view.job_key and view.job_key in shown_keys else "",
+        job_key=job.key if job is not None and is_shown else "",
         is_warm=view.is_warm,
         problem=view.problem or "",
         environment_name=view.environment_name,
@@ -130,18 +137,18 @@ def _worker(view: WorkerView, *, shown_keys: Collection[str]) -> wire.Worker:
     )
 
 
-def _job(view: JobView) -> wire.JobStatus:
+def _status(job: ActiveJob, *, progress: Progress) -> wire.JobStatus:
     return wire.JobStatus(
-        key=view.key,
-        phase=view.stage.phase,
-        worker=view.stage.worker,
-        priority=PRIORITIES[view.priority],
-        tenant=view.tenant,
-        namespace=view.namespace,
-        waiting_requests=view.waiting_requests,
-        elapsed_seconds=view.elapsed_seconds,
-        jobs_ahead=view.outlook.jobs_ahead,
-        estimated_wait_seconds=view.outlook.wait_seconds,
+        key=job.key,
+        phase=progress.phase,
+        worker=progress.worker,
+        priority=PRIORITIES[job.priority],
+        tenant=job.tenant,
+        namespace=job.namespace,
+        waiting_requests=job.waiters.count,
+        elapsed_seconds=progress.elapsed_seconds,
+        jobs_ahead=progress.jobs_ahead,
+        estimated_wait_seconds=progress.estimated_wait_seconds,
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Coroutine
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -19,43 +18,27 @@ from prometheus_client import CollectorRegistry
 from compilefarm.core.pool import WorkerPool
 from compilefarm.service.admin_service import AdminService
 from compilefarm.service.allowances import Allowance
-from compilefarm.service.attempts import Attempts
 from compilefarm.service.blob_service import BlobService
-from compilefarm.service.broker import Answering, Broker
-from compilefarm.service.checks import Checks
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
+from compilefarm.service.composition import Composition, Means
 from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, is_local, split_address
 from compilefarm.service.connections import Connections
-from compilefarm.service.counters import Counters
 from compilefarm.service.directory import read_directory
 from compilefarm.service.door import Door, GuardedDoor, OpenDoor
-from compilefarm.service.durations import Durations
-from compilefarm.service.flight_metrics import FlightMetrics
-from compilefarm.service.flights import Flight, Flights
 from compilefarm.service.health_service import SERVICES, HealthService
-from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
-from compilefarm.service.jobs import Jobs
 from compilefarm.service.journal import Journal
-from compilefarm.service.limits import Limits
 from compilefarm.service.metrics_endpoint import MetricsEndpoint
-from compilefarm.service.quarantine import Quarantine
-from compilefarm.service.queue import Queue
 from compilefarm.service.quotas import Quotas
-from compilefarm.service.readiness import Readiness
-from compilefarm.service.recording_broker import RecordingBroker
-from compilefarm.service.recovery import Recovery
 from compilefarm.service.reports import Reports
 from compilefarm.service.self_checks import SelfChecks
-from compilefarm.service.slots import Slots
 from compilefarm.service.standing import Standing
 from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.service.tls import Tls, find_tls
 from compilefarm.service.turns import Turns
 from compilefarm.service.uploads import Uploads
 from compilefarm.service.visitors import Visitors
-from compilefarm.service.wanted import WantedBlobs
 from compilefarm.service.watched import Watched
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.seals import NO_SEAL, Seal
@@ -96,47 +79,24 @@ class Gateway:
             CannotStart: the configuration would let strangers in, or a file that it names cannot be used.
         """
         check_exposure(config)
+        clock = clock or SystemClock()
         self._config = config
         self._door = _door(config)
         self._tls = find_tls(config)
         self._standing = Standing(asks_callers=bool(config.auth_file), tls=self._tls, public_key=seal.public_key)
         self._store = store
-        self._seal = seal
         self._pool = pool
-        self._clock = clock or SystemClock()
-        self._farm_version = version("compilefarm")
-        self._counters = Counters()
-        self._reports = Reports()
+        self._clock = clock
         self._registry = CollectorRegistry()
-        self._journal = journal
-        self._wanted = WantedBlobs()
-        self._heavy = HeavyWork()
+        self._parts = Composition(
+            Means(config=config, store=store, pool=pool, seal=seal, clock=clock, journal=journal),
+            registry=self._registry,
+            has_several_tenants=self._door.has_several_tenants,
+        )
+        self._reports = Reports()
         self._visitors = _visitors(config)
-        self._watching: asyncio.Task[None] | None = None
-        self._resuming: asyncio.Task[None] | None = None
-        self._durations = Durations()
-        limits = Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant)
-        self._queue = Queue(
-            pool,
-            clock=self._clock,
-            limits=limits,
-            durations=self._durations,
-            recovery=Recovery(clock=self._clock, seconds=config.recovery_seconds),
-            slots=Slots(
-                tenant_jobs=config.max_running_jobs_of_tenant, has_several_tenants=self._door.has_several_tenants
-            ),
-        )
-        self._flight_metrics = FlightMetrics(self._registry, clock=self._clock)
-        self._flights = Flights(
-            clock=self._clock,
-            progress_seconds=config.progress_seconds,
-            orphan_seconds=config.orphan_seconds,
-            on_change=self._queue.reconsider,
-            on_landed=self._note_landing,
-        )
-        self._quarantine = Quarantine(clock=self._clock, seconds=config.quarantine_seconds)
-        self._readiness = Readiness(pool=pool, flights=self._flights)
         self._metrics = MetricsEndpoint(config.metrics_listen, registry=self._registry)
+        self._tasks: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
         self._address = ""
 
@@ -168,22 +128,16 @@ class Gateway:
             raise
         await server.start()
         self._server = server
-        connections = Connections(
-            port=int(self._address.rpartition(":")[2]),
-            most=self._config.max_connections_of_address,
-            visitors=self._visitors,
-            clock=self._clock,
-        )
-        self._watching = asyncio.create_task(connections.watch(), name="connections")
+        self._begin(self._connections().watch(), name="connections")
         try:
             await self._pool.start()
         except BaseException:
             await self.close(grace_seconds=0)
             raise
-        self._readiness.has_started = True
-        self._queue.open()
-        if self._journal is not None:
-            self._resuming = asyncio.create_task(self._broker.resume(self._journal), name="resumed jobs")
+        self._parts.readiness.has_started = True
+        self._parts.queue.open()
+        if (resumption := self._parts.resumption()) is not None:
+            self._begin(resumption.run(), name="resumed jobs")
 
     async def close(self, grace_seconds: float) -> None:
         """Drains and stops: says that it is draining, takes nothing new, gives running jobs the grace time and ends
@@ -192,135 +146,103 @@ class Gateway:
         server, self._server = self._server, None
         if server is None:
             return
-        await self._flights.close(grace_seconds=grace_seconds)
-        if self._resuming is not None:
-            self._resuming.cancel()
-            await asyncio.gather(self._resuming, return_exceptions=True)
-        await self._checks.close()
+        await self._parts.jobs.close(grace_seconds=grace_seconds)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._parts.verifications.close()
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
-        self._heavy.close()
+        self._parts.heavy.close()
         await self._metrics.close()
 
-    def _note_landing(self, flight: Flight) -> None:
-        self._flight_metrics.note(flight)
-        if self._journal is not None:
-            self._journal.settle(flight)
+    def _begin(self, work: Coroutine[None, None, None], *, name: str) -> None:
+        """Has something done until the gateway is closed."""
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    def _connections(self) -> Connections:
+        return Connections(
+            port=int(self._address.rpartition(":")[2]),
+            most=self._config.max_connections_of_address,
+            visitors=self._visitors,
+            clock=self._clock,
+        )
 
     def _open_metrics(self) -> None:
+        parts = self._parts
         sources = Sources(
             pool=self._pool,
-            queue=self._queue,
+            queue=parts.queue,
             store=self._store,
-            quarantine=self._quarantine,
-            readiness=self._readiness,
-            counters=self._counters,
+            quarantine=parts.quarantine,
+            readiness=parts.readiness,
+            counters=parts.counters,
             reports=self._reports,
-            farm_version=self._farm_version,
+            farm_version=parts.farm_version,
         )
         self._registry.register(StateCollector(sources, loop=asyncio.get_running_loop()))
         if self._config.metrics_listen:
             self._metrics.open()
 
     def _build_server(self) -> grpc.aio.Server:
-        attempts = Attempts(
-            pool=self._pool,
-            queue=self._queue,
-            store=self._store,
-            durations=self._durations,
-            quarantine=self._quarantine,
-            clock=self._clock,
-            max_attempts=self._config.max_attempts,
-        )
-        self._checks = Checks(
-            verify="off" if self._config.read_only else self._config.verify,
-            store=self._store,
-            queue=self._queue,
-            attempts=attempts,
-            counters=self._counters,
-            clock=self._clock,
-        )
-        self._self_checks = SelfChecks(checks=self._checks, reports=self._reports, clock=self._clock)
-        self._broker = Broker(
-            store=self._store,
-            seal=self._seal,
-            queue=self._queue,
-            attempts=attempts,
-            checks=self._checks,
-            journal=self._journal,
-            wanted=self._wanted,
-            heavy=self._heavy,
-            waiting=Allowance(
-                account_bytes=self._config.max_waiting_bytes_of_caller, all_bytes=self._config.max_waiting_bytes
-            ),
-            flights=self._flights,
-            durations=self._durations,
-            quarantine=self._quarantine,
-            counters=self._counters,
-            clock=self._clock,
-            read_only=self._config.read_only,
-            max_nodes=self._config.max_nodes,
-            max_values=self._config.max_values,
-            farm_version=self._farm_version,
-        )
-        admin = AdminService(
-            store=self._store,
-            pool=self._pool,
-            queue=self._queue,
-            flights=self._flights,
-            jobs=Jobs(
-                flights=self._flights,
-                checks=self._checks,
-                queue=self._queue,
-                quarantine=self._quarantine,
-                clock=self._clock,
-            ),
-            readiness=self._readiness,
-            counters=self._counters,
+        interceptors = [
+            RequestIdInterceptor(),
+            GuardInterceptor(self._door, clock=self._clock, heavy=self._parts.heavy, visitors=self._visitors),
+        ]
+        server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
+        add_CompileServiceServicer_to_server(self._compile_service(), server)
+        add_BlobServiceServicer_to_server(self._blob_service(), server)
+        add_AdminServiceServicer_to_server(self._admin_service(), server)
+        add_HealthServicer_to_server(HealthService(self._parts.readiness, clock=self._clock), server)
+        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        return server
+
+    def _compile_service(self) -> CompileService:
+        parts = self._parts
+        return CompileService(
+            parts.open_broker(),
+            admission=parts.admission,
+            planner=parts.planner,
             reports=self._reports,
-            standing=self._standing,
-            clock=self._clock,
-            farm_version=self._farm_version,
+            self_checks=SelfChecks(withdrawals=parts.withdrawals, reports=self._reports, clock=self._clock),
         )
-        blobs = BlobService(
+
+    def _blob_service(self) -> BlobService:
+        return BlobService(
             self._store,
             uploads=self._uploads(),
             reads=_transfers(self._config, what="reading blobs"),
-            counters=self._counters,
+            counters=self._parts.counters,
         )
-        interceptors = [
-            RequestIdInterceptor(),
-            GuardInterceptor(self._door, clock=self._clock, heavy=self._heavy, visitors=self._visitors),
-        ]
-        server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
-        answering = self._recording(self._broker)
-        compiles = CompileService(answering, reports=self._reports, self_checks=self._self_checks)
-        add_CompileServiceServicer_to_server(compiles, server)
-        add_BlobServiceServicer_to_server(blobs, server)
-        add_AdminServiceServicer_to_server(admin, server)
-        add_HealthServicer_to_server(HealthService(self._readiness, clock=self._clock), server)
-        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        return server
+
+    def _admin_service(self) -> AdminService:
+        parts = self._parts
+        return AdminService(
+            store=self._store,
+            pool=self._pool,
+            queue=parts.queue,
+            jobs=parts.jobs,
+            control=parts.control,
+            meter=parts.meter,
+            readiness=parts.readiness,
+            counters=parts.counters,
+            reports=self._reports,
+            standing=self._standing,
+            clock=self._clock,
+            farm_version=parts.farm_version,
+        )
 
     def _uploads(self) -> Uploads:
         config = self._config
         return Uploads(
             self._store,
-            wanted=self._wanted,
+            wanted=self._parts.wanted,
             turns=_transfers(config, what="sending blobs"),
             allowance=Allowance(account_bytes=config.max_upload_bytes_of_caller, all_bytes=config.max_upload_bytes),
             quotas=Quotas(limit_bytes=config.max_tenant_upload_bytes, clock=self._clock),
-            counters=self._counters,
+            counters=self._parts.counters,
             max_blob_bytes=config.max_blob_bytes,
         )
-
-    def _recording(self, broker: Answering) -> Answering:
-        if not self._config.record:
-            return broker
-        return RecordingBroker(broker, folder=Path(self._config.record), store=self._store)
 
 
 def _visitors(config: GatewayConfig) -> Visitors:

@@ -1,26 +1,21 @@
-"""A compile, tried again when the worker that has it is lost."""
+"""A job at work on one worker after the other: tried again when the worker that has it is lost."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from compilefarm.core.errors import ProcessDied, WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerPool
+from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock
 from compilefarm.service.constants import read_constants
 from compilefarm.service.durations import Durations
+from compilefarm.service.leases import Preempted
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
-from compilefarm.service.tickets import Preempted, Ticket
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Phase
-
-log = logging.getLogger(__name__)
-
-# Told the phase that a job enters and the worker that has it; no worker while it is queued.
-OnStage = Callable[[Phase.ValueType, str], None]
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
 
 # Failures that cost a worker its process, or all the time that a compile may take.
 _COSTLY = (FailureKind.FAILURE_KIND_CRASHED, FailureKind.FAILURE_KIND_TIMEOUT)
@@ -32,9 +27,22 @@ _LASTING = (
     FailureKind.FAILURE_KIND_UNEXPECTED_SOURCE,
 )
 
+# What a worker does with a job, given its name.
+Attempt = Callable[[str], Awaitable[Artifact | CompileFailure]]
+
 
 class Attempts:
-    """Has jobs compiled by whichever worker is free."""
+    """Has jobs done by whichever worker is free. They wait in the queue before each attempt.
+
+    Args:
+        pool: the workers.
+        queue: gives them to jobs.
+        store: holds the tensors of graphs.
+        durations: learns how long compiles take.
+        quarantine: learns of which keys processes die.
+        clock: time.
+        max_attempts: of a job, each of which may lose a worker.
+    """
 
     def __init__(
         self,
@@ -55,18 +63,12 @@ class Attempts:
         self._clock = clock
         self._max_attempts = max_attempts
 
-    async def compile(
-        self, job: Job, *, ticket: Ticket, namespace: str, on_stage: OnStage, verify: bool = True
-    ) -> Artifact | CompileFailure:
-        """Waits for a worker and has it compile; waits for another one if it is lost or taken back. A job of which
-        processes die again is given up with that as its result.
+    async def compile(self, job: ActiveJob, *, verify: bool) -> Artifact | CompileFailure:
+        """Has a worker compile. A job of which processes die again is given up with that as its result.
 
         Args:
-            job: what is compiled.
-            ticket: its place in the queue.
-            namespace: in which its key is quarantined if processes die of it.
-            on_stage: told how it goes.
-            verify: whether the artifact is checked.
+            job: the job, which is queued.
+            verify: whether the artifact is verified.
 
         Raises:
             InvalidRequest: the worker found the request to be malformed or forbidden.
@@ -74,79 +76,80 @@ class Attempts:
             NoMatchingWorker: the workers that could have done it are gone.
             WorkerLost: workers were lost on this job as often as it may be tried.
         """
-        while True:
-            try:
-                async with self._queue.worker(ticket) as worker:
-                    result = await self._attempt(job, ticket=ticket, worker=worker, on_stage=on_stage, verify=verify)
-                self._note_end(result, ticket=ticket, namespace=namespace)
-                return result
-            except Preempted:
-                log.info("job %s: waits again, its worker was needed for an interactive job", ticket.key)
-            except WorkerLost as error:
-                if failure := self._note_loss(error, worker=worker, ticket=ticket, namespace=namespace):
-                    return failure
-            on_stage(Phase.PHASE_QUEUED, "")
+        return await self._repeat(job, partial(self._compile, job, verify=verify), on_loss=self._note_death)
 
-    async def verify(
-        self, artifact: Artifact, *, job: Job, ticket: Ticket, on_stage: OnStage
-    ) -> Artifact | CompileFailure:
-        """Waits for a worker and has it check an artifact; waits for another one if it is lost or taken back.
+    async def verify(self, job: ActiveJob, artifact: Artifact) -> Artifact | CompileFailure:
+        """Has a worker verify an artifact.
 
         Raises:
             MissingBlobs, NoMatchingWorker, WorkerLost: as `compile`.
         """
-        while True:
-            try:
-                async with self._queue.worker(ticket) as worker:
-                    on_stage(Phase.PHASE_VERIFYING, worker)
-                    blobs = await read_constants(job, store=self._store)
-                    assignment = Assignment(key=ticket.key, job=job, blobs=blobs)
-                    return await self._pool.verify(assignment, artifact, worker=worker)
-            except Preempted:
-                log.info("job %s: its check waits again, its worker was needed for an interactive job", ticket.key)
-            except WorkerLost as error:
-                ticket.losses.append(worker)
-                log.warning("worker %s was lost on the check of %s: %s", worker, ticket.key, error)
-                if len(ticket.losses) >= self._max_attempts:
-                    raise
-            on_stage(Phase.PHASE_QUEUED, "")
+        return await self._repeat(job, partial(self._verify, job, artifact), on_loss=_try_again)
 
-    async def _attempt(
-        self, job: Job, *, ticket: Ticket, worker: str, on_stage: OnStage, verify: bool
+    async def _repeat(
+        self, job: ActiveJob, attempt: Attempt, *, on_loss: Callable[[ActiveJob, WorkerLost], CompileFailure | None]
     ) -> Artifact | CompileFailure:
+        """Attempts a job until there is a result. Workers that are taken back do not count as lost.
+
+        Args:
+            job: the job.
+            attempt: what a worker does.
+            on_loss: told of each loss; returns the job's result if it is to be tried no more.
+        """
+        while True:
+            cause: Preempted | WorkerLost
+            try:
+                async with self._queue.worker(job) as worker:
+                    job.start(worker)
+                    return await attempt(worker)
+            except Preempted as preempted:
+                cause = preempted
+            except WorkerLost as lost:
+                cause = lost
+                job.lost_workers.append(job.worker)
+                if (failure := on_loss(job, lost)) is not None:
+                    return failure
+                self._require_attempts(job, lost)
+            job.queue(cause=cause)
+
+    async def _compile(self, job: ActiveJob, worker: str, *, verify: bool) -> Artifact | CompileFailure:
         started_seconds = self._clock.monotonic()
-        blobs = await read_constants(job, store=self._store)
-        assignment = Assignment(key=ticket.key, job=job, blobs=blobs, verify=verify)
-        result = await self._pool.run(assignment, worker=worker, on_phase=partial(_tell, on_stage, worker))
+        blobs = await read_constants(job.job, store=self._store)
+        assignment = Assignment(key=job.key, job=job.job, blobs=blobs, verify=verify)
+        result = await self._pool.run(assignment, worker=worker, on_phase=job.enter_phase)
         if isinstance(result, Artifact):
-            self._durations.note(ticket.kind, seconds=self._clock.monotonic() - started_seconds)
+            self._durations.note(job.kind, seconds=self._clock.monotonic() - started_seconds)
+        self._note_end(job, result)
         return result
 
-    def _note_end(self, result: Artifact | CompileFailure, *, ticket: Ticket, namespace: str) -> None:
+    async def _verify(self, job: ActiveJob, artifact: Artifact, worker: str) -> Artifact | CompileFailure:
+        job.enter_phase(Phase.PHASE_VERIFYING)
+        blobs = await read_constants(job.job, store=self._store)
+        assignment = Assignment(key=job.key, job=job.job, blobs=blobs)
+        return await self._pool.verify(assignment, artifact, worker=worker)
+
+    def _note_end(self, job: ActiveJob, result: Artifact | CompileFailure) -> None:
         if isinstance(result, CompileFailure) and result.kind in _COSTLY:
             cause = f"{result.message}\n{result.log_tail}"
-            self._quarantine.note_death(ticket.key, namespace=namespace, cause=cause, kind=result.kind)
+            self._quarantine.note_death(job.key, namespace=job.namespace, cause=cause, kind=result.kind)
         elif isinstance(result, CompileFailure) and result.kind in _LASTING:
-            self._quarantine.note_refusal(ticket.key, namespace=namespace, failure=result)
+            self._quarantine.note_refusal(job.key, namespace=job.namespace, failure=result)
         else:
-            self._quarantine.note_survival(ticket.key, namespace=namespace)
+            self._quarantine.note_survival(job.key, namespace=job.namespace)
 
-    def _note_loss(self, error: WorkerLost, *, worker: str, ticket: Ticket, namespace: str) -> CompileFailure | None:
-        """Decides whether the job is tried again: None if it is."""
-        ticket.losses.append(worker)
-        log.warning("worker %s was lost on %s, attempt %d: %s", worker, ticket.key, len(ticket.losses), error)
-        if isinstance(error, ProcessDied):
-            quarantined = self._quarantine.note_death(ticket.key, namespace=namespace, cause=str(error))
-            if quarantined is not None:
-                log.warning("job %s: quarantined until %s", ticket.key, quarantined.until)
-                return quarantined.failure
-        if len(ticket.losses) >= self._max_attempts:
+    def _note_death(self, job: ActiveJob, lost: WorkerLost) -> CompileFailure | None:
+        if not isinstance(lost, ProcessDied):
+            return None
+        quarantined = self._quarantine.note_death(job.key, namespace=job.namespace, cause=str(lost))
+        return None if quarantined is None else quarantined.failure
+
+    def _require_attempts(self, job: ActiveJob, lost: WorkerLost) -> None:
+        if len(job.lost_workers) >= self._max_attempts:
             raise WorkerLost(
-                f"workers were lost on this job {len(ticket.losses)} times ({', '.join(ticket.losses)}): {error}; "
+                f"workers were lost on this job {len(job.lost_workers)} times ({', '.join(job.lost_workers)}): {lost}; "
                 "compile it locally, and see the log of the service"
-            ) from error
-        return None
+            ) from lost
 
 
-def _tell(on_stage: OnStage, worker: str, phase: Phase.ValueType) -> None:
-    on_stage(phase, worker)
+def _try_again(_job: ActiveJob, _lost: WorkerLost) -> None:
+    """A verification is tried again, whatever was lost: what dies of an artifact is a result."""

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-
-from compilefarm.core.errors import Busy, Draining, InvalidRequest, MissingBlobs, NoMatchingWorker
-
-_REFUSALS = (InvalidRequest, NoMatchingWorker, MissingBlobs, Busy, Draining)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,12 +21,3 @@ class Counters:
     withdrawn: int = 0
     failed_checks: int = 0
     unexpected_sources: int = 0
-
-    @contextmanager
-    def counting_refusals(self) -> Iterator[None]:
-        """Counts a refusal that is raised inside."""
-        try:
-            yield
-        except _REFUSALS:
-            self.refused += 1
-            raise

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from compilefarm.core.keys import Key
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job
+from compilefarm.v1.manifest_pb2 import Manifest
 
 # Before anything is known.
 _GUESS_SECONDS = 60.0
@@ -59,6 +60,11 @@ class Durations:
         """Learns from a compile of another day, such as a stored artifact tells of, unless newer ones are known."""
         if _near(kind)[0] not in self._averages:
             self.note(kind, seconds=seconds)
+
+    def note_stored(self, kind: Kind, manifest: Manifest) -> None:
+        """Learns from a stored artifact how long its compile took, if it says so."""
+        if manifest.timings:
+            self.note_earlier(kind, seconds=sum(timing.seconds for timing in manifest.timings))
 
 
 def _near(kind: Kind) -> tuple[tuple[str | int, ...], ...]:

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from compilefarm.service.demand import Demand
+from compilefarm.service.priorities import Priority
 
 
 class Waiting(Protocol):
@@ -27,8 +27,12 @@ class Waiting(Protocol):
         """Jobs are numbered as they come."""
 
     @property
-    def demand(self) -> Demand:
-        """Who wants it."""
+    def priority(self) -> Priority:
+        """How urgent it is."""
+
+    @property
+    def tenant(self) -> str:
+        """For whom it is done."""
 
 
 _T = TypeVar("_T", bound=Waiting)
@@ -38,7 +42,7 @@ Group = tuple[bool, str]
 
 def group_of(job: Waiting) -> Group:
     """The group that a job counts for."""
-    return job.demand.priority.is_preemptible, job.demand.tenant
+    return job.priority.is_preemptible, job.tenant
 
 
 class Shares:
@@ -57,8 +61,8 @@ class Shares:
     def rank(self, job: Waiting) -> tuple[bool, float, int, int]:
         """Decides whose turn it is: the lowest is next."""
         group = group_of(job)
-        score = (self._executing[group] + 1) * 2.0 ** (job.demand.priority / 100)
-        return job.demand.priority.is_preemptible, score, self.turns.get(group, 0), job.number
+        score = (self._executing[group] + 1) * 2.0 ** (job.priority / 100)
+        return job.priority.is_preemptible, score, self.turns.get(group, 0), job.number
 
     def take(self, job: Waiting) -> None:
         """Notes that a job gets a worker."""
@@ -76,7 +80,7 @@ def in_order(jobs: Iterable[_T], *, shares: Shares) -> list[_T]:
         shares: as they are before the first; used up.
     """
     lines: dict[Group, deque[_T]] = {}
-    for job in sorted(jobs, key=lambda job: (job.demand.priority, job.number)):
+    for job in sorted(jobs, key=lambda job: (job.priority, job.number)):
         lines.setdefault(group_of(job), deque()).append(job)
     # A job that gets a worker changes the rank of its own group alone, so the ranks that lie in the heap stay true.
     heads = [(shares.rank(line[0]), group) for group, line in lines.items()]

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.durations import Durations
+from compilefarm.service.leases import Lease
 from compilefarm.service.matching import Roster
 from compilefarm.service.priorities import Priority
-from compilefarm.service.tickets import Loan, Ticket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,49 +34,49 @@ HAS_STARTED = Outlook(jobs_ahead=0, wait_seconds=0.0)
 
 
 def forecast(
-    order: Sequence[Ticket], *, roster: Roster, loans: Iterable[Loan], durations: Durations, now_seconds: float
-) -> dict[Ticket, Outlook]:
+    order: Sequence[ActiveJob], *, roster: Roster, leases: Iterable[Lease], durations: Durations, now_seconds: float
+) -> dict[ActiveJob, Outlook]:
     """Plays the queue forward: every job takes as long as its kind does, and none comes in between.
 
     Args:
         order: the jobs that wait, the next one first.
         roster: the workers.
-        loans: the jobs that have a worker.
+        leases: the jobs that have a worker.
         durations: what is known of how long jobs take.
-        now_seconds: the time, by the clock of the loans.
+        now_seconds: the time, by the clock of the leases.
 
     Returns:
         What each job can expect.
     """
-    free, preemptible = _workers(roster, loans=loans, durations=durations, now_seconds=now_seconds)
+    free, preemptible = _workers(roster, leases=leases, durations=durations, now_seconds=now_seconds)
     before: Counter[tuple[str, ...]] = Counter()
     outlooks = {}
-    for ticket in order:
-        fitting = tuple(roster.fitting(ticket.wanted))
+    for job in order:
+        fitting = tuple(roster.fitting(job.wanted))
         if not fitting:
             # It will be told so at the next look.
             continue
-        takes_back = ticket.demand.priority is Priority.INTERACTIVE
+        takes_back = job.priority is Priority.INTERACTIVE
         starts = {name: 0.0 if takes_back and name in preemptible else free[name] for name in fitting}
         worker = min(fitting, key=starts.__getitem__)
         ahead = sum(count for others, count in before.items() if not starts.keys().isdisjoint(others))
-        outlooks[ticket] = Outlook(jobs_ahead=ahead, wait_seconds=starts[worker])
-        free[worker] = starts[worker] + durations.estimate(ticket.kind)
+        outlooks[job] = Outlook(jobs_ahead=ahead, wait_seconds=starts[worker])
+        free[worker] = starts[worker] + durations.estimate(job.kind)
         preemptible.discard(worker)
         before[fitting] += 1
     return outlooks
 
 
 def _workers(
-    roster: Roster, *, loans: Iterable[Loan], durations: Durations, now_seconds: float
+    roster: Roster, *, leases: Iterable[Lease], durations: Durations, now_seconds: float
 ) -> tuple[dict[str, float], set[str]]:
     """In how many seconds each worker will be free, and the names of those that may be taken back."""
     free = {worker.name: 0.0 for worker in roster.workers}
     preemptible = set()
-    for loan in loans:
-        if not loan.is_revoked:
-            left_seconds = durations.estimate(loan.ticket.kind) - (now_seconds - loan.since_seconds)
-            free[loan.worker] = max(left_seconds, 0.0)
-        if loan.ticket.demand.priority.is_preemptible:
-            preemptible.add(loan.worker)
+    for lease in leases:
+        if not lease.is_revoked:
+            left_seconds = durations.estimate(lease.job.kind) - (now_seconds - lease.since_seconds)
+            free[lease.worker] = max(left_seconds, 0.0)
+        if lease.job.priority.is_preemptible:
+            preemptible.add(lease.worker)
     return free, preemptible

@@ -23,13 +23,11 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import Busy, FarmError, InvalidRequest, JobCancelled, MissingBlobs, StoreUnavailable
-from compilefarm.core.expressions import holds
+from compilefarm.core.errors import Busy, StoreUnavailable
 from compilefarm.core.keys import Key
 from compilefarm.service.clock import Clock
 from compilefarm.service.config import CannotStart
-from compilefarm.service.flights import Flight, Source
-from compilefarm.v1.job_pb2 import CompileFailure, Job
+from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.journal_pb2 import AcceptedJob
 
 log = logging.getLogger(__name__)
@@ -38,8 +36,6 @@ log = logging.getLogger(__name__)
 _KEPT = timedelta(days=7)
 _LOCK = ".lock"
 _STAGING = ".staging"
-# Trying again cannot end otherwise.
-_FINAL = (InvalidRequest, JobCancelled, MissingBlobs)
 MOST_ENTRIES = 10_000
 MOST_BYTES = 1024 * 1024 * 1024
 # Of these, so much is for one account at most.
@@ -50,7 +46,7 @@ _ACCOUNT_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """A job that was accepted.
 
     Attributes:
@@ -93,7 +89,7 @@ class Journal:
         self._most_entries = most_entries
         self._most_bytes = most_bytes
         # By what they are shared by; those of a service before this one by their names.
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, JournalEntry] = {}
         # How many requests share an entry.
         self._shares: dict[str, int] = {}
         self._writing: dict[str, asyncio.Task[None]] = {}
@@ -117,11 +113,11 @@ class Journal:
         """Leaves the folder to the next service."""
         self._lock.close()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         """What is not done yet, in the order in which it was accepted."""
         return list(self._entries.values())
 
-    def read(self, entry: Entry) -> AcceptedJob | None:
+    def read(self, entry: JournalEntry) -> AcceptedJob | None:
         """What an entry says; None if it is gone, damaged or too old: then it is forgotten."""
         try:
             accepted = _parse(self._folder / entry.name)
@@ -130,10 +126,10 @@ class Journal:
         if accepted is not None and not self._is_old(accepted):
             return accepted
         log.warning("%s is given up: it is damaged, was never acknowledged, or is too old", entry.name)
-        self._forget(entry)
+        self.forget(entry)
         return None
 
-    async def keep(self, key: Key, *, job: Job, tenant: str, namespaces: Sequence[str], account: str) -> Entry:
+    async def keep(self, key: Key, *, job: Job, tenant: str, namespaces: Sequence[str], account: str) -> JournalEntry:
         """Keeps a job that is about to be acknowledged, unless it is kept already.
 
         Args:
@@ -159,7 +155,7 @@ class Journal:
             await asyncio.shield(self._writing[shared_by])
         return entry
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: JournalEntry) -> None:
         """Forgets a job for one request that shares it. What a power failure brings back is found in the store when it
         is asked for again.
         """
@@ -168,19 +164,24 @@ class Journal:
             return
         self._shares[shared_by] = self._shares.get(shared_by, 1) - 1
         if self._shares[shared_by] <= 0:
-            self._forget(entry)
+            self.forget(entry)
 
-    def settle(self, flight: Flight) -> None:
-        """Forgets the jobs for which a flight that is over has brought a result."""
-        for entry in [entry for entry in self._entries.values() if entry.key == flight.key]:
-            accepted = self.read(entry)
-            if accepted is not None and flight.namespace in accepted.namespaces and _is_done(flight, accepted.job):
-                self._forget(entry)
+    def entries_of(self, key: str) -> list[JournalEntry]:
+        """Those of a key."""
+        return [entry for entry in self._entries.values() if entry.key == key]
+
+    def forget(self, entry: JournalEntry) -> None:
+        """Forgets a job that is done, for all who share it."""
+        shared_by = self._find(entry)
+        if shared_by is not None:
+            del self._entries[shared_by]
+            self._shares.pop(shared_by, None)
+            (self._folder / entry.name).unlink(missing_ok=True)
 
     def _add(self, accepted: AcceptedJob, *, shared_by: str, account: str) -> None:
         content = accepted.SerializeToString(deterministic=True)
         digits = digest_of(account.encode())[:_ACCOUNT_LENGTH]
-        entry = Entry(name=f"{accepted.key}-{digits}-{digest_of(content)}", size_bytes=len(content))
+        entry = JournalEntry(name=f"{accepted.key}-{digits}-{digest_of(content)}", size_bytes=len(content))
         own = [known for known in self._entries.values() if known.account == digits]
         self._check_room([*own, entry], share=ACCOUNT_SHARE, whose=account or "this caller")
         self._check_room([*self._entries.values(), entry], share=1, whose="all callers together")
@@ -190,7 +191,7 @@ class Journal:
         self._writing[shared_by] = writing
         writing.add_done_callback(partial(self._end_writing, shared_by))
 
-    def _check_room(self, entries: Sequence[Entry], *, share: float, whose: str) -> None:
+    def _check_room(self, entries: Sequence[JournalEntry], *, share: float, whose: str) -> None:
         size_bytes = sum(entry.size_bytes for entry in entries)
         if len(entries) > share * self._most_entries or size_bytes > share * self._most_bytes:
             raise Busy(
@@ -199,11 +200,11 @@ class Journal:
                 retry_after_seconds=_RETRY_SECONDS,
             )
 
-    async def _write_out(self, entry: Entry, content: bytes) -> None:
+    async def _write_out(self, entry: JournalEntry, content: bytes) -> None:
         try:
             await asyncio.to_thread(self._write, entry.name, content)
         except OSError as error:
-            self._forget(entry)
+            self.forget(entry)
             raise StoreUnavailable(
                 f"the job cannot be kept in {self._folder} ({error.strerror}), so a restart could lose it: ask again "
                 "when there is room"
@@ -215,15 +216,8 @@ class Journal:
             # Those who wait may all be gone; asyncio must not complain that nobody looked at the error.
             task.exception()
 
-    def _find(self, entry: Entry) -> str | None:
+    def _find(self, entry: JournalEntry) -> str | None:
         return next((shared_by for shared_by, known in self._entries.items() if known is entry), None)
-
-    def _forget(self, entry: Entry) -> None:
-        shared_by = self._find(entry)
-        if shared_by is not None:
-            del self._entries[shared_by]
-            self._shares.pop(shared_by, None)
-            (self._folder / entry.name).unlink(missing_ok=True)
 
     def _is_old(self, accepted: AcceptedJob) -> bool:
         now = self._clock.now()
@@ -251,12 +245,12 @@ class Journal:
                 self._entries[entry.name] = entry
 
 
-def _listed(folder: Path) -> Iterator[Entry]:
+def _listed(folder: Path) -> Iterator[JournalEntry]:
     """The files of a folder, the oldest first."""
     with os.scandir(folder) as found:
         files = [(file.stat(), file.name) for file in found if file.name != _LOCK]
     for status, name in sorted(files, key=lambda file: (file[0].st_mtime_ns, file[1])):
-        yield Entry(name=name, size_bytes=status.st_size)
+        yield JournalEntry(name=name, size_bytes=status.st_size)
 
 
 def _shared_by(key: str, *, job: Job, namespaces: Sequence[str]) -> str:
@@ -271,13 +265,3 @@ def _parse(path: Path) -> AcceptedJob | None:
         return AcceptedJob.FromString(content)
     except DecodeError:
         return None
-
-
-def _is_done(flight: Flight, job: Job) -> bool:
-    try:
-        landing = flight.landing()
-    except FarmError as error:
-        return isinstance(error, _FINAL)
-    if isinstance(landing.result, CompileFailure):
-        return landing.source is not Source.COMPILE or flight.hints == tuple(job.hints)
-    return holds(landing.result.guards, job.hints)

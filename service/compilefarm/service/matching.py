@@ -49,7 +49,7 @@ class Roster:
             self._fitting[wanted.content] = [worker.name for worker in found]
         return self._fitting[wanted.content]
 
-    def check(self, wanted: Wanted) -> None:
+    def require(self, wanted: Wanted) -> None:
         """Passes if some worker can do such a job, however busy it is.
 
         Raises:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from compilefarm.service.active_job import ActiveJob
+from compilefarm.service.leases import Lease
 from compilefarm.service.matching import Roster
 from compilefarm.service.priorities import Priority
-from compilefarm.service.tickets import Loan, Ticket
 
 
-def to_be_revoked(waiting: Iterable[Ticket], *, loans: Iterable[Loan], roster: Roster) -> list[Loan]:
-    """The loans to take back so that every interactive job gets a worker, as far as preemptible jobs have them: those
+def to_be_revoked(waiting: Iterable[ActiveJob], *, leases: Iterable[Lease], roster: Roster) -> list[Lease]:
+    """The leases to take back so that every interactive job gets a worker, as far as preemptible jobs have them: those
     that began last, since the least is lost with them.
 
     Args:
         waiting: jobs that found no idle worker.
-        loans: the jobs that have one.
+        leases: the jobs that have one.
         roster: the workers.
     """
-    by_age = sorted(loans, key=lambda loan: -loan.since_seconds)
-    coming = [loan for loan in by_age if loan.is_revoked]
-    preemptible = [loan for loan in by_age if loan.ticket.demand.priority.is_preemptible and not loan.is_revoked]
+    by_age = sorted(leases, key=lambda lease: -lease.since_seconds)
+    coming = [lease for lease in by_age if lease.is_revoked]
+    preemptible = [lease for lease in by_age if lease.job.priority.is_preemptible and not lease.is_revoked]
     chosen = []
-    for ticket in waiting:
-        if ticket.demand.priority is not Priority.INTERACTIVE:
+    for job in waiting:
+        if job.priority is not Priority.INTERACTIVE:
             continue
-        fitting = roster.fitting(ticket.wanted)
+        fitting = roster.fitting(job.wanted)
         if awaited := _first_of(fitting, among=coming):
             coming.remove(awaited)
         elif taken := _first_of(fitting, among=preemptible):
@@ -34,5 +35,5 @@ def to_be_revoked(waiting: Iterable[Ticket], *, loans: Iterable[Loan], roster: R
     return chosen
 
 
-def _first_of(names: list[str], *, among: list[Loan]) -> Loan | None:
-    return next((loan for loan in among if loan.worker in names), None)
+def _first_of(names: list[str], *, among: list[Lease]) -> Lease | None:
+    return next((lease for lease in among if lease.worker in names), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
@@ -11,17 +10,17 @@ from contextlib import asynccontextmanager
 
 from compilefarm.core.errors import NoMatchingWorker
 from compilefarm.core.pool import WorkerPool
+from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock, Timer
-from compilefarm.service.demand import Demand
-from compilefarm.service.durations import Durations, Kind
+from compilefarm.service.durations import Durations
 from compilefarm.service.fairness import Group, Shares, group_of, in_order
 from compilefarm.service.forecast import HAS_STARTED, Outlook, forecast
+from compilefarm.service.leases import Lease
 from compilefarm.service.limits import Limits
 from compilefarm.service.matching import Roster, Wanted
 from compilefarm.service.preemption import to_be_revoked
 from compilefarm.service.recovery import Recovery
 from compilefarm.service.slots import Slots
-from compilefarm.service.tickets import Loan, Ticket
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 
@@ -32,8 +31,8 @@ _LOOK_SECONDS = 1.0
 
 
 class Queue:
-    """Lends the idle workers of a pool to the jobs that wait for them, and takes those of preemptible jobs back when an
-    interactive one finds none.
+    """Leases the idle workers of a pool to the jobs that wait for them, and takes those of preemptible jobs back when
+    an interactive one finds none.
 
     Args:
         pool: the workers.
@@ -61,18 +60,18 @@ class Queue:
         self._recovery = recovery
         self._slots = slots
         self._is_open = False
-        self._numbers = itertools.count()
-        self._waiting: dict[Ticket, asyncio.Future[Loan]] = {}
-        self._loans: dict[str, Loan] = {}
+        self._waiting: dict[ActiveJob, asyncio.Future[Lease]] = {}
+        # By the name of the worker.
+        self._leases: dict[str, Lease] = {}
         self._turns: dict[Group, int] = {}
         self._roster = Roster(())
         self._next_look: Timer | None = None
         # As they were when the queue changed last, and when that was.
-        self._outlooks: dict[Ticket, Outlook] | None = None
+        self._outlooks: dict[ActiveJob, Outlook] | None = None
         self._changed_seconds = 0.0
 
     def open(self) -> None:
-        """Begins to lend workers. Until then jobs wait."""
+        """Begins to lease workers. Until then jobs wait."""
         self._is_open = True
         self._dispatch()
 
@@ -84,38 +83,39 @@ class Queue:
     @property
     def running(self) -> int:
         """Jobs that have a worker."""
-        return len(self._loans)
+        return len(self._leases)
 
-    def enrol(self, key: str, *, environment: Environment, demand: Demand, kind: Kind) -> Ticket:
-        """Takes a job in, and gives it a place in the order.
+    def job_of(self, worker: str) -> ActiveJob | None:
+        """The job that a worker has, if it has one."""
+        lease = self._leases.get(worker)
+        return None if lease is None else lease.job
+
+    def require_room(self, job: ActiveJob) -> None:
+        """Passes if a job may wait for a worker.
 
         Raises:
             NoMatchingWorker: no worker can do it.
             Busy: too many wait already.
         """
         self._roster = self._look()
-        ticket = Ticket(key=key, number=next(self._numbers), wanted=Wanted(environment), demand=demand, kind=kind)
-        self._roster.check(ticket.wanted)
-        if self._find_worker(ticket, idle=self._idle()) is None:
-            self._limits.check(ticket, waiting=self._waiting, foresee=self._foresee)
-        return ticket
+        self._roster.require(job.wanted)
+        if self._find_worker(job, idle=self._idle()) is None:
+            self._limits.require_room(job, waiting=self._waiting, foresee=self._foresee)
 
-    def check(self, environment: Environment) -> None:
+    def require_worker(self, environment: Environment) -> None:
         """Passes if some worker compiles for an environment, however busy it is.
 
         Raises:
             NoMatchingWorker: none does.
         """
-        self._look().check(Wanted(environment))
+        self._look().require(Wanted(environment))
 
-    def outlook(self, ticket: Ticket | None) -> Outlook:
-        """What a job can expect: all zero once it has a worker, and as long as it has no place in the queue."""
-        if ticket is None:
-            return HAS_STARTED
+    def outlook(self, job: ActiveJob) -> Outlook:
+        """What a job can expect: all zero once it has a worker, and as long as it is not in the queue."""
         if self._outlooks is None:
             self._changed_seconds = self._clock.monotonic()
             self._outlooks = self._foresee(self._waiting)
-        outlook = self._outlooks.get(ticket, HAS_STARTED)
+        outlook = self._outlooks.get(job, HAS_STARTED)
         return outlook.after(self._clock.monotonic() - self._changed_seconds)
 
     def reconsider(self) -> None:
@@ -123,23 +123,23 @@ class Queue:
         self._dispatch()
 
     @asynccontextmanager
-    async def worker(self, ticket: Ticket) -> AsyncIterator[str]:
-        """Waits until it is the job's turn and lends it a worker, whose name is yielded.
+    async def worker(self, job: ActiveJob) -> AsyncIterator[str]:
+        """Waits until it is the job's turn and leases it a worker, whose name is yielded.
 
         Raises:
             NoMatchingWorker: the workers that could have done it are gone.
             Preempted: the worker was taken back.
         """
-        loan = await self._wait(ticket)
+        lease = await self._wait(job)
         try:
-            async with loan.used():
-                yield loan.worker
+            async with lease.held():
+                yield lease.worker
         finally:
-            self._end(loan)
+            self._end(lease)
 
-    async def _wait(self, ticket: Ticket) -> Loan:
-        turn: asyncio.Future[Loan] = asyncio.get_running_loop().create_future()
-        self._waiting[ticket] = turn
+    async def _wait(self, job: ActiveJob) -> Lease:
+        turn: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._waiting[job] = turn
         self._dispatch()
         try:
             return await turn
@@ -149,22 +149,22 @@ class Queue:
                 self._end(turn.result())
             raise
         finally:
-            if self._waiting.pop(ticket, None) is not None:
+            if self._waiting.pop(job, None) is not None:
                 self._outlooks = None
 
-    def _end(self, loan: Loan) -> None:
-        del self._loans[loan.worker]
+    def _end(self, lease: Lease) -> None:
+        del self._leases[lease.worker]
         self._dispatch()
 
     def _dispatch(self) -> None:
         self._outlooks = None
         self._roster = self._look()
         self._turn_away()
-        self._lend()
-        waiting = [ticket for ticket in self._unserved() if self._has_room(ticket)]
-        for loan in to_be_revoked(waiting, loans=self._loans.values(), roster=self._roster):
-            log.info("job %s makes room for an interactive one", loan.ticket.key)
-            loan.revoke()
+        self._lease()
+        waiting = [job for job in self._unserved() if self._has_room(job)]
+        for lease in to_be_revoked(waiting, leases=self._leases.values(), roster=self._roster):
+            log.info("job %s makes room for an interactive one", lease.job.key)
+            lease.revoke()
         if self._waiting and self._next_look is None:
             self._next_look = self._clock.call_later(_LOOK_SECONDS, self._look_again)
 
@@ -178,51 +178,49 @@ class Queue:
 
     def _turn_away(self) -> None:
         """Tells jobs for which there is no worker any more."""
-        for ticket, turn in list(self._waiting.items()):
+        for job, turn in list(self._waiting.items()):
             try:
-                self._roster.check(ticket.wanted)
+                self._roster.require(job.wanted)
             except NoMatchingWorker as error:
-                del self._waiting[ticket]
+                del self._waiting[job]
                 if not turn.done():
                     turn.set_exception(error)
 
-    def _lend(self) -> None:
+    def _lease(self) -> None:
         """Gives the idle workers to those whose turn it is."""
         idle, shares = self._idle(), self._shares()
         while idle:
             takers = {
-                ticket: worker
-                for ticket in self._unserved()
-                if (worker := self._find_worker(ticket, idle=idle)) is not None
+                job: worker for job in self._unserved() if (worker := self._find_worker(job, idle=idle)) is not None
             }
             if not takers:
                 break
-            ticket = min(takers, key=shares.rank)
-            loan = Loan(ticket, worker=takers[ticket], since_seconds=self._clock.monotonic())
-            idle.remove(loan.worker)
-            shares.take(ticket)
-            self._loans[loan.worker] = loan
-            self._waiting.pop(ticket).set_result(loan)
+            job = min(takers, key=shares.rank)
+            lease = Lease(job, worker=takers[job], since_seconds=self._clock.monotonic())
+            idle.remove(lease.worker)
+            shares.take(job)
+            self._leases[lease.worker] = lease
+            self._waiting.pop(job).set_result(lease)
         self._turns = shares.turns
 
-    def _foresee(self, waiting: Iterable[Ticket]) -> dict[Ticket, Outlook]:
+    def _foresee(self, waiting: Iterable[ActiveJob]) -> dict[ActiveJob, Outlook]:
         return forecast(
             in_order(waiting, shares=self._shares()),
             roster=self._roster,
-            loans=self._loans.values(),
+            leases=self._leases.values(),
             durations=self._durations,
             now_seconds=self._clock.monotonic(),
         )
 
     def _shares(self) -> Shares:
-        executing = Counter(group_of(loan.ticket) for loan in self._loans.values())
+        executing = Counter(group_of(lease.job) for lease in self._leases.values())
         # Tenants come and go: those that want nothing are forgotten.
         present = {*executing, *map(group_of, self._waiting)}
         return Shares(executing=executing, turns={group: self._turns[group] for group in present & self._turns.keys()})
 
-    def _unserved(self) -> list[Ticket]:
+    def _unserved(self) -> list[ActiveJob]:
         """Jobs that wait; not those that have just been given up."""
-        return [ticket for ticket, turn in self._waiting.items() if not turn.done()]
+        return [job for job, turn in self._waiting.items() if not turn.done()]
 
     def _idle(self) -> set[str]:
         if not self._is_open:
@@ -230,16 +228,16 @@ class Queue:
         return {
             worker.name
             for worker in self._roster.workers
-            if worker.state == WorkerState.WORKER_STATE_IDLE and worker.name not in self._loans
+            if worker.state == WorkerState.WORKER_STATE_IDLE and worker.name not in self._leases
         }
 
-    def _find_worker(self, ticket: Ticket, *, idle: set[str]) -> str | None:
-        if not self._has_room(ticket):
+    def _find_worker(self, job: ActiveJob, *, idle: set[str]) -> str | None:
+        if not self._has_room(job):
             return None
-        fitting = self._roster.fitting(ticket.wanted)
-        others = [name for name in fitting if name not in ticket.losses]
+        fitting = self._roster.fitting(job.wanted)
+        others = [name for name in fitting if name not in job.lost_workers]
         return next((name for name in others or fitting if name in idle), None)
 
-    def _has_room(self, ticket: Ticket) -> bool:
+    def _has_room(self, job: ActiveJob) -> bool:
         """Whether the tenant of a job may have one more worker."""
-        return self._slots.has_room(ticket, fitting=self._roster.fitting(ticket.wanted), loans=self._loans)
+        return self._slots.has_room(job, fitting=self._roster.fitting(job.wanted), leases=self._leases)

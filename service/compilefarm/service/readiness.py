@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compilefarm.core.pool import WorkerPool
-from compilefarm.service.flights import Flights
+from compilefarm.service.active_jobs import ActiveJobs
 from compilefarm.v1.admin_service_pb2 import FarmState, WorkerState
 
 
@@ -14,14 +14,14 @@ class Readiness:
         has_started: whether every worker has become ready or has failed.
     """
 
-    def __init__(self, *, pool: WorkerPool, flights: Flights) -> None:
+    def __init__(self, *, pool: WorkerPool, jobs: ActiveJobs) -> None:
         self.has_started = False
         self._pool = pool
-        self._flights = flights
+        self._jobs = jobs
 
     def state(self) -> FarmState.ValueType:
         """In a word."""
-        if self._flights.closed:
+        if self._jobs.closed:
             return FarmState.FARM_STATE_DRAINING
         if not self.has_started:
             return FarmState.FARM_STATE_STARTING

@@ -18,11 +18,12 @@ from compilefarm.core.errors import (
 )
 from compilefarm.core.recorder import Recorder
 from compilefarm.core.requests import Request
-from compilefarm.service.broker import Answering, Event, Finished, Plan
-from compilefarm.service.callers import Caller
+from compilefarm.service.admitted import AdmittedRequest
+from compilefarm.service.answering import Answering, Event
 from compilefarm.service.constants import read_constants, require_constants
 from compilefarm.service.priorities import Priority
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.v1.compile_service_pb2 import Finished
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class RecordingBroker:
-    """A broker whose requests are recorded; plans and prewarming are not, since nobody needs these artifacts now.
+    """A broker whose requests are recorded; prewarming is not, since nobody needs these artifacts now.
 
     A gateway does not know how torch.compile was called, so its recordings cannot be said for another environment.
 
@@ -49,24 +50,21 @@ class RecordingBroker:
         self._store = store
         self._positions = itertools.count()
 
-    async def lookup(self, job: Job, *, caller: Caller) -> Manifest:
+    async def lookup(self, request: AdmittedRequest) -> Manifest:
         """See Broker.lookup."""
         try:
-            manifest = await self._broker.lookup(job, caller=caller)
+            manifest = await self._broker.lookup(request)
         except NotStored:
-            await self._note(job)
+            await self._note(request.job)
             raise
-        await self._note(job)
+        await self._note(request.job)
         return manifest
 
-    async def plan(self, job: Job, *, caller: Caller) -> Plan:
-        """See Broker.plan."""
-        return await self._broker.plan(job, caller=caller)
-
-    async def compile(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncGenerator[Event, None]:
+    async def compile(self, request: AdmittedRequest) -> AsyncGenerator[Event, None]:
         """See Broker.compile."""
-        async with aclosing(self._broker.compile(job, caller=caller, priority=priority)) as events:
-            is_noted = priority is Priority.PREWARM
+        job = request.job
+        async with aclosing(self._broker.compile(request)) as events:
+            is_noted = request.priority is Priority.PREWARM
             async for event in events:
                 # One that misses tensors is asked for again when they are there.
                 if not is_noted and (isinstance(event, Finished) or await self._has_constants(job)):

@@ -46,7 +46,7 @@ class _Withdrawal:
 
 
 class Withdrawing(Protocol):
-    """What withdraws artifacts. Checks says what the method does."""
+    """What withdraws artifacts. Withdrawals says what the method does."""
 
     async def withdraw(self, key: str, *, namespace: str, reason: str) -> bool: ...
 
@@ -55,13 +55,13 @@ class SelfChecks:
     """Takes note of what pods find.
 
     Args:
-        checks: withdraws artifacts.
+        withdrawals: takes artifacts out of use.
         reports: counts what was found.
         clock: time.
     """
 
-    def __init__(self, *, checks: Withdrawing, reports: Reports, clock: Clock) -> None:
-        self._checks = checks
+    def __init__(self, *, withdrawals: Withdrawing, reports: Reports, clock: Clock) -> None:
+        self._withdrawals = withdrawals
         self._reports = reports
         self._clock = clock
         # Those of the days for which the store keeps what was found, in their order.
@@ -90,7 +90,7 @@ class SelfChecks:
         # It counts before anything is waited for, so that many at a time are no more than one after the other.
         withdrawal = self._count(report.key, caller=caller)
         try:
-            if await self._checks.withdraw(report.key, namespace=caller.namespace, reason=why):
+            if await self._withdrawals.withdraw(report.key, namespace=caller.namespace, reason=why):
                 return
         except StoreUnavailable as error:
             log.error("job %s: %s; it could not be withdrawn: %s", report.key, why, error)

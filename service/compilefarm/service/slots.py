@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compilefarm.service.tickets import Loan, Ticket
+from compilefarm.service.active_job import ActiveJob
+from compilefarm.service.leases import Lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,24 +26,23 @@ class Slots:
     tenant_jobs: int | None
     has_several_tenants: Callable[[], bool]
 
-    def has_room(self, ticket: Ticket, *, fitting: Sequence[str], loans: Mapping[str, Loan]) -> bool:
+    def has_room(self, job: ActiveJob, *, fitting: Sequence[str], leases: Mapping[str, Lease]) -> bool:
         """Whether a job may have one more worker.
 
         Args:
-            ticket: of the job.
+            job: the job.
             fitting: the workers that can do it.
-            loans: the jobs that have a worker, by its name.
+            leases: the jobs that have a worker, by its name.
         """
-        if ticket.demand.priority.is_preemptible:
+        if job.priority.is_preemptible:
             return True
-        held = [loans[name] for name in (loans if self.tenant_jobs is not None else fitting) if name in loans]
-        own = sum(_counts_for(ticket, loan) for loan in held)
+        held = [leases[name] for name in (leases if self.tenant_jobs is not None else fitting) if name in leases]
+        own = sum(_counts_for(job, lease.job) for lease in held)
         if self.tenant_jobs is not None:
             return own < self.tenant_jobs
         is_last = own == len(fitting) - 1 and own > 0
         return own < len(fitting) and not (is_last and self.has_several_tenants())
 
 
-def _counts_for(ticket: Ticket, loan: Loan) -> bool:
-    other = loan.ticket.demand
-    return other.tenant == ticket.demand.tenant and not other.priority.is_preemptible
+def _counts_for(job: ActiveJob, other: ActiveJob) -> bool:
+    return other.tenant == job.tenant and not other.priority.is_preemptible

@@ -63,7 +63,7 @@ class Uploads:
             Busy: too much of the caller is on its way.
             StoreUnavailable: it cannot be written.
         """
-        self._wanted.check(check_digest(digest), account=caller.account)
+        self._wanted.require_wanted(check_digest(digest), account=caller.account)
         async with self._turns.taken(caller.account):
             with self._allowance.using(caller.account) as add:
                 async with self._store.staging(digest) as blob:

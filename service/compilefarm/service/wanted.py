@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from compilefarm.core.errors import NotWanted
+from compilefarm.core.errors import FarmError, MissingBlobs, NotWanted
+from compilefarm.service.callers import Caller
+from compilefarm.v1.job_pb2 import Job
 
 _MOST_DIGESTS = 65_536
 # Of all accounts: about 150 MB.
@@ -14,25 +16,18 @@ _MOST_DIGESTS_OF_ALL = 8 * _MOST_DIGESTS
 
 class WantedBlobs:
     """The digests of tensors that jobs of each account were missing; those of the latest jobs, and of the accounts that
-    asked last.
+    asked last. They are learned from refusals.
     """
 
     def __init__(self) -> None:
         self._digests: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
 
-    def note(self, digests: Iterable[str], *, account: str) -> None:
-        """Notes that a job of an account was missing tensors."""
-        own = self._digests.setdefault(account, OrderedDict())
-        self._digests.move_to_end(account)
-        for digest in digests:
-            own[digest] = None
-            own.move_to_end(digest)
-        while len(own) > _MOST_DIGESTS:
-            own.popitem(last=False)
-        while sum(map(len, self._digests.values())) > _MOST_DIGESTS_OF_ALL:
-            self._digests.popitem(last=False)
+    def refused(self, job: Job, *, caller: Caller, error: FarmError) -> None:
+        """See RefusalObserver.refused."""
+        if isinstance(error, MissingBlobs):
+            self._note((held.digest for held in job.graph.constants), account=caller.account)
 
-    def check(self, digest: str, *, account: str) -> None:
+    def require_wanted(self, digest: str, *, account: str) -> None:
         """Passes if an account may send a blob.
 
         Raises:
@@ -43,3 +38,15 @@ class WantedBlobs:
                 f"no request for a compile of this caller was missing {digest}: ask for the compile first, send what "
                 "it says is missing, and ask again; a client that sends first is older than the farm: upgrade it"
             )
+
+    def _note(self, digests: Iterable[str], *, account: str) -> None:
+        """Notes that a job of an account was missing tensors."""
+        own = self._digests.setdefault(account, OrderedDict())
+        self._digests.move_to_end(account)
+        for digest in digests:
+            own[digest] = None
+            own.move_to_end(digest)
+        while len(own) > _MOST_DIGESTS:
+            own.popitem(last=False)
+        while sum(map(len, self._digests.values())) > _MOST_DIGESTS_OF_ALL:
+            self._digests.popitem(last=False)

@@ -5,7 +5,7 @@ still, real servers on free ports.
 from compilefarm.service.testing.calls import Calls, Refused, Watch, calling, refusals
 from compilefarm.service.testing.certificates import Authority, Issued
 from compilefarm.service.testing.clock import ManualClock
-from compilefarm.service.testing.jobs import ENVIRONMENT, sample_job
+from compilefarm.service.testing.jobs import ENVIRONMENT, active_job, admitted, sample_job
 from compilefarm.service.testing.pool import (
     HeldCompile,
     HeldCompiles,
@@ -28,6 +28,8 @@ __all__ = [
     "Refused",
     "ScriptedPool",
     "Watch",
+    "active_job",
+    "admitted",
     "artifact_of",
     "calling",
     "compile_at_once",

@@ -6,20 +6,19 @@ from collections import Counter
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from compilefarm.core.errors import FarmError
+from compilefarm.service.active_job import ActiveJob, Purpose, State
 from compilefarm.service.clock import Clock
-from compilefarm.service.flights import Flight
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
 
 _BUCKETS_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
-class FlightMetrics:
-    """Measures jobs when they are over.
+class JobMetrics:
+    """Observes jobs, and measures compiles when they are over. Satisfies JobObserver.
 
     Args:
         registry: where the figures are kept.
-        clock: that of the flights.
+        clock: that of the jobs.
     """
 
     def __init__(self, registry: CollectorRegistry, *, clock: Clock) -> None:
@@ -39,33 +38,34 @@ class FlightMetrics:
             registry=registry,
         )
 
-    def note(self, flight: Flight) -> None:
-        """Measures a flight that has landed; not those that found what they wanted in the store."""
-        if not flight.stages:
-            return
-        seconds = self._seconds_by_phase(flight)
-        priority = flight.claims.demand.priority.name.lower()
+    def changed(self, job: ActiveJob, *, before: State, cause: Exception | None) -> None:
+        """See JobObserver.changed. A job that found what it wanted in the store has no stages."""
+        del before, cause
+        if job.is_over and job.stages and job.purpose is Purpose.COMPILE:
+            self._measure(job)
+
+    def _measure(self, job: ActiveJob) -> None:
+        seconds = self._seconds_by_phase(job)
+        priority = job.priority.name.lower()
         self._queue_wait.labels(priority=priority).observe(seconds.pop(Phase.PHASE_QUEUED))
-        outcome = _outcome(flight)
+        outcome = _outcome(job)
         for phase, spent in seconds.items():
             self._phase.labels(phase=_word(phase), outcome=outcome).observe(spent)
 
-    def _seconds_by_phase(self, flight: Flight) -> Counter[Phase.ValueType]:
+    def _seconds_by_phase(self, job: ActiveJob) -> Counter[Phase.ValueType]:
         seconds: Counter[Phase.ValueType] = Counter()
-        ends = [stage.since_seconds for stage in flight.stages[1:]]
-        for stage, end in zip(flight.stages, [*ends, self._clock.monotonic()], strict=True):
+        ends = [stage.since_seconds for stage in job.stages[1:]]
+        for stage, end in zip(job.stages, [*ends, self._clock.monotonic()], strict=True):
             seconds[stage.phase] += end - stage.since_seconds  # type: ignore[assignment]  # Counter adds floats as well
         return seconds
 
 
-def _outcome(flight: Flight) -> str:
+def _outcome(job: ActiveJob) -> str:
     """How a job ended, in a word: "compiled", or why there is no artifact."""
-    try:
-        result = flight.landing().result
-    except FarmError as error:
-        return error.reason
-    if isinstance(result, CompileFailure):
-        return FailureKind.Name(result.kind).removeprefix("FAILURE_KIND_").lower()
+    if job.error is not None:
+        return job.error.reason
+    if isinstance(job.result, CompileFailure):
+        return FailureKind.Name(job.result.kind).removeprefix("FAILURE_KIND_").lower()
     return "compiled"
 
 

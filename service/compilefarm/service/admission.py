@@ -1,0 +1,112 @@
+"""What happens to a request before anything is done about it: it is examined, given its key, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+from compilefarm.core.errors import FarmError
+from compilefarm.core.keys import Key, choose_format, key_of
+from compilefarm.service.active_jobs import ActiveJobs
+from compilefarm.service.admitted import AdmittedRequest
+from compilefarm.service.allowances import Allowance
+from compilefarm.service.callers import Caller
+from compilefarm.service.durations import kind_of
+from compilefarm.service.heavy_work import HeavyWork
+from compilefarm.service.priorities import Priority
+from compilefarm.service.validation import validate
+from compilefarm.v1.job_pb2 import Job
+
+# Jobs that wait are held in memory. Measured: a value takes 4 bytes on the wire, and 49 when it is parsed.
+_VALUE_BYTES = 48
+
+
+class RefusalObserver(Protocol):
+    """Is told of requests that end with an error."""
+
+    def refused(self, job: Job, *, caller: Caller, error: FarmError) -> None:
+        """A request for a job ended so."""
+
+
+class Admission:
+    """Lets requests in.
+
+    Args:
+        heavy: examines large requests.
+        jobs: know whether the service goes down.
+        waiting: bounds what requests that wait take of the memory.
+        max_nodes: that a graph may have.
+        max_values: that a request may hold.
+        observers: are told of refusals.
+    """
+
+    def __init__(
+        self,
+        *,
+        heavy: HeavyWork,
+        jobs: ActiveJobs,
+        waiting: Allowance,
+        max_nodes: int,
+        max_values: int,
+        observers: Sequence[RefusalObserver],
+    ) -> None:
+        self._heavy = heavy
+        self._jobs = jobs
+        self._waiting = waiting
+        self._max_nodes = max_nodes
+        self._max_values = max_values
+        self._observers = observers
+
+    async def examine(self, job: Job, *, caller: Caller, priority: Priority = Priority.INTERACTIVE) -> AdmittedRequest:
+        """A request, if it is well-formed and the service is open.
+
+        Args:
+            job: what is asked for.
+            caller: who asks.
+            priority: how urgent it is.
+
+        Raises:
+            InvalidRequest: the job is malformed.
+            Busy: too much of the caller is being examined.
+            Draining: the service is going down.
+        """
+        request, _ = await self._examine(job, caller=caller, priority=priority)
+        return request
+
+    @asynccontextmanager
+    async def looking_up(self, job: Job, *, caller: Caller) -> AsyncIterator[AdmittedRequest]:
+        """As `examine`, for one that is answered at once. Refusals within the context are told."""
+        async with self._telling(job, caller=caller):
+            yield await self.examine(job, caller=caller)
+
+    @asynccontextmanager
+    async def waiting(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncIterator[AdmittedRequest]:
+        """As `looking_up`, for one that may wait; it counts as held in memory for as long as the context lasts."""
+        async with self._telling(job, caller=caller):
+            with self._waiting.using(caller.account) as add:
+                request, value_count = await self._examine(job, caller=caller, priority=priority)
+                add(value_count * _VALUE_BYTES)
+                yield request
+
+    @asynccontextmanager
+    async def _telling(self, job: Job, *, caller: Caller) -> AsyncIterator[None]:
+        try:
+            yield
+        except FarmError as error:
+            for observer in self._observers:
+                observer.refused(job, caller=caller, error=error)
+            raise
+
+    async def _examine(self, job: Job, *, caller: Caller, priority: Priority) -> tuple[AdmittedRequest, int]:
+        """The request, and how many values its job holds."""
+        work = partial(self._key_and_values, job, format=choose_format(caller.key_formats))
+        key, value_count = await self._heavy.run(work, size_bytes=job.ByteSize(), account=caller.account)
+        self._jobs.require_open()
+        kind = kind_of(job, key=key)
+        return AdmittedRequest(job=job, key=key, kind=kind, caller=caller, priority=priority), value_count
+
+    def _key_and_values(self, job: Job, *, format: int) -> tuple[Key, int]:
+        value_count = validate(job, max_nodes=self._max_nodes, max_values=self._max_values)
+        return key_of(job, format=format), value_count

@@ -1,0 +1,209 @@
+"""Puts together what does jobs and answers requests; `app` puts it on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from compilefarm.core.pool import WorkerPool
+from compilefarm.service.active_job import JobObserver
+from compilefarm.service.active_jobs import ActiveJobs
+from compilefarm.service.admission import Admission
+from compilefarm.service.allowances import Allowance
+from compilefarm.service.answering import Answering
+from compilefarm.service.attempts import Attempts
+from compilefarm.service.broker import Broker
+from compilefarm.service.clock import Clock
+from compilefarm.service.compilation import Compilation
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.counters import Counters
+from compilefarm.service.counting import JobCounts, RequestCounts
+from compilefarm.service.durations import Durations
+from compilefarm.service.heavy_work import HeavyWork
+from compilefarm.service.job_control import JobControl
+from compilefarm.service.job_log import JobLog, RequestLog
+from compilefarm.service.job_metrics import JobMetrics
+from compilefarm.service.journal import Journal
+from compilefarm.service.journaling import JournalingBroker, JournalSettler, Resumption
+from compilefarm.service.limits import Limits
+from compilefarm.service.planning import Planner
+from compilefarm.service.preconditions import Preconditions
+from compilefarm.service.progress import ProgressMeter
+from compilefarm.service.publishing import Publisher
+from compilefarm.service.quarantine import Quarantine
+from compilefarm.service.queue import Queue
+from compilefarm.service.readiness import Readiness
+from compilefarm.service.recording_broker import RecordingBroker
+from compilefarm.service.recovery import Recovery
+from compilefarm.service.slots import Slots
+from compilefarm.service.verifications import Verifications
+from compilefarm.service.wanted import WantedBlobs
+from compilefarm.service.withdrawals import Withdrawals
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.seals import Seal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a gateway is given.
+
+    Attributes:
+        config: what can be set.
+        store: where artifacts lie.
+        pool: makes them.
+        seal: vouches for what the store gives; the store has the same one.
+        clock: time.
+        journal: where prewarms are kept until they are done; None: they end with the process.
+    """
+
+    config: GatewayConfig
+    store: ArtifactStore
+    pool: WorkerPool
+    seal: Seal
+    clock: Clock
+    journal: Journal | None
+
+
+class Composition:
+    """What does jobs and answers requests. Each attribute is the one object of its class.
+
+    Args:
+        means: what it is made of.
+        registry: where figures of jobs are kept.
+        has_several_tenants: whether callers are told apart by tenant, and there is more than one.
+    """
+
+    def __init__(self, means: Means, *, registry: CollectorRegistry, has_several_tenants: Callable[[], bool]) -> None:
+        self._means = means
+        config, clock = means.config, means.clock
+        self.farm_version = version("compilefarm")
+        self.counters = Counters()
+        self.durations = Durations()
+        self.heavy = HeavyWork()
+        self.wanted = WantedBlobs()
+        self.quarantine = Quarantine(clock=clock, seconds=config.quarantine_seconds)
+        self.queue = Queue(
+            means.pool,
+            clock=clock,
+            limits=Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant),
+            durations=self.durations,
+            recovery=Recovery(clock=clock, seconds=config.recovery_seconds),
+            slots=Slots(tenant_jobs=config.max_running_jobs_of_tenant, has_several_tenants=has_several_tenants),
+        )
+        self._observers = self._job_observers(registry)
+        self._attempts = self._make_attempts()
+        self.withdrawals = Withdrawals(store=means.store, counters=self.counters, clock=clock)
+        self.verifications = self._make_verifications()
+        self.jobs = ActiveJobs(
+            self._make_compilation().run,
+            clock=clock,
+            progress_seconds=config.progress_seconds,
+            orphan_seconds=config.orphan_seconds,
+            on_priority=self.queue.reconsider,
+            observers=self._observers,
+        )
+        self.meter = ProgressMeter(queue=self.queue, durations=self.durations)
+        self.readiness = Readiness(pool=means.pool, jobs=self.jobs)
+        self._request_counts = RequestCounts(self.counters)
+        self.admission = self._make_admission()
+        self._broker = Broker(
+            store=means.store,
+            jobs=self.jobs,
+            verifications=self.verifications,
+            meter=self.meter,
+            observers=[self._request_counts, RequestLog()],
+        )
+        self.planner = Planner(
+            store=means.store,
+            quarantine=self.quarantine,
+            jobs=self.jobs,
+            queue=self.queue,
+            durations=self.durations,
+        )
+        self.control = JobControl(jobs=self.jobs, verifications=self.verifications, quarantine=self.quarantine)
+
+    def open_broker(self) -> Answering:
+        """What answers requests, with what the configuration has around it.
+
+        Raises:
+            UnusableRecording: nothing can be recorded where the configuration says.
+        """
+        means, broker = self._means, self._broker
+        answering: Answering = broker
+        if means.journal is not None and not means.config.read_only:
+            answering = JournalingBroker(answering, journal=means.journal)
+        if means.config.record:
+            answering = RecordingBroker(answering, folder=Path(means.config.record), store=means.store)
+        return answering
+
+    def resumption(self) -> Resumption | None:
+        """Does what the service before this one had accepted; None without a journal."""
+        means = self._means
+        if means.journal is None:
+            return None
+        return Resumption(means.journal, admission=self.admission, broker=self._broker, clock=means.clock)
+
+    def _job_observers(self, registry: CollectorRegistry) -> list[JobObserver]:
+        observers: list[JobObserver] = [
+            JobCounts(self.counters),
+            JobLog(),
+            JobMetrics(registry, clock=self._means.clock),
+        ]
+        if self._means.journal is not None:
+            observers.append(JournalSettler(self._means.journal))
+        return observers
+
+    def _make_attempts(self) -> Attempts:
+        return Attempts(
+            pool=self._means.pool,
+            queue=self.queue,
+            store=self._means.store,
+            durations=self.durations,
+            quarantine=self.quarantine,
+            clock=self._means.clock,
+            max_attempts=self._means.config.max_attempts,
+        )
+
+    def _make_verifications(self) -> Verifications:
+        config = self._means.config
+        return Verifications(
+            verify="off" if config.read_only else config.verify,
+            store=self._means.store,
+            queue=self.queue,
+            attempts=self._attempts,
+            withdrawals=self.withdrawals,
+            clock=self._means.clock,
+            observers=self._observers,
+        )
+
+    def _make_compilation(self) -> Compilation:
+        means = self._means
+        publisher = Publisher(store=means.store, clock=means.clock, farm_version=self.farm_version)
+        preconditions = Preconditions(
+            store=means.store, publisher=publisher, seal=means.seal, read_only=means.config.read_only
+        )
+        return Compilation(
+            store=means.store,
+            quarantine=self.quarantine,
+            preconditions=preconditions,
+            queue=self.queue,
+            attempts=self._attempts,
+            publisher=publisher,
+            verifications=self.verifications,
+            durations=self.durations,
+        )
+
+    def _make_admission(self) -> Admission:
+        config = self._means.config
+        return Admission(
+            heavy=self.heavy,
+            jobs=self.jobs,
+            waiting=Allowance(account_bytes=config.max_waiting_bytes_of_caller, all_bytes=config.max_waiting_bytes),
+            max_nodes=config.max_nodes,
+            max_values=config.max_values,
+            observers=[self._request_counts, self.wanted],
+        )

@@ -1,0 +1,166 @@
+"""Keeps prewarms in a journal from the moment in which they are accepted to that in which they are done."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from compilefarm.core.errors import (
+    Busy,
+    Draining,
+    FarmError,
+    InvalidRequest,
+    JobCancelled,
+    MissingBlobs,
+    NoMatchingWorker,
+    StoreUnavailable,
+    WorkerLost,
+)
+from compilefarm.core.expressions import holds
+from compilefarm.core.keys import UNNAMED_FORMAT, Key
+from compilefarm.service.active_job import ActiveJob, Purpose, State
+from compilefarm.service.admission import Admission
+from compilefarm.service.admitted import AdmittedRequest
+from compilefarm.service.answering import Answering, Event
+from compilefarm.service.callers import Caller
+from compilefarm.service.clock import Clock, pause
+from compilefarm.service.journal import Journal, JournalEntry
+from compilefarm.service.priorities import Priority
+from compilefarm.service.roles import Role
+from compilefarm.store.blobs import few_at_a_time
+from compilefarm.v1.job_pb2 import Job
+from compilefarm.v1.journal_pb2 import AcceptedJob
+from compilefarm.v1.manifest_pb2 import Manifest
+
+log = logging.getLogger(__name__)
+
+# What the service does by itself goes on an account that no caller can have.
+_OWN_ACCOUNT = " the service"
+_RESUMED_AT_ONCE = 16
+_RESUME_SECONDS = 60.0
+# Trying again cannot end otherwise.
+_FINAL = (InvalidRequest, JobCancelled, MissingBlobs)
+
+
+class JournalingBroker:
+    """A broker whose prewarms are in a journal before they are accepted.
+
+    Args:
+        broker: answers.
+        journal: keeps them.
+    """
+
+    def __init__(self, broker: Answering, *, journal: Journal) -> None:
+        self._broker = broker
+        self._journal = journal
+
+    async def lookup(self, request: AdmittedRequest) -> Manifest:
+        """See Broker.lookup."""
+        return await self._broker.lookup(request)
+
+    async def compile(self, request: AdmittedRequest) -> AsyncGenerator[Event, None]:
+        """See Broker.compile."""
+        entry = await self._keep(request) if request.priority is Priority.PREWARM else None
+        try:
+            async with aclosing(self._broker.compile(request)) as events:
+                async for event in events:
+                    yield event
+        except FarmError as error:
+            # The caller knows. Of a service that goes down it knows that it may ask again, and need not.
+            if entry is not None and not isinstance(error, Draining):
+                self._journal.remove(entry)
+            raise
+
+    async def _keep(self, request: AdmittedRequest) -> JournalEntry:
+        return await self._journal.keep(
+            request.key,
+            job=request.job,
+            tenant=request.caller.tenant,
+            namespaces=request.caller.namespaces,
+            account=request.caller.account,
+        )
+
+
+class JournalSettler:
+    """Observes jobs, and forgets the entries of those that are done. Satisfies JobObserver.
+
+    Args:
+        journal: has the entries.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def changed(self, job: ActiveJob, *, before: State, cause: Exception | None) -> None:
+        """See JobObserver.changed."""
+        del before, cause
+        if not job.is_over or job.purpose is not Purpose.COMPILE:
+            return
+        for entry in self._journal.entries_of(job.key):
+            accepted = self._journal.read(entry)
+            if accepted is not None and job.namespace in accepted.namespaces and _is_done(job, accepted.job):
+                self._journal.forget(entry)
+
+
+class Resumption:
+    """Does what the service before this one had accepted, a few at a time.
+
+    Args:
+        journal: has it.
+        admission: examines it anew: releases differ.
+        broker: has it done.
+        clock: time.
+    """
+
+    def __init__(self, journal: Journal, *, admission: Admission, broker: Answering, clock: Clock) -> None:
+        self._journal = journal
+        self._admission = admission
+        self._broker = broker
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Returns when all is done."""
+        await few_at_a_time(self._resume, self._journal.entries(), turns=_RESUMED_AT_ONCE)
+
+    async def _resume(self, entry: JournalEntry) -> None:
+        """Does one of them. What cannot be done at present is tried again: nobody else asks for it."""
+        while (accepted := await asyncio.to_thread(self._journal.read, entry)) is not None:
+            try:
+                key = await self._redo(accepted)
+                if key.text != accepted.key:
+                    # An older release had accepted it, under a key that this one does not make.
+                    self._journal.remove(entry)
+            except (Busy, NoMatchingWorker, StoreUnavailable, WorkerLost) as error:
+                log.warning("job %s: accepted before this service was started, and tried again: %s", entry.key, error)
+                await pause(getattr(error, "retry_after_seconds", _RESUME_SECONDS), clock=self._clock)
+            except Draining:
+                return
+            except FarmError as error:
+                log.warning("job %s: accepted before this service was started, and given up: %s", entry.key, error)
+                self._journal.remove(entry)
+                return
+
+    async def _redo(self, accepted: AcceptedJob) -> Key:
+        caller = Caller(
+            tenant=accepted.tenant,
+            role=Role.PREWARM,
+            namespaces=list(accepted.namespaces),
+            key_formats=[accepted.key_format or UNNAMED_FORMAT],
+            account=_OWN_ACCOUNT,
+        )
+        request = await self._admission.examine(accepted.job, caller=caller, priority=Priority.PREWARM)
+        async with aclosing(self._broker.compile(request)) as events:
+            async for _ in events:
+                pass
+        return request.key
+
+
+def _is_done(job: ActiveJob, wanted: Job) -> bool:
+    """Whether what became of a job settles a request for its key."""
+    if job.error is not None:
+        return isinstance(job.error, _FINAL)
+    if isinstance(job.result, Manifest):
+        return holds(job.result.guards, wanted.hints)
+    return job.state is not State.FAILED or list(job.job.hints) == list(wanted.hints)

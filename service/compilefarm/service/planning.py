@@ -1,0 +1,63 @@
+"""What requests would meet. Nothing is made, and no figure counts it."""
+
+from __future__ import annotations
+
+from compilefarm.core.artifacts import compile_seconds_of
+from compilefarm.core.errors import NoMatchingWorker
+from compilefarm.service.active_jobs import ActiveJobs
+from compilefarm.service.admitted import AdmittedRequest
+from compilefarm.service.durations import Durations
+from compilefarm.service.quarantine import Quarantine
+from compilefarm.service.queue import Queue
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.v1.compile_service_pb2 import PlanResponse, Prospect
+
+
+class Planner:
+    """Tells what requests would meet.
+
+    Args:
+        store: has artifacts.
+        quarantine: has failures that are remembered.
+        jobs: are under way.
+        queue: knows the workers.
+        durations: know how long compiles take.
+    """
+
+    def __init__(
+        self, *, store: ArtifactStore, quarantine: Quarantine, jobs: ActiveJobs, queue: Queue, durations: Durations
+    ) -> None:
+        self._store = store
+        self._quarantine = quarantine
+        self._jobs = jobs
+        self._queue = queue
+        self._durations = durations
+
+    async def plan(self, request: AdmittedRequest) -> PlanResponse:
+        """What a request would meet at this moment.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        key, namespaces = request.key.text, request.caller.namespaces
+        stored = await self._store.find_manifest(key, namespaces=namespaces, hints=request.job.hints)
+        if stored is not None:
+            self._durations.note_stored(request.kind, stored)
+            return PlanResponse(key=key, prospect=Prospect.PROSPECT_HIT, compile_seconds=compile_seconds_of(stored))
+        prospect, problem = self._prospect(request)
+        seconds = self._durations.estimate(request.kind)
+        return PlanResponse(key=key, prospect=prospect, problem=problem, compile_seconds=seconds)
+
+    def _prospect(self, request: AdmittedRequest) -> tuple[Prospect.ValueType, str]:
+        """Of a request for which nothing is stored, with why there would be no artifact."""
+        key, namespaces = request.key.text, request.caller.namespaces
+        quarantined = self._quarantine.find(key, namespaces=namespaces)
+        if quarantined is not None:
+            return Prospect.PROSPECT_QUARANTINED, quarantined.failure.message
+        if self._jobs.is_under_way(key, namespaces=namespaces):
+            return Prospect.PROSPECT_UNDER_WAY, ""
+        try:
+            self._queue.require_worker(request.job.environment)
+        except NoMatchingWorker as error:
+            return Prospect.PROSPECT_NO_WORKER, str(error)
+        return Prospect.PROSPECT_MISS, ""

@@ -1,0 +1,52 @@
+"""What has to hold before a job is compiled."""
+
+from __future__ import annotations
+
+from compilefarm.core.errors import ReadOnlyFarm
+from compilefarm.service.active_job import ActiveJob
+from compilefarm.service.constants import require_constants
+from compilefarm.service.publishing import Publisher
+from compilefarm.service.turns import Turns
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.seals import Seal
+
+# Graphs whose tensors are looked for at a time; each looks for many.
+_LOOKING = 8
+_LOOKING_OF_ACCOUNT = 2
+
+
+class Preconditions:
+    """Sees that a compile would not be in vain.
+
+    Args:
+        store: has to have the tensors of graphs.
+        publisher: knows whether artifacts can be stored.
+        seal: is told that a manifest of the key will have to be signed.
+        read_only: whether nothing is compiled.
+    """
+
+    def __init__(self, *, store: ArtifactStore, publisher: Publisher, seal: Seal, read_only: bool) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._seal = seal
+        self._read_only = read_only
+        self._looking = Turns("looking for tensors of graphs", places=_LOOKING, account_places=_LOOKING_OF_ACCOUNT)
+
+    async def require(self, job: ActiveJob) -> None:
+        """Passes if the artifact of a job could be made and stored.
+
+        Raises:
+            ReadOnlyFarm: nothing is compiled here.
+            StoreUnavailable: artifacts cannot be stored or signed.
+            MissingBlobs: tensors that the graph holds are not stored.
+        """
+        if self._read_only:
+            raise ReadOnlyFarm(
+                f"nothing that fits is stored under {job.key}, and this farm serves its store read-only: compile "
+                "locally, or ask a farm that compiles"
+            )
+        await self._publisher.require_writable()
+        if job.job.graph.constants:
+            async with self._looking.taken(job.request.caller.account):
+                await require_constants(job.job, store=self._store)
+        await self._seal.announce(job.key, namespace=job.namespace)

@@ -1,0 +1,62 @@
+"""Artifacts that were found wrong: the reason is kept beside the manifest, and they are served no more."""
+
+from __future__ import annotations
+
+import logging
+
+from compilefarm.core.artifacts import digest_of_manifest
+from compilefarm.service.clock import Clock
+from compilefarm.service.counters import Counters
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
+from compilefarm.v1.manifest_pb2 import Check, Manifest
+
+log = logging.getLogger(__name__)
+
+
+class Withdrawals:
+    """Takes artifacts out of use. The next one of their key is verified before it is served.
+
+    Args:
+        store: where they lie.
+        counters: counts them.
+        clock: time.
+    """
+
+    def __init__(self, *, store: ArtifactStore, counters: Counters, clock: Clock) -> None:
+        self._store = store
+        self._counters = counters
+        self._clock = clock
+
+    async def withdraw(self, key: str, *, namespace: str, reason: str) -> bool:
+        """Takes the artifact of a key out of use that was found wrong elsewhere. False if there is none in the
+        namespace.
+
+        Raises:
+            StoreUnavailable: the store cannot be read or written.
+        """
+        manifest = await self._store.find_manifest(key, namespaces=[namespace])
+        if manifest is None:
+            return False
+        check = Check(
+            key=key,
+            namespace=namespace,
+            manifest_digest=digest_of_manifest(manifest),
+            failed=CompileFailure(kind=FailureKind.FAILURE_KIND_VERIFICATION, message=reason),
+        )
+        check.ended.FromDatetime(self._clock.now())
+        # Before anything is done about it: whoever is killed in between leaves the reason.
+        await self._store.put_check(check)
+        return await self.withdraw_artifact(manifest, reason=reason)
+
+    async def withdraw_artifact(self, manifest: Manifest, *, reason: str) -> bool:
+        """Takes an artifact out of use. False if somebody else has.
+
+        Raises:
+            StoreUnavailable: the store cannot be written.
+        """
+        if not await self._store.withdraw(manifest, reason=reason):
+            return False
+        self._counters.withdrawn += 1
+        log.error("job %s: its artifact is withdrawn: %s", manifest.key, reason)
+        return True
