@@ -109,8 +109,9 @@ class Script:
         call.send_response(compiles.CompileResponse(finished=finished))
         call.terminate((), OK, "")
 
-    def fail_compile(self, kind: str, message: str) -> None:
-        failure = job_pb2.CompileFailure(kind=job_pb2.FailureKind.Value(kind), message=message, error_type="torch.Bad")
+    def fail_compile(self, kind: str | int, message: str) -> None:
+        number: Any = job_pb2.FailureKind.Value(kind) if isinstance(kind, str) else kind
+        failure = job_pb2.CompileFailure(kind=number, message=message, error_type="torch.Bad")
         finished = compiles.Finished(outcome=compiles.OUTCOME_COMPILED, failure=failure)
         self.take_compile(compiles.CompileResponse(finished=finished)).terminate((), OK, "")
 
@@ -361,15 +362,20 @@ def test_a_farm_that_nobody_answers_for_is_asked_once(script: Script) -> None:
         ("FAILURE_KIND_OUTPUT_TOO_LARGE", "output_too_large"),
         ("FAILURE_KIND_UNEXPECTED_SOURCE", "unexpected_source"),
         ("FAILURE_KIND_OUT_OF_DISK", "out_of_disk"),
+        # Of a newer farm.
+        (99, "failure_kind_99"),
     ],
 )
-def test_a_failed_compile_is_a_result_and_compiled_locally(script: Script, kind: str, reason: str) -> None:
+def test_a_failed_compile_is_a_result_and_compiled_locally(
+    script: Script, kind: str | int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     program = script.start()
     script.answer_probe()
     script.fail_compile(kind, "no lowering")
     assert where(program) == "local"
     assert (script.record.outcome, script.record.reason) == ("fallback", reason)
     assert script.record.message == "torch.Bad: no lowering"
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_a_graph_that_neither_compiles_runs_as_it_is(script: Script, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from compilefarm.client import backend as entry_point
 from compilefarm.client.config import ConfigurationError
 from compilefarm.client.farm import Farm, Surroundings
 from compilefarm.client.records import Ledger
-from compilefarm.client.runtime import Encoded, Options, merge_options
+from compilefarm.client.requests import save_request
+from compilefarm.client.runtime import Encoded, Options, TorchRuntime, merge_options
 from compilefarm.client.saving import SavableProgram
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.client.ways import Program, Ways
 from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.options import capture_options
 from compilefarm.v1.manifest_pb2 import Manifest
 
 
@@ -81,6 +84,31 @@ def test_options_win_over_the_mode() -> None:
 def test_an_unknown_mode_is_refused_as_torch_refuses_it() -> None:
     with pytest.raises(RuntimeError, match="Unrecognized mode=fast"):
         merge_options(mode="fast", options=None)
+
+
+def refuse(options: dict[str, Any]) -> str:
+    """What torch.compile with the backend of a farm raises; the farm is not asked."""
+    farm = Farm("127.0.0.1:9", surroundings=Surroundings(ledger=Ledger()))
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match="has no Inductor option") as caught:
+        torch.compile(torch.nn.ReLU(), backend=farm.backend, options=options)(torch.ones(1))
+    return str(caught.value)
+
+
+def test_an_unknown_option_is_refused_as_torch_refuses_it(tmp_path: Path) -> None:
+    assert "'max_autotne': did you mean 'max_autotune'?" in refuse({"max-autotne": True})
+    assert "'trition.cudagraphs': did you mean 'triton.cudagraphs'?" in refuse({"trition.cudagraphs": True})
+    assert "'fastest'; torch._inductor.list_options() has all" in refuse({"fastest": True})
+    graph = fx.symbolic_trace(torch.nn.ReLU())
+    with pytest.raises(RuntimeError, match="did you mean 'max_autotune'"):
+        save_request(graph, [torch.ones(1)], tmp_path / "graph.cfreq", options={"max_autotne": True})
+
+
+def test_an_option_of_a_device_that_torch_does_not_know_is_left_to_torch() -> None:
+    options = {"of_a_plugin.level": 3, "epilogue_fusion": False}
+    TorchRuntime().check_options(options)
+    with pytest.raises(Bypass, match="of_a_plugin"):
+        capture_options(options, cuda=False)
 
 
 @pytest.mark.parametrize(

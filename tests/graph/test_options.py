@@ -55,10 +55,6 @@ def test_modes_and_options_arrive() -> None:
     assert _patches(**options)[0] == options
 
 
-def test_option_names_may_have_dashes() -> None:
-    assert _patches(**{"max-autotune": True})[0] == {"max_autotune": True}
-
-
 def test_global_settings_arrive_and_options_go_before_them() -> None:
     with (
         _INDUCTOR.patch({"max_autotune": True, "realize_reads_threshold": 9}),

@@ -69,6 +69,7 @@ class Capture:
         self, graph_module: Any, example_inputs: Sequence[Any], *, mode: str | None, options: Options, name: str
     ) -> None:
         merged = merge_options(mode=mode, options=options)
+        self._runtime.check_options(merged)
         first = len(self._requests) + len(self._bypasses)
         try:
             encoded = self._runtime.encode(graph_module, example_inputs, options=merged)

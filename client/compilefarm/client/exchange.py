@@ -15,6 +15,7 @@ from compilefarm.client.runtime import Encoded, Runtime
 from compilefarm.client.silence import Cancellable, Silence
 from compilefarm.client.verification import check_origin
 from compilefarm.core.artifacts import blobs_to_run, check_guards
+from compilefarm.core.enum_words import word_of
 from compilefarm.core.errors import (
     Busy,
     Draining,
@@ -69,7 +70,7 @@ class CompileFailed(Exception):
 
     def __init__(self, failure: CompileFailure) -> None:
         super().__init__(printable(": ".join(text for text in (failure.error_type, failure.message) if text)))
-        self.reason = FailureKind.Name(failure.kind).removeprefix("FAILURE_KIND_").lower()
+        self.reason = word_of(FailureKind, failure.kind, prefix="FAILURE_KIND_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +247,8 @@ class Exchange:
                 self._entry.name_key(response.accepted.key)
             elif event == "progress":
                 progress = response.progress
-                on_progress(_word(progress.phase), progress.elapsed_seconds, progress.jobs_ahead)
+                phase = word_of(Phase, progress.phase, prefix="PHASE_")
+                on_progress(phase, progress.elapsed_seconds, progress.jobs_ahead)
             elif event == "finished":
                 return response.finished
         raise InternalError("the farm ended the talk without an answer")
@@ -260,9 +262,3 @@ class Exchange:
             blobs = fetch(blobs_to_run(manifest), connection=self._connection, budget=self._budget)
         self._entry.count(fetched=sum(map(len, blobs.values())))
         return Delivery(outcome=outcome, manifest=manifest, blobs=blobs)
-
-
-def _word(phase: int) -> str:
-    if phase not in Phase.values():
-        return "working"
-    return Phase.Name(phase).removeprefix("PHASE_").lower()  # type: ignore[arg-type]  # checked above

@@ -120,6 +120,7 @@ class Farm:
         Raises:
             FarmError, CompileFailed: with on_miss="error" or on_failure="error", the farm has no artifact.
             Bypass: with on_miss="error", the graph cannot be sent to a farm.
+            RuntimeError: torch has no such mode, or no such option.
         """
         asked = Asked(mode=mode, options=options or {})
         with Tolerant(lambda: self._around.runtime.fixing_floats(graph_module), where="the floats of a graph"):
@@ -226,9 +227,9 @@ class Farm:
 
     def _compile_graph(self, graph_module: Any, example_inputs: Sequence[Any], *, asked: Asked, name: str) -> Program:
         options = cache(lambda: merge_options(mode=asked.mode, options=asked.options))
-        # A mode that torch does not know is the caller's mistake; a torch without modes is none.
+        # A mode or an option that torch does not know is the caller's mistake; a torch without modes is none.
         with suppress(ImportError, AttributeError):
-            options()
+            self._around.runtime.check_options(options())
         return self._obtain(
             lambda entry: self._encode(graph_module, example_inputs, asked=asked, options=options(), entry=entry),
             ways=self._around.runtime.ways(graph_module, example_inputs, options=options),

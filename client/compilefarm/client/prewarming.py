@@ -14,6 +14,7 @@ from compilefarm.client.clock import Budget, Clock, SystemClock
 from compilefarm.client.connection import Connection
 from compilefarm.client.plans import Plan, PlannedGraph
 from compilefarm.client.silence import Silence
+from compilefarm.core.enum_words import word_of
 from compilefarm.core.errors import (
     Busy,
     Draining,
@@ -222,9 +223,9 @@ class Prewarming:
 def _served(graph: PlannedGraph, finished: wire.Finished) -> Served:
     if finished.HasField("failure"):
         failure = finished.failure
-        reason = FailureKind.Name(failure.kind).removeprefix("FAILURE_KIND_").lower()
+        reason = word_of(FailureKind, failure.kind, prefix="FAILURE_KIND_")
         return _failed(graph, reason, ": ".join(filter(None, (failure.error_type, failure.message))))
-    outcome = wire.Outcome.Name(finished.outcome).removeprefix("OUTCOME_").lower()
+    outcome = word_of(wire.Outcome, finished.outcome, prefix="OUTCOME_")
     return Served(graph=graph, outcome=outcome)
 
 

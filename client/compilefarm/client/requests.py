@@ -35,10 +35,12 @@ def save_request(
     Raises:
         Bypass: something about the graph cannot be said faithfully, so that no farm would be asked.
         UnusableRequestFile: the file cannot be written.
+        RuntimeError: torch has no such mode, or no such option.
     """
     if returns_one_value(graph_module):
         graph_module = returning_tuple(graph_module)
-    runtime = TorchRuntime()
-    encoded = runtime.encode(graph_module, example_inputs, options=merge_options(mode=mode, options=options))
+    runtime, merged = TorchRuntime(), merge_options(mode=mode, options=options)
+    runtime.check_options(merged)
+    encoded = runtime.encode(graph_module, example_inputs, options=merged)
     arguments = runtime.describe_call(mode=mode, options=options or {})
     write_request(Request(job=encoded.job, blobs=encoded.blobs, arguments=arguments), path=Path(path))

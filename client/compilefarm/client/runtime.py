@@ -18,6 +18,7 @@ from compilefarm.client.local import (
     tensors_of,
 )
 from compilefarm.client.ways import Program, Ways
+from compilefarm.core.compiler_settings import settings_of_options
 from compilefarm.core.errors import IncompatibleArtifact
 from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass
@@ -83,6 +84,9 @@ class Runtime(Protocol):
 
     def fixing_floats(self, graph_module: Any) -> AbstractContextManager[None]:
         """Around a backend: has Dynamo trace again with floats as constants, by raising what it expects for that."""
+
+    def check_options(self, options: Options) -> None:
+        """Raises RuntimeError, as torch.compile does, if Inductor has no option of some name."""
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         """Says the graph as a job.
@@ -161,6 +165,11 @@ class TorchRuntime:
         from compilefarm.graph.tracing import fixing_floats
 
         return fixing_floats(graph_module)
+
+    def check_options(self, options: Options) -> None:
+        from compilefarm.graph.options import check_names
+
+        check_names(options)
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         from compilefarm.artifact.inductor.programs import compile_lock
@@ -320,6 +329,5 @@ def merge_options(*, mode: str | None, options: Options | None) -> dict[str, obj
         import torch._inductor
 
         merged.update(torch._inductor.list_mode_options(mode))
-    # torch._TorchCompileInductorWrapper.apply_options takes names with dashes too.
-    merged.update({name.replace("-", "_"): value for name, value in (options or {}).items()})
+    merged.update(settings_of_options(options or {}))
     return merged

@@ -109,6 +109,9 @@ class FakeRuntime:
         """Graphs of this runtime have no floats."""
         return nullcontext()
 
+    def check_options(self, options: Options) -> None:
+        """There are no options that this runtime does not know."""
+
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         if self.encoding_error is not None:
             raise self.encoding_error

@@ -19,6 +19,12 @@ _KINDS = frozenset({"boolean", "integer", "real", "text"})
 CUDA_GRAPHS = "triton.cudagraphs"
 
 
+def settings_of_options(user_options: Mapping[str, object]) -> dict[str, object]:
+    """Options of torch.compile by the names of the settings that they are; torch takes dashes in them, too."""
+    # torch/__init__.py: _TorchCompileInductorWrapper.apply_options
+    return {name.replace("-", "_"): value for name, value in user_options.items()}
+
+
 def is_of_cuda_graphs(name: str) -> bool:
     """Whether a setting of Inductor is of no effect without CUDA graphs."""
     return name.startswith(("cudagraph_", "triton.cudagraph"))

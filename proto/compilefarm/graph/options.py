@@ -6,6 +6,7 @@ client that sets something else compiles locally, and a worker refuses it. What 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -18,6 +19,7 @@ from compilefarm.core.compiler_settings import (
     CompilerSettings,
     asks_for_cuda_graphs,
     is_of_cuda_graphs,
+    settings_of_options,
 )
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.functorch_settings import FUNCTORCH
@@ -53,19 +55,18 @@ def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Option
     """What differs from torch's defaults, by user's wish or in this process.
 
     Args:
-        user_options: Inductor options from mode= and options= of torch.compile.
+        user_options: Inductor options from mode= and options= of torch.compile, by the names of the settings.
         cuda: whether the job computes on a GPU.
 
     Raises:
         Bypass: an option is not known (a local compile says so in torch's own words), is none that a request may set,
             or not to this value, or asks for what no artifact can hold: a choice of kernels at the first call.
     """
-    wanted = {name.replace("-", "_"): value for name, value in user_options.items()}
     known = settings.defaults(_INDUCTOR.module)
-    for name in wanted:
+    for name in user_options:
         if name not in known:
             raise Bypass("unknown_option", f"torch {torch.__version__} has no Inductor option {name!r}")
-    inductor = settings.values(_INDUCTOR.module) | wanted
+    inductor = settings.values(_INDUCTOR.module) | dict(user_options)
     if not (cuda and inductor[CUDA_GRAPHS]):
         inductor |= {name: known[name] for name in known if is_of_cuda_graphs(name)}
     if cuda and inductor[_MULTI_KERNEL]:
@@ -74,6 +75,29 @@ def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Option
         inductor=_deviations(_INDUCTOR, now=inductor),
         functorch=_deviations(_FUNCTORCH, now=settings.values(_FUNCTORCH.module)),
     )
+
+
+def check_names(user_options: Mapping[str, object]) -> None:
+    """Refuses options that torch.compile refuses, too: a misspelt one would do nothing, and nobody would see it.
+
+    Args:
+        user_options: as `capture_options` takes them.
+
+    Raises:
+        RuntimeError: as torch raises; this torch has no such option.
+    """
+    known = settings.defaults(_INDUCTOR.module)
+    for name in user_options:
+        near = difflib.get_close_matches(name, known, n=1) if name not in known else []
+        if near or (name not in known and _is_inductors(name)):
+            hint = f": did you mean {near[0]!r}?" if near else "; torch._inductor.list_options() has all"
+            raise RuntimeError(f"torch {torch.__version__} has no Inductor option {name!r}{hint}")
+
+
+def _is_inductors(name: str) -> bool:
+    """Whether an option can only be one of Inductor itself: devices of others bring families of their own."""
+    family, dot, _ = name.partition(".")
+    return not dot or any(known.startswith(f"{family}.") for known in settings.defaults(_INDUCTOR.module))
 
 
 def recording_settings(options: Options, user_options: Mapping[str, object] | None = None) -> dict[str, object]:
@@ -85,9 +109,8 @@ def recording_settings(options: Options, user_options: Mapping[str, object] | No
     """
     if not asks_for_cuda_graphs(options):
         return {}
-    named = {name.replace("-", "_"): value for name, value in (user_options or {}).items()}
     return {
-        **{name: value for name, value in named.items() if is_of_cuda_graphs(name)},
+        **{name: value for name, value in (user_options or {}).items() if is_of_cuda_graphs(name)},
         **_patch(_INDUCTOR, options.inductor),
     }
 
@@ -108,7 +131,7 @@ def capture_arguments(*, mode: str | None, user_options: Mapping[str, object]) -
         mode: as in torch.compile.
         user_options: its options, without those that the mode stands for.
     """
-    named = {name.replace("-", "_"): value for name, value in user_options.items()}
+    named = settings_of_options(user_options)
     mode = "" if mode in (None, "default") else mode
     return CompileArguments(
         mode=mode,

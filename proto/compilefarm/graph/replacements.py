@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,10 @@ _DECORATORS = str(Path(contextlib.__file__))
 _PASSES = ("pre_grad", "joint_graph", "post_grad", "freezing_patterns", "mkldnn_fusion", "quantization", "b2b_gemm")
 # Found to be torch's own; by address, and kept, so that addresses stay theirs.
 _known: dict[int, object] = {}
+# What tables held when all of it was torch's own, what torch's packets of operators held, and the operators in them.
+_entries_seen: list[dict[Any, Any]] = []
+_packets_seen: list[dict[str, Any]] = []
+_overloads: list[OpOverload] = []
 _checked: set[str] = set()
 
 
@@ -79,6 +84,20 @@ def _is_foreign(file: str) -> bool:
 
 def _find_entry() -> str | None:
     """An entry of a table of what operators of torch become while they are traced and lowered."""
+    global _entries_seen
+    # Equal dictionaries of the same objects are found equal ten times as fast as their entries are looked at.
+    now = [
+        *map(operator.attrgetter("py_kernels"), _loaded_overloads()),
+        *(entries for _, entries in _lowering_tables()),
+    ]
+    if now == _entries_seen:
+        return None
+    found = _find_foreign_entry()
+    _entries_seen = [] if found is not None else [dict(entries) for entries in now]
+    return found
+
+
+def _find_foreign_entry() -> str | None:
     for table, entries in _tables():
         unknown = [(target, function) for target, function in list(entries.items()) if id(function) not in _known]
         for target, function in unknown:
@@ -88,23 +107,30 @@ def _find_entry() -> str | None:
 
 
 def _tables() -> Iterator[tuple[str, dict[Any, Any]]]:
-    for kind, entries in torch._decomp.global_decomposition_table.items():
-        yield f"torch._decomp ({kind})", entries
-    for module, name in (("decomposition", "decompositions"), ("lowering", "lowerings")):
-        loaded = sys.modules.get(f"torch._inductor.{module}")
-        if loaded is not None:
-            yield f"torch._inductor.{module}", getattr(loaded, name)
+    yield from _lowering_tables()
     for overload in _loaded_overloads():
         for key, function in overload.py_kernels.items():
             if id(function) not in _known:
                 yield f"its py_kernels ({key})", {overload: function}
 
 
-def _loaded_overloads() -> Iterator[OpOverload]:
-    for namespace in (torch.ops.aten, torch.ops.prims):
-        for packet in list(vars(namespace).values()):
-            if type(packet) is OpOverloadPacket:
-                yield from [each for each in list(vars(packet).values()) if type(each) is OpOverload]
+def _lowering_tables() -> Iterator[tuple[str, dict[Any, Any]]]:
+    for kind, entries in torch._decomp.global_decomposition_table.items():
+        yield f"torch._decomp ({kind})", entries
+    for module, name in (("decomposition", "decompositions"), ("lowering", "lowerings")):
+        loaded = sys.modules.get(f"torch._inductor.{module}")
+        if loaded is not None:
+            yield f"torch._inductor.{module}", getattr(loaded, name)
+
+
+def _loaded_overloads() -> list[OpOverload]:
+    global _packets_seen, _overloads
+    found = [value for namespace in (torch.ops.aten, torch.ops.prims) for value in list(vars(namespace).values())]
+    packets = [vars(value) for value in found if type(value) is OpOverloadPacket]
+    if packets != _packets_seen:
+        _packets_seen = [dict(packet) for packet in packets]
+        _overloads = [each for packet in _packets_seen for each in packet.values() if type(each) is OpOverload]
+    return _overloads
 
 
 def _names_operator_of_torch(target: object) -> bool:
