@@ -22,9 +22,8 @@ class WorkerView:
 
     Attributes:
         name: unique within the pool.
-        state: what it is doing.
+        state: whether it starts, is idle or has failed; never busy, since which job it has is known to who gave it one.
         environment: what it compiles for; None while it starts or when it could not start.
-        job_key: key of the job it has; None if it has none.
         problem: why it is in the state FAILED; None in the others.
         is_warm: whether a job would begin at once.
         environment_name: what the operator calls its environment; workers of one name are alike.
@@ -36,7 +35,6 @@ class WorkerView:
     name: str
     state: WorkerState.ValueType
     environment: Environment | None
-    job_key: str | None = None
     problem: str | None = None
     is_warm: bool = False
     environment_name: str = DEFAULT_ENVIRONMENT

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import asdict
 
-from compilefarm.core.pool import WorkerPool, WorkerView
+from compilefarm.core.pool import WorkerView
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.active_jobs import ActiveJobs
 from compilefarm.service.callers import current_caller
@@ -37,7 +37,6 @@ class AdminService(AdminServiceServicer):
         self,
         *,
         store: ArtifactStore,
-        pool: WorkerPool,
         queue: Queue,
         jobs: ActiveJobs,
         control: JobControl,
@@ -50,7 +49,6 @@ class AdminService(AdminServiceServicer):
         farm_version: str,
     ) -> None:
         self._store = store
-        self._pool = pool
         self._queue = queue
         self._jobs = jobs
         self._control = control
@@ -107,7 +105,7 @@ class AdminService(AdminServiceServicer):
     async def DescribeEnvironment(
         self, request: wire.DescribeEnvironmentRequest, _context: Context
     ) -> wire.DescribeEnvironmentResponse:
-        view = get_worker(self._pool.workers(), environment_name=request.name)
+        view = get_worker(self._queue.workers(), environment_name=request.name)
         return wire.DescribeEnvironmentResponse(environment=view.environment, vocabulary=view.vocabulary)
 
     async def Drain(self, _request: wire.DrainRequest, _context: Context) -> AsyncIterator[wire.DrainResponse]:
@@ -116,7 +114,7 @@ class AdminService(AdminServiceServicer):
                 yield wire.DrainResponse(queued_jobs=self._queue.waiting, running_jobs=self._queue.running)
 
     def _workers(self) -> list[wire.Worker]:
-        return [_worker(view, job=self._queue.job_of(view.name)) for view in self._pool.workers()]
+        return [_worker(view, job=self._queue.job_of(view.name)) for view in self._queue.workers()]
 
     def _statuses(self, jobs: Iterable[ActiveJob]) -> list[wire.JobStatus]:
         return [_status(job, progress=self._meter.read(job)) for job in jobs]

@@ -171,7 +171,6 @@ class Gateway:
     def _open_metrics(self) -> None:
         parts = self._parts
         sources = Sources(
-            pool=self._pool,
             queue=parts.queue,
             store=self._store,
             quarantine=parts.quarantine,
@@ -219,7 +218,6 @@ class Gateway:
         parts = self._parts
         return AdminService(
             store=self._store,
-            pool=self._pool,
             queue=parts.queue,
             jobs=parts.jobs,
             control=parts.control,

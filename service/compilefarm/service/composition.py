@@ -107,7 +107,7 @@ class Composition:
             observers=self._observers,
         )
         self.meter = ProgressMeter(queue=self.queue, durations=self.durations)
-        self.readiness = Readiness(pool=means.pool, jobs=self.jobs)
+        self.readiness = Readiness(queue=self.queue, jobs=self.jobs)
         self._request_counts = RequestCounts(self.counters)
         self.admission = self._make_admission()
         self._broker = Broker(

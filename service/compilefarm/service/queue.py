@@ -7,9 +7,10 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from compilefarm.core.errors import NoMatchingWorker
-from compilefarm.core.pool import WorkerPool
+from compilefarm.core.pool import WorkerPool, WorkerView
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock, Timer
 from compilefarm.service.durations import Durations
@@ -84,6 +85,10 @@ class Queue:
     def running(self) -> int:
         """Jobs that have a worker."""
         return len(self._leases)
+
+    def workers(self) -> list[WorkerView]:
+        """The workers, in the pool's order; those that have a job are busy."""
+        return [self._with_lease(view) for view in self._pool.workers()]
 
     def job_of(self, worker: str) -> ActiveJob | None:
         """The job that a worker has, if it has one."""
@@ -173,7 +178,7 @@ class Queue:
         self._dispatch()
 
     def _look(self) -> Roster:
-        workers = self._pool.workers()
+        workers = self.workers()
         return Roster(workers, expected=self._recovery.expected(workers))
 
     def _turn_away(self) -> None:
@@ -225,11 +230,11 @@ class Queue:
     def _idle(self) -> set[str]:
         if not self._is_open:
             return set()
-        return {
-            worker.name
-            for worker in self._roster.workers
-            if worker.state == WorkerState.WORKER_STATE_IDLE and worker.name not in self._leases
-        }
+        return {worker.name for worker in self._roster.workers if worker.state == WorkerState.WORKER_STATE_IDLE}
+
+    def _with_lease(self, view: WorkerView) -> WorkerView:
+        is_busy = view.name in self._leases and view.state == WorkerState.WORKER_STATE_IDLE
+        return replace(view, state=WorkerState.WORKER_STATE_BUSY) if is_busy else view
 
     def _find_worker(self, job: ActiveJob, *, idle: set[str]) -> str | None:
         if not self._has_room(job):

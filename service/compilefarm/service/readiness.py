@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compilefarm.core.pool import WorkerPool
 from compilefarm.service.active_jobs import ActiveJobs
+from compilefarm.service.queue import Queue
 from compilefarm.v1.admin_service_pb2 import FarmState, WorkerState
 
 
@@ -14,9 +14,9 @@ class Readiness:
         has_started: whether every worker has become ready or has failed.
     """
 
-    def __init__(self, *, pool: WorkerPool, jobs: ActiveJobs) -> None:
+    def __init__(self, *, queue: Queue, jobs: ActiveJobs) -> None:
         self.has_started = False
-        self._pool = pool
+        self._queue = queue
         self._jobs = jobs
 
     def state(self) -> FarmState.ValueType:
@@ -25,6 +25,6 @@ class Readiness:
             return FarmState.FARM_STATE_DRAINING
         if not self.has_started:
             return FarmState.FARM_STATE_STARTING
-        if all(worker.state == WorkerState.WORKER_STATE_FAILED for worker in self._pool.workers()):
+        if all(worker.state == WorkerState.WORKER_STATE_FAILED for worker in self._queue.workers()):
             return FarmState.FARM_STATE_NO_WORKERS
         return FarmState.FARM_STATE_SERVING

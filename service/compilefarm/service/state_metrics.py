@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from compilefarm.core.pool import WorkerPool
 from compilefarm.service.counters import Counters
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
@@ -39,7 +38,6 @@ _COUNTERS = {
 class Sources:
     """Where figures come from."""
 
-    pool: WorkerPool
     queue: Queue
     store: ArtifactStore
     quarantine: Quarantine
@@ -79,7 +77,7 @@ def _of_service(sources: Sources) -> Iterator[Metric]:
     quarantined = len(sources.quarantine.all())
     yield GaugeMetricFamily("compilefarm_quarantined_keys", "Keys that are not compiled for a while", value=quarantined)
     workers = GaugeMetricFamily("compilefarm_workers", "Workers by state", labels=["state"])
-    states: Counter[int] = Counter(worker.state for worker in sources.pool.workers())
+    states: Counter[int] = Counter(worker.state for worker in sources.queue.workers())
     for name, number in _named(WorkerState.items(), prefix="WORKER_STATE_"):
         workers.add_metric([name], states[number])
     yield workers

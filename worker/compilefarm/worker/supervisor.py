@@ -19,7 +19,6 @@ from compilefarm.core.environments import narrowed
 from compilefarm.core.errors import InvalidRequest, ProcessDied, WorkerLost
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
 from compilefarm.v1.admin_service_pb2 import (
-    WORKER_STATE_BUSY,
     WORKER_STATE_FAILED,
     WORKER_STATE_IDLE,
     WORKER_STATE_STARTING,
@@ -110,7 +109,7 @@ class Supervisor:
         self._settings = settings
         # What children are told of the C++ compiler; without it each tries it for itself.
         self.toolchain = Toolchain()
-        self._job_key: str | None = None
+        self._has_job = False
         self._compiler = self._spare(settings.compiler)
         self._verifier = self._spare(settings.verifier) if settings.verifier is not None else None
         self._spares = [spare for spare in (self._compiler, self._verifier) if spare is not None]
@@ -124,7 +123,6 @@ class Supervisor:
             environment=ready and ready.environment,
             environment_name=self._settings.environment_name,
             vocabulary=ready and ready.vocabulary,
-            job_key=self._job_key,
             problem=self._problem(),
             is_warm=all(spare.is_ready for spare in self._spares),
             sandbox=sandbox.version if (sandbox := self._settings.compiler.sandbox) else "",
@@ -192,8 +190,8 @@ class Supervisor:
         self, assignment: Assignment, work: Coroutine[Any, Any, Artifact | CompileFailure]
     ) -> Artifact | CompileFailure:
         """Does the work of a job, and calls by name what came of the child."""
-        assert self._job_key is None, f"worker {self._settings.name} has a job already"
-        self._job_key = assignment.key
+        assert not self._has_job, f"worker {self._settings.name} has a job already"
+        self._has_job = True
         try:
             return await work
         except _TaskFailed as failed:
@@ -210,7 +208,7 @@ class Supervisor:
             lost = WorkerLost if isinstance(died, ChildNotStarted) else ProcessDied
             raise lost(f"worker {self._settings.name} lost its process: {died}") from died
         finally:
-            self._job_key = None
+            self._has_job = False
             # For the next job, and not while this one needs the processor.
             self._warm_up()
 
@@ -320,9 +318,8 @@ class Supervisor:
         return failure
 
     def _state(self) -> WorkerState.ValueType:
-        if self._job_key is not None:
-            return WORKER_STATE_BUSY
-        if self._problem() is not None:
+        # While it has a job, the next child may be in trouble, and come back.
+        if not self._has_job and self._problem() is not None:
             return WORKER_STATE_FAILED
         return WORKER_STATE_IDLE if self.ready is not None else WORKER_STATE_STARTING
 

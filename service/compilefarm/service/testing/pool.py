@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from compilefarm.core.errors import InvalidRequest, ProcessDied, WorkerLost
@@ -139,6 +140,7 @@ class ScriptedPool:
         self.closed = False
         self._script = script
         self._verify = verify
+        self._busy: set[str] = set()
         self._views = {
             f"worker-{number}": WorkerView(
                 name=f"worker-{number}",
@@ -168,7 +170,7 @@ class ScriptedPool:
     def restart(self, name: str) -> None:
         """Puts a worker into the state STARTING; what it can do is not known then."""
         self._views[name] = replace(
-            self._views[name], state=WorkerState.WORKER_STATE_STARTING, environment=None, job_key=None, problem=None
+            self._views[name], state=WorkerState.WORKER_STATE_STARTING, environment=None, problem=None
         )
 
     def recover(self, name: str, *, environment: Environment = ENVIRONMENT) -> None:
@@ -177,27 +179,25 @@ class ScriptedPool:
 
     async def run(self, assignment: Assignment, *, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
         """See WorkerPool.run."""
-        assert self._views[worker].state == WorkerState.WORKER_STATE_IDLE, f"{worker} is not idle"
-        self.assignments.append(assignment)
-        return await self._busy(assignment, worker, self._script(assignment, worker, on_phase))
+        with self._working(worker):
+            self.assignments.append(assignment)
+            return await self._script(assignment, worker, on_phase)
 
     async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Artifact | CompileFailure:
         """See WorkerPool.verify."""
-        assert self._views[worker].state == WorkerState.WORKER_STATE_IDLE, f"{worker} is not idle"
-        self.checked.append(assignment.key)
-        return await self._busy(assignment, worker, self._verify(artifact))
+        with self._working(worker):
+            self.checked.append(assignment.key)
+            return await self._verify(artifact)
 
-    async def _busy(
-        self, assignment: Assignment, worker: str, work: Awaitable[Artifact | CompileFailure]
-    ) -> Artifact | CompileFailure:
-        self._change(worker, state=WorkerState.WORKER_STATE_BUSY, job_key=assignment.key)
+    @contextmanager
+    def _working(self, worker: str) -> Iterator[None]:
+        assert self._views[worker].state == WorkerState.WORKER_STATE_IDLE, f"{worker} cannot be given a job"
+        assert worker not in self._busy, f"{worker} has a job already"
+        self._busy.add(worker)
         try:
-            return await work
+            yield
         finally:
-            if self._views[worker].state == WorkerState.WORKER_STATE_BUSY:
-                self._change(worker, state=WorkerState.WORKER_STATE_IDLE)
+            self._busy.remove(worker)
 
-    def _change(
-        self, name: str, *, state: WorkerState.ValueType, job_key: str | None = None, problem: str | None = None
-    ) -> None:
-        self._views[name] = replace(self._views[name], state=state, job_key=job_key, problem=problem)
+    def _change(self, name: str, *, state: WorkerState.ValueType, problem: str | None = None) -> None:
+        self._views[name] = replace(self._views[name], state=state, problem=problem)
