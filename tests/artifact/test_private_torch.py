@@ -319,9 +319,11 @@ def test_torch_records_in_a_tree_that_can_be_watched() -> None:
 
 def test_what_is_not_recorded_is_aligned() -> None:
     compiler = importlib.import_module("torch._inductor.compile_fx")
-    checked = compiler.get_input_idxs_to_check([torch.ones(2), 3], ())
     written = importlib.import_module("torch.utils._ordered_set").OrderedSet([0])
-    assert compiler.align_inputs_from_check_idxs(sum, checked, written)([1, 2]) == 3
+    askew = torch.zeros(9)[1:]
+    write = compiler.align_inputs_from_check_idxs(lambda inputs: inputs[0].add_(1).data_ptr(), [0], written)
+    assert write([askew]) % 16 == 0
+    assert askew.sum() == 8, "what is written to a copy is written to the original"
 
 
 _CANARIES = {

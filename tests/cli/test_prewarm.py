@@ -116,13 +116,13 @@ def test_from_a_recording_to_a_farm_that_has_it_all(operator: Operator, recordin
 def test_a_plan_names_what_cannot_be_served_and_why(operator: Operator, tmp_path: Path) -> None:
     elsewhere = sample_job(environment=Environment(torch="1.0.0"))
     recording = record(tmp_path / "recording", sample_job("torch.relu"), elsewhere)
-    Recorder(recording).note_bypass(RecordedBypass(reason="cuda_graphs", message="CUDA graphs are asked for", nodes=3))
+    Recorder(recording).note_bypass(RecordedBypass(reason="tensor_subclass", message="a tensor is a DTensor", nodes=3))
     said = operator.type("plan", recording)
     for words in (
         "to be compiled",
         "cannot be served",
         "1 cannot be served, no_worker: no worker can compile for torch 1.0.0",
-        "graph 0 (3 nodes, 1x) is never sent to a farm, cuda_graphs: CUDA graphs",
+        "graph 0 (3 nodes, 1x) is never sent to a farm, tensor_subclass: a tensor is a DTensor",
     ):
         assert words in said
     report = operator.json("run", recording, status=1)

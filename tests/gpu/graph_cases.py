@@ -187,10 +187,10 @@ def _training(device: torch.device) -> Case:
 
 CASES: dict[str, Callable[[torch.device], Case]] = {
     "decoding step": _decoding,
-    "prefill": _prefill,
-    "MiniLM": _minilm,
-    "vision transformer": _vision,
-    "diffusion transformer block": _diffusion,
     "training step": _training,
+    "diffusion transformer block": _diffusion,
+    "prefill": _prefill,
+    "vision transformer": _vision,
+    "MiniLM": _minilm,
 }
 GENERATE = "generate()"

@@ -24,9 +24,9 @@ from .graph_cases import CASES, GENERATE, Case, Function, Generation
 _BACKENDS = {"farm": "compilefarm", "inductor": "inductor"}
 _CALLS_TO_REPLAY = 3
 _LATER_CALLS = 10
-_ROUNDS = 200
+_ROUNDS = 100
 _TOKENS = 128
-_ROUNDS_OF_TOKENS = 5
+_ROUNDS_OF_TOKENS = 4
 
 Call = Callable[[], object]
 

@@ -1,9 +1,9 @@
 """Times programs of a farm under CUDA graphs beside Inductor's: `python -m tests.gpu.graphs [NAME ...]`, in the root of
 the checkout.
 
-Starts a farm with the GPU, and has it compile what is named. Then, for each: one process calls the farm's program and
-Inductor's in turn; fresh ones, a pod without any compiler and with empty caches and one with Inductor's warm cache, go
-from a model to the third call, which is the first that replays. Prints tables.
+Starts a farm with the GPU. For each name one process calls the farm's program and Inductor's in turn; fresh ones, a
+pod without any compiler and with empty caches and one with Inductor's warm cache, go from a model to the third call,
+which is the first that replays. Prints tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--mode", default="reduce-overhead")
     parser.add_argument("--seconds", type=float, default=470.0, help="after these, no further process is started")
     arguments = parser.parse_args()
-    names = arguments.names or [*CASES, GENERATE]
+    names = arguments.names or [GENERATE, *CASES]
     with tempfile.TemporaryDirectory() as place:
         rows = _rows(arguments, Path(place), names)
     console = Console(width=None if sys.stdout.isatty() else 200)
@@ -59,16 +59,13 @@ def _rows(arguments: argparse.Namespace, folder: Path, names: Sequence[str]) -> 
     rows: list[Seen] = []
     with serve(folder, device=arguments.device.partition(":")[0]) as farm:
         both = os.environ | local | {"COMPILEFARM_ADDRESS": farm.address}
-        for how, environment in (("first", both), ("turns", both), ("inductor", os.environ | local), ("farm", {})):
-            for name in names:
-                if time.monotonic() > until:
-                    continue
-                if how == "farm":
-                    environment = _bare(folder / f"pod {name}", farm.address)
-                row = _run("farm" if how == "first" else how, name, arguments, environment, until=until)
-                row["how"] = how
-                rows.append(row)
-                print(json.dumps(row), flush=True)
+        for name in names:
+            bare = _bare(folder / f"pod, {name}", farm.address)
+            # Calls in turn leave an artifact in the farm, and Inductor's caches.
+            for how, environment in (("turns", both), ("inductor", os.environ | local), ("farm", bare)):
+                if time.monotonic() < until:
+                    rows.append(_run(how, name, arguments, environment, until=until))
+                    print(json.dumps(rows[-1]), flush=True)
     return rows
 
 

@@ -112,7 +112,7 @@ class _Part:
         """Has inputs begin where kernels may load several elements at once, as torch does for what it does not record
         (torch/_inductor/output_code.py: maybe_realign_inputs)."""
         compiler = importlib.import_module("torch._inductor.compile_fx")
-        checked = compiler.get_input_idxs_to_check(inputs, ())
+        checked = [number for number, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each.is_cuda]
         self._aligned = compiler.align_inputs_from_check_idxs(self._model, checked, OrderedSet(written))
 
     def recorded_by(self, recorded: Call) -> Call:
