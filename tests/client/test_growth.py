@@ -70,6 +70,17 @@ def test_ten_thousand_graphs_leave_no_more_than_the_last_records() -> None:
     farm.close()
 
 
+def test_a_farm_that_is_not_there_keeps_no_tensors_of_the_pod() -> None:
+    farm = Farm(DEAD, on_failure="eager", surroundings=Surroundings(ledger=Ledger()))
+    torch._dynamo.reset()
+    x = torch.ones(3)
+    memory = weakref.ref(x.untyped_storage())
+    torch.compile(torch.sin, backend=farm.backend)(x)
+    del x
+    assert memory() is None
+    farm.close()
+
+
 def scaled(number: int) -> Callable[[torch.Tensor], Any]:
     return lambda x: (torch.sin(x) * number, x @ x)
 

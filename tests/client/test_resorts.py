@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import grpc
 import pytest
 import torch
 from torch import fx
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from compilefarm.client import compilers, runtime
 from compilefarm.client.farm import Farm, Surroundings
@@ -228,6 +231,65 @@ def test_tensors_that_a_graph_holds_are_found() -> None:
     module = torch.nn.BatchNorm1d(2)
     module.held = torch.ones(1)  # type: ignore[assignment]
     assert len(tensors_of(module)) >= 6
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Any]]:
+    """Has Dynamo capture a function that runs uncompiled then."""
+    pod = Pod(monkeypatch, on_failure="eager")
+    torch._dynamo.reset()
+    yield lambda function: torch.compile(function, backend=pod.farm.backend)
+    assert pod.last.resort == "eager"
+
+
+class Adding(TorchFunctionMode):
+    """Adds 100 to every sine."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result + 100 if func is torch.sin else result
+
+
+def test_function_modes_act_once_on_an_uncompiled_graph(uncompiled: Callable[[Any], Any]) -> None:
+    x = torch.linspace(0, 1, 4)
+    with Adding():
+        found = uncompiled(lambda x: torch.sin(x) * 2)(x)
+        torch.testing.assert_close(torch.sin(x) - 100, torch.linspace(0, 1, 4).sin())
+    torch.testing.assert_close(found, 2 * (x.sin() + 100))
+
+
+def test_dropout_in_a_checkpoint_of_an_uncompiled_graph_drops_the_same_twice(
+    uncompiled: Callable[[Any], Any],
+) -> None:
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5) * x
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda x: checkpoint(block, x, use_reentrant=False) + 0, x, use_reentrant=False)
+
+    x = torch.ones(100, requires_grad=True)
+    result = uncompiled(model)(x)
+    result.sum().backward()
+    assert set(result.tolist()) == {0.0, 2.0}
+    torch.testing.assert_close(x.grad, 2 * result.detach())
+
+
+def test_what_a_policy_saves_an_uncompiled_checkpoint_does_not_compute_again(
+    uncompiled: Callable[[Any], Any],
+) -> None:
+    saved: list[object] = []
+
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        saved.append(operator)
+        return CheckpointPolicy.MUST_SAVE
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+        return checkpoint(lambda x: (x @ x).sin(), x, use_reentrant=False, context_fn=contexts)
+
+    x = torch.eye(3, requires_grad=True)
+    uncompiled(model)(x).sum().backward()
+    assert torch.ops.aten.mm.default in saved
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,27 @@ class Line:
     blobs: BlobServiceStub
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GivenUp:
+    """Why an address is left alone. An error that is kept would keep all that its traceback leads to, down to the
+    tensors of whoever called.
+
+    Attributes:
+        kind: of the error.
+        message: of the error.
+        until: time at which the address is tried again.
+    """
+
+    kind: type[FarmError]
+    message: str
+    until: float
+
+
 @dataclass(slots=True)
 class _ProcessState:
     lock: threading.Lock = field(default_factory=threading.Lock)
     line: Line | None = None
-    given_up: tuple[FarmError, float] | None = None
+    given_up: _GivenUp | None = None
 
 
 class Connection:
@@ -134,7 +150,7 @@ class Connection:
             with state.lock:
                 # Not closed: another thread may be about to use it. It ends with its last user.
                 state.line = None
-                state.given_up = (error, self._clock.now() + self._config.retry_connect_seconds)
+                state.given_up = self._given_up(error)
 
     def close(self) -> None:
         """Ends the line. A later call makes a new one."""
@@ -158,10 +174,13 @@ class Connection:
     def _check_given_up(self, state: _ProcessState) -> None:
         if state.given_up is None:
             return
-        error, until = state.given_up
-        left = until - self._clock.now()
+        left = state.given_up.until - self._clock.now()
         if left > 0:
-            raise type(error)(f"{error}; the next attempt is in {left:.0f} s")
+            raise state.given_up.kind(f"{state.given_up.message}; the next attempt is in {left:.0f} s")
+
+    def _given_up(self, error: FarmError) -> _GivenUp:
+        until = self._clock.now() + self._config.retry_connect_seconds
+        return _GivenUp(kind=type(error), message=str(error), until=until)
 
     def _connect(self, state: _ProcessState, *, seconds: float) -> Line:
         channel = self._open_channel(self._config)
@@ -175,7 +194,7 @@ class Connection:
             failure = self._silence(seconds) if isinstance(error, OutOfTime) else error
             # Whoever breaks at the cheapest question there is would break at every graph.
             if isinstance(failure, (*_NOBODY, InternalError)):
-                state.given_up = (failure, self._clock.now() + self._config.retry_connect_seconds)
+                state.given_up = self._given_up(failure)
             raise failure from None
         except BaseException:
             channel.close()

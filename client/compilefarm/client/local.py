@@ -6,8 +6,8 @@ are used where they are found and done without where they are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 Program = Callable[..., Any]
@@ -25,6 +25,8 @@ _OF_COMPILERS = frozenset(
         "TritonMissing",
     }
 )
+# Where Dynamo notes context_fn= of torch.utils.checkpoint (torch/_dynamo/variables/higher_order_ops.py).
+_CONTEXT_FN = "_checkpoint_context_fn"
 # What a backend raises for Dynamo to act upon (torch/_dynamo/output_graph.py: call_user_compiler).
 _FOR_DYNAMO = frozenset({"RestartAnalysis", "SkipFrame"})
 
@@ -54,10 +56,66 @@ def compile_graph(graph_module: Any, example_inputs: Sequence[Any], *, options: 
 
 def eager_program(graph_module: Any) -> Program:
     """The graph as it is now, uncompiled. What is done to the graph later does not change it."""
+    graph_module = _checkpointing(graph_module)
     # A lazy GraphModule (torch/fx/_lazy_graph_module.py) makes its forward when it is asked for its code.
     _ = graph_module.code
-    program: Program = graph_module.forward
-    return program
+    return _without_function_modes(graph_module.forward)
+
+
+def _without_function_modes(program: Program) -> Program:
+    """The program as a compiled one: what torch function modes do to a graph, Dynamo has put into it."""
+    try:
+        from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily  # torch/overrides.py
+    except ImportError:
+        return program
+
+    def run(*inputs: Any) -> Any:
+        with ExitStack() as stack:
+            for _ in _get_current_function_mode_stack():
+                stack.enter_context(_pop_mode_temporarily())
+            return program(*inputs)
+
+    return run
+
+
+def _checkpointing(graph_module: Any) -> Any:
+    """A copy of the graph whose checkpoints draw the same random numbers again; the graph itself if it has none.
+
+    Torch's operator for activation checkpointing is made to be compiled, and leaves the state of generators alone
+    (torch/_higher_order_ops/wrap.py: tag_activation_checkpoint_impl): run as it is, dropout within has wrong gradients.
+    """
+    if not any(_is_checkpoint(node) for node in _nodes_of(graph_module)):
+        return graph_module
+    import torch.fx
+
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(graph_module.graph, {}))
+    copied = torch.fx.GraphModule(graph_module, graph)
+    for node in graph.nodes:
+        if _is_checkpoint(node):
+            node.target = _run_checkpointed
+        elif node.op == "get_attr" and isinstance(inner := getattr(copied, node.target, None), torch.fx.GraphModule):
+            setattr(copied, node.target, _checkpointing(inner))
+    copied.meta.update(graph_module.meta)
+    copied.recompile()
+    return copied
+
+
+def _run_checkpointed(graph_module: Any, *inputs: Any, **options: Any) -> Any:
+    from torch.utils.checkpoint import checkpoint
+
+    if _CONTEXT_FN in graph_module.meta:
+        options["context_fn"] = graph_module.meta[_CONTEXT_FN]
+    return checkpoint(graph_module, *inputs, **{**options, "use_reentrant": False})
+
+
+def _nodes_of(graph_module: Any) -> Iterator[Any]:
+    for module in graph_module.modules():
+        yield from getattr(getattr(module, "graph", None), "nodes", ())
+
+
+def _is_checkpoint(node: Any) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "tag_activation_checkpoint"
 
 
 def device_types_of(example_inputs: Sequence[Any]) -> set[str]:
