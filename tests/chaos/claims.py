@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import acknowledged, dead_farm, load, progress, rubbish, single_compile, wrong_bytes
+from . import acknowledged, dead_farm, load, malformed_requests, progress, single_compile, wrong_bytes
 from .verdicts import Claim
 
 CLAIMS: Mapping[str, Claim] = {
@@ -13,6 +13,6 @@ CLAIMS: Mapping[str, Claim] = {
     "nothing-lost": acknowledged.run,
     "progress": progress.run,
     "dead-farm": dead_farm.run,
-    "rubbish": rubbish.run,
+    "malformed-requests": malformed_requests.run,
     "load": load.run,
 }

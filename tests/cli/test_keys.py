@@ -12,9 +12,9 @@ from compilefarm.core.public_keys import read_public_key
 from compilefarm.service.config import CannotStart, GatewayConfig
 from compilefarm.service.directory import read_directory
 from compilefarm.service.roles import Role
-from compilefarm.service.signing import open_seal
+from compilefarm.service.signing import open_signing_policy
 from compilefarm.service.testing import Authority, serving_in_thread
-from compilefarm.store.seals import SignatureSeal
+from compilefarm.store.signing_policy import SignedManifests
 
 
 def test_a_token_is_shown_once_with_an_entry_that_lets_its_holder_in(
@@ -62,7 +62,9 @@ async def test_a_key_for_signatures_is_made_and_its_public_half_told(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert main(["keys", "public", str(file)]) == 0
     assert capsys.readouterr().out.strip() == public == read_public_key(public).text
-    assert isinstance(await open_seal(key_file=str(file), signer=None, trusted_keys=[public]), SignatureSeal)
+    assert isinstance(
+        await open_signing_policy(key_file=str(file), signer=None, trusted_keys=[public]), SignedManifests
+    )
     assert main(["keys", "new", str(file)]) == 1, "a key is never overwritten"
 
 
@@ -76,21 +78,21 @@ def test_a_file_without_a_key_is_named(tmp_path: Path, capsys: pytest.CaptureFix
 async def test_a_farm_does_not_start_with_a_signing_key_that_it_cannot_use(tmp_path: Path) -> None:
     file = tmp_path / "key.pem"
     with pytest.raises(CannotStart, match=r"the signing key .*key\.pem cannot be read: No such file"):
-        await open_seal(key_file=str(file), signer=None, trusted_keys=[])
+        await open_signing_policy(key_file=str(file), signer=None, trusted_keys=[])
     assert main(["keys", "new", str(file)]) == 0
     with pytest.raises(CannotStart, match="--trusted-key: 'ed25519:abc' is no public key"):
-        await open_seal(key_file=str(file), signer=None, trusted_keys=["ed25519:abc"])
+        await open_signing_policy(key_file=str(file), signer=None, trusted_keys=["ed25519:abc"])
     with pytest.raises(CannotStart, match="--trusted-key goes with --signing-key or --signer"):
-        await open_seal(key_file=None, signer=None, trusted_keys=["ed25519:abc"])
+        await open_signing_policy(key_file=None, signer=None, trusted_keys=["ed25519:abc"])
     with pytest.raises(CannotStart, match="exclude each other: the signer has the key"):
-        await open_seal(key_file=str(file), signer="unix:/run/signer.sock", trusted_keys=[])
+        await open_signing_policy(key_file=str(file), signer="unix:/run/signer.sock", trusted_keys=[])
     file.chmod(0o644)
     with pytest.raises(CannotStart, match="may be read or changed by others: chmod 600"):
-        await open_seal(key_file=str(file), signer=None, trusted_keys=[])
+        await open_signing_policy(key_file=str(file), signer=None, trusted_keys=[])
     file.chmod(0o600)
     file.write_bytes(Authority().issue().key)
     with pytest.raises(CannotStart, match="another kind than ed25519"):
-        await open_seal(key_file=str(file), signer=None, trusted_keys=[])
+        await open_signing_policy(key_file=str(file), signer=None, trusted_keys=[])
 
 
 def test_a_file_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

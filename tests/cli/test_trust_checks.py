@@ -19,7 +19,7 @@ from compilefarm.core.public_keys import PublicKey
 from compilefarm.core.signatures import new_signing_key
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import Authority, serving_in_thread
-from compilefarm.store.seals import LocalSigner, SignatureSeal
+from compilefarm.store.signing_policy import LocalSigner, SignedManifests
 from compilefarm.v1.admin_service_pb2 import Trust
 from tests.cli.commands import run_command
 
@@ -86,7 +86,7 @@ def test_a_farm_says_whom_it_believes(
     )
     config = GatewayConfig(listen="127.0.0.1:0", auth_file=str(auth_file), tls_certificate=certificate, tls_key=key)
     monkeypatch.setenv("COMPILEFARM_TLS_CA", str(tmp_path / "ca.pem"))
-    with serving_in_thread(config=config, seal=SignatureSeal(LocalSigner(SIGNING_KEY))) as address:
+    with serving_in_thread(config=config, signing=SignedManifests(LocalSigner(SIGNING_KEY))) as address:
         refused = doctor(address)["farm"]
         assert (refused["state"], "COMPILEFARM_TOKEN_FILE" in refused["remedy"]) == ("failed", True)
         monkeypatch.setenv("COMPILEFARM_TOKEN", "token")

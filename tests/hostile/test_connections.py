@@ -13,10 +13,10 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from compilefarm.core.errors import Busy
+from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.connections import LOOK_SECONDS, MOST_WASTED_CALLS
 from compilefarm.service.testing import ManualClock, Refused, calling, refusals, sample_job, serving
-from compilefarm.service.visitors import Visitors
 from compilefarm.v1.admin_service_pb2 import StatusRequest
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from tests.hostile.callers import listing
@@ -73,19 +73,19 @@ async def test_streams_that_watch_health_are_bounded(auth_file: str) -> None:
 
 
 def test_an_address_has_so_many_connections() -> None:
-    visitors = Visitors(connections=2, calls=3, health_calls=1)
-    with visitors.visiting("ipv4:10.0.0.1:1", is_health=False), visitors.visiting("ipv4:10.0.0.1:2", is_health=False):
+    limits = CallLimits(connections=2, calls=3, health_calls=1)
+    with limits.counting("ipv4:10.0.0.1:1", is_health=False), limits.counting("ipv4:10.0.0.1:2", is_health=False):
         with (
             pytest.raises(Busy, match=r"10\.0\.0\.1 has 2 connections"),
-            visitors.visiting("ipv4:10.0.0.1:3", is_health=False),
+            limits.counting("ipv4:10.0.0.1:3", is_health=False),
         ):
             pass
-        with visitors.visiting("ipv4:10.0.0.1:2", is_health=False):
-            with pytest.raises(Busy, match="has 3 calls"), visitors.visiting("ipv4:10.0.0.1:2", is_health=False):
+        with limits.counting("ipv4:10.0.0.1:2", is_health=False):
+            with pytest.raises(Busy, match="has 3 calls"), limits.counting("ipv4:10.0.0.1:2", is_health=False):
                 pass
-            with visitors.visiting("ipv4:10.0.0.2:3", is_health=False):
+            with limits.counting("ipv4:10.0.0.2:3", is_health=False):
                 pass
-    with visitors.visiting("ipv4:10.0.0.1:3", is_health=False):
+    with limits.counting("ipv4:10.0.0.1:3", is_health=False):
         pass
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from compilefarm.service.call_limits import RECEIVED_AT_ONCE_OF_ACCOUNT
 from compilefarm.service.pace import IDLE_SECONDS
 from compilefarm.service.testing import Calls, ManualClock, Refused, calling, refusals, serving
-from compilefarm.service.visitors import RECEIVED_AT_ONCE_OF_ACCOUNT
 from tests.hostile.callers import LOOPBACK, farm, listing
 
 METHODS = ["CompileService/Plan", "CompileService/Compile", "CompileService/Lookup", "BlobService/Read"]

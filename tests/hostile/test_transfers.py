@@ -14,10 +14,10 @@ from compilefarm.core.digests import digest_of
 from compilefarm.core.held_tensors import MAX_BYTES
 from compilefarm.service.accounts import account_of_peer
 from compilefarm.service.config import GatewayConfig
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.pace import IDLE_SECONDS
 from compilefarm.service.testing import Calls, ManualClock, Refused, calling, sample_job, serving
 from compilefarm.service.testing.servers import FREE_PORT
-from compilefarm.service.turns import Turns
 from compilefarm.store.layout import STAGING
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import MovedClock, sample_artifact, sample_key
@@ -225,11 +225,11 @@ def test_a_stranger_is_known_by_its_address(peer: str, account: str) -> None:
 
 
 async def test_places_go_round_among_accounts() -> None:
-    turns = Turns("reading", places=2, account_places=2, account_waiting=3)
+    semaphore = FairSemaphore("reading", places=2, account_places=2, account_waiting=3)
     order: list[str] = []
 
     async def call(account: str, release: asyncio.Event) -> None:
-        async with turns.taken(account):
+        async with semaphore.acquired(account):
             order.append(account)
             await release.wait()
 
@@ -244,7 +244,7 @@ async def test_places_go_round_among_accounts() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert order[:4] == ["greedy", "greedy", "greedy", "modest"] or order[2:4] == ["modest", "greedy"]
     assert len(order) == 5
-    async with turns.taken("greedy"), turns.taken("greedy"):
+    async with semaphore.acquired("greedy"), semaphore.acquired("greedy"):
         pass
 
 

@@ -21,7 +21,7 @@ from compilefarm.service.config import CannotStart
 from compilefarm.service.remote_signer import open_remote_signer
 from compilefarm.service.signer import Signer
 from compilefarm.service.signer_service import serving_signer
-from compilefarm.service.signing import open_seal
+from compilefarm.service.signing import open_signing_policy
 from compilefarm.service.testing import ManualClock, calling, sample_job, serving
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
@@ -90,13 +90,13 @@ async def test_what_a_signer_forgot_among_many_is_announced_again(
 
 async def test_a_farm_without_the_key_serves_artifacts_that_the_signer_signed(tmp_path: Path) -> None:
     async with signing(tmp_path) as address:
-        seal = await open_seal(key_file=None, signer=address, trusted_keys=[])
-        assert seal.public_key == SIGNING_KEY.public.text
-        store = await open_store("memory:", seal=seal)
-        async with serving(store=store, seal=seal) as gateway, calling(gateway.address) as calls:
+        policy = await open_signing_policy(key_file=None, signer=address, trusted_keys=[])
+        assert policy.public_key == SIGNING_KEY.public.text
+        store = await open_store("memory:", signing=policy)
+        async with serving(store=store, signing=policy) as gateway, calling(gateway.address) as calls:
             finished = await calls.finish(sample_job())
             assert finished.outcome == Outcome.OUTCOME_COMPILED
-            check_signature(finished.manifest, trusted=[read_public_key(seal.public_key)])
+            check_signature(finished.manifest, trusted=[read_public_key(policy.public_key)])
             assert (await calls.finish(sample_job())).outcome == Outcome.OUTCOME_HIT
 
 
@@ -140,7 +140,7 @@ async def test_a_farm_does_not_start_without_its_signer(
     tmp_path: Path, address: Callable[[Path], str], message: str
 ) -> None:
     with pytest.raises(CannotStart, match=message):
-        await open_seal(key_file=None, signer=address(tmp_path), trusted_keys=[])
+        await open_signing_policy(key_file=None, signer=address(tmp_path), trusted_keys=[])
 
 
 async def test_a_socket_that_a_killed_signer_left_is_replaced(tmp_path: Path) -> None:

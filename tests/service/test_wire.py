@@ -1,4 +1,4 @@
-"""What is true of every RPC: rubbish does not hurt, strangers learn no secrets, tools find their way."""
+"""What is true of every RPC: malformed requests do not hurt, strangers learn no secrets, tools find their way."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def send(channel: grpc.aio.Channel, method, content: bytes) -> list[bytes]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
-async def test_rubbish_is_refused_and_the_service_goes_on(method) -> None:  # type: ignore[no-untyped-def]
+async def test_malformed_requests_are_refused_and_the_service_goes_on(method) -> None:  # type: ignore[no-untyped-def]
     chance = random.Random(method.full_name)
     async with serving() as gateway, calling(gateway.address) as calls:
         with pytest.raises(Refused, match="the request cannot be parsed") as refused:
@@ -51,7 +51,7 @@ async def test_rubbish_is_refused_and_the_service_goes_on(method) -> None:  # ty
             try:
                 await send(calls.channel, method, chance.randbytes(chance.randrange(1, 200)))
             except Refused as error:
-                # Some rubbish is a message by chance.
+                # Some random bytes are a message by chance.
                 assert error.status in {"INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"}  # noqa: PT017
         assert (await calls.status()).farm_version
         # Rubbish may drain the farm: every message is a DrainRequest.

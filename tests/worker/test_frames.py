@@ -55,7 +55,7 @@ async def test_the_end_that_does_not_trust_reads_the_same() -> None:
 
 
 @pytest.mark.parametrize("content", [b"\x01", b"\x09\x00\x00\x00short", b"\x05\x00\x00\x00\xff\xff\xff\xff\xff"])
-async def test_rubbish_is_noticed(content: bytes) -> None:
+async def test_malformed_frames_are_noticed(content: bytes) -> None:
     with pytest.raises(BrokenPipeOfMessages):
         await _read(content)
 

@@ -21,7 +21,7 @@ from compilefarm.service.app import Gateway
 from compilefarm.service.clock import SystemClock
 from compilefarm.service.journal import Journal
 from compilefarm.service.logs import FORMATTERS
-from compilefarm.service.signing import open_seal
+from compilefarm.service.signing import open_signing_policy
 from compilefarm.store.opening import open_store
 from compilefarm.worker.joint import JointPool
 from compilefarm.worker.pool import LocalPool, PoolSettings, child_command
@@ -58,20 +58,22 @@ async def _serve(config: ServeConfig) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    seal = await open_seal(key_file=config.signing_key, signer=config.signer, trusted_keys=config.trusted_keys)
+    signing = await open_signing_policy(
+        key_file=config.signing_key, signer=config.signer, trusted_keys=config.trusted_keys
+    )
     store = await open_store(
         config.store,
         size_limit_bytes=config.store_size_limit,
         cache_bytes=config.cache_memory,
         read_only=config.read_only,
-        seal=seal,
+        signing=signing,
     )
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
     journal = Journal(config.state_folder(), clock=SystemClock())
     gateway = Gateway(
         config.gateway(),
         store=store,
-        seal=seal,
+        signing=signing,
         pool=await asyncio.to_thread(_pool, config),
         journal=journal,
     )

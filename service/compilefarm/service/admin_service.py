@@ -12,6 +12,7 @@ from compilefarm.service.active_jobs import ActiveJobs
 from compilefarm.service.callers import current_caller
 from compilefarm.service.clock import Clock
 from compilefarm.service.counters import Counters
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.inspection import inspect
 from compilefarm.service.job_control import JobControl
@@ -21,8 +22,7 @@ from compilefarm.service.quarantine import Quarantined
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.reports import Reports
-from compilefarm.service.standing import Standing
-from compilefarm.service.turns import Turns
+from compilefarm.service.trust_report import TrustReport
 from compilefarm.service.wire_priorities import PRIORITIES
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import admin_service_pb2 as wire
@@ -44,7 +44,7 @@ class AdminService(AdminServiceServicer):
         readiness: Readiness,
         counters: Counters,
         reports: Reports,
-        standing: Standing,
+        trust: TrustReport,
         clock: Clock,
         farm_version: str,
     ) -> None:
@@ -56,11 +56,11 @@ class AdminService(AdminServiceServicer):
         self._readiness = readiness
         self._counters = counters
         self._reports = reports
-        self._standing = standing
+        self._trust = trust
         self._clock = clock
         self._started = clock.now()
         # The beginning of a key costs listings of the store.
-        self._inspections = Turns("inspecting keys", places=8, account_places=2)
+        self._inspections = FairSemaphore("inspecting keys", places=8, account_places=2)
         self._farm_version = farm_version
 
     async def Status(self, _request: wire.StatusRequest, _context: Context) -> wire.StatusResponse:
@@ -74,7 +74,7 @@ class AdminService(AdminServiceServicer):
             state=self._readiness.state(),
             quarantined_keys=len(self._control.quarantined()),
             reports=_reports(self._reports),
-            trust=self._standing.towards(current_caller()),
+            trust=self._trust.for_caller(current_caller()),
         )
         response.started.FromDatetime(self._started)
         response.now.FromDatetime(self._clock.now())
@@ -82,7 +82,7 @@ class AdminService(AdminServiceServicer):
 
     async def Inspect(self, request: wire.InspectRequest, _context: Context) -> wire.InspectResponse:
         caller = current_caller()
-        async with self._inspections.taken(caller.account):
+        async with self._inspections.acquired(caller.account):
             found = await inspect(request.key, store=self._store, namespaces=caller.seen)
         return wire.InspectResponse(manifest=found.manifest, checks=found.checks)
 

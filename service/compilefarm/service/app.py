@@ -18,14 +18,16 @@ from prometheus_client import CollectorRegistry
 from compilefarm.core.pool import WorkerPool
 from compilefarm.service.admin_service import AdminService
 from compilefarm.service.allowances import Allowance
+from compilefarm.service.authenticators import AnonymousAuthenticator, Authenticator, DirectoryAuthenticator
 from compilefarm.service.blob_service import BlobService
+from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
 from compilefarm.service.composition import Composition, Means
 from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, is_local, split_address
 from compilefarm.service.connections import Connections
 from compilefarm.service.directory import read_directory
-from compilefarm.service.door import Door, GuardedDoor, OpenDoor
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.health_service import SERVICES, HealthService
 from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
 from compilefarm.service.journal import Journal
@@ -33,15 +35,13 @@ from compilefarm.service.metrics_endpoint import MetricsEndpoint
 from compilefarm.service.quotas import Quotas
 from compilefarm.service.reports import Reports
 from compilefarm.service.self_checks import SelfChecks
-from compilefarm.service.standing import Standing
 from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.service.tls import Tls, find_tls
-from compilefarm.service.turns import Turns
+from compilefarm.service.trust_report import TrustReport
 from compilefarm.service.uploads import Uploads
-from compilefarm.service.visitors import Visitors
 from compilefarm.service.watched import Watched
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.store.seals import NO_SEAL, Seal
+from compilefarm.store.signing_policy import UNSIGNED, SigningPolicy
 from compilefarm.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
 from compilefarm.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from compilefarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
@@ -61,7 +61,7 @@ class Gateway:
         *,
         store: ArtifactStore,
         pool: WorkerPool,
-        seal: Seal = NO_SEAL,
+        signing: SigningPolicy = UNSIGNED,
         clock: Clock | None = None,
         journal: Journal | None = None,
     ) -> None:
@@ -71,7 +71,7 @@ class Gateway:
             config: what can be set.
             store: where artifacts lie.
             pool: makes them.
-            seal: vouches for what the store gives; the store has the same one.
+            signing: how manifests are signed, and which are served; the store has the same one.
             clock: time.
             journal: where prewarm jobs are kept until they are done; without one they end with the process.
 
@@ -81,20 +81,20 @@ class Gateway:
         check_exposure(config)
         clock = clock or SystemClock()
         self._config = config
-        self._door = _door(config)
+        self._authenticator = _authenticator(config)
         self._tls = find_tls(config)
-        self._standing = Standing(asks_callers=bool(config.auth_file), tls=self._tls, public_key=seal.public_key)
+        self._trust = TrustReport(asks_callers=bool(config.auth_file), tls=self._tls, public_key=signing.public_key)
         self._store = store
         self._pool = pool
         self._clock = clock
         self._registry = CollectorRegistry()
         self._parts = Composition(
-            Means(config=config, store=store, pool=pool, seal=seal, clock=clock, journal=journal),
+            Means(config=config, store=store, pool=pool, signing=signing, clock=clock, journal=journal),
             registry=self._registry,
-            has_several_tenants=self._door.has_several_tenants,
+            has_several_tenants=self._authenticator.has_several_tenants,
         )
         self._reports = Reports()
-        self._visitors = _visitors(config)
+        self._call_limits = _call_limits(config)
         self._metrics = MetricsEndpoint(config.metrics_listen, registry=self._registry)
         self._tasks: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
@@ -164,7 +164,7 @@ class Gateway:
         return Connections(
             port=int(self._address.rpartition(":")[2]),
             most=self._config.max_connections_of_address,
-            visitors=self._visitors,
+            call_limits=self._call_limits,
             clock=self._clock,
         )
 
@@ -186,7 +186,9 @@ class Gateway:
     def _build_server(self) -> grpc.aio.Server:
         interceptors = [
             RequestIdInterceptor(),
-            GuardInterceptor(self._door, clock=self._clock, heavy=self._parts.heavy, visitors=self._visitors),
+            GuardInterceptor(
+                self._authenticator, clock=self._clock, heavy=self._parts.heavy, call_limits=self._call_limits
+            ),
         ]
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
         add_CompileServiceServicer_to_server(self._compile_service(), server)
@@ -225,7 +227,7 @@ class Gateway:
             readiness=parts.readiness,
             counters=parts.counters,
             reports=self._reports,
-            standing=self._standing,
+            trust=self._trust,
             clock=self._clock,
             farm_version=parts.farm_version,
         )
@@ -235,7 +237,7 @@ class Gateway:
         return Uploads(
             self._store,
             wanted=self._parts.wanted,
-            turns=_transfers(config, what="sending blobs"),
+            semaphore=_transfers(config, what="sending blobs"),
             allowance=Allowance(account_bytes=config.max_upload_bytes_of_caller, all_bytes=config.max_upload_bytes),
             quotas=Quotas(limit_bytes=config.max_tenant_upload_bytes, clock=self._clock),
             counters=self._parts.counters,
@@ -243,12 +245,12 @@ class Gateway:
         )
 
 
-def _visitors(config: GatewayConfig) -> Visitors:
-    return Visitors(connections=config.max_connections_of_address, health_calls=config.max_health_calls_of_address)
+def _call_limits(config: GatewayConfig) -> CallLimits:
+    return CallLimits(connections=config.max_connections_of_address, health_calls=config.max_health_calls_of_address)
 
 
-def _transfers(config: GatewayConfig, *, what: str) -> Turns:
-    return Turns(what, places=config.max_transfers, account_places=config.max_transfers_of_caller)
+def _transfers(config: GatewayConfig, *, what: str) -> FairSemaphore:
+    return FairSemaphore(what, places=config.max_transfers, account_places=config.max_transfers_of_caller)
 
 
 def _options(config: GatewayConfig) -> list[tuple[str, int]]:
@@ -272,15 +274,15 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
     ]
 
 
-def _door(config: GatewayConfig) -> Door:
+def _authenticator(config: GatewayConfig) -> Authenticator:
     if not config.auth_file:
-        return OpenDoor()
+        return AnonymousAuthenticator()
     if not is_local(config) and not config.tls_certificate:
         log.warning(
             "tokens travel in clear between callers and %s, and whoever listens can use them: use --tls-certificate",
             config.listen,
         )
-    return GuardedDoor(Watched([config.auth_file], read=partial(read_directory, config.auth_file)))
+    return DirectoryAuthenticator(Watched([config.auth_file], read=partial(read_directory, config.auth_file)))
 
 
 def _bind(server: grpc.aio.Server, listen: str, *, tls: Tls | None) -> str:

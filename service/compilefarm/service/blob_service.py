@@ -9,8 +9,8 @@ from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest, OutOfRange
 from compilefarm.service.callers import current_caller
 from compilefarm.service.counters import Counters
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.grpc_types import Context
-from compilefarm.service.turns import Turns
 from compilefarm.service.uploads import Uploads
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.files import Readable
@@ -30,7 +30,7 @@ class BlobService(BlobServiceServicer):
         counters: counts bytes.
     """
 
-    def __init__(self, store: ArtifactStore, *, uploads: Uploads, reads: Turns, counters: Counters) -> None:
+    def __init__(self, store: ArtifactStore, *, uploads: Uploads, reads: FairSemaphore, counters: Counters) -> None:
         self._store = store
         self._uploads = uploads
         self._reads = reads
@@ -44,7 +44,7 @@ class BlobService(BlobServiceServicer):
 
     async def Read(self, request: wire.ReadRequest, _context: Context) -> AsyncIterator[wire.ReadResponse]:
         digest, offset_bytes = check_digest(request.digest), request.offset_bytes
-        async with self._reads.taken(current_caller().account), self._store.reading(digest) as content:
+        async with self._reads.acquired(current_caller().account), self._store.reading(digest) as content:
             if not 0 <= offset_bytes <= content.size_bytes:
                 raise OutOfRange(f"blob {digest} has {content.size_bytes} bytes, so none begin at {offset_bytes}")
             async for chunk in _chunks(content, offset_bytes=offset_bytes):

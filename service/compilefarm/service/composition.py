@@ -44,7 +44,7 @@ from compilefarm.service.verifications import Verifications
 from compilefarm.service.wanted import WantedBlobs
 from compilefarm.service.withdrawals import Withdrawals
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.store.seals import Seal
+from compilefarm.store.signing_policy import SigningPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Means:
         config: what can be set.
         store: where artifacts lie.
         pool: makes them.
-        seal: vouches for what the store gives; the store has the same one.
+        signing: how manifests are signed, and which are served; the store has the same one.
         clock: time.
         journal: where prewarms are kept until they are done; None: they end with the process.
     """
@@ -63,7 +63,7 @@ class Means:
     config: GatewayConfig
     store: ArtifactStore
     pool: WorkerPool
-    seal: Seal
+    signing: SigningPolicy
     clock: Clock
     journal: Journal | None
 
@@ -184,7 +184,7 @@ class Composition:
         means = self._means
         publisher = Publisher(store=means.store, clock=means.clock, farm_version=self.farm_version)
         preconditions = Preconditions(
-            store=means.store, publisher=publisher, seal=means.seal, read_only=means.config.read_only
+            store=means.store, publisher=publisher, signing=means.signing, read_only=means.config.read_only
         )
         return Compilation(
             store=means.store,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compilefarm.core.held_tensors import MAX_BYTES
+from compilefarm.service.call_limits import MOST_CONNECTIONS, MOST_HEALTH_CALLS
 from compilefarm.service.validation import MAX_VALUES
-from compilefarm.service.visitors import MOST_CONNECTIONS, MOST_HEALTH_CALLS
 
 
 class CannotStart(RuntimeError):

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from compilefarm.service.accounts import End, account_of_address, find_end, read_address
+from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.clock import Clock, pause
-from compilefarm.service.visitors import Visitors
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +37,15 @@ class Connections:
     Args:
         port: at which they come in.
         most: of one address.
-        visitors: know who has calls.
+        call_limits: know who has calls.
         clock: time.
     """
 
-    def __init__(self, *, port: int, most: int, visitors: Visitors, clock: Clock) -> None:
+    def __init__(self, *, port: int, most: int, call_limits: CallLimits, clock: Clock) -> None:
         self._port = port
         open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(most, int(_SHARE * open_files))
-        self._visitors = visitors
+        self._call_limits = call_limits
         self._clock = clock
 
     async def watch(self) -> None:
@@ -56,7 +56,7 @@ class Connections:
 
     def look(self) -> None:
         """Ends what has to be ended."""
-        wasted = self._visitors.take_wasted()
+        wasted = self._call_limits.take_wasted()
         wasteful = _ends(peer for peer, calls in wasted.items() if calls > MOST_WASTED_CALLS)
         if not _OPEN_FILES.exists() or (not wasteful and len(os.listdir(_OPEN_FILES)) <= self._most):
             return
@@ -65,7 +65,7 @@ class Connections:
         self._end(wasteful | self._find_too_many())
 
     def _find_too_many(self) -> set[End]:
-        with_calls = _ends(self._visitors.peers())
+        with_calls = _ends(self._call_limits.peers())
         by_account: defaultdict[str, list[End]] = defaultdict(list)
         for _, end in self._open():
             by_account[account_of_address(end.address)].append(end)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from compilefarm.service.allowances import Allowance
-from compilefarm.service.turns import Turns
+from compilefarm.service.fair_semaphore import FairSemaphore
 
 T = TypeVar("T")
 
@@ -30,8 +30,8 @@ class HeavyWork:
     """Threads, which accounts share: none has all of them. Less than that is done in the event loop, piece by piece."""
 
     def __init__(self) -> None:
-        self._turns = Turns("checking large requests", places=_THREADS, account_places=1)
-        self._light_turns = Turns("checking requests", places=1, account_places=1)
+        self._semaphore = FairSemaphore("checking large requests", places=_THREADS, account_places=1)
+        self._light_semaphore = FairSemaphore("checking requests", places=1, account_places=1)
         # In seconds of the event loop.
         self._rests_until = 0.0
         self._allowance = Allowance(account_bytes=_ACCOUNT_BYTES, all_bytes=_ALL_BYTES)
@@ -52,11 +52,11 @@ class HeavyWork:
         if size_bytes <= _BRIEF_BYTES:
             return work()
         if size_bytes <= _LIGHT_BYTES:
-            async with self._light_turns.taken(account):
+            async with self._light_semaphore.acquired(account):
                 return await self._at_rest(work)
         with self._allowance.using(account) as add:
             add(size_bytes)
-            async with self._turns.taken(account):
+            async with self._semaphore.acquired(account):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def _at_rest(self, work: Callable[[], T]) -> T:

@@ -17,16 +17,16 @@ from google.protobuf.message import DecodeError
 from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_KEY, Busy, FarmError, InvalidRequest
 from compilefarm.core.metadata import REQUEST_KEY
 from compilefarm.service.allowances import Add
+from compilefarm.service.authenticators import AnonymousAuthenticator, Authenticator, with_key_formats
+from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.callers import current_caller, enter
 from compilefarm.service.clock import Clock
-from compilefarm.service.door import Door, OpenDoor, with_key_formats
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.grpc_types import Context, Handler
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import name_request
 from compilefarm.service.pace import Pace
-from compilefarm.service.turns import Turns
-from compilefarm.service.visitors import Visitors
 
 # Receives what a call is about: a request, or a stream of them.
 Receive = Callable[..., AbstractAsyncContextManager[Any]]
@@ -36,22 +36,24 @@ _MAX_DETAIL_BYTES = 2000
 
 
 class GuardInterceptor(grpc.aio.ServerInterceptor):
-    """Has the door admit whoever calls, before the request is so much as received. Ends a call with the status of the
-    FarmError that door or handler raised, the message as details and the reason in the trailing metadata; with INTERNAL
-    and an incident number for any other error; with INVALID_ARGUMENT if the request cannot be parsed.
+    """Authenticates whoever calls, before the request is so much as received. Ends a call with the status of the
+    FarmError that this or the handler raised, the message as details and the reason in the trailing metadata; with
+    INTERNAL and an incident number for any other error; with INVALID_ARGUMENT if the request cannot be parsed.
 
     What is received and sent is kept to a pace: a call whose other end is too slow is ended.
 
     Args:
-        door: who may come in.
+        authenticator: tells who calls.
         clock: time.
         heavy: parses large requests.
-        visitors: how much one address and one caller may have going on.
+        call_limits: how much one address and one caller may have going on.
     """
 
-    def __init__(self, door: Door, *, clock: Clock, heavy: HeavyWork, visitors: Visitors) -> None:
-        self._door = door
-        self._visitors = visitors
+    def __init__(
+        self, authenticator: Authenticator, *, clock: Clock, heavy: HeavyWork, call_limits: CallLimits
+    ) -> None:
+        self._authenticator = authenticator
+        self._call_limits = call_limits
         self._clock = clock
         self._heavy = heavy
 
@@ -67,27 +69,29 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         is_health = method.startswith("/grpc.health.")
         # Health is for those who watch over processes and have no token.
-        door = OpenDoor() if is_health else self._door
-        entrance = _Entrance(door=door, visitors=self._visitors, method=method, is_health=is_health)
-        return _guard(handler, entrance=entrance, clock=self._clock, heavy=self._heavy)
+        authenticator = AnonymousAuthenticator() if is_health else self._authenticator
+        guarded = _GuardedMethod(
+            name=method, authenticator=authenticator, call_limits=self._call_limits, is_health=is_health
+        )
+        return _guard(handler, method=guarded, clock=self._clock, heavy=self._heavy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entrance:
-    """The way to one method."""
+class _GuardedMethod:
+    """A method, and who may call it how often."""
 
-    door: Door
-    visitors: Visitors
-    method: str
+    name: str
+    authenticator: Authenticator
+    call_limits: CallLimits
     is_health: bool
 
     @asynccontextmanager
-    async def passing(self, context: Context) -> AsyncIterator[Add]:
+    async def serving(self, context: Context) -> AsyncIterator[Add]:
         """Lets a call in, and has it counted; yields what counts the bytes of its request."""
-        with self.visitors.visiting(context.peer(), is_health=self.is_health):
-            caller = with_key_formats(self.door.admit(context, method=self.method), context)
+        with self.call_limits.counting(context.peer(), is_health=self.is_health):
+            caller = with_key_formats(self.authenticator.authenticate(context, method=self.name), context)
             enter(caller)
-            with self.visitors.requests.using(caller.account) as add:
+            with self.call_limits.requests.using(caller.account) as add:
                 yield add
 
 
@@ -106,7 +110,7 @@ class RequestIdInterceptor(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
 
-def _guard(handler: Handler, *, entrance: _Entrance, clock: Clock, heavy: HeavyWork) -> Handler:
+def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: HeavyWork) -> Handler:
     # Only this table knows the four kinds of calls; `behaviour` is what a servicer has written. On the wire a single
     # request is a stream of one: taken as that, it is received after the caller was let in, and no slower than it may
     # be. gRPC itself would hold any number of halves in memory, and ask nobody.
@@ -118,36 +122,36 @@ def _guard(handler: Handler, *, entrance: _Entrance, clock: Clock, heavy: HeavyW
     }[handler.request_streaming, handler.response_streaming]
     assert handler.request_deserializer is not None, "generated code always has one"
     parse = handler.request_deserializer
-    visitors = entrance.visitors
+    call_limits = method.call_limits
     receive: Receive = (
-        partial(_receive_stream, parse=parse, turns=visitors.streaming, clock=clock)
+        partial(_receive_stream, parse=parse, semaphore=call_limits.streaming, clock=clock)
         if handler.request_streaming
-        else partial(_receive_one, parse=parse, turns=visitors.receiving, clock=clock, heavy=heavy)
+        else partial(_receive_one, parse=parse, semaphore=call_limits.receiving, clock=clock, heavy=heavy)
     )
     answer = partial(_answer_stream, clock=clock) if handler.response_streaming else _answer_one
     # Without a deserializer gRPC hands over the bytes.
     guarded: Handler = make(
-        _refusing(answer(behaviour, receive=receive, entrance=entrance), method=entrance.method),
+        _refusing(answer(behaviour, receive=receive, method=method), method=method.name),
         response_serializer=handler.response_serializer,
     )
     return guarded
 
 
-def _answer_one(behaviour: Any, *, receive: Receive, entrance: _Entrance) -> Callable[[Any, Context], Any]:
+def _answer_one(behaviour: Any, *, receive: Receive, method: _GuardedMethod) -> Callable[[Any, Context], Any]:
     async def answer(contents: AsyncIterator[bytes], context: Context) -> Any:
-        async with entrance.passing(context) as add, receive(contents, add=add) as request:
+        async with method.serving(context) as add, receive(contents, add=add) as request:
             return await behaviour(request, context)
 
     return answer
 
 
 def _answer_stream(
-    behaviour: Any, *, receive: Receive, entrance: _Entrance, clock: Clock
+    behaviour: Any, *, receive: Receive, method: _GuardedMethod, clock: Clock
 ) -> Callable[[Any, Context], Any]:
     async def answer(contents: AsyncIterator[bytes], context: Context) -> None:
         pace = Pace(clock=clock)
         async with (
-            entrance.passing(context) as add,
+            method.serving(context) as add,
             receive(contents, add=add) as request,
             aclosing(behaviour(request, context)) as responses,
         ):
@@ -209,12 +213,12 @@ async def _receive_one(
     *,
     add: Add,
     parse: Callable[[bytes], Any],
-    turns: Turns,
+    semaphore: FairSemaphore,
     clock: Clock,
     heavy: HeavyWork,
 ) -> AsyncIterator[Any]:
     account = current_caller().account
-    async with turns.taken(account):
+    async with semaphore.acquired(account):
         content = await Pace(clock=clock).wait(anext(contents, None))
     if content is None:
         raise InvalidRequest("nothing was sent: the call has one request")
@@ -225,11 +229,11 @@ async def _receive_one(
 
 @asynccontextmanager
 async def _receive_stream(
-    contents: AsyncIterator[bytes], *, add: Add, parse: Callable[[bytes], Any], turns: Turns, clock: Clock
+    contents: AsyncIterator[bytes], *, add: Add, parse: Callable[[bytes], Any], semaphore: FairSemaphore, clock: Clock
 ) -> AsyncIterator[Any]:
     # Its messages are counted by whoever keeps them.
     del add
-    async with turns.taken(current_caller().account):
+    async with semaphore.acquired(current_caller().account):
         yield _read_stream(contents, parse=parse, clock=clock)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from compilefarm.core.errors import ReadOnlyFarm
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.constants import require_constants
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.publishing import Publisher
-from compilefarm.service.turns import Turns
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.store.seals import Seal
+from compilefarm.store.signing_policy import SigningPolicy
 
 # Graphs whose tensors are looked for at a time; each looks for many.
 _LOOKING = 8
@@ -21,16 +21,18 @@ class Preconditions:
     Args:
         store: has to have the tensors of graphs.
         publisher: knows whether artifacts can be stored.
-        seal: is told that a manifest of the key will have to be signed.
+        signing: is told that a manifest of the key will have to be signed.
         read_only: whether nothing is compiled.
     """
 
-    def __init__(self, *, store: ArtifactStore, publisher: Publisher, seal: Seal, read_only: bool) -> None:
+    def __init__(self, *, store: ArtifactStore, publisher: Publisher, signing: SigningPolicy, read_only: bool) -> None:
         self._store = store
         self._publisher = publisher
-        self._seal = seal
+        self._signing = signing
         self._read_only = read_only
-        self._looking = Turns("looking for tensors of graphs", places=_LOOKING, account_places=_LOOKING_OF_ACCOUNT)
+        self._looking = FairSemaphore(
+            "looking for tensors of graphs", places=_LOOKING, account_places=_LOOKING_OF_ACCOUNT
+        )
 
     async def require(self, job: ActiveJob) -> None:
         """Passes if the artifact of a job could be made and stored.
@@ -47,6 +49,6 @@ class Preconditions:
             )
         await self._publisher.require_writable()
         if job.job.graph.constants:
-            async with self._looking.taken(job.request.caller.account):
+            async with self._looking.acquired(job.request.caller.account):
                 await require_constants(job.job, store=self._store)
-        await self._seal.announce(job.key, namespace=job.namespace)
+        await self._signing.announce(job.key, namespace=job.namespace)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import grpc.aio
 
+from compilefarm.service.authenticators import AnonymousAuthenticator
+from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.clock import SystemClock
 from compilefarm.service.config import CannotStart
-from compilefarm.service.door import OpenDoor
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
 from compilefarm.service.signer import Signer
-from compilefarm.service.visitors import Visitors
 from compilefarm.v1.signer_service_pb2 import (
     AnnounceRequest,
     AnnounceResponse,
@@ -74,7 +74,7 @@ async def serving_signer(signer: Signer, *, address: str, group: str | None) -> 
     """
     path = socket_path(address)
     _refuse_second(path)
-    guard = GuardInterceptor(OpenDoor(), clock=SystemClock(), heavy=HeavyWork(), visitors=Visitors())
+    guard = GuardInterceptor(AnonymousAuthenticator(), clock=SystemClock(), heavy=HeavyWork(), call_limits=CallLimits())
     server = grpc.aio.server(interceptors=[RequestIdInterceptor(), guard])
     add_SignerServiceServicer_to_server(SignerService(signer), server)
     _bind(server, path=path)

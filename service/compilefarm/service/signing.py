@@ -1,4 +1,4 @@
-"""What vouches for the artifacts of a farm: a key in a file, a signer in another process, or nothing."""
+"""How the artifacts of a farm are signed: with a key in a file, by a signer in another process, or not at all."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from compilefarm.service.config import CannotStart
 from compilefarm.service.remote_signer import open_remote_signer
 from compilefarm.service.signer_service import socket_path
 from compilefarm.service.watched import read_file
-from compilefarm.store.seals import NO_SEAL, LocalSigner, ManifestSigner, Seal, SignatureSeal
+from compilefarm.store.signing_policy import UNSIGNED, LocalSigner, ManifestSigner, SignedManifests, SigningPolicy
 
 log = logging.getLogger(__name__)
 
 
-async def open_seal(*, key_file: str | None, signer: str | None, trusted_keys: Sequence[str]) -> Seal:
-    """What vouches for artifacts; nothing if neither a key nor a signer is named.
+async def open_signing_policy(
+    *, key_file: str | None, signer: str | None, trusted_keys: Sequence[str]
+) -> SigningPolicy:
+    """How artifacts are signed; not at all if neither a key nor a signer is named.
 
     Args:
         key_file: with the private key.
@@ -36,10 +38,10 @@ async def open_seal(*, key_file: str | None, signer: str | None, trusted_keys: S
             raise CannotStart(
                 "--trusted-key goes with --signing-key or --signer: a farm that does not sign serves all that it has"
             )
-        return NO_SEAL
+        return UNSIGNED
     trusted = _read_public_keys(trusted_keys)
     log.info("artifacts are signed; pods check that with COMPILEFARM_TRUSTED_KEYS=%s", chosen.public.text)
-    return SignatureSeal(chosen, trusted=trusted)
+    return SignedManifests(chosen, trusted=trusted)
 
 
 def read_key_file(path: str) -> SigningKey:

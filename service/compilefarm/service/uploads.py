@@ -10,8 +10,8 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.service.allowances import Add, Allowance
 from compilefarm.service.callers import Caller
 from compilefarm.service.counters import Counters
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.quotas import Quotas
-from compilefarm.service.turns import Turns
 from compilefarm.service.wanted import WantedBlobs
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.files import StagedBlob
@@ -27,7 +27,7 @@ class Uploads:
     Args:
         store: where they go.
         wanted: which of them are.
-        turns: places for those that send.
+        semaphore: places for those that send.
         allowance: for what is on its way.
         quotas: for what tenants have sent lately.
         counters: counts bytes.
@@ -39,7 +39,7 @@ class Uploads:
         store: ArtifactStore,
         *,
         wanted: WantedBlobs,
-        turns: Turns,
+        semaphore: FairSemaphore,
         allowance: Allowance,
         quotas: Quotas,
         counters: Counters,
@@ -47,7 +47,7 @@ class Uploads:
     ) -> None:
         self._store = store
         self._wanted = wanted
-        self._turns = turns
+        self._semaphore = semaphore
         self._allowance = allowance
         self._quotas = quotas
         self._counters = counters
@@ -64,7 +64,7 @@ class Uploads:
             StoreUnavailable: it cannot be written.
         """
         self._wanted.require_wanted(check_digest(digest), account=caller.account)
-        async with self._turns.taken(caller.account):
+        async with self._semaphore.acquired(caller.account):
             with self._allowance.using(caller.account) as add:
                 async with self._store.staging(digest) as blob:
                     yield Upload(self, blob, digest=digest, add=add, tenant=caller.tenant)

@@ -16,7 +16,7 @@ from compilefarm.store.files import Readable, StagedBlob
 from compilefarm.store.layout import BLOBS, MANIFESTS
 from compilefarm.store.manifests import ManifestStore
 from compilefarm.store.probing import probe
-from compilefarm.store.seals import Seal
+from compilefarm.store.signing_policy import SigningPolicy
 from compilefarm.store.uses import Uses
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
@@ -35,16 +35,16 @@ class ContentAddressedStore(ArtifactStore):
         backend: where everything lies.
         uses: who relies on what.
         damage: where damaged objects go.
-        seal: vouches for the manifests that are served.
+        signing: how manifests are signed, and which are served.
     """
 
-    def __init__(self, backend: CountingBackend, *, uses: Uses, damage: Damage, seal: Seal) -> None:
+    def __init__(self, backend: CountingBackend, *, uses: Uses, damage: Damage, signing: SigningPolicy) -> None:
         self._backend = backend
         self._damage = damage
         self.uses = uses
         self.blobs = BlobStore(backend, uses=uses, damage=damage)
         self.checks = CheckStore(backend)
-        self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage, seal=seal)
+        self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage, signing=signing)
 
     async def find_manifest(
         self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None

@@ -1,8 +1,8 @@
 """Manifests: what is stored under a key.
 
 A manifest is written once and never changed. One that cannot be served (of a newer release, with blobs that were lost,
-without a seal that holds) is passed over, and the next artifact of its key takes another number. One that is damaged is
-set aside.
+whose signature is not trusted) is passed over, and the next artifact of its key takes another number. One that is
+damaged is set aside.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from compilefarm.store.layout import (
     namespace_of,
 )
 from compilefarm.store.records import DamagedRecord, NewerRecord, read_record, write_record
-from compilefarm.store.seals import Seal
+from compilefarm.store.signing_policy import SigningPolicy
 from compilefarm.store.uses import Uses
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -48,15 +48,17 @@ class ManifestStore:
         blobs: where the blobs lie that they name.
         uses: who relies on them.
         damage: where damaged ones go.
-        seal: vouches for those that are served.
+        signing: how they are signed, and which are served.
     """
 
-    def __init__(self, backend: Backend, *, blobs: BlobStore, uses: Uses, damage: Damage, seal: Seal) -> None:
+    def __init__(
+        self, backend: Backend, *, blobs: BlobStore, uses: Uses, damage: Damage, signing: SigningPolicy
+    ) -> None:
         self._backend = backend
         self._blobs = blobs
         self._uses = uses
         self._damage = damage
-        self._seal = seal
+        self._signing = signing
 
     async def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int] | None = None) -> Manifest | None:
         """The first manifest of a key, in one of some namespaces, that can be served and whose guards hold for `hints`;
@@ -89,7 +91,7 @@ class ManifestStore:
             SignerUnavailable: it cannot be signed.
             StoreUnavailable: the store cannot be read or written.
         """
-        manifest = await self._seal.put(manifest)
+        manifest = await self._signing.sign(manifest)
         record = write_record(manifest)
         for _ in range(_MOST_TRIALS):
             paths = await self._list(manifest.key, namespaces=[manifest.namespace])
@@ -188,7 +190,7 @@ class ManifestStore:
             except NewerRecord:
                 # It belongs to a newer farm that shares the storage.
                 return None
-            if manifest is None or not wanted(manifest) or not self._seal.holds(manifest):
+            if manifest is None or not wanted(manifest) or not self._signing.is_trusted(manifest):
                 return None
             if not await self._blobs.are_complete(blobs_of(manifest)):
                 return None

@@ -23,7 +23,7 @@ from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.probing import probe
 from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
 from compilefarm.store.s3 import SCHEME, open_bucket
-from compilefarm.store.seals import NO_SEAL, Seal
+from compilefarm.store.signing_policy import UNSIGNED, SigningPolicy
 from compilefarm.store.uses import Now, Uses
 
 MEMORY = "memory:"
@@ -37,7 +37,7 @@ async def open_store(
     size_limit_bytes: int | None = None,
     cache_bytes: int = 0,
     read_only: bool = False,
-    seal: Seal = NO_SEAL,
+    signing: SigningPolicy = UNSIGNED,
     now: Now = time.time,
 ) -> ArtifactStore:
     """Opens a store and makes sure that it can be written, if it is to be.
@@ -48,7 +48,7 @@ async def open_store(
         size_limit_bytes: beyond this size, artifacts are evicted; None keeps all.
         read_only: whether nothing is ever written; nothing is evicted then.
         cache_bytes: memory for what was read lately; 0: all is read from the storage every time.
-        seal: vouches for the manifests that are served.
+        signing: how manifests are signed, and which are served.
         now: seconds since 1970.
 
     Raises:
@@ -56,8 +56,10 @@ async def open_store(
     """
     backend = await open_backend(location, read_only=read_only)
     if read_only:
-        return _cached(_lying(await _counting(backend), seal=seal, now=now), cache_bytes=cache_bytes, now=now)
-    return await build_store(backend, size_limit_bytes=size_limit_bytes, cache_bytes=cache_bytes, seal=seal, now=now)
+        return _cached(_lying(await _counting(backend), signing=signing, now=now), cache_bytes=cache_bytes, now=now)
+    return await build_store(
+        backend, size_limit_bytes=size_limit_bytes, cache_bytes=cache_bytes, signing=signing, now=now
+    )
 
 
 async def build_store(
@@ -65,21 +67,21 @@ async def build_store(
     *,
     size_limit_bytes: int | None = None,
     cache_bytes: int = 0,
-    seal: Seal = NO_SEAL,
+    signing: SigningPolicy = UNSIGNED,
     now: Now = time.time,
 ) -> ArtifactStore:
     """As `open_store`, on a backend."""
     await _probe(backend)
     counting = await _counting(backend)
-    lying = _lying(counting, seal=seal, now=now)
+    lying = _lying(counting, signing=signing, now=now)
     store: ArtifactStore = lying
     if size_limit_bytes is not None:
         store = _limited(lying, backend=counting, size_limit_bytes=size_limit_bytes, now=now)
     return _cached(store, cache_bytes=cache_bytes, now=now)
 
 
-def _lying(backend: CountingBackend, *, seal: Seal, now: Now) -> ContentAddressedStore:
-    return ContentAddressedStore(backend, uses=Uses(backend, now=now), damage=Damage(backend, now=now), seal=seal)
+def _lying(backend: CountingBackend, *, signing: SigningPolicy, now: Now) -> ContentAddressedStore:
+    return ContentAddressedStore(backend, uses=Uses(backend, now=now), damage=Damage(backend, now=now), signing=signing)
 
 
 def _cached(store: ArtifactStore, *, cache_bytes: int, now: Now) -> ArtifactStore:
@@ -114,7 +116,7 @@ async def collect_garbage(
     """
     counting = await _counting(await open_backend(location, create=False))
     uses = Uses(counting, now=now)
-    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now), seal=NO_SEAL)
+    store = ContentAddressedStore(counting, uses=uses, damage=Damage(counting, now=now), signing=UNSIGNED)
     collector = Collector(counting, manifests=store.manifests, uses=uses)
     return await collector.collect(limit_bytes=size_limit_bytes, dry_run=dry_run)
 

@@ -16,7 +16,7 @@ from compilefarm.service.journal import Journal
 from compilefarm.service.testing.pool import ScriptedPool
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.opening import open_store
-from compilefarm.store.seals import NO_SEAL, Seal
+from compilefarm.store.signing_policy import UNSIGNED, SigningPolicy
 
 # Tests send blobs that are larger than any tensor of a graph.
 FREE_PORT = GatewayConfig(listen="127.0.0.1:0", max_blob_bytes=2**30)
@@ -28,7 +28,7 @@ async def serving(
     pool: WorkerPool | None = None,
     store: ArtifactStore | None = None,
     config: GatewayConfig | None = None,
-    seal: Seal = NO_SEAL,
+    signing: SigningPolicy = UNSIGNED,
     clock: Clock | None = None,
     journal: Journal | None = None,
 ) -> AsyncIterator[Gateway]:
@@ -39,7 +39,7 @@ async def serving(
         config or FREE_PORT,
         store=store or await open_store("memory:"),
         pool=pool or ScriptedPool(),
-        seal=seal,
+        signing=signing,
         clock=clock,
         journal=journal,
     )
@@ -56,14 +56,14 @@ def serving_in_thread(
     pool: WorkerPool | None = None,
     store: ArtifactStore | None = None,
     config: GatewayConfig | None = None,
-    seal: Seal = NO_SEAL,
+    signing: SigningPolicy = UNSIGNED,
 ) -> Iterator[str]:
     """As `serving`, on an event loop in a thread of its own, for clients that block. Yields the address."""
     address: Future[str] = Future()
     stop: Future[None] = Future()
 
     async def serve() -> None:
-        async with serving(pool=pool, store=store, config=config, seal=seal) as gateway:
+        async with serving(pool=pool, store=store, config=config, signing=signing) as gateway:
             address.set_result(gateway.address)
             await asyncio.wrap_future(stop)
 

@@ -87,10 +87,10 @@ def _talk_nonsense(address: str, *, random: Random) -> None:
 async def _ask(farm: KilledFarm, requests: int, *, random: Random) -> Counter[str]:
     answers: Counter[str] = Counter()
     async with grpc.aio.insecure_channel(farm.address) as channel:
-        rubbish = _rubbish(requests, random=random)
+        contents = _malformed(requests, random=random)
 
         async def caller() -> None:
-            for path, content in rubbish:
+            for path, content in contents:
                 answers[await _answer(channel, path, content)] += 1
 
         async with asyncio.TaskGroup() as callers:
@@ -110,7 +110,7 @@ async def _answer(channel: grpc.aio.Channel, path: str, content: bytes) -> str:
     return "OK"
 
 
-def _rubbish(requests: int, *, random: Random) -> Iterator[tuple[str, bytes]]:
+def _malformed(requests: int, *, random: Random) -> Iterator[tuple[str, bytes]]:
     jobs = [request.job for request in seeds()]
     changed = mutator(random)
     for _ in range(requests):

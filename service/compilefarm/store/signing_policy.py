@@ -1,5 +1,5 @@
-"""Which manifests are served: those that somebody vouches for. Others are passed over as if they were not there, and
-stay where they are, since another farm may share the storage.
+"""How manifests are signed, and which are served: those with a trusted signature. Others are passed over as if they
+were not there, and stay where they are, since another farm may share the storage.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from compilefarm.core.signatures import SigningKey, check_signature, with_signat
 from compilefarm.v1.manifest_pb2 import Manifest, Signature
 
 
-class Seal(Protocol):
-    """Vouches for manifests."""
+class SigningPolicy(Protocol):
+    """How manifests are signed, and which are served."""
 
     @property
     def public_key(self) -> str:
-        """With which clients see that it does; empty if they cannot."""
+        """With which clients check signatures; empty if there are none."""
 
     async def announce(self, key: str, *, namespace: str) -> None:
         """Says that somebody asked for a job, before its manifest is made.
@@ -27,14 +27,14 @@ class Seal(Protocol):
             SignerUnavailable: who signs cannot be told.
         """
 
-    async def put(self, manifest: Manifest) -> Manifest:
+    async def sign(self, manifest: Manifest) -> Manifest:
         """A manifest as it is to be stored.
 
         Raises:
             SignerUnavailable: who signs does not answer, or refuses.
         """
 
-    def holds(self, manifest: Manifest) -> bool:
+    def is_trusted(self, manifest: Manifest) -> bool:
         """Whether a manifest that was stored may be served."""
 
 
@@ -46,7 +46,7 @@ class ManifestSigner(Protocol):
         """The public half of the key."""
 
     async def announce(self, key: str, *, namespace: str) -> None:
-        """As `Seal.announce`."""
+        """See SigningPolicy.announce."""
 
     async def signature_of(self, manifest: Manifest) -> Signature:
         """The signature of a manifest.
@@ -56,8 +56,8 @@ class ManifestSigner(Protocol):
         """
 
 
-class NoSeal:
-    """Whatever is stored is served."""
+class UnsignedManifests:
+    """Nothing is signed, and whatever is stored is served."""
 
     @property
     def public_key(self) -> str:
@@ -66,19 +66,19 @@ class NoSeal:
     async def announce(self, key: str, *, namespace: str) -> None:
         del key, namespace
 
-    async def put(self, manifest: Manifest) -> Manifest:
+    async def sign(self, manifest: Manifest) -> Manifest:
         return manifest
 
-    def holds(self, manifest: Manifest) -> bool:
+    def is_trusted(self, manifest: Manifest) -> bool:
         del manifest
         return True
 
 
-NO_SEAL = NoSeal()
+UNSIGNED = UnsignedManifests()
 
 
-class SignatureSeal:
-    """Serves what the farm has signed, or somebody else whom it trusts.
+class SignedManifests:
+    """Manifests are signed, and those are served that the farm has signed, or somebody else whom it trusts.
 
     Args:
         signer: signs what is stored.
@@ -96,10 +96,10 @@ class SignatureSeal:
     async def announce(self, key: str, *, namespace: str) -> None:
         await self._signer.announce(key, namespace=namespace)
 
-    async def put(self, manifest: Manifest) -> Manifest:
+    async def sign(self, manifest: Manifest) -> Manifest:
         return with_signature(manifest, await self._signer.signature_of(manifest))
 
-    def holds(self, manifest: Manifest) -> bool:
+    def is_trusted(self, manifest: Manifest) -> bool:
         try:
             check_signature(manifest, trusted=self._trusted)
         except UntrustedArtifact:

@@ -12,7 +12,7 @@ from compilefarm.core.errors import Busy
 _RETRY_SECONDS = 1.0
 
 
-class Turns:
+class FairSemaphore:
     """Places that callers take while something is done for them. Whoever finds none waits; accounts take turns.
 
     Args:
@@ -32,7 +32,7 @@ class Turns:
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
-    async def taken(self, account: str) -> AsyncIterator[None]:
+    async def acquired(self, account: str) -> AsyncIterator[None]:
         """Waits for a place, and has it for as long as the context lasts.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Whom the farm believes, and how it is believed, for callers who want to know."""
+"""How callers are authenticated, connections encrypted and artifacts signed, for callers who want to know."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from compilefarm.v1.admin_service_pb2 import Trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Whom the farm believes, and how it is believed.
+class TrustReport:
+    """How callers are authenticated, connections encrypted and artifacts signed.
 
     Attributes:
         asks_callers: whether callers are asked who they are.
@@ -23,7 +23,7 @@ class Standing:
     tls: Tls | None
     public_key: str
 
-    def towards(self, caller: Caller) -> Trust:
+    def for_caller(self, caller: Caller) -> Trust:
         """The same in the words of the wire, with what holds for one caller."""
         told = Trust(asks_callers=self.asks_callers, public_key=self.public_key)
         if self.tls is not None:

@@ -11,7 +11,7 @@ from compilefarm.store.layout import MANIFESTS, manifest_path
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.opening import build_store
 from compilefarm.store.records import read_record, write_record
-from compilefarm.store.seals import LocalSigner, NoSeal, Seal, SignatureSeal
+from compilefarm.store.signing_policy import LocalSigner, SignedManifests, SigningPolicy, UnsignedManifests
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -26,8 +26,8 @@ class Storage:
         self._medium = MemoryStore()
         self.backend = ObjectBackend(self._medium, location="memory:")
 
-    async def farm(self, seal: Seal) -> ArtifactStore:
-        return await build_store(ObjectBackend(self._medium, location="memory:"), seal=seal)
+    async def farm(self, signing: SigningPolicy) -> ArtifactStore:
+        return await build_store(ObjectBackend(self._medium, location="memory:"), signing=signing)
 
     async def manifests(self) -> list[str]:
         return sorted([entry.path async for entry in self.backend.entries(MANIFESTS)])
@@ -42,7 +42,7 @@ async def put(store: ArtifactStore, *, worker: str) -> Manifest:
 
 async def test_what_is_stored_is_signed() -> None:
     key = new_signing_key()
-    store = await Storage().farm(SignatureSeal(LocalSigner(key)))
+    store = await Storage().farm(SignedManifests(LocalSigner(key)))
     stored = await put(store, worker="a")
     check_signature(stored, trusted=[key.public])
     assert await store.find_manifest(KEY) == stored
@@ -51,9 +51,11 @@ async def test_what_is_stored_is_signed() -> None:
 @pytest.mark.parametrize("before", ["nobody", "somebody else"])
 async def test_what_the_farm_has_not_signed_is_a_miss_and_is_made_anew(before: str) -> None:
     storage = Storage()
-    earlier = await storage.farm(NoSeal() if before == "nobody" else SignatureSeal(LocalSigner(new_signing_key())))
+    earlier = await storage.farm(
+        UnsignedManifests() if before == "nobody" else SignedManifests(LocalSigner(new_signing_key()))
+    )
     await put(earlier, worker="earlier")
-    farm = await storage.farm(SignatureSeal(LocalSigner(new_signing_key())))
+    farm = await storage.farm(SignedManifests(LocalSigner(new_signing_key())))
     assert await farm.find_manifest(KEY) is None
     assert (await put(farm, worker="farm")).worker == "farm"
     found = await farm.find_manifest(KEY)
@@ -67,16 +69,16 @@ async def test_what_the_farm_has_not_signed_is_a_miss_and_is_made_anew(before: s
 
 async def test_a_new_key_takes_over_what_the_old_one_signed_if_it_is_told_to() -> None:
     storage, old, new = Storage(), new_signing_key(), new_signing_key()
-    await put(await storage.farm(SignatureSeal(LocalSigner(old))), worker="old")
-    assert await (await storage.farm(SignatureSeal(LocalSigner(new)))).find_manifest(KEY) is None
-    found = await (await storage.farm(SignatureSeal(LocalSigner(new), trusted=[old.public]))).find_manifest(KEY)
+    await put(await storage.farm(SignedManifests(LocalSigner(old))), worker="old")
+    assert await (await storage.farm(SignedManifests(LocalSigner(new)))).find_manifest(KEY) is None
+    found = await (await storage.farm(SignedManifests(LocalSigner(new), trusted=[old.public]))).find_manifest(KEY)
     assert found is not None
     check_signature(found, trusted=[old.public])
 
 
 async def test_a_manifest_that_is_changed_in_the_storage_with_a_fitting_digest_is_a_miss() -> None:
     storage = Storage()
-    farm = await storage.farm(SignatureSeal(LocalSigner(new_signing_key())))
+    farm = await storage.farm(SignedManifests(LocalSigner(new_signing_key())))
     await put(farm, worker="farm")
     path = manifest_path(KEY, variant=0)
     content = await storage.backend.find(path)
@@ -91,7 +93,7 @@ async def test_a_manifest_that_is_changed_in_the_storage_with_a_fitting_digest_i
 
 async def test_a_manifest_does_not_count_in_another_namespace_than_it_was_signed_for() -> None:
     storage = Storage()
-    farm = await storage.farm(SignatureSeal(LocalSigner(new_signing_key())))
+    farm = await storage.farm(SignedManifests(LocalSigner(new_signing_key())))
     manifest = Manifest()
     manifest.CopyFrom(ARTIFACT.manifest)
     manifest.namespace = "dev"

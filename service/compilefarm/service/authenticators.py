@@ -1,4 +1,4 @@
-"""Asks who calls, and lets in who may."""
+"""Who calls, and whether they may."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _TOLD_EVERY_SECONDS = 10.0
 _MOST_TOLD = 1000
 
 
-class Door(Protocol):
-    """Who may come in."""
+class Authenticator(Protocol):
+    """Tells who calls."""
 
-    def admit(self, context: Context, *, method: str) -> Caller:
+    def authenticate(self, context: Context, *, method: str) -> Caller:
         """Who makes a call, if they may.
 
         Args:
@@ -51,10 +51,10 @@ class Door(Protocol):
         """Whether callers are told apart by tenant, and there is more than one."""
 
 
-class OpenDoor:
+class AnonymousAuthenticator:
     """Lets everybody in, to do anything. Whom a call is for is believed as told: it decides shares, not rights."""
 
-    def admit(self, context: Context, *, method: str) -> Caller:
+    def authenticate(self, context: Context, *, method: str) -> Caller:
         del method
         tenant = _metadata(context).get(TENANT_KEY, "")
         if len(tenant) > LONGEST_TENANT:
@@ -62,11 +62,11 @@ class OpenDoor:
         return Caller(tenant=tenant, account=account_of_peer(context.peer()))
 
     def has_several_tenants(self) -> bool:
-        """See Door.has_several_tenants. What callers say of themselves tells nobody apart."""
+        """See Authenticator.has_several_tenants. What callers say of themselves tells nobody apart."""
         return False
 
 
-class GuardedDoor:
+class DirectoryAuthenticator:
     """Lets in those that are listed, to do what their roles allow. Whom a call is for is what the list says.
 
     Args:
@@ -80,7 +80,7 @@ class GuardedDoor:
         # When it was last told that something was refused, by account.
         self._told: dict[str, float] = {}
 
-    def admit(self, context: Context, *, method: str) -> Caller:
+    def authenticate(self, context: Context, *, method: str) -> Caller:
         try:
             caller = self._identify(context)
             role = find_needed_role(method)
@@ -93,7 +93,7 @@ class GuardedDoor:
         return caller
 
     def has_several_tenants(self) -> bool:
-        """See Door.has_several_tenants."""
+        """See Authenticator.has_several_tenants."""
         return len({entry.caller.tenant for entry in self._directory.current().listed}) > 1
 
     def _tell(self, method: str, peer: str, error: NotAllowed) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from compilefarm.core.errors import Busy, NotAuthenticated
 from compilefarm.service.accounts import account_of_peer
 from compilefarm.service.allowances import Allowance
-from compilefarm.service.turns import Turns
+from compilefarm.service.fair_semaphore import FairSemaphore
 
 _RETRY_SECONDS = 5.0
 # Many pods may share an address, each with a connection or two for every process.
@@ -29,7 +29,7 @@ STREAMS = 1024
 STREAMS_OF_ACCOUNT = 64
 
 
-class Visitors:
+class CallLimits:
     """The calls of this moment, by the address that they come from, and the size of their requests.
 
     Attributes:
@@ -57,17 +57,17 @@ class Visitors:
         # Calls of each connection that were dropped by those who began them, or made by nobody who is known.
         self._wasted: Counter[str] = Counter()
         self.requests = Allowance(account_bytes=ACCOUNT_BYTES, all_bytes=ALL_BYTES)
-        self.receiving = Turns(
+        self.receiving = FairSemaphore(
             "receiving requests",
             places=RECEIVED_AT_ONCE,
             account_places=RECEIVED_AT_ONCE_OF_ACCOUNT,
             account_waiting=calls,
         )
-        self.streaming = Turns("receiving streams", places=STREAMS, account_places=STREAMS_OF_ACCOUNT)
+        self.streaming = FairSemaphore("receiving streams", places=STREAMS, account_places=STREAMS_OF_ACCOUNT)
 
     @contextmanager
-    def visiting(self, peer: str, *, is_health: bool) -> Iterator[None]:
-        """A call, for as long as the context lasts.
+    def counting(self, peer: str, *, is_health: bool) -> Iterator[None]:
+        """Counts a call for as long as the context lasts.
 
         Args:
             peer: the connection, as gRPC names it.
