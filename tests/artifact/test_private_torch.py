@@ -311,7 +311,9 @@ def test_torch_records_in_a_tree_that_can_be_watched() -> None:
     assert callable(manager._get_cuda_graph_recorded_tensor_checker)
     assert callable(manager.set_to_running_backward)
     assert {"model", "mutated_input_idxs"} <= {field.name for field in dataclasses.fields(trees.WrappedFunction)}
-    graph = importlib.import_module("torch._inductor.output_code").CompiledFxGraph
+    code = importlib.import_module("torch._inductor.output_code")
+    graph, names = code.CompiledFxGraph, inspect.signature(code.maybe_handle_backward_generation).parameters
+    assert list(names) == ["compiled_graph", "boxed_forward_device_index"], "_handle_backward stands in for it"
     assert "mutated_input_idxs" in {field.name for field in dataclasses.fields(graph)}
     assert hasattr(trees.local, "tree_manager_containers") or torch._C._is_key_in_tls("tree_manager_containers")
     assert callable(torch._C._stash_obj_in_tls)
@@ -344,6 +346,7 @@ _CANARIES = {
     "torch._inductor.cudagraph_trees": test_torch_records_in_a_tree_that_can_be_watched,
     "torch._inductor.cpu_vec_isa": test_the_compiler_is_tried_through_check_build,
     "torch._inductor.debug": test_places_that_a_compile_writes_to,
+    "torch._inductor.output_code": test_torch_records_in_a_tree_that_can_be_watched,
     "torch._inductor.runtime.cache_dir_utils": test_places_that_a_compile_writes_to,
     "torch._inductor.runtime.compile_tasks": test_kernels_are_assembled_alike_here_and_where_they_are_compiled,
     "torch._inductor.runtime.runtime_utils": test_kernels_of_triton_are_kept_as_inductor_keeps_them,

@@ -3,6 +3,8 @@ stands in for a graph does to memory what one does, and what stands in for the d
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -14,9 +16,13 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor import compile_fx, cudagraph_trees
-from torch._inductor.cudagraph_utils import CheckInvariantStatus
+from torch._inductor.cudagraph_utils import CheckInvariantStatus, CudagraphCachedInfo
 
+from compilefarm.artifact.inductor.programs import compile_to_program, deserialize_program, finish_program
 from compilefarm.artifact.inductor.recording import Recording, recorded_with
+from compilefarm.graph.ambient import apply_ambient
+from compilefarm.graph.decode import decode_job
+from compilefarm.graph.testing import capture
 
 Program = Callable[..., Any]
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
@@ -356,3 +362,92 @@ def test_dynamo_forgets_graphs_whichever_backend_has_made_them(gpu: Gpu, monkeyp
     assert manager.graph is None
     with pytest.raises(AssertionError):
         check_steps(part, cache=torch.zeros(3))
+
+
+class Product(torch.nn.Module):
+    """What Inductor has no kernel of its own for, so that nothing is built."""
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x @ weight,)
+
+
+def content_of_a_gpu(*, training: bool = False, fail_reasons: tuple[str, ...] = ()) -> bytes:
+    """A program as it would be had it been compiled for a GPU and CUDA graphs.
+
+    Args:
+        training: with a backward.
+        fail_reasons: why that, or without one the program, is not to be recorded.
+    """
+    captured = capture(Product(), torch.rand(3, 3), torch.rand(3, 3, requires_grad=training))
+    encoded = captured.encode()
+    with apply_ambient(encoded.job.ambient):
+        decoded = decode_job(encoded.job, blobs=encoded.blobs)
+        program = compile_to_program(
+            decoded.graph_module,
+            decoded.inputs,
+            fake_mode=decoded.fake_mode,
+            inductor_options={},
+            functorch_options={},
+        )
+    entry, *tables = pickle.loads(finish_program(program).content)
+    parts = [part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
+    for graph in parts:
+        graph.device_idxs = {0}
+        known = {"placeholders": (), "stack_traces": [], "user_visible_output_idxs": ()}
+        names = {each.name for each in dataclasses.fields(CudagraphCachedInfo)}
+        reasons = list(fail_reasons) if graph is parts[-1] else []
+        graph.cudagraph_info = CudagraphCachedInfo(
+            **{name: value for name, value in known.items() if name in names}, cudagraph_fail_reasons=reasons
+        )
+    return pickle.dumps((entry, *tables))
+
+
+def loaded(content: bytes, *, cuda_device: int = 0) -> tuple[Program, list[Exception]]:
+    reasons: list[Exception] = []
+    settings = {"triton.cudagraphs": True, "graph_partition": False}
+    return (
+        deserialize_program(content, cuda_device=cuda_device, recording=settings, on_unrecorded=reasons.append),
+        reasons,
+    )
+
+
+def check_products(program: Program, *, training: bool = False, calls: int = 4) -> None:
+    for _ in range(calls):
+        torch.compiler.cudagraph_mark_step_begin()
+        x, weight = torch.rand(3, 3), torch.rand(3, 3, requires_grad=training)
+        (product,) = program(x, weight)
+        torch.testing.assert_close(product, x @ weight)
+        if training:
+            product.sum().backward()
+            torch.testing.assert_close(weight.grad, x.sum(0)[:, None].expand(3, 3))
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_loaded_program_is_recorded_on_its_gpu(gpu: Gpu, device: int) -> None:
+    program, reasons = loaded(content_of_a_gpu(), cuda_device=device)
+    check_products(program)
+    assert not reasons
+    managers = {number: cudagraph_trees.get_container(number).tree_manager for number in (0, 1)}
+    assert [number for number, manager in managers.items() if manager is not None] == [device]
+
+
+def test_a_loaded_program_goes_on_without_graphs(gpu: Gpu) -> None:
+    program, reasons = loaded(content_of_a_gpu())
+    check_products(program, calls=1)
+    gpu.refusal = NO_MEMORY
+    check_products(program)
+    assert reasons == [NO_MEMORY]
+
+
+def test_training_is_recorded(gpu: Gpu) -> None:
+    program, reasons = loaded(content_of_a_gpu(training=True))
+    check_products(program, training=True)
+    assert not reasons
+
+
+def test_a_backward_that_torch_does_not_record_follows_a_recorded_forward(gpu: Gpu) -> None:
+    """It is loaded before the forward is called, when there are no graphs yet."""
+    program, reasons = loaded(content_of_a_gpu(training=True, fail_reasons=("mutated inputs",)))
+    check_products(program, training=True)
+    assert not reasons
+    assert not cudagraph_trees.get_container(0).tree_manager.running_forwards_with_pending_backwards

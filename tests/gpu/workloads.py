@@ -128,6 +128,21 @@ def _steps_of_training(device: torch.device) -> tuple[nn.Module, Callable[[], Ar
     return model.to(device), lambda: (torch.randn_like(x).to(device),)
 
 
+class _Shifted(nn.Module):
+    """The gradient of its weight is what it is given, so that its backward has no kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(32, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + self.shift
+
+
+def _with_an_empty_backward(device: torch.device) -> tuple[nn.Module, Callable[[], Arguments]]:
+    return _Shifted().to(device), lambda: (torch.randn(32, 64).to(device),)
+
+
 def _with_a_part_on_the_cpu(device: torch.device) -> tuple[Callable[..., Any], Callable[[], Arguments]]:
     def scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return (x.softmax(-1) * scale.to(x.device).sum()).relu()
@@ -173,6 +188,7 @@ WORKLOADS: dict[str, Workload] = {
     "own kernel, TMA": _of_function(kernels.copied_by_tma, ((64, 64),)),
     "CUDA graphs, decoding": _of_calls(_steps_of_a_decoder),
     "CUDA graphs, training": _of_calls(_steps_of_training, training=True),
+    "CUDA graphs, training without a backward to record": _of_calls(_with_an_empty_backward, training=True),
     "CUDA graphs, partitions": _of_calls(_with_a_part_on_the_cpu),
     "CUDA graphs, sizes that differ": _of_calls(_of_sizes_that_differ, dynamic=True),
 }

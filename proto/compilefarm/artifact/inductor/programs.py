@@ -262,7 +262,7 @@ def deserialize_program(
         _without_the_compiler(state),
         tracing(context),
         torch._inductor.config.patch(settings),
-        recorded_with(state) if state else contextlib.nullcontext(),
+        recorded_with(state) if recording else contextlib.nullcontext(),
     ):
         program: Callable[..., Any] = artifact_type.deserialize(content)
     return state.retrying(program) if state else program

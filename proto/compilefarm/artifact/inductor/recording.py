@@ -68,18 +68,47 @@ class Recording:
 
 
 @contextlib.contextmanager
-def recorded_with(recording: Recording) -> Iterator[None]:
-    """Inside, programs are loaded whose parts that recording is about.
+def recorded_with(recording: Recording | None) -> Iterator[None]:
+    """Inside, programs are loaded that are recorded as CUDA graphs until that ends; None: calls end with the error.
 
-    Stands in for cudagraph_trees.cudagraphify_impl, which is looked up when a program is loaded.
+    Stands in for what is looked up when a program is loaded: cudagraph_trees.cudagraphify_impl, and
+    output_code.maybe_handle_backward_generation.
     """
     trees: Any = importlib.import_module(_TREES)
-    original = trees.cudagraphify_impl
-    trees.cudagraphify_impl = functools.partial(_cudagraphify, original, recording)
+    code: Any = importlib.import_module("torch._inductor.output_code")
+    cudagraphify, handle_backward = trees.cudagraphify_impl, code.maybe_handle_backward_generation
+    code.maybe_handle_backward_generation = _handle_backward
+    if recording is not None:
+        trees.cudagraphify_impl = functools.partial(_cudagraphify, cudagraphify, recording)
     try:
         yield
     finally:
-        trees.cudagraphify_impl = original
+        trees.cudagraphify_impl, code.maybe_handle_backward_generation = cudagraphify, handle_backward
+
+
+def _handle_backward(graph: Any, forward_device: Any) -> None:
+    """Has a backward that torch does not record tell the graphs of its forward that it runs. Torch's own looks for
+    these graphs at once; a program of a farm is loaded with its backward, before the forward has been called.
+
+    Args:
+        graph: a CompiledFxGraph.
+        forward_device: a box with the number of the GPU on which the forward is recorded.
+    """
+    if graph.fx_kwargs["is_backward"]:
+        call, device_index = graph.current_callable, forward_device.value
+
+        def run(inputs: list[Any]) -> Any:
+            _begin_backward(device_index)
+            return call(inputs)
+
+        graph.current_callable = run
+
+
+def _begin_backward(device_index: int) -> None:
+    """What torch does before a backward that it does not record (cudagraph_trees.py: Backward Generation Handling)."""
+    manager = importlib.import_module(_TREES).get_manager(device_index, create_if_none_exists=False)
+    if manager is not None:
+        manager.set_to_running_backward()
 
 
 def _cudagraphify(
@@ -128,10 +157,7 @@ class _Part:
 
     def run_without_graphs(self, inputs: list[Any]) -> Any:
         if self._is_backward:
-            # As torch does for a backward that it does not record (cudagraph_trees.py: Backward Generation Handling).
-            manager = importlib.import_module(_TREES).get_manager(self._device_index, create_if_none_exists=False)
-            if manager is not None:
-                manager.set_to_running_backward()
+            _begin_backward(self._device_index)
         return self._aligned(inputs)
 
 
