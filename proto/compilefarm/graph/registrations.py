@@ -29,7 +29,7 @@ _FILES_OF_TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kernel:
+class Kernel:
     """A kernel as the dispatcher knows it: its key, and the file that registered it."""
 
     key: str
@@ -71,7 +71,19 @@ def registering_modules(overload: Any) -> frozenset[str]:
 
 def registering_files(name: str, *, key: str) -> list[str]:
     """Files that registered kernels of an operator, by its name ("aten::gelu"), under a key of the dispatcher."""
-    return [found["file"] for found in _KERNEL.finditer(str(torch._C._dispatch_dump(name))) if found["key"] == key]
+    return [kernel.file for kernel in _kernels(name) if kernel.key == key]
+
+
+def all_kernels() -> Iterator[tuple[str, Kernel]]:
+    """Every operator of the process, by its name ("aten::add.Tensor"), with each kernel that is in use."""
+    for name in torch._C._dispatch_get_all_op_names():
+        yield from ((name, kernel) for kernel in _kernels(name))
+
+
+def file_of_schema(name: str) -> str:
+    """The file that registered an operator, as its build named it; empty where the dispatcher does not say it."""
+    found = _SCHEMA.search(_dump(name))
+    return found["file"] if found is not None else ""
 
 
 def check_kernels(overload: Any, *, are_known: bool, has_modules: bool) -> None:
@@ -85,7 +97,7 @@ def check_kernels(overload: Any, *, are_known: bool, has_modules: bool) -> None:
     Raises:
         UnknownSource: some of it cannot be known.
     """
-    for kernel in _kernels(overload):
+    for kernel in _kernels(overload.name()):
         if kernel.key in _OF_DEVICES or kernel.key.startswith("Sparse"):
             continue
         if not kernel.is_python and not are_known:
@@ -120,9 +132,7 @@ def _tables() -> Iterator[dict[Any, Callable[..., Any]]]:
 
 def _files(overload: Any) -> Iterator[Path]:
     """Python files that registered an operator, a kernel or a fake implementation of it."""
-    schema = _SCHEMA.search(_dump(overload))
-    named = [schema["file"]] if schema is not None else []
-    named += [kernel.file for kernel in _kernels(overload)]
+    named = [file_of_schema(overload.name()), *(kernel.file for kernel in _kernels(overload.name()))]
     # torch/_library/fake_impl.py keeps where a fake implementation was registered, as "file:line".
     fake = simple_registry.singleton.find(overload.name().partition(".")[0]).fake_impl.kernel
     named += [fake.source.rpartition(":")[0]] if fake is not None else []
@@ -131,9 +141,9 @@ def _files(overload: Any) -> Iterator[Path]:
             yield Path(file).resolve()
 
 
-def _kernels(overload: Any) -> list[_Kernel]:
-    return [_Kernel(key=found["key"], file=found["file"]) for found in _KERNEL.finditer(_dump(overload))]
+def _kernels(name: str) -> list[Kernel]:
+    return [Kernel(key=found["key"], file=found["file"]) for found in _KERNEL.finditer(_dump(name))]
 
 
-def _dump(overload: Any) -> str:
-    return str(torch._C._dispatch_dump(overload.name()))
+def _dump(name: str) -> str:
+    return str(torch._C._dispatch_dump(name))

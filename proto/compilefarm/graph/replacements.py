@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from compilefarm.graph.extensions import find_foreign_kernel
 from compilefarm.graph.operators import is_of_torch
 from compilefarm.graph.registrations import registering_files
 
@@ -39,7 +40,7 @@ _checked: set[str] = set()
 
 def find_replacement() -> str | None:
     """What of torch is not torch's own in this process, for a message; None if all is."""
-    return _find_kernel() or _find_entry() or _find_pattern()
+    return _find_kernel() or find_foreign_kernel() or _find_entry() or _find_pattern()
 
 
 def is_own_method(name: str) -> bool:

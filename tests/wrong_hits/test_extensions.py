@@ -1,0 +1,66 @@
+"""A pod that has loaded an extension with kernels of its own for torch's operators compiles by itself."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from compilefarm.graph.extensions import can_register, find_foreign_kernel, foreign_kernels
+from compilefarm.graph.replacements import find_replacement
+
+_IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+_TORCH = Path(torch.__file__).parent
+_EXTENSION = """
+#include <torch/library.h>
+at::Tensor same(const at::Tensor& self) { return self; }
+TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { library.impl("relu", same); }
+"""
+_POD = """
+import sys
+import torch
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.testing import capture
+graph = capture(torch.relu, torch.ones(2))
+graph.encode()
+torch.ops.load_library(sys.argv[1])
+for _ in range(2):
+    try:
+        graph.encode()
+    except Bypass as why:
+        print(why.reason, why)
+"""
+
+
+def test_kernels_of_torch_are_its_own() -> None:
+    assert list(foreign_kernels()) == []
+    assert find_foreign_kernel() is None
+
+
+def test_which_libraries_can_register_kernels(tmp_path: Path) -> None:
+    libraries = _TORCH / "lib"
+    assert can_register(libraries / "libtorch_cpu.so")
+    assert not can_register(libraries / "libc10.so")
+    assert not can_register(Path(sys.modules["_ctypes"].__file__ or ""))
+    (tmp_path / "torn.so").write_bytes(b"\x7fELF")
+    assert can_register(tmp_path / "torn.so")
+    assert can_register(tmp_path / "removed.so")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _IS_NEWEST or shutil.which("g++") is None, reason="one end is enough, with a compiler")
+def test_an_extension_with_a_kernel_for_an_operator_of_torch(tmp_path: Path) -> None:
+    assert find_replacement() is None
+    source, library = tmp_path / "extension.cpp", tmp_path / "extension.so"
+    source.write_text(_EXTENSION)
+    torchs = [f"-I{_TORCH}/include", f"-L{_TORCH}/lib", "-ltorch_cpu", "-lc10"]
+    subprocess.run(["g++", "-std=c++20", "-O0", "-shared", "-fPIC", source, *torchs, "-o", library], check=True)
+    done = subprocess.run([sys.executable, "-c", _POD, library], check=True, capture_output=True, text=True)
+    first, second = done.stdout.splitlines()
+    assert first == second
+    assert first.startswith("replaced_operator this process has something of its own in the place of")
+    assert f"the kernel of aten::relu for AutogradCPU (registered in {source})" in first
