@@ -19,7 +19,7 @@ from compilefarm.cli.checks import Check
 from compilefarm.cli.farm_checks import findings
 from compilefarm.cli.workers import sandbox_words
 from compilefarm.service.testing import ScriptedPool, serving_in_thread
-from compilefarm.store.backend import Backend, Entry, WrappingBackend
+from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
 from compilefarm.store.local import LOCK
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.uses import RENEWAL_SECONDS
@@ -208,9 +208,9 @@ class Lasting(WrappingBackend):
 class Early(WrappingBackend):
     """Has a clock that is slow."""
 
-    async def find_entry(self, path: str) -> Entry | None:
-        entry = await super().find_entry(path)
-        return entry and Entry(
+    async def find_object(self, path: str) -> StoredObject | None:
+        entry = await super().find_object(path)
+        return entry and StoredObject(
             path=path,
             size_bytes=entry.size_bytes,
             modified_seconds=entry.modified_seconds - 2 * RENEWAL_SECONDS,

@@ -15,7 +15,7 @@ from compilefarm.core.errors import NotStored, StoreUnavailable
 from compilefarm.core.pool import Artifact
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.backend import WrappingBackend
-from compilefarm.store.layout import QUARANTINE, blob_path, manifest_path
+from compilefarm.store.layout import SET_ASIDE, blob_path, manifest_path
 from compilefarm.store.local import open_directory
 from compilefarm.store.opening import build_store, open_store
 from compilefarm.store.records import DamagedRecord, read_record, write_record
@@ -65,8 +65,8 @@ async def test_a_damaged_blob_is_moved_aside_and_counted(
     answers = await asyncio.gather(*(store.get_blob(DIGEST) for _ in range(5)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [NotStored] * 5
     assert await store.find_missing([DIGEST]) == [DIGEST]
-    assert (tmp_path / QUARANTINE / DIGEST).read_bytes() == damaged
-    assert "have the digest" in (tmp_path / QUARANTINE / f"{DIGEST}.reason").read_text()
+    assert (tmp_path / SET_ASIDE / DIGEST).read_bytes() == damaged
+    assert "have the digest" in (tmp_path / SET_ASIDE / f"{DIGEST}.reason").read_text()
     usage = await store.usage()
     assert (usage.corrupt_blobs, usage.blobs) == (1, 1)
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
@@ -139,8 +139,8 @@ async def test_a_damaged_manifest_is_a_miss_and_is_set_aside(
     place.write_bytes(damaged)
     answers = await asyncio.gather(*(store.find_manifest(KEY) for _ in range(5)))
     assert answers == [None] * 5
-    assert (tmp_path / QUARANTINE / f"{KEY}-0").read_bytes() == damaged
-    assert "do not match" in (tmp_path / QUARANTINE / f"{KEY}-0.reason").read_text()
+    assert (tmp_path / SET_ASIDE / f"{KEY}-0").read_bytes() == damaged
+    assert "do not match" in (tmp_path / SET_ASIDE / f"{KEY}-0.reason").read_text()
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     usage = await store.usage()
     assert (usage.artifacts, usage.corrupt_blobs, usage.corrupt_manifests) == (0, 0, 1)
@@ -165,7 +165,7 @@ async def test_a_manifest_that_says_what_none_may_say_is_set_aside(
 ) -> None:
     place_of_manifest(tmp_path).write_bytes(write_record(manifest))
     assert await store.find_manifest(KEY) is None
-    assert complaint in (tmp_path / QUARANTINE / f"{KEY}-0.reason").read_text()
+    assert complaint in (tmp_path / SET_ASIDE / f"{KEY}-0.reason").read_text()
     await check_replaceable(store)
 
 

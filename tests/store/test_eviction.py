@@ -13,8 +13,8 @@ from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored, StoreUnavailable
 from compilefarm.core.pool import Artifact
 from compilefarm.store.backend import Backend, WrappingBackend
-from compilefarm.store.collector import QUARANTINE_SECONDS
-from compilefarm.store.layout import QUARANTINE, blob_path, manifest_path, use_path
+from compilefarm.store.collector import SET_ASIDE_SECONDS
+from compilefarm.store.layout import SET_ASIDE, blob_path, manifest_path, use_path
 from compilefarm.store.limited import RETRY_SECONDS, LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.opening import build_store, collect_garbage, open_store
@@ -285,7 +285,7 @@ async def test_garbage_goes_and_the_rest_stays(tmp_path: Path) -> None:
     good = await garbage(tmp_path)
     fresh = await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=False)
     assert (fresh.artifacts, fresh.blobs, fresh.damaged) == (0, 0, 0)
-    age(tmp_path, QUARANTINE_SECONDS)
+    age(tmp_path, SET_ASIDE_SECONDS)
     trial = await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=True)
     assert await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=True) == trial
     collected = await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=False)
@@ -298,7 +298,7 @@ async def test_garbage_goes_and_the_rest_stays(tmp_path: Path) -> None:
     assert (usage.artifacts, usage.blobs) == (1, 1)
     left = sum(len(blob) for blob in good.blobs.values()) + len(write_record(good.manifest))
     assert collected.size_bytes == left
-    assert not (tmp_path / QUARANTINE).exists()
+    assert not (tmp_path / SET_ASIDE).exists()
     again = await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=False)
     assert (again.artifacts, again.blobs, again.damaged, again.freed_bytes) == (0, 0, 0, 0)
 
@@ -311,7 +311,7 @@ async def test_nothing_goes_from_a_store_that_a_newer_release_writes(tmp_path: P
     place = tmp_path / manifest_path(newer.key, variant=0)
     place.parent.mkdir(parents=True)
     place.write_bytes(write_record(newer))
-    age(tmp_path, QUARANTINE_SECONDS)
+    age(tmp_path, SET_ASIDE_SECONDS)
     before = places(tmp_path)
     with pytest.raises(StoreUnavailable, match=f"a newer release of Compilefarm has written .*{newer.key[17:]}"):
         await collect_garbage(str(tmp_path), size_limit_bytes=1, dry_run=False)

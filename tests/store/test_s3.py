@@ -8,7 +8,7 @@ import pytest
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored, StoreUnavailable
-from compilefarm.store.layout import QUARANTINE, blob_path, manifest_path
+from compilefarm.store.layout import SET_ASIDE, blob_path, manifest_path
 from compilefarm.store.limited import LimitedStore
 from compilefarm.store.opening import collect_garbage, open_store
 from compilefarm.store.s3 import open_bucket
@@ -68,9 +68,9 @@ async def test_damaged_objects_are_set_aside(s3: S3Server, prefix: str) -> None:
         await store.get_blob(digest)
     await medium.put_async(manifest_path(KEY, variant=0), b"damaged")
     assert await store.find_manifest(KEY) is None
-    listed = [entry["path"] async for batch in medium.list(QUARANTINE) for entry in batch]
+    listed = [entry["path"] async for batch in medium.list(SET_ASIDE) for entry in batch]
     assert sorted(listed) == sorted(
-        f"{QUARANTINE}/{name}{ending}" for name in (digest, f"{KEY}-0") for ending in ("", ".reason")
+        f"{SET_ASIDE}/{name}{ending}" for name in (digest, f"{KEY}-0") for ending in ("", ".reason")
     )
     await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
     assert await store.find_manifest(KEY) == artifact.manifest

@@ -30,7 +30,7 @@ class Storage:
         return await build_store(ObjectBackend(self._medium, location="memory:"), signing=signing)
 
     async def manifests(self) -> list[str]:
-        return sorted([entry.path async for entry in self.backend.entries(MANIFESTS)])
+        return sorted([entry.path async for entry in self.backend.objects(MANIFESTS)])
 
 
 async def put(store: ArtifactStore, *, worker: str) -> Manifest:

@@ -242,7 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     async def lying(self) -> set[str]:
         return {
-            entry.path for area in (BLOBS, MANIFESTS) for entry in [each async for each in self.medium.entries(area)]
+            entry.path for area in (BLOBS, MANIFESTS) for entry in [each async for each in self.medium.objects(area)]
         }
 
     @invariant()

@@ -75,9 +75,9 @@ async def _check_bytes(backend: Backend, *, path: str) -> Check:
     written = time.monotonic()
     found = await backend.find(path)
     read = time.monotonic()
-    listed = [entry.path async for entry in backend.entries(path.rpartition("/")[0])]
+    listed = [entry.path async for entry in backend.objects(path.rpartition("/")[0])]
     await backend.delete(path)
-    left = await backend.find_entry(path)
+    left = await backend.find_object(path)
     name = "store: write, read, list, delete"
     if found != content:
         return failed(name, "other bytes came back than were written", remedy="check the disk, or the service")
@@ -96,7 +96,7 @@ async def _check_bytes(backend: Backend, *, path: str) -> Check:
 
 async def _check_clock(backend: Backend, *, path: str) -> Check:
     await backend.touch(path)
-    entry = await backend.find_entry(path)
+    entry = await backend.find_object(path)
     now = time.time()
     await backend.delete(path)
     if entry is None:

@@ -33,7 +33,7 @@ from compilefarm.service.clock import Clock
 from compilefarm.service.durations import Kind
 from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import job_key
-from compilefarm.service.matching import Wanted
+from compilefarm.service.matching import Requirement
 from compilefarm.service.priorities import Priority
 from compilefarm.service.waiters import Waiters
 from compilefarm.v1.job_pb2 import CompileFailure, Job, Phase
@@ -175,9 +175,9 @@ class ActiveJob:
         return self.waiters.priority
 
     @cached_property
-    def wanted(self) -> Wanted:
+    def requirement(self) -> Requirement:
         """The environment that it needs."""
-        return Wanted(self.job.environment)
+        return Requirement(self.job.environment)
 
     @property
     def is_over(self) -> bool:

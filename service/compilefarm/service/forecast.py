@@ -52,7 +52,7 @@ def forecast(
     before: Counter[tuple[str, ...]] = Counter()
     outlooks = {}
     for job in order:
-        fitting = tuple(roster.fitting(job.wanted))
+        fitting = tuple(roster.fitting(job.requirement))
         if not fitting:
             # It will be told so at the next look.
             continue

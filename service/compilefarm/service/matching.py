@@ -12,7 +12,7 @@ from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 
 
-class Wanted:
+class Requirement:
     """An environment that jobs ask for, compared by content so that answers about it can be kept."""
 
     __slots__ = ("content", "environment")
@@ -41,22 +41,22 @@ class Roster:
         self._expected = expected
         self._fitting: dict[bytes, list[str]] = {}
 
-    def fitting(self, wanted: Wanted) -> list[str]:
+    def fitting(self, requirement: Requirement) -> list[str]:
         """Names of the workers that can do such a job now, later or perhaps, in the pool's order."""
-        if wanted.content not in self._fitting:
-            fits = partial(_may_fit, wanted=wanted.environment)
+        if requirement.content not in self._fitting:
+            fits = partial(_may_fit, wanted=requirement.environment)
             found = list(filter(fits, self._whole())) or list(filter(fits, self._coming_back()))
-            self._fitting[wanted.content] = [worker.name for worker in found]
-        return self._fitting[wanted.content]
+            self._fitting[requirement.content] = [worker.name for worker in found]
+        return self._fitting[requirement.content]
 
-    def require(self, wanted: Wanted) -> None:
+    def require(self, requirement: Requirement) -> None:
         """Passes if some worker can do such a job, however busy it is.
 
         Raises:
             NoMatchingWorker: none can. The message names, for each environment there is, what differs.
         """
-        if not self.fitting(wanted):
-            raise NoMatchingWorker(_explain(self.workers, wanted=wanted.environment))
+        if not self.fitting(requirement):
+            raise NoMatchingWorker(_explain(self.workers, wanted=requirement.environment))
 
     def _whole(self) -> Iterator[WorkerView]:
         return (worker for worker in self.workers if worker.state != WorkerState.WORKER_STATE_FAILED)

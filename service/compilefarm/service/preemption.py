@@ -26,7 +26,7 @@ def to_be_revoked(waiting: Iterable[ActiveJob], *, leases: Iterable[Lease], rost
     for job in waiting:
         if job.priority is not Priority.INTERACTIVE:
             continue
-        fitting = roster.fitting(job.wanted)
+        fitting = roster.fitting(job.requirement)
         if awaited := _first_of(fitting, among=coming):
             coming.remove(awaited)
         elif taken := _first_of(fitting, among=preemptible):

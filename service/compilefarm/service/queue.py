@@ -18,7 +18,7 @@ from compilefarm.service.fairness import Group, Shares, group_of, in_order
 from compilefarm.service.forecast import HAS_STARTED, Outlook, forecast
 from compilefarm.service.leases import Lease
 from compilefarm.service.limits import Limits
-from compilefarm.service.matching import Roster, Wanted
+from compilefarm.service.matching import Requirement, Roster
 from compilefarm.service.preemption import to_be_revoked
 from compilefarm.service.recovery import Recovery
 from compilefarm.service.slots import Slots
@@ -103,7 +103,7 @@ class Queue:
             Busy: too many wait already.
         """
         self._roster = self._look()
-        self._roster.require(job.wanted)
+        self._roster.require(job.requirement)
         if self._find_worker(job, idle=self._idle()) is None:
             self._limits.require_room(job, waiting=self._waiting, foresee=self._foresee)
 
@@ -113,7 +113,7 @@ class Queue:
         Raises:
             NoMatchingWorker: none does.
         """
-        self._look().require(Wanted(environment))
+        self._look().require(Requirement(environment))
 
     def outlook(self, job: ActiveJob) -> Outlook:
         """What a job can expect: all zero once it has a worker, and as long as it is not in the queue."""
@@ -185,7 +185,7 @@ class Queue:
         """Tells jobs for which there is no worker any more."""
         for job, turn in list(self._waiting.items()):
             try:
-                self._roster.require(job.wanted)
+                self._roster.require(job.requirement)
             except NoMatchingWorker as error:
                 del self._waiting[job]
                 if not turn.done():
@@ -239,10 +239,10 @@ class Queue:
     def _find_worker(self, job: ActiveJob, *, idle: set[str]) -> str | None:
         if not self._has_room(job):
             return None
-        fitting = self._roster.fitting(job.wanted)
+        fitting = self._roster.fitting(job.requirement)
         others = [name for name in fitting if name not in job.lost_workers]
         return next((name for name in others or fitting if name in idle), None)
 
     def _has_room(self, job: ActiveJob) -> bool:
         """Whether the tenant of a job may have one more worker."""
-        return self._slots.has_room(job, fitting=self._roster.fitting(job.wanted), leases=self._leases)
+        return self._slots.has_room(job, fitting=self._roster.fitting(job.requirement), leases=self._leases)

@@ -12,7 +12,7 @@ from typing import IO, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class StoredObject:
     """An object, as a listing tells of it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Backend(Protocol):
     async def find(self, path: str) -> bytes | None:
         """The content of an object; None if there is none."""
 
-    async def find_entry(self, path: str) -> Entry | None:
+    async def find_object(self, path: str) -> StoredObject | None:
         """What a listing would tell of an object; None if there is none."""
 
     async def create(self, path: str, *, content: bytes) -> bool:
@@ -69,7 +69,7 @@ class Backend(Protocol):
     async def delete(self, path: str) -> None:
         """Removes an object; it is no error if there is none."""
 
-    def entries(self, folder: str) -> AsyncIterator[Entry]:
+    def objects(self, folder: str) -> AsyncIterator[StoredObject]:
         """All objects at any depth below a folder, in no particular order."""
 
     async def folders(self, folder: str) -> list[str]:
@@ -89,8 +89,8 @@ class WrappingBackend(Backend):
     async def find(self, path: str) -> bytes | None:
         return await self._backend.find(path)
 
-    async def find_entry(self, path: str) -> Entry | None:
-        return await self._backend.find_entry(path)
+    async def find_object(self, path: str) -> StoredObject | None:
+        return await self._backend.find_object(path)
 
     async def create(self, path: str, *, content: bytes) -> bool:
         return await self._backend.create(path, content=content)
@@ -117,8 +117,8 @@ class WrappingBackend(Backend):
     async def delete(self, path: str) -> None:
         await self._backend.delete(path)
 
-    def entries(self, folder: str) -> AsyncIterator[Entry]:
-        return self._backend.entries(folder)
+    def objects(self, folder: str) -> AsyncIterator[StoredObject]:
+        return self._backend.objects(folder)
 
     async def folders(self, folder: str) -> list[str]:
         return await self._backend.folders(folder)

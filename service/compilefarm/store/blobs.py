@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from compilefarm.core.digests import check_digest, digest_of
 from compilefarm.core.errors import DigestMismatch, NotStored, StoreUnavailable
-from compilefarm.store.backend import Backend, Entry
+from compilefarm.store.backend import Backend, StoredObject
 from compilefarm.store.damage import Damage
 from compilefarm.store.files import InFile, Readable, StagedBlob, digest_of_file, staged
 from compilefarm.store.layout import blob_path
@@ -92,7 +92,7 @@ class BlobStore:
             InvalidRequest: `digest` is not written as a digest.
             StoreUnavailable: the store cannot be read.
         """
-        entry = await self._backend.find_entry(blob_path(digest))
+        entry = await self._backend.find_object(blob_path(digest))
         return None if entry is None else entry.size_bytes
 
     @asynccontextmanager
@@ -146,7 +146,7 @@ class BlobStore:
             StoreUnavailable: the store cannot be read.
         """
         wanted = list(blobs)
-        found = await few_at_a_time(self._backend.find_entry, [blob_path(blob.digest) for blob in wanted])
+        found = await few_at_a_time(self._backend.find_object, [blob_path(blob.digest) for blob in wanted])
         return await self._fit(wanted, found)
 
     async def secure(self, blobs: Iterable[Blob]) -> bool:
@@ -180,14 +180,14 @@ class BlobStore:
             raise
         return InFile(file, size_bytes=size_bytes)
 
-    async def _rely_on(self, path: str) -> Entry | None:
+    async def _rely_on(self, path: str) -> StoredObject | None:
         async with self._uses.holding(path):
-            entry = await self._backend.find_entry(path)
+            entry = await self._backend.find_object(path)
             if entry is not None:
                 await self._uses.note(path, written_seconds=entry.modified_seconds)
             return entry
 
-    async def _fit(self, wanted: Sequence[Blob], found: Sequence[Entry | None]) -> bool:
+    async def _fit(self, wanted: Sequence[Blob], found: Sequence[StoredObject | None]) -> bool:
         for blob, entry in zip(wanted, found, strict=True):
             if entry is not None and entry.size_bytes != blob.size_bytes:
                 await self._set_aside(blob.digest)

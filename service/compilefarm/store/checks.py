@@ -42,7 +42,7 @@ class CheckStore:
             StoreUnavailable: the store cannot be read.
         """
         checks = []
-        async for entry in self._backend.entries(check_folder(key)):
+        async for entry in self._backend.objects(check_folder(key)):
             if namespace_of(entry.path) not in namespaces:
                 continue
             content = await self._backend.find(entry.path)
@@ -56,7 +56,7 @@ class CheckStore:
         Raises:
             StoreUnavailable: the store cannot be written.
         """
-        old = [entry.path async for entry in self._backend.entries(CHECKS) if entry.modified_seconds < before_seconds]
+        old = [entry.path async for entry in self._backend.objects(CHECKS) if entry.modified_seconds < before_seconds]
         for path in old:
             if key_of(path) not in but:
                 await self._backend.delete(path)

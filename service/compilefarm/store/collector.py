@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import StoreUnavailable
-from compilefarm.store.backend import Entry
+from compilefarm.store.backend import StoredObject
 from compilefarm.store.blobs import few_at_a_time
 from compilefarm.store.checks import KEPT_SECONDS, CheckStore
 from compilefarm.store.counting import CountingBackend
@@ -20,7 +20,7 @@ from compilefarm.store.layout import (
     BLOBS,
     MANIFESTS,
     PROBES,
-    QUARANTINE,
+    SET_ASIDE,
     USES,
     blob_path,
     key_of,
@@ -32,7 +32,7 @@ from compilefarm.store.records import NewerRecord
 from compilefarm.store.uses import LEASE_SECONDS, Uses
 
 # Damaged objects are kept that long for whoever wants to look at them, unless the room is needed.
-QUARANTINE_SECONDS = 7 * 24 * 3600.0
+SET_ASIDE_SECONDS = 7 * 24 * 3600.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Collected:
     Attributes:
         artifacts: how many artifacts.
         blobs: how many blobs.
-        damaged: how many damaged objects, from the quarantine.
+        damaged: how many damaged objects that were set aside.
         freed_bytes: the size of all of them.
         size_bytes: the size of what is left.
     """
@@ -58,7 +58,7 @@ class Collector:
     """Collects what is not needed in a store. One collection at a time.
 
     Args:
-        backend: where everything lies; it counts blobs, manifests and the quarantine.
+        backend: where everything lies; it counts blobs, manifests and what was set aside.
         manifests: its manifests.
         uses: who relies on what.
     """
@@ -68,7 +68,7 @@ class Collector:
         self._manifests = manifests
         self._uses = uses
         # The manifests that were read and the paths of their blobs. They do not change, but one may follow another.
-        self._read: dict[Entry, frozenset[str]] = {}
+        self._read: dict[StoredObject, frozenset[str]] = {}
 
     async def collect(self, *, limit_bytes: int | None = None, dry_run: bool = False) -> Collected:
         """Removes blobs that no manifest names, manifests whose blobs are lost, and old damaged objects; and then, as
@@ -85,8 +85,8 @@ class Collector:
         # Manifests first: the blobs of each were there before it.
         manifests = await self._backend.list_area(MANIFESTS)
         blobs = await self._backend.list_area(BLOBS)
-        damaged = await self._backend.list_area(QUARANTINE)
-        told = {entry.path: entry.modified_seconds async for entry in self._backend.entries(USES)}
+        damaged = await self._backend.list_area(SET_ASIDE)
+        told = {entry.path: entry.modified_seconds async for entry in self._backend.objects(USES)}
         size_bytes = sum(entry.size_bytes for area in (manifests, blobs, damaged) for entry in area.values())
         self._read = await self._names(manifests.values())
         sweep = _Sweep(
@@ -110,10 +110,10 @@ class Collector:
             )
         return sweep.collected
 
-    async def _names(self, manifests: Iterable[Entry]) -> dict[Entry, frozenset[str]]:
+    async def _names(self, manifests: Iterable[StoredObject]) -> dict[StoredObject, frozenset[str]]:
         """The manifests that can be read, and the paths of the blobs that each names."""
 
-        async def names(entry: Entry) -> frozenset[str] | None:
+        async def names(entry: StoredObject) -> frozenset[str] | None:
             return self._read[entry] if entry in self._read else await self._read_names(entry.path)
 
         entries = list(manifests)
@@ -133,7 +133,7 @@ class Collector:
     async def _remove_traces(self, told: Mapping[str, float], *, remaining: Iterable[str]) -> None:
         """Removes notes on the use of what is gone, and what services left that were killed while they opened it."""
         of_interest = set(map(use_path, remaining))
-        probes = {entry.path: entry.modified_seconds async for entry in self._backend.entries(PROBES)}
+        probes = {entry.path: entry.modified_seconds async for entry in self._backend.objects(PROBES)}
         for path, seconds in {**told, **probes}.items():
             if path not in of_interest and self._uses.now() - seconds >= LEASE_SECONDS:
                 await self._backend.delete(path)
@@ -147,8 +147,8 @@ class _Sweep:
         backend: CountingBackend,
         *,
         uses: Uses,
-        artifacts: Mapping[Entry, frozenset[str]],
-        blobs: Mapping[str, Entry],
+        artifacts: Mapping[StoredObject, frozenset[str]],
+        blobs: Mapping[str, StoredObject],
         told: Mapping[str, float],
         collected: Collected,
         dry_run: bool,
@@ -174,10 +174,10 @@ class _Sweep:
             if not named <= self._blobs.keys():
                 await self._remove_artifact(entry)
 
-    async def remove_damaged(self, damaged: Iterable[Entry], *, limit_bytes: int | None) -> None:
+    async def remove_damaged(self, damaged: Iterable[StoredObject], *, limit_bytes: int | None) -> None:
         """Removes damaged objects that are old; if the room is needed, the younger ones too."""
         for entry in sorted(damaged, key=lambda entry: entry.modified_seconds):
-            is_old = self._uses.now() - entry.modified_seconds >= QUARANTINE_SECONDS
+            is_old = self._uses.now() - entry.modified_seconds >= SET_ASIDE_SECONDS
             if is_old or self._is_above(limit_bytes):
                 if not self._dry_run:
                     await self._backend.delete(entry.path)
@@ -204,7 +204,7 @@ class _Sweep:
             sizes[namespace_of(entry.path)] += self._size_of(entry)
         return sizes
 
-    def _size_of(self, entry: Entry) -> int:
+    def _size_of(self, entry: StoredObject) -> int:
         """Of a manifest and the blobs that it names. What several name counts for each of them."""
         named = (self._blobs[path].size_bytes for path in self._artifacts[entry] if path in self._blobs)
         return entry.size_bytes + sum(named)
@@ -212,13 +212,13 @@ class _Sweep:
     def _is_above(self, limit_bytes: int | None) -> bool:
         return limit_bytes is not None and self.collected.size_bytes > limit_bytes
 
-    def _last_use(self, entry: Entry) -> float:
+    def _last_use(self, entry: StoredObject) -> float:
         return max(self._told_use(entry), self._uses.used_seconds(entry.path))
 
-    def _told_use(self, entry: Entry) -> float:
+    def _told_use(self, entry: StoredObject) -> float:
         return max(entry.modified_seconds, self._told.get(use_path(entry.path), 0.0))
 
-    async def _remove_artifact(self, entry: Entry) -> None:
+    async def _remove_artifact(self, entry: StoredObject) -> None:
         if not await self._remove(entry):
             return
         self.collected.artifacts += 1
@@ -230,7 +230,7 @@ class _Sweep:
     async def _remove_blob(self, path: str) -> None:
         self.collected.blobs += await self._remove(self._blobs[path])
 
-    async def _remove(self, entry: Entry) -> bool:
+    async def _remove(self, entry: StoredObject) -> bool:
         if self._uses.has_lease(entry.path, told_seconds=self._told_use(entry)):
             return False
         if not self._dry_run and not await self._uses.end(entry.path):
@@ -239,6 +239,6 @@ class _Sweep:
         self._count(entry)
         return True
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, entry: StoredObject) -> None:
         self.collected.freed_bytes += entry.size_bytes
         self.collected.size_bytes -= entry.size_bytes

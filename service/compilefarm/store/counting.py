@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from compilefarm.store.backend import Backend, Entry, WrappingBackend
+from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +63,10 @@ class CountingBackend(WrappingBackend):
         """The size of all that is counted, at this moment."""
         return sum(area.count().size_bytes for area in self._areas.values())
 
-    async def list_area(self, name: str) -> dict[str, Entry]:
+    async def list_area(self, name: str) -> dict[str, StoredObject]:
         """Lists an area that is counted, by path, and corrects the count. What is written meanwhile may be left out."""
         area = self._areas[name]
-        known, found = area.paths(), {entry.path: entry async for entry in self.entries(name)}
+        known, found = area.paths(), {entry.path: entry async for entry in self.objects(name)}
         for entry in found.values():
             area.add(entry.path, size_bytes=entry.size_bytes)
         for path in known - found.keys():

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend
-from compilefarm.store.layout import MANIFESTS, quarantine_path, reason_path
+from compilefarm.store.layout import MANIFESTS, reason_path, set_aside_path
 from compilefarm.store.uses import Now
 
 _logger = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ Examine = Callable[[bytes], Awaitable[str]]
 
 
 class Damage:
-    """Moves damaged objects into the quarantine, and counts them.
+    """Sets damaged objects aside, and counts them.
 
     Attributes:
         blobs: how many blobs were set aside since the store was opened.
@@ -57,7 +57,7 @@ class Damage:
                 _logger.error("%s is damaged (%s) and could not be moved, so it is deleted: %s", path, reason, error)
                 await self._backend.delete(path)
             else:
-                _logger.error("%s is damaged (%s) and was moved to %s", path, reason, quarantine_path(path))
+                _logger.error("%s is damaged (%s) and was moved to %s", path, reason, set_aside_path(path))
             if path.startswith(MANIFESTS):
                 self.manifests += 1
             else:
@@ -71,10 +71,10 @@ class Damage:
         """
         async with self._lock:
             await self._move(path, reason=reason)
-        _logger.error("%s is withdrawn (%s) and was moved to %s", path, reason, quarantine_path(path))
+        _logger.error("%s is withdrawn (%s) and was moved to %s", path, reason, set_aside_path(path))
 
     async def _move(self, path: str, *, reason: str) -> None:
         when = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds")
         await self._backend.delete(reason_path(path))
         await self._backend.create(reason_path(path), content=f"{when} {path}: {reason}\n".encode())
-        await self._backend.move(path, target=quarantine_path(path))
+        await self._backend.move(path, target=set_aside_path(path))

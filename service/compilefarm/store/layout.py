@@ -21,7 +21,8 @@ from compilefarm.core.keys import is_key
 
 BLOBS = "cas"
 MANIFESTS = "ac"
-QUARANTINE = "quarantine"
+# The name of the folder is that of earlier releases; in the gateway, keys are in quarantine.
+SET_ASIDE = "quarantine"
 USES = "used"
 PROBES = "probe"
 # Where uploads arrive.
@@ -58,15 +59,15 @@ def manifest_path(key: str, *, variant: int, namespace: str = DEFAULT_NAMESPACE)
     return f"{key_folder(key)}/{_in_namespace(str(variant), namespace=namespace)}"
 
 
-def quarantine_path(path: str) -> str:
+def set_aside_path(path: str) -> str:
     """Where a damaged blob or manifest is moved to."""
     area, _, place = path.partition("/")
-    return f"{QUARANTINE}/{place.partition('/')[2] if area == BLOBS else place.replace('/', '-')}"
+    return f"{SET_ASIDE}/{place.partition('/')[2] if area == BLOBS else place.replace('/', '-')}"
 
 
 def reason_path(path: str) -> str:
     """Where it is said why a blob or a manifest was moved."""
-    return f"{quarantine_path(path)}.reason"
+    return f"{set_aside_path(path)}.reason"
 
 
 def use_path(path: str) -> str:

@@ -27,7 +27,7 @@ from obstore.store import LocalStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
-from compilefarm.store.layout import BLOBS, CHECKS, MANIFESTS, PROBES, QUARANTINE, STAGING
+from compilefarm.store.layout import BLOBS, CHECKS, MANIFESTS, PROBES, SET_ASIDE, STAGING
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
 
@@ -228,6 +228,6 @@ def _sweep(root: Path, *, written_before: float) -> None:
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    for area in (BLOBS, MANIFESTS, CHECKS, QUARANTINE, PROBES, STAGING):
+    for area in (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, PROBES, STAGING):
         for folder, _, names in os.walk(root / area):
             yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))

@@ -113,7 +113,7 @@ class ManifestStore:
         )
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
-        """Takes a manifest out of use, and keeps it in the quarantine with the reason. False if it is not stored.
+        """Takes a manifest out of use, and sets it aside with the reason. False if it is not stored.
 
         Raises:
             StoreUnavailable: it cannot be moved.
@@ -178,7 +178,7 @@ class ManifestStore:
         """The manifests of a key in some namespaces, in their order, and in that of the numbers, which have gaps where
         some are gone.
         """
-        paths = [entry.path async for entry in self._backend.entries(key_folder(key))]
+        paths = [entry.path async for entry in self._backend.objects(key_folder(key))]
         numbered = [path for path in paths if _is_numbered(path) and namespace_of(path) in namespaces]
         return sorted(numbered, key=lambda path: (namespaces.index(namespace_of(path)), _number(path)))
 

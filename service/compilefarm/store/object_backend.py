@@ -14,7 +14,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
 from compilefarm.core.errors import StoreUnavailable
-from compilefarm.store.backend import Backend, Entry
+from compilefarm.store.backend import Backend, StoredObject
 
 if TYPE_CHECKING:
     # Exists for type checkers only.
@@ -48,7 +48,7 @@ class ObjectBackend(Backend):
                 return None
             return (await result.bytes_async()).to_bytes()
 
-    async def find_entry(self, path: str) -> Entry | None:
+    async def find_object(self, path: str) -> StoredObject | None:
         with self._reporting(f"look for {path}"):
             try:
                 return _entry(await self._store.head_async(path), path=path)
@@ -80,7 +80,7 @@ class ObjectBackend(Backend):
 
     async def create_from(self, path: str, *, file: Path) -> bool:
         with self._reporting(f"write {path}"):
-            if await self.find_entry(path) is not None:
+            if await self.find_object(path) is not None:
                 return False
             # In parts where it is large, which cannot be told to leave alone what is there: it is the same.
             await self._store.put_async(path, file)
@@ -112,7 +112,7 @@ class ObjectBackend(Backend):
             except FileNotFoundError:
                 return
 
-    async def entries(self, folder: str) -> AsyncIterator[Entry]:
+    async def objects(self, folder: str) -> AsyncIterator[StoredObject]:
         with self._reporting(f"list {folder}"):
             async for batch in self._store.list(folder, chunk_size=_LISTED_AT_ONCE):
                 for found in batch:
@@ -136,8 +136,8 @@ class ObjectBackend(Backend):
             ) from error
 
 
-def _entry(found: ObjectMeta, *, path: str) -> Entry:
-    return Entry(
+def _entry(found: ObjectMeta, *, path: str) -> StoredObject:
+    return StoredObject(
         path=path,
         size_bytes=found["size"],
         modified_seconds=found["last_modified"].timestamp(),

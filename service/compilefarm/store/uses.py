@@ -103,7 +103,7 @@ class Uses:
         self._ending[path] = gone = asyncio.Event()
         try:
             # Another service may have used it since it was listed, or may have written it anew.
-            entry, use = await self._backend.find_entry(path), await self._backend.find_entry(use_path(path))
+            entry, use = await self._backend.find_object(path), await self._backend.find_object(use_path(path))
             told_seconds = max((found.modified_seconds for found in (entry, use) if found is not None), default=0.0)
             if self.has_lease(path, told_seconds=told_seconds):
                 return False
