@@ -62,6 +62,11 @@ def _bert() -> Program:
     return BertModel(config).eval(), (torch.randint(0, 256, (2, 16)), torch.ones(2, 16, dtype=torch.int64))
 
 
+def _fused_encoder() -> Program:
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2).eval(), (torch.randn(2, 5, 16),)
+
+
 def _indexing(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     kept = x[..., 1:5:2, None] * float("inf")
     y = torch.where(y > 0, y, -0.0).to(torch.float64)
@@ -80,6 +85,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "convolutions": _convolutions,
     "llama": _llama,
     "bert": _bert,
+    # torch 2.11 has no fake form of the operator that it calls.
+    "fused encoder": _fused_encoder,
     "indexing": lambda: (_indexing, (torch.randn(2, 3, 8), torch.randn(4, 4))),
     "operators": lambda: (_operators, (torch.randn(4, 6),)),
 }

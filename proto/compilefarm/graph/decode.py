@@ -28,6 +28,7 @@ from compilefarm.graph.bounds import OperatorCount, find_excess, find_misplaced_
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
 from compilefarm.graph.dispatch import Watcher, watching_operators
+from compilefarm.graph.fake_forms import find_fake_form
 from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.leaves import as_result
 from compilefarm.graph.literals import ValueDecoder
@@ -378,7 +379,7 @@ def _bounded(watch: Watcher, decoded: DecodedJob, *, offsets: OffsetCheck) -> Wa
         # An operator without a fake form is run, on memory of the sizes that it is told. Of those the lists of fused
         # optimizers were just looked at; any other is refused.
         decoded.fake_mode.allow_fallback_kernels = base_of(operator._schema.name) in OPTIMIZERS
-        result = watch(operator, args, kwargs, run)
+        result = watch(operator, args, kwargs, find_fake_form(operator, args) or run)
         offsets.note(operator, args, kwargs, result)
         return result
 

@@ -186,7 +186,7 @@ def _check_statement(statement: ast.stmt) -> None:
 
 
 def _measures(statement: ast.stmt) -> bool:
-    """Whether a statement is of those that measure kernels (torch/_inductor/codegen/wrapper.py: kernel_autotune_calls)."""
+    """Whether it is one of those that measure kernels (torch/_inductor/codegen/wrapper.py: kernel_autotune_calls)."""
     match statement:
         case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Attribute() as guard))], body=body):
             return ast.unparse(guard) == "torch.cuda._DeviceGuard" and all(map(_measures, body))

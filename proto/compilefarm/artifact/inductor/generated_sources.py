@@ -57,11 +57,12 @@ def _texts() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def watching_sources(check: Callable[[str, str], None]) -> Iterator[None]:
-    """Inside, every source is looked at before it lies in a file, from where it would be compiled or run, or is run at once.
+    """Inside, every source is looked at before it is run, or lies in a file from which it would be compiled or run.
 
     Args:
-        check: called with a source and the extension of its file (`TUNING` for what lies in none); raises what is raised for the whole then, even where
-            Inductor would go on without that source (the choices of max-autotune).
+        check: called with a source and the extension of its file (`TUNING` for what lies in none); raises what is
+            raised for the whole then, even where Inductor would go on without that source (the choices of
+            max-autotune).
     """
     codecache: Any = importlib.import_module("torch._inductor.codecache")
     async_compile: Any = importlib.import_module("torch._inductor.async_compile").AsyncCompile

@@ -1,0 +1,25 @@
+"""What operators return on fake tensors where torch does not say.
+
+An operator without a fake form would have to be run while its graph is decoded, on memory of the sizes that the graph
+names, and is refused instead. Those that ordinary programs call have their form here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+# torch.nn.TransformerEncoderLayer calls it when nothing trains. Torch 2.15 has this form of it, torch 2.11 none
+# (torch/_meta_registrations.py: meta__transformer_encoder_layer_fwd).
+_LIKE_THE_FIRST = frozenset({torch.ops.aten._transformer_encoder_layer_fwd.default})
+
+
+def find_fake_form(operator: OpOverload, args: Sequence[Any]) -> Callable[[], torch.Tensor] | None:
+    """What is called instead of an operator while a graph is decoded, or None for torch's own form."""
+    if operator in _LIKE_THE_FIRST and args and isinstance(args[0], torch.Tensor):
+        like = args[0]
+        return lambda: torch.empty_like(like)
+    return None
