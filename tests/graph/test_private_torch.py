@@ -20,7 +20,7 @@ from compilefarm.core.compiler_settings import Word
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
-from compilefarm.graph import admitted_operators, dispatch, operators, settings, targets, tracing
+from compilefarm.graph import admitted_operators, bodies, dispatch, operators, settings, targets, tracing
 
 _IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 # What every model is made of.
@@ -310,6 +310,13 @@ def test_what_enters_and_leaves_modes() -> None:
     # A name that a release lacks is left out without a word, and graphs that hold it are compiled locally.
     functions = targets._torch_functions()
     assert set(targets._MODES) - functions.keys() <= (set() if _IS_NEWEST else _LATER_MODES)
+
+
+def test_indices_in_bodies_of_flexible_attention() -> None:
+    # graph/bodies.py
+    table, place = torch.arange(3.0), torch.tensor(2)
+    with bodies.TransformGetItemToIndex(), FakeTensorMode(allow_non_fake_inputs=True):
+        assert table[place].shape == ()
 
 
 def test_operators_that_call_subgraphs() -> None:

@@ -24,6 +24,7 @@ from compilefarm.core.expressions import MAX_MAGNITUDE
 from compilefarm.graph import arguments, schemas, targets
 from compilefarm.graph.ambient import keeping_attention_backends
 from compilefarm.graph.annotations import decode_annotations
+from compilefarm.graph.bodies import guarding_bodies, run_deferred
 from compilefarm.graph.bounds import OperatorCount, find_excess, find_misplaced_view, is_too_long
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
@@ -342,6 +343,7 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
         decoded.fake_mode,
         enable_python_dispatcher(),
         watching_operators(_bounded(writes.watch, decoded, offsets=offsets)),
+        guarding_bodies(decoded.graph_module),
         _restoring_modes() as entered,
     ):
         for number, node in enumerate(decoded.graph_module.graph.nodes):
@@ -424,7 +426,9 @@ def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) 
             return node.target(*args, **kwargs)
         # Where gradients are wanted, torch 2.11 traces subgraphs in a fake mode of its own and finds ours in its way.
         with torch.no_grad(), writes.in_subgraphs((args, kwargs)):
-            return node.target(*args, **kwargs)
+            result = node.target(*args, **kwargs)
+            run_deferred(node.target.name(), args)
+            return result
     except InvalidRequest as error:
         raise InvalidRequest(f"node {number} ({_name(node)}): {error}") from None
     except Exception as error:

@@ -344,12 +344,17 @@ def higher_order_operators() -> Mapping[str, HigherOrderOperator]:
     return {name: _higher_order_ops[name] for name in _HIGHER_ORDER if name in _higher_order_ops}
 
 
+def is_of_python(target: object) -> bool:
+    """Whether a node calls one of Python's own functions."""
+    return type(target) is BuiltinFunctionType and target in _python_names()
+
+
 def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
     """Why a call that is about to run on these values might take any time and memory; None if nothing says so.
 
     Python's own functions know no bounds on plain numbers, texts and lists; Dynamo folds such calls away.
     """
-    if type(target) is not BuiltinFunctionType or target not in _python_names():
+    if not is_of_python(target):
         return None
     if target not in (getattr, operator.getitem) and any(isinstance(argument, str) for argument in args):
         return "an operator is called on text"

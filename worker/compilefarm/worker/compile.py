@@ -21,6 +21,7 @@ from compilefarm.artifact.triton_builds import built_libraries
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.decode import DecodedJob
+from compilefarm.graph.operator_guard import guarding_operators
 from compilefarm.graph.options import config_patches
 from compilefarm.v1.child_pb2 import CompileResult, CompileTask
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Job, Phase
@@ -105,14 +106,15 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
         with stopwatch.phase(PHASE_COMPILING):
             with time_limit(DECODE_SECONDS, doing="running the graph on tensors without elements"):
                 decoded = decode(task.job, blobs=blobs, admitted=admitted)
-            program = compile_to_program(
-                decoded.graph_module,
-                decoded.inputs,
-                fake_mode=decoded.fake_mode,
-                inductor_options=inductor_options,
-                functorch_options=functorch_options,
-                static_inputs=decoded.static_inputs,
-            )
+            with guarding_operators():
+                program = compile_to_program(
+                    decoded.graph_module,
+                    decoded.inputs,
+                    fake_mode=decoded.fake_mode,
+                    inductor_options=inductor_options,
+                    functorch_options=functorch_options,
+                    static_inputs=decoded.static_inputs,
+                )
         with stopwatch.phase(PHASE_TUNING):
             _tune(program, decoded, task.job)
         with stopwatch.phase(PHASE_PACKING):

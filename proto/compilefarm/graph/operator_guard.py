@@ -1,0 +1,46 @@
+"""Operators that a graph comes down to while it is compiled, looked at as they were when it was decoded.
+
+A compile runs a graph anew, with gradients, where it may come down to others: what tensors are asked for (whether they
+want gradients, how they lie in memory) can be answered otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch._ops import OpOverload
+
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph.bounds import find_excess
+from compilefarm.graph.dispatch import watching_operators
+from compilefarm.graph.misfits import find_misfit
+
+
+@contextmanager
+def guarding_operators() -> Iterator[None]:
+    """Inside, no operator runs on fake tensors that would reach outside of its tensors.
+
+    Raises:
+        InvalidRequest: one would have, even if the compiler went on without it.
+    """
+    refused: list[str] = []
+
+    def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
+        objection = find_excess(operator, args, kwargs) or find_misfit(operator, args, kwargs)
+        if objection is not None:
+            refused.append(f"{operator}, while the graph is compiled: {objection}")
+            raise InvalidRequest(refused[0])
+        return run()
+
+    with watching_operators(look):
+        try:
+            yield
+        except Exception as error:
+            if refused:
+                # As it was: torch adds to messages on their way.
+                raise InvalidRequest(refused[0]) from error
+            raise
+    if refused:
+        raise InvalidRequest(refused[0])

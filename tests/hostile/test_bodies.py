@@ -1,0 +1,141 @@
+"""Graphs within a graph that ask for what the graph itself may not ask for: they are looked at like it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from compilefarm.artifact.inductor.programs import compile_to_program
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph.decode import decode_job
+from compilefarm.graph.operator_guard import guarding_operators
+from compilefarm.graph.targets import OPERATOR_OVERLOAD, PYTHON_FUNCTION
+from compilefarm.graph.testing import capture
+from compilefarm.v1.graph_pb2 import Call, Graph, Node, Sequence, TargetKind, Value
+from compilefarm.v1.job_pb2 import Job
+from tests.graph.test_subgraphs import PROGRAMS
+
+# Of these torch runs one body when it compiles, not when it runs them on fake tensors.
+_DEFERRED = [("autograd function", 1), ("while_loop", 0), ("flex attention", 0), ("flex attention", 1)]
+_RUN = [("cond", 0), ("cond", 1), ("scan", 0), ("map", 0), ("checkpoint", 0), ("nested region", 0)]
+
+
+def _call(kind: TargetKind.ValueType, target: str, *args: Value) -> Node:
+    return Node(call=Call(kind=kind, target=target, args=args))
+
+
+def _numbers(*values: int) -> Value:
+    return Value(list=Sequence(items=[Value(integer=value) for value in values]))
+
+
+def _reaching_far(after: int) -> Iterator[Node]:
+    yield _call(OPERATOR_OVERLOAD, "aten::ones", _numbers(2))
+    far = (Value(node=after), _numbers(3), _numbers(1), Value(integer=4000))
+    yield _call(OPERATOR_OVERLOAD, "aten::as_strided", *far)
+
+
+def _growing(_: int) -> Iterator[Node]:
+    yield _call(PYTHON_FUNCTION, "operator.pow", Value(integer=10), Value(integer=10**6))
+
+
+def _repeating(_: int) -> Iterator[Node]:
+    yield _call(PYTHON_FUNCTION, "operator.mul", _numbers(1, 2), Value(integer=10**6))
+
+
+def _bag(after: int) -> Iterator[Node]:
+    yield _call(OPERATOR_OVERLOAD, "aten::ones", _numbers(3, 3))
+    yield _call(OPERATOR_OVERLOAD, "aten::zeros", _numbers(3))
+    yield _call(PYTHON_FUNCTION, "builtins.getattr", Value(node=after), Value(text="dtype"))
+    yield _call(OPERATOR_OVERLOAD, "aten::_to_copy", Value(node=after + 1))
+    yield _call(OPERATOR_OVERLOAD, "aten::embedding_bag", *(Value(node=after + step) for step in (0, 1, 3)))
+
+
+def _with(job: Job, body: int, nodes: Callable[[int], Iterator[Node]]) -> Job:
+    """The job with further nodes at the end of one of the graphs within its graph."""
+    changed = Job.FromString(job.SerializeToString())
+    graph = changed.graph.subgraphs[body]
+    end = Node.FromString(graph.nodes[-1].SerializeToString())
+    del graph.nodes[-1]
+    graph.nodes.extend([*nodes(len(graph.nodes)), end])
+    return changed
+
+
+@pytest.fixture(scope="module")
+def jobs() -> dict[str, Job]:
+    names = {name for name, _ in (*_DEFERRED, *_RUN)}
+    return {name: capture(*PROGRAMS[name], fullgraph=True).encode().job for name in names}
+
+
+@pytest.mark.parametrize(("name", "body"), _DEFERRED)
+@pytest.mark.parametrize(
+    ("nodes", "objection"),
+    [
+        (_reaching_far, "it reaches to element 4002 of a memory of 2 elements"),
+        (_growing, "an operator that grows is called on large numbers"),
+        (_bag, "its offsets are computed"),
+    ],
+)
+def test_a_body_that_only_the_compiler_runs(
+    jobs: dict[str, Job], name: str, body: int, nodes: Callable[[int], Iterator[Node]], objection: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=objection):
+        decode_job(_with(jobs[name], body, nodes), blobs={})
+
+
+@pytest.mark.parametrize(("name", "body"), _RUN)
+@pytest.mark.parametrize("nodes", [_growing, _repeating])
+def test_functions_that_grow(
+    jobs: dict[str, Job], name: str, body: int, nodes: Callable[[int], Iterator[Node]]
+) -> None:
+    with pytest.raises(InvalidRequest, match="an operator that grows is called on large numbers or on lists"):
+        decode_job(_with(jobs[name], body, nodes), blobs={})
+
+
+def test_functions_of_a_body_are_pythons_own_afterwards(jobs: dict[str, Job]) -> None:
+    body = decode_job(jobs["flex attention"], blobs={}).graph_module.get_submodule("subgraph_0")
+    assert operator.sub in {node.target for node in body.graph.nodes}  # type: ignore[union-attr]
+
+
+@pytest.mark.compiles
+def test_a_body_that_asks_whether_gradients_are_wanted_while_it_is_compiled() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda y: torch.as_strided(y * 2, (3,), (1,), 0) + 1, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    job = capture(model, torch.ones(12, requires_grad=True)).encode().job
+    _view_far_with_gradients(job.graph.subgraphs[0])
+    # Without gradients, as it runs now, the body views its first elements.
+    decoded = decode_job(job, blobs={})
+    with (
+        pytest.raises(InvalidRequest, match="it reaches to element 4002 of a memory of 12 elements"),
+        guarding_operators(),
+    ):
+        compile_to_program(
+            decoded.graph_module,
+            decoded.inputs,
+            fake_mode=decoded.fake_mode,
+            inductor_options={},
+            functorch_options={},
+        )
+
+
+def _view_far_with_gradients(body: Graph) -> None:
+    (number,) = (number for number, node in enumerate(body.nodes) if "as_strided" in node.call.target)
+    asked = _call(PYTHON_FUNCTION, "builtins.getattr", Value(node=number - 1), Value(text="requires_grad"))
+    times = _call(PYTHON_FUNCTION, "operator.mul", Value(node=number), Value(integer=4000))
+    later = [Node.FromString(node.SerializeToString()) for node in body.nodes[number:]]
+    later[0].call.args[3].node = number + 1
+    for node in later[1:]:
+        _renumber(node, by=2, beyond=number)
+    del body.nodes[number:]
+    body.nodes.extend([asked, times, *later])
+
+
+def _renumber(node: Node, *, by: int, beyond: int) -> None:
+    values = [*node.call.args, node.output.result, *node.output.result.tuple.items, *node.output.result.list.items]
+    for value in values:
+        if value.WhichOneof("kind") == "node" and value.node >= beyond:
+            value.node += by
