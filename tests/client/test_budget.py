@@ -17,6 +17,7 @@ from compilefarm.client.farm import Farm, Surroundings
 from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.core.digests import digest_of
+from compilefarm.core.keys import key_of
 from compilefarm.v1.compile_service_pb2 import CompileResponse, Progress
 from compilefarm.v1.job_pb2 import PHASE_COMPILING
 
@@ -103,6 +104,47 @@ def test_a_call_that_has_no_answer(call: str, farm: EndlessFarm, address: str) -
 def test_a_lookup_that_has_no_answer(farm: EndlessFarm, address: str) -> None:
     farm.before_answer = lambda method: method == "Lookup" and farm.over.wait()  # type: ignore[assignment,return-value]
     assert [record.reason for record in ask(address, on_miss="local")] == ["out_of_time"]
+
+
+def take_over() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "program of the farm":
+            thread.join(60)
+
+
+@pytest.mark.parametrize(("is_stored", "outcome"), [(True, "hit"), (False, "compiled")])
+def test_a_pod_that_would_rather_serve_does_not_wait_for_a_lookup(
+    farm: EndlessFarm, address: str, is_stored: bool, outcome: str
+) -> None:
+    around = Surroundings(runtime=FakeRuntime(), ledger=Ledger(), patience_seconds=0.05)
+    with closing(Farm(address, on_miss="eager", surroundings=around)) as pod:
+        if is_stored:
+            farm.keys.add(key_of(around.runtime.encode(FakeGraphModule(), [], options={}).job).text)
+        farm.before_answer = lambda method: method == "Lookup" and farm.over.wait()  # type: ignore[assignment,return-value]
+        program = pod.backend(FakeGraphModule(), [])
+        assert program()[0] == "eager"
+        (record,) = around.ledger.records()
+        assert (record.outcome, record.resort, record.reason) == ("eager", "eager", "no_answer_yet")
+        farm.over.set()
+        take_over()
+        assert program()[0] == "farm"
+        (record,) = around.ledger.records()
+        assert (record.outcome, record.resort, record.reason) == (outcome, None, "")
+
+
+def test_a_pod_that_would_rather_serve_does_not_wait_for_a_connection() -> None:
+    around = Surroundings(runtime=FakeRuntime(), ledger=Ledger(), patience_seconds=0.05)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with closing(Farm(address, on_miss="eager", connect_timeout_seconds=2.0, surroundings=around)) as pod:
+            program = pod.backend(FakeGraphModule(), [])
+            assert program()[0] == "eager"
+            (record,) = around.ledger.records()
+            assert record.reason == "no_answer_yet"
+            take_over()
+    assert program()[0] == "eager"
+    (record,) = around.ledger.records()
+    assert (record.outcome, record.resort, record.reason) == ("fallback", "eager", "unreachable")
 
 
 def test_a_worker_that_never_ends(farm: EndlessFarm, address: str) -> None:

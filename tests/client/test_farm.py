@@ -49,7 +49,9 @@ class Pod:
         self.runtime = FakeRuntime()
         self.ledger = Ledger()
         self.clock = clock or FakeClock()
-        around = Surroundings(runtime=self.runtime, clock=clock or SystemClock(), ledger=self.ledger)
+        around = Surroundings(
+            runtime=self.runtime, clock=clock or SystemClock(), ledger=self.ledger, patience_seconds=60
+        )
         self.farm = Farm(address, surroundings=around, **settings)
 
     def where(self, name: str = "graph") -> str:

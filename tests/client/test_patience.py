@@ -123,7 +123,10 @@ class Asked:
 
 
 def pod_of(network: SlowNetwork, *, clock: FakeClock, ledger: Ledger, **given: Any) -> Farm:
-    around = Surroundings(runtime=FakeRuntime(), clock=clock, ledger=ledger, open_channel=lambda _: network)
+    # Its threads run in no time; what hangs ends by the clock.
+    around = Surroundings(
+        runtime=FakeRuntime(), clock=clock, ledger=ledger, open_channel=lambda _: network, patience_seconds=60
+    )
     return Farm("farm:1", timeout_seconds=BUDGET_SECONDS, surroundings=around, **given)
 
 

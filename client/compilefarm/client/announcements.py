@@ -12,7 +12,7 @@ _WHY_LOCAL = {
     "bypass": "not sent to the farm",
     "fallback": "no artifact from the farm",
     "local": "not stored",
-    "eager": "not stored",
+    "eager": "no artifact yet",
 }
 
 

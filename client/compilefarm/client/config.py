@@ -49,7 +49,8 @@ class ClientConfig:
         metadata=setting(
             'What to do with a graph that is not stored: "wait" has the farm compile it; "local" compiles it in this '
             'process; "eager" runs it uncompiled until the farm has compiled it, whose program then takes over between '
-            'two calls; "error" raises, and nothing is ever compiled in this process.',
+            'two calls, also if the farm does not answer within a second; "error" raises, and nothing is ever compiled '
+            "in this process.",
             choices=get_args(OnMiss),
         ),
     )

@@ -28,7 +28,7 @@ from compilefarm.client.runtime import Asked, Encoded, Options, Runtime, TorchRu
 from compilefarm.client.self_check import SelfCheck
 from compilefarm.client.sizes import within
 from compilefarm.client.switch import Switch
-from compilefarm.client.takeover import serve_meanwhile
+from compilefarm.client.takeover import in_background, is_there, serve_meanwhile
 from compilefarm.client.tape import open_tape
 from compilefarm.client.tolerance import Tolerant
 from compilefarm.client.ways import Program, Ways
@@ -51,12 +51,14 @@ class Surroundings:
         clock: time.
         open_channel: the network.
         ledger: where graphs are noted.
+        patience_seconds: how long a pod waits for a look-up that would rather serve. What is stored is there sooner.
     """
 
     runtime: Runtime = field(default_factory=TorchRuntime)
     clock: Clock = field(default_factory=SystemClock)
     open_channel: OpenChannel = open_channel
     ledger: Ledger = PROCESS_LEDGER
+    patience_seconds: float = 1.0
 
 
 def _ignore_progress(phase: str, elapsed_seconds: float, jobs_ahead: int) -> None:
@@ -290,13 +292,28 @@ class Farm:
         exchange = self._exchange(encoded, entry=entry)
         if self._config.on_miss == "wait":
             delivery = exchange.compile(on_progress=self._on_progress)
+        elif self._config.on_miss == "eager":
+            answer = in_background(exchange.look_up)
+            patience = self._around.patience_seconds
+            if not is_there(answer, within_seconds=patience):
+                entry.close("eager", reason="no_answer_yet", message=f"the farm has not answered within {patience:g} s")
+                return self._from_farm_later(encoded, ways=ways, entry=entry, look_up=answer.result)
+            delivery = answer.result()
         else:
             delivery = exchange.look_up()
         return self._load(encoded, delivery, is_traced=True, ways=ways, entry=entry)
 
-    def _from_farm_later(self, encoded: Encoded, *, ways: Ways, entry: Entry) -> Program:
+    def _from_farm_later(
+        self, encoded: Encoded, *, ways: Ways, entry: Entry, look_up: Callable[[], Delivery] | None = None
+    ) -> Program:
+        def deliver() -> Delivery:
+            if look_up is not None:
+                with suppress(NotStored):
+                    return look_up()
+            return self._exchange(encoded, entry=entry).compile(on_progress=self._on_progress)
+
         def obtain() -> Program:
-            delivery = self._exchange(encoded, entry=entry).compile(on_progress=self._on_progress)
+            delivery = deliver()
             entry.resort_to(None)
             program = self._load(encoded, delivery, is_traced=False, ways=ways, entry=entry)
             return within(delivery.manifest.guards, job=encoded.job, program=program, otherwise=eager)

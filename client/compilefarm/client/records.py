@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -22,7 +23,8 @@ OUTCOMES: Mapping[Outcome, str] = {
     "bypass": "The farm was not asked, since the graph cannot be sent faithfully.",
     "fallback": "The farm was asked, and gave no program that could be used.",
     "local": 'Nothing was stored, and on_miss="local" compiles the graph in this process.',
-    "eager": 'Nothing was stored, and on_miss="eager" runs the graph uncompiled until the farm has compiled it.',
+    "eager": 'Nothing was stored, or the farm has not answered yet, and on_miss="eager" runs the graph uncompiled '
+    "until the farm's program is there.",
 }
 Resort = Literal["local", "eager"]
 Phase = Literal["encode", "wait", "fetch", "load", "local", "first_call"]
@@ -129,6 +131,8 @@ class Entry:
 
     def __init__(self, record: GraphRecord, *, ledger: Ledger, clock: Clock) -> None:
         self.record = record
+        # Two threads write where one asks the farm and the other serves meanwhile.
+        self._lock = threading.Lock()
         self._ledger = ledger
         self._clock = clock
         ledger.put(record)
@@ -140,41 +144,48 @@ class Entry:
         try:
             yield
         finally:
-            spent = self.record.seconds.get(phase, 0.0) + self._clock.now() - started
-            self._change(replace(self.record, seconds={**self.record.seconds, phase: spent}))
+            self._change(lambda record: _with_seconds(record, phase, self._clock.now() - started))
 
     def name_key(self, key: str) -> None:
         """Notes the key."""
-        self._change(replace(self.record, key=key))
+        self._change(lambda record: replace(record, key=key))
 
     def count(self, *, sent: int = 0, fetched: int = 0) -> None:
         """Adds bytes moved."""
-        record = self.record
-        self._change(replace(record, bytes_sent=record.bytes_sent + sent, bytes_fetched=record.bytes_fetched + fetched))
+        self._change(
+            lambda record: replace(
+                record, bytes_sent=record.bytes_sent + sent, bytes_fetched=record.bytes_fetched + fetched
+            )
+        )
 
     def credit(self, compile_seconds: float) -> None:
         """Notes what the worker took."""
-        self._change(replace(self.record, compile_seconds=compile_seconds))
+        self._change(lambda record: replace(record, compile_seconds=compile_seconds))
 
     def close(self, outcome: Outcome | None, *, reason: str = "", message: str = "") -> None:
         """Notes what became of the graph."""
-        self._change(replace(self.record, outcome=outcome, reason=reason, message=message))
+        self._change(lambda record: replace(record, outcome=outcome, reason=reason, message=message))
 
     def resort_to(self, resort: Resort | None, *, obstacle: str = "") -> None:
         """Notes what is done without the farm, or that it is not needed any more."""
-        self._change(replace(self.record, resort=resort, obstacle=" ".join(obstacle.split())))
+        self._change(lambda record: replace(record, resort=resort, obstacle=" ".join(obstacle.split())))
 
     def note_unrecorded(self, why: str) -> None:
         """Notes why the program runs without CUDA graphs."""
-        self._change(replace(self.record, unrecorded=" ".join(why.split())))
+        self._change(lambda record: replace(record, unrecorded=" ".join(why.split())))
 
     def note_self_check(self, finding: Finding) -> None:
         """Notes what a comparison with the uncompiled graph found."""
-        self._change(replace(self.record, self_check=finding))
+        self._change(lambda record: replace(record, self_check=finding))
 
-    def _change(self, record: GraphRecord) -> None:
-        self.record = record
-        self._ledger.put(record)
+    def _change(self, change: Callable[[GraphRecord], GraphRecord]) -> None:
+        with self._lock:
+            self.record = change(self.record)
+            self._ledger.put(self.record)
+
+
+def _with_seconds(record: GraphRecord, phase: Phase, spent: float) -> GraphRecord:
+    return replace(record, seconds={**record.seconds, phase: record.seconds.get(phase, 0.0) + spent})
 
 
 def summarize(records: Iterable[GraphRecord]) -> Summary:

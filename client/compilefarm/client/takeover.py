@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import TypeVar
 
 from compilefarm.client.announcements import announce, announce_defect
 from compilefarm.client.exchange import CompileFailed
@@ -11,6 +13,27 @@ from compilefarm.client.records import Entry
 from compilefarm.client.switch import Switch
 from compilefarm.client.ways import Program
 from compilefarm.core.errors import FarmError
+
+_Answer = TypeVar("_Answer")
+
+
+def in_background(ask: Callable[[], _Answer]) -> Future[_Answer]:
+    """Asks in a thread of its own. A process that ends does not wait for it."""
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - raised where the answer is taken
+            answer.set_exception(error)
+
+    answer: Future[_Answer] = Future()
+    threading.Thread(target=run, name="look-up at the farm", daemon=True).start()
+    return answer
+
+
+def is_there(answer: Future[_Answer], *, within_seconds: float) -> bool:
+    """Whether there is an answer, or an error, after at most so long."""
+    return bool(wait([answer], timeout=within_seconds).done)
 
 
 def serve_meanwhile(eager: Program, *, obtain: Callable[[], Program], entry: Entry) -> Program:
@@ -23,7 +46,7 @@ def serve_meanwhile(eager: Program, *, obtain: Callable[[], Program], entry: Ent
         entry: of the graph.
     """
 
-    def wait() -> None:
+    def take_over() -> None:
         try:
             switch.program = obtain()
         except (CompileFailed, FarmError) as error:
@@ -38,7 +61,7 @@ def serve_meanwhile(eager: Program, *, obtain: Callable[[], Program], entry: Ent
         entry.close("fallback", reason=reason, message=message)
 
     switch = Switch(eager)
-    entry.resort_to("eager", obstacle="the farm compiles it meanwhile")
+    entry.resort_to("eager", obstacle="the farm is asked for a program meanwhile")
     announce(entry.record)
-    threading.Thread(target=wait, name="program of the farm", daemon=True).start()
+    threading.Thread(target=take_over, name="program of the farm", daemon=True).start()
     return switch
