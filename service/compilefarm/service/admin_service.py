@@ -11,7 +11,6 @@ from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.active_jobs import ActiveJobs
 from compilefarm.service.callers import current_caller
 from compilefarm.service.clock import Clock
-from compilefarm.service.counters import Counters
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.inspection import inspect
@@ -19,12 +18,10 @@ from compilefarm.service.job_control import JobControl
 from compilefarm.service.matching import get_worker
 from compilefarm.service.progress import ProgressMeter
 from compilefarm.service.quarantine import Quarantined
-from compilefarm.service.queue import Queue
-from compilefarm.service.readiness import Readiness
 from compilefarm.service.reports import Reports
+from compilefarm.service.state_metrics import Sources
 from compilefarm.service.trust_report import TrustReport
 from compilefarm.service.wire_priorities import PRIORITIES
-from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1 import admin_service_pb2 as wire
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceServicer
 from compilefarm.v1.compile_service_pb2 import Progress
@@ -35,45 +32,36 @@ class AdminService(AdminServiceServicer):
 
     def __init__(
         self,
+        sources: Sources,
         *,
-        store: ArtifactStore,
-        queue: Queue,
         jobs: ActiveJobs,
         control: JobControl,
         meter: ProgressMeter,
-        readiness: Readiness,
-        counters: Counters,
-        reports: Reports,
         trust: TrustReport,
         clock: Clock,
-        farm_version: str,
     ) -> None:
-        self._store = store
-        self._queue = queue
+        self._sources = sources
         self._jobs = jobs
         self._control = control
         self._meter = meter
-        self._readiness = readiness
-        self._counters = counters
-        self._reports = reports
         self._trust = trust
         self._clock = clock
         self._started = clock.now()
         # The beginning of a key costs listings of the store.
         self._inspections = FairSemaphore("inspecting keys", places=8, account_places=2)
-        self._farm_version = farm_version
 
     async def Status(self, _request: wire.StatusRequest, _context: Context) -> wire.StatusResponse:
+        sources = self._sources
         response = wire.StatusResponse(
-            farm_version=self._farm_version,
+            farm_version=sources.farm_version,
             workers=self._workers(),
-            queued_jobs=self._queue.waiting,
-            running_jobs=self._queue.running,
-            counters=wire.Counters(**asdict(self._counters)),
-            store=await self._store.usage(),
-            state=self._readiness.state(),
+            queued_jobs=sources.queue.waiting,
+            running_jobs=sources.queue.running,
+            counters=wire.Counters(**asdict(sources.counters)),
+            store=await sources.store.usage(),
+            state=sources.readiness.state(),
             quarantined_keys=len(self._control.quarantined()),
-            reports=_reports(self._reports),
+            reports=_reports(sources.reports),
             trust=self._trust.for_caller(current_caller()),
         )
         response.started.FromDatetime(self._started)
@@ -83,7 +71,7 @@ class AdminService(AdminServiceServicer):
     async def Inspect(self, request: wire.InspectRequest, _context: Context) -> wire.InspectResponse:
         caller = current_caller()
         async with self._inspections.acquired(caller.account):
-            found = await inspect(request.key, store=self._store, namespaces=caller.seen)
+            found = await inspect(request.key, store=self._sources.store, namespaces=caller.seen)
         return wire.InspectResponse(manifest=found.manifest, checks=found.checks)
 
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
@@ -105,16 +93,18 @@ class AdminService(AdminServiceServicer):
     async def DescribeEnvironment(
         self, request: wire.DescribeEnvironmentRequest, _context: Context
     ) -> wire.DescribeEnvironmentResponse:
-        view = get_worker(self._queue.workers(), environment_name=request.name)
+        view = get_worker(self._sources.queue.workers(), environment_name=request.name)
         return wire.DescribeEnvironmentResponse(environment=view.environment, vocabulary=view.vocabulary)
 
     async def Drain(self, _request: wire.DrainRequest, _context: Context) -> AsyncIterator[wire.DrainResponse]:
         async with aclosing(self._jobs.drain()) as counts:
             async for _ in counts:
-                yield wire.DrainResponse(queued_jobs=self._queue.waiting, running_jobs=self._queue.running)
+                yield wire.DrainResponse(
+                    queued_jobs=self._sources.queue.waiting, running_jobs=self._sources.queue.running
+                )
 
     def _workers(self) -> list[wire.Worker]:
-        return [_worker(view, job=self._queue.job_of(view.name)) for view in self._queue.workers()]
+        return [_worker(view, job=self._sources.queue.job_of(view.name)) for view in self._sources.queue.workers()]
 
     def _statuses(self, jobs: Iterable[ActiveJob]) -> list[wire.JobStatus]:
         return [_status(job, progress=self._meter.read(job)) for job in jobs]

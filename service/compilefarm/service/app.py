@@ -169,17 +169,7 @@ class Gateway:
         )
 
     def _open_metrics(self) -> None:
-        parts = self._parts
-        sources = Sources(
-            queue=parts.queue,
-            store=self._store,
-            quarantine=parts.quarantine,
-            readiness=parts.readiness,
-            counters=parts.counters,
-            reports=self._reports,
-            farm_version=parts.farm_version,
-        )
-        self._registry.register(StateCollector(sources, loop=asyncio.get_running_loop()))
+        self._registry.register(StateCollector(self._sources(), loop=asyncio.get_running_loop()))
         if self._config.metrics_listen:
             self._metrics.open()
 
@@ -219,16 +209,23 @@ class Gateway:
     def _admin_service(self) -> AdminService:
         parts = self._parts
         return AdminService(
-            store=self._store,
-            queue=parts.queue,
+            self._sources(),
             jobs=parts.jobs,
             control=parts.control,
             meter=parts.meter,
+            trust=self._trust,
+            clock=self._clock,
+        )
+
+    def _sources(self) -> Sources:
+        parts = self._parts
+        return Sources(
+            queue=parts.queue,
+            store=self._store,
+            quarantine=parts.quarantine,
             readiness=parts.readiness,
             counters=parts.counters,
             reports=self._reports,
-            trust=self._trust,
-            clock=self._clock,
             farm_version=parts.farm_version,
         )
 

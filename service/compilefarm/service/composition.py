@@ -79,52 +79,25 @@ class Composition:
 
     def __init__(self, means: Means, *, registry: CollectorRegistry, has_several_tenants: Callable[[], bool]) -> None:
         self._means = means
-        config, clock = means.config, means.clock
         self.farm_version = version("compilefarm")
         self.counters = Counters()
         self.durations = Durations()
         self.heavy = HeavyWork()
         self.wanted = WantedBlobs()
-        self.quarantine = Quarantine(clock=clock, seconds=config.quarantine_seconds)
-        self.queue = Queue(
-            means.pool,
-            clock=clock,
-            limits=Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant),
-            durations=self.durations,
-            recovery=Recovery(clock=clock, seconds=config.recovery_seconds),
-            slots=Slots(tenant_jobs=config.max_running_jobs_of_tenant, has_several_tenants=has_several_tenants),
-        )
+        self.quarantine = Quarantine(clock=means.clock, seconds=means.config.quarantine_seconds)
+        self.queue = self._make_queue(has_several_tenants)
         self._observers = self._job_observers(registry)
         self._attempts = self._make_attempts()
-        self.withdrawals = Withdrawals(store=means.store, counters=self.counters, clock=clock)
+        self.withdrawals = Withdrawals(store=means.store, counters=self.counters, clock=means.clock)
         self.verifications = self._make_verifications()
-        self.jobs = ActiveJobs(
-            self._make_compilation().run,
-            clock=clock,
-            progress_seconds=config.progress_seconds,
-            orphan_seconds=config.orphan_seconds,
-            on_priority=self.queue.reconsider,
-            observers=self._observers,
-        )
+        self.jobs = self._make_jobs()
+        self.control = JobControl(jobs=self.jobs, verifications=self.verifications, quarantine=self.quarantine)
         self.meter = ProgressMeter(queue=self.queue, durations=self.durations)
         self.readiness = Readiness(queue=self.queue, jobs=self.jobs)
         self._request_counts = RequestCounts(self.counters)
         self.admission = self._make_admission()
-        self._broker = Broker(
-            store=means.store,
-            jobs=self.jobs,
-            verifications=self.verifications,
-            meter=self.meter,
-            observers=[self._request_counts, RequestLog()],
-        )
-        self.planner = Planner(
-            store=means.store,
-            quarantine=self.quarantine,
-            jobs=self.jobs,
-            queue=self.queue,
-            durations=self.durations,
-        )
-        self.control = JobControl(jobs=self.jobs, verifications=self.verifications, quarantine=self.quarantine)
+        self._broker = self._make_broker()
+        self.planner = self._make_planner()
 
     def open_broker(self) -> Answering:
         """What answers requests, with what the configuration has around it.
@@ -146,6 +119,17 @@ class Composition:
         if means.journal is None:
             return None
         return Resumption(means.journal, admission=self.admission, broker=self._broker, clock=means.clock)
+
+    def _make_queue(self, has_several_tenants: Callable[[], bool]) -> Queue:
+        config, clock = self._means.config, self._means.clock
+        return Queue(
+            self._means.pool,
+            clock=clock,
+            limits=Limits(queued_jobs=config.max_queued_jobs, tenant_jobs=config.max_queued_jobs_of_tenant),
+            durations=self.durations,
+            recovery=Recovery(clock=clock, seconds=config.recovery_seconds),
+            slots=Slots(tenant_jobs=config.max_running_jobs_of_tenant, has_several_tenants=has_several_tenants),
+        )
 
     def _job_observers(self, registry: CollectorRegistry) -> list[JobObserver]:
         observers: list[JobObserver] = [
@@ -206,4 +190,33 @@ class Composition:
             max_nodes=config.max_nodes,
             max_values=config.max_values,
             observers=[self._request_counts, self.wanted],
+        )
+
+    def _make_jobs(self) -> ActiveJobs:
+        config = self._means.config
+        return ActiveJobs(
+            self._make_compilation().run,
+            clock=self._means.clock,
+            progress_seconds=config.progress_seconds,
+            orphan_seconds=config.orphan_seconds,
+            on_priority=self.queue.reconsider,
+            observers=self._observers,
+        )
+
+    def _make_broker(self) -> Broker:
+        return Broker(
+            store=self._means.store,
+            jobs=self.jobs,
+            verifications=self.verifications,
+            meter=self.meter,
+            observers=[self._request_counts, RequestLog()],
+        )
+
+    def _make_planner(self) -> Planner:
+        return Planner(
+            store=self._means.store,
+            quarantine=self.quarantine,
+            jobs=self.jobs,
+            queue=self.queue,
+            durations=self.durations,
         )
