@@ -1,10 +1,11 @@
 """Tables of the check: right programs through Inductor, of which it refuses none, and mistakes, which it finds.
 
-python -m tests.worker [--device cuda] [--jobs 8] [--kinds right large wrong operators corpus] [--only TEXT]
-                       [--seconds 500] [--part 1/4] [--samples 2]
+python -m tests.worker [--device cuda] [--jobs 8] [--kinds right large wrong operators corpus] [--only TEXT ...]
+                       [--seconds 500] [--part 1/4] [--samples 2] [--uncompiled]
 
 "operators" are PyTorch's own samples for its operators, by dtype (`--only "float32 training"`), and "corpus" are the
-programs of tests/corpus: both go all the way from a pod to a pod, in one process.
+programs of tests/corpus: both go all the way from a pod to a pod, in one process. With --uncompiled no
+kernels are made, and an operator takes a quarter of a second.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.worker.table import KINDS, Row, Task, tasks_of
 from tests.worker.trials import rows_of
@@ -46,10 +48,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=("right", "large", "wrong"))
-    parser.add_argument("--only", default="", help="part of the names of programs")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of programs: those that have one")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no more programs are begun after that")
     parser.add_argument("--part", type=_part, default=(1, 1), help="2/4: every fourth program, from the second")
     parser.add_argument("--samples", type=int, default=1, help="how many samples of an operator are tried")
+    parser.add_argument("--uncompiled", action="store_true", help="run Inductor's operators, without kernels")
     return parser.parse_args()
 
 
@@ -62,8 +65,9 @@ def _part(text: str) -> tuple[int, int]:
 
 def _tasks(options: argparse.Namespace) -> Sequence[Task]:
     number, count = options.part
-    tasks = tasks_of(device=options.device, kinds=set(options.kinds), samples=options.samples)
-    return [task for task in tasks if options.only in task.name][number - 1 :: count]
+    tasks = tasks_of(device=options.device, kinds=set(options.kinds))
+    chosen = [task for task in tasks if any(part in task.name for part in options.only)][number - 1 :: count]
+    return [replace(task, samples=options.samples, compiles=not options.uncompiled) for task in chosen]
 
 
 def _line(row: Row) -> str:

@@ -5,9 +5,11 @@ What comes of it is held to the graph itself on what the pod's call is given.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from torch.fx import GraphModule
@@ -30,6 +32,10 @@ from compilefarm.worker.compile import Compiled, compile_task
 from compilefarm.worker.failures import failure_of
 from compilefarm.worker.source_check import UnexpectedSource
 from compilefarm.worker.verify import EagerRefuses, compare, first_run
+from tests.worker.decomposition import decompose
+
+# A program and its manifest.
+Make = Callable[[Encoded], tuple[Program, Manifest]]
 
 
 class Outcome(Enum):
@@ -87,21 +93,42 @@ class GraphReport:
     figures: Verification | None = None
 
 
+def compiled(encoded: Encoded) -> tuple[Program, Manifest]:
+    """A program as a worker makes it and a pod loads it, and its manifest."""
+    task = CompileTask(job=_arrived(encoded), blobs=_blobs(encoded.blobs))
+    made = compile_task(task, admitted=_admitted(encoded), on_phase=lambda _: None)
+    manifest = _manifest_of(made)
+    return TorchRuntime().load(encoded, manifest, blobs=made.blobs), manifest
+
+
+def decomposed(encoded: Encoded) -> tuple[Program, Manifest]:
+    """A program of the operators that Inductor makes kernels of, without any; a twentieth of the time."""
+    job = _arrived(encoded)
+    with apply_ambient(job.ambient):
+        return decompose(decode(job, blobs=encoded.blobs, admitted=_admitted(encoded))), Manifest()
+
+
 class SingleProcessFarm:
     """A backend of torch.compile.
 
     Args:
+        make: makes programs of jobs; `compiled`, unless it is given.
         options: of torch.compile.
-        on_stage: told what is done next: "encode", "compile", "load", "check", "compare", "local".
+        on_stage: told what is done next: "encode", "compile", "check", "compare", "local".
 
     Attributes:
         reports: of all graphs that were called.
     """
 
     def __init__(
-        self, *, options: Mapping[str, object] | None = None, on_stage: Callable[[str], None] = lambda _: None
+        self,
+        *,
+        make: Make | None = None,
+        options: Mapping[str, object] | None = None,
+        on_stage: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.reports: list[GraphReport] = []
+        self._make = make or compiled
         self._options = options or {}
         self._on_stage = on_stage
         self._runtime = TorchRuntime()
@@ -119,7 +146,7 @@ class SingleProcessFarm:
         return self._tried(encoded, ways)
 
     def _tried(self, encoded: Encoded, ways: Ways) -> Program:
-        eager, attempts = ways.eager(), [_Attempt(self._runtime, encoded, ways, self._on_stage)]
+        eager, attempts = ways.eager(), [_Attempt(encoded, ways, self._make, self._on_stage)]
 
         def run(*inputs: Any) -> Any:
             if attempts:
@@ -131,43 +158,31 @@ class SingleProcessFarm:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    runtime: TorchRuntime
     encoded: Encoded
     ways: Ways
+    make: Make
     on_stage: Callable[[str], None]
 
     def report(self, inputs: Sequence[Any]) -> GraphReport:
+        self.on_stage("compile")
         try:
-            compiled = self._compiled()
-            self.on_stage("load")
-            manifest = _manifest_of(compiled)
-            program = self.runtime.load(self.encoded, manifest, blobs=compiled.blobs)
+            program, manifest = self.make(self.encoded)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
             return self._of_failure(error, inputs)
         return self._checked(program, manifest, inputs)
-
-    def _compiled(self) -> Compiled:
-        self.on_stage("compile")
-        # As it arrives: through bytes.
-        job = Job.FromString(self.encoded.job.SerializeToString(deterministic=True))
-        task = CompileTask(job=job, blobs=_blobs(self.encoded.blobs))
-        return compile_task(task, admitted=self._admitted(), on_phase=lambda _: None)
-
-    def _admitted(self) -> Admitted:
-        operators = {operator.name for operator in self.encoded.job.environment.operators}
-        return Admitted(operators=operators, triton_kernels=True)
 
     def _of_failure(self, error: Exception, inputs: Sequence[Any]) -> GraphReport:
         said = f"{type(error).__name__}: {error}"
         if isinstance(error, UnexpectedSource):
             return GraphReport(outcome=Outcome.UNEXPECTED_SOURCE, message=said)
         if isinstance(error, InvalidRequest | GraphRejected):
-            return GraphReport(outcome=Outcome.REJECTED, message=said)
+            return GraphReport(outcome=Outcome.REJECTED, message=f"{said}; {_place_of(error)}")
         if failure_of(error).failure.kind == FAILURE_KIND_NOT_SERIALIZABLE:
             return GraphReport(outcome=Outcome.NOT_SERIALIZABLE, message=said)
         own = self._own(inputs)
-        fails_alike = isinstance(own, Exception) and not isinstance(error, FarmError)
-        return GraphReport(outcome=Outcome.INDUCTOR_FAILS if fails_alike else Outcome.FARM_FAILS, message=said)
+        if own.outcome == "differs" and not isinstance(error, FarmError):
+            return GraphReport(outcome=Outcome.INDUCTOR_FAILS, message=said)
+        return GraphReport(outcome=Outcome.FARM_FAILS, message=f"{said}; {_place_of(error)}")
 
     def _checked(self, program: Program, manifest: Manifest, inputs: Sequence[Any]) -> GraphReport:
         self.on_stage("check")
@@ -183,7 +198,7 @@ class _Attempt:
             is_refused = False
         self.on_stage("compare")
         for_pod = saying(passing_held(program, self.encoded.held), self.encoded.messages)
-        finding = self.ways.compare(for_pod, inputs)
+        finding = self._compared(for_pod, inputs)
         outcome = self._outcome(finding, inputs, is_refused=is_refused, is_checked=not refusal)
         message = "; ".join(filter(None, [refusal, finding.detail]))
         return GraphReport(outcome=outcome, message=message, figures=found)
@@ -191,14 +206,13 @@ class _Attempt:
     def _check(self, program: Program, manifest: Manifest) -> Verification:
         job, figures = self.encoded.job, Verification()
         with apply_ambient(job.ambient):
-            eager, theirs = first_run(decode(job, blobs=self.encoded.blobs, admitted=self._admitted()), job)
+            eager, theirs = first_run(decode(job, blobs=self.encoded.blobs, admitted=_admitted(self.encoded)), job)
             compare(VerifyTask(job=job, manifest=manifest), eager.run(program), theirs, program, eager, figures)
         return figures
 
     def _outcome(self, finding: Finding, inputs: Sequence[Any], *, is_refused: bool, is_checked: bool) -> Outcome:
         if finding.outcome == "differs":
-            own = self._own(inputs)
-            if isinstance(own, Finding) and own.outcome != "differs":
+            if self._own(inputs).outcome != "differs":
                 return Outcome.WRONG
             return Outcome.INDUCTOR_WRONG if is_refused else Outcome.INDUCTOR_WRONG_UNSEEN
         if is_refused:
@@ -207,15 +221,37 @@ class _Attempt:
             return Outcome.UNSEEN
         return Outcome.RIGHT if is_checked else Outcome.UNCHECKED
 
-    def _own(self, inputs: Sequence[Any]) -> Finding | Exception:
-        """What the pod finds of what it compiles itself, or how that fails."""
+    def _own(self, inputs: Sequence[Any]) -> Finding:
+        """What the pod finds of what it compiles itself. One that raises differs."""
         if obstacle := self.ways.find_late_obstacle():
             return Finding(outcome="skipped", detail=obstacle)
         self.on_stage("local")
         try:
-            return self.ways.compare(self.ways.compile(), inputs)
+            program = self.ways.compile()
         except Exception as error:  # noqa: BLE001 - the caller judges it
-            return error
+            return Finding(outcome="differs", detail=f"{type(error).__name__}: {error}")
+        return self._compared(program, inputs)
+
+    def _compared(self, program: Program, inputs: Sequence[Any]) -> Finding:
+        try:
+            return self.ways.compare(program, inputs)
+        except Exception as error:  # noqa: BLE001 - as in the pod: what cannot be compared is no proof
+            return Finding(outcome="skipped", detail=f"{type(error).__name__}: {error}")
+
+
+def _place_of(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
+
+
+def _arrived(encoded: Encoded) -> Job:
+    """The job as it arrives: through bytes."""
+    return Job.FromString(encoded.job.SerializeToString(deterministic=True))
+
+
+def _admitted(encoded: Encoded) -> Admitted:
+    operators = {operator.name for operator in encoded.job.environment.operators}
+    return Admitted(operators=operators, triton_kernels=True)
 
 
 def _blobs(blobs: Mapping[str, bytes]) -> list[ChildBlob]:

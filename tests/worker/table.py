@@ -17,7 +17,7 @@ from tests.worker.inductor import checked_compile, encoded
 from tests.worker.large import LARGE
 from tests.worker.operators import EagerFails, NoSample, OnStage, names_of_operators, try_operator
 from tests.worker.programs import RightProgram, right_programs
-from tests.worker.single_process import GraphReport, Outcome, SingleProcessFarm
+from tests.worker.single_process import GraphReport, Outcome, SingleProcessFarm, compiled, decomposed
 
 _MISTAKES_OF_A_KIND = 2
 
@@ -32,12 +32,14 @@ class Task:
         name: of the program.
         device: on which it runs.
         samples: how many samples of an operator are tried.
+        compiles: whether programs that go all the way are compiled, or taken apart into Inductor's operators alone.
     """
 
     kind: str
     name: str
     device: str
     samples: int = 1
+    compiles: bool = True
 
     @property
     def limit_seconds(self) -> float:
@@ -68,7 +70,7 @@ class Row:
     message: str = ""
 
 
-def tasks_of(*, device: str, kinds: Set[str], samples: int = 1) -> Iterator[Task]:
+def tasks_of(*, device: str, kinds: Set[str]) -> Iterator[Task]:
     """All of some kinds, those that take long first."""
     if "large" in kinds:
         yield from (Task(kind="large", name=name, device=device) for name in LARGE)
@@ -79,7 +81,7 @@ def tasks_of(*, device: str, kinds: Set[str], samples: int = 1) -> Iterator[Task
         yield from (Task(kind="corpus", name=name, device=device) for name in PROGRAMS)
     if "operators" in kinds:
         names = list(names_of_operators(device))
-        yield from (Task(kind="operators", name=name, device=device, samples=samples) for name in names)
+        yield from (Task(kind="operators", name=name, device=device) for name in names)
 
 
 def row_of(task: Task, *, on_stage: OnStage = lambda _: None) -> Row:
@@ -119,7 +121,7 @@ def _wrong(task: Task) -> Row:
 
 
 def _all_the_way(task: Task, on_stage: OnStage) -> Row:
-    farm = SingleProcessFarm(on_stage=on_stage)
+    farm = SingleProcessFarm(make=compiled if task.compiles else decomposed, on_stage=on_stage)
     try:
         if task.kind == "operators":
             try_operator(task.name, farm, device=task.device, samples=task.samples, on_stage=on_stage)

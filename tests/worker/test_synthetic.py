@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from compilefarm.graph.admission import Admitted, decode
+from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.encode import EncodedJob
 from compilefarm.worker.comparison import VerificationFailed
-from compilefarm.worker.synthetic import inputs_of
+from compilefarm.worker.synthetic import are_refused, inputs_of
 from tests.worker.verifying import checked, encoded_of
 
 _IDS = torch.zeros(6, dtype=torch.int64)
@@ -32,6 +34,10 @@ def _written(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> to
 
 def _distinct(found: torch.Tensor) -> bool:
     return len(found.unique()) == found.numel()
+
+
+def _is_definite(found: torch.Tensor) -> bool:
+    return bool((found == found.mH).all()) and bool((torch.linalg.eigvalsh(found) > 0).all())
 
 
 @pytest.mark.parametrize(
@@ -53,6 +59,10 @@ def _distinct(found: torch.Tensor) -> bool:
         (lambda x: x.log(), (torch.rand(4, 5),), 0, lambda x: x.min() > 0),
         (F.cross_entropy, (torch.rand(6, 5), _IDS), 1, lambda ids: 0 < ids.max() < 5),
         (lambda ids: F.one_hot(ids, 7), (_IDS,), 0, lambda ids: 0 < ids.max() < 7),
+        (lambda x, i: F.max_unpool2d(x, i, 2), (torch.rand(2, 3, 4, 5), torch.zeros(2, 3, 4, 5).long()), 1,
+         lambda i: all(_distinct(plane) for plane in i.flatten(0, 1)) and 0 <= i.min() < i.max() < 80),
+        (torch.linalg.cholesky, (torch.eye(3).repeat(2, 1, 1),), 0, _is_definite),
+        (torch.linalg.cholesky_ex, (torch.eye(300, dtype=torch.complex64),), 0, _is_definite),
         (torch.searchsorted, (torch.rand(6), torch.rand(3)), 0, lambda edges: (edges.diff() >= 0).all()),
         (F.embedding_bag, (_IDS, torch.rand(9, 4), _IDS[:2]), 2, lambda at: at[0] == 0 and at[1] > 0),
         (lambda x, mask: x.masked_fill(mask, 0), (torch.rand(3, 9), torch.ones(3, 9).bool()), 1,
@@ -106,3 +116,29 @@ def test_a_wrong_index_is_found() -> None:
     encoded = encoded_of(lambda x, ids: x[ids], torch.rand(9, 4), _IDS)
     with pytest.raises(VerificationFailed, match="output 0 differs from eager"):
         checked(encoded, lambda _: lambda x, ids: [x[(ids - 1).clamp(0)]])
+
+
+def _on_gpu(decoded: DecodedJob) -> Sequence[Any]:
+    """Inputs of a graph that say that they are on a GPU."""
+    return [mock.Mock(spec=torch.Tensor, is_cuda=True) for _ in decoded.inputs]
+
+
+def _decoded(model: Callable[..., Any], *inputs: Any) -> DecodedJob:
+    encoded = encoded_of(model, *inputs)
+    return decode(encoded.job, blobs=encoded.blobs, admitted=Admitted())
+
+
+def test_eager_is_asked_on_a_gpu_that_still_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    decoded = _decoded(torch.sin, torch.rand(3))
+    decoded.graph_module.forward = mock.Mock(side_effect=torch.linalg.LinAlgError("not positive-definite"))
+    assert are_refused(_on_gpu(decoded), decoded, error=torch.linalg.LinAlgError("not positive-definite"))
+    decoded.graph_module.forward = mock.Mock()
+    assert not are_refused(_on_gpu(decoded), decoded, error=torch.linalg.LinAlgError("not positive-definite"))
+
+
+def test_eager_is_not_asked_on_a_gpu_where_nothing_runs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", mock.Mock(side_effect=RuntimeError("device-side assert triggered")))
+    decoded = _decoded(torch.sin, torch.rand(3))
+    decoded.graph_module.forward = mock.Mock(side_effect=AssertionError)
+    assert not are_refused(_on_gpu(decoded), decoded, error=RuntimeError("device-side assert triggered"))

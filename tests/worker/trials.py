@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from tests.worker.operators import OnStage
 from tests.worker.table import Row, Task, row_of
 
 # Until a process has imported everything, and again until it has tried the C++ compiler.
@@ -118,10 +119,16 @@ def _serve(pipe: Connection) -> None:
             task = pipe.recv()
         except EOFError:
             return
-        row = row_of(task, on_stage=lambda stage: pipe.send(_Stage(stage)))
-        pipe.send(row)
+        pipe.send(_row_of(task, on_stage=lambda stage: pipe.send(_Stage(stage))))
         if not _is_well(task.device):
             return
+
+
+def _row_of(task: Task, *, on_stage: OnStage) -> Row:
+    try:
+        return row_of(task, on_stage=on_stage)
+    except Exception as error:  # noqa: BLE001 - it is a row, and the next one has its turn
+        return Row(task=task, tried=1, surprises=[f"failed: {type(error).__name__}: {error}"])
 
 
 def _is_well(device: str) -> bool:

@@ -39,7 +39,7 @@ _SPECIAL = names("""
 """)
 _REDUCTIONS = names("""
     all allclose amax amin aminmax any argmax argmin bincount combinations corrcoef count_nonzero cov cummax cummin
-    cumprod cumsum cumulative_trapezoid diff dist equal gradient hash_tensor histc histogram histogramdd kthvalue
+    cumprod cumsum cumulative_trapezoid diff dist equal gradient hash_tensor histc kthvalue
     logcumsumexp logsumexp max mean median min mode nanmean nanmedian nanquantile nansum norm prod quantile std
     std_mean sum sum_to_size trace trapezoid trapz unique_consecutive unique_dim unique_dim_consecutive var var_mean
     _aminmax _is_all_true _is_any_true _unique _unique2
@@ -82,7 +82,7 @@ _QUESTIONS = names("""
 """)
 _LINEAR_ALGEBRA = names("""
     addbmm addmm addmv addr baddbmm bilinear bmm cdist chain_matmul cholesky cholesky_inverse cholesky_solve cross det
-    dot einsum geqrf ger inner inverse kron linalg_cholesky linalg_cholesky_ex linalg_cond linalg_cross linalg_det
+    dot einsum ger inner inverse kron linalg_cholesky linalg_cholesky_ex linalg_cond linalg_cross linalg_det
     linalg_diagonal linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_householder_product linalg_inv
     linalg_inv_ex linalg_lstsq linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_matmul linalg_matrix_exp
     linalg_matrix_norm linalg_matrix_power linalg_matrix_rank linalg_matrix_sqrth linalg_multi_dot linalg_norm

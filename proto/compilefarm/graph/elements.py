@@ -34,6 +34,8 @@ def elements_of(tensor: torch.Tensor, filler: Filler, *, uniform: torch.Tensor, 
             made = torch.full_like(uniform, filler.bound)
         case Kind.COUNTING:
             made = torch.arange(tensor.shape[-1] if tensor.dim() else 1).expand(tensor.shape).flatten()
+        case Kind.DEFINITE:
+            return _definite(tensor, signed)
         case Kind.ORDERED:
             made = _steps(tensor)
         case Kind.DIVISOR:
@@ -56,15 +58,29 @@ def mask_of(tensor: torch.Tensor, *, uniform: torch.Tensor) -> torch.Tensor:
 
 
 def _places(shape: torch.Size, bound: int) -> torch.Tensor:
-    """Integers below a bound, all of them different where it allows, and else along each dimension."""
+    """Integers below a bound: all different in as many of the last dimensions as it allows, and along each other."""
     if not shape.numel() or not bound:
         return torch.zeros(shape.numel())
-    if shape.numel() <= bound:
-        numbers = torch.arange(shape.numel())
-    else:
-        grids = torch.meshgrid(*(torch.arange(size) for size in shape), indexing="ij")
-        numbers = torch.stack(grids).sum(0).flatten()
-    return (numbers * _coprime(bound) + bound // 3) % bound
+    steps, counted = [], 1
+    for size in reversed(shape):
+        steps.append(counted if counted * size <= bound else 1)
+        counted *= size
+    grids = torch.meshgrid(*(torch.arange(size) for size in shape), indexing="ij")
+    numbers = sum((grid * step for grid, step in zip(grids, reversed(steps), strict=True)), torch.zeros(()).long())
+    return (numbers.flatten() * _coprime(bound) + bound // 3) % bound
+
+
+def _definite(tensor: torch.Tensor, signed: torch.Tensor) -> torch.Tensor:
+    """Matrices whose diagonals outweigh all else in a row, one after the other."""
+    size = tensor.shape[-1] if tensor.dim() > 1 else 0
+    if not size or tensor.shape[-2] != size:
+        return signed.to(tensor.dtype)
+    whole = len(signed) // size**2 * size**2
+    drawn = (signed[:whole] if whole else signed.repeat(size**2 // len(signed) + 1)[: size**2]).view(-1, size, size)
+    symmetric = (drawn + drawn.mT) / (2 * size) + 3 * torch.eye(size)
+    antisymmetric = (drawn - drawn.mT) / (2 * size)
+    made = torch.complex(symmetric, antisymmetric) if tensor.is_complex() else symmetric
+    return made.flatten().to(tensor.dtype)
 
 
 def _coprime(bound: int) -> int:

@@ -7,6 +7,7 @@ them are the same. Inputs are followed through views and casts to what consumes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -23,7 +24,7 @@ class Kind(Enum):
 
     Attributes:
         INDEX: integers below a number.
-        PLACES: the same, each of them once along the last dimension as far as there are enough.
+        PLACES: the same, each of them once in as many of the last dimensions as there are enough for.
         OFFSETS: integers from zero up to a number, in order.
         COUNT: the number itself.
         COUNTING: 0, 1, 2, ... along the last dimension.
@@ -31,6 +32,7 @@ class Kind(Enum):
         POSITIVE: larger than zero.
         PROBABILITY: between zero and one, and neither of these.
         ORDERED: not smaller than the one before.
+        DEFINITE: matrices that are symmetric and positive definite.
     """
 
     INDEX = auto()
@@ -42,6 +44,7 @@ class Kind(Enum):
     POSITIVE = auto()
     PROBABILITY = auto()
     ORDERED = auto()
+    DEFINITE = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ _CARRIERS = _names("""
 _DIVIDING = _names("div divide true_divide truediv floor_divide floordiv remainder mod fmod itruediv ifloordiv imod")
 _POSITIVE = _names("log log2 log10 sqrt rsqrt multinomial lgamma digamma")
 _PROBABLE = _names("bernoulli binary_cross_entropy logit erfinv atanh asin acos arcsin arccos arctanh")
+_DEFINITE = _names("cholesky cholesky_ex linalg_cholesky linalg_cholesky_ex")
 # Their index is the third argument, after a dimension of the first.
 _READING = _names("gather index_select")
 _WRITING = _names("scatter scatter_add scatter_reduce index_copy index_add index_fill index_reduce")
@@ -128,6 +132,8 @@ def _consumed(node: Node) -> Found:
         return [(node.args[0], Filler(kind=Kind.POSITIVE))] if node.args else []
     if name in _PROBABLE:
         return [(argument, Filler(kind=Kind.PROBABILITY)) for argument in _operands(node)]
+    if name in _DEFINITE:
+        return [(argument, Filler(kind=Kind.DEFINITE)) for argument in _operands(node)]
     if name in _READING or name in _WRITING:
         return _along_dimension(node, kind=Kind.INDEX if name in _READING else Kind.PLACES)
     if name in _SUBSCRIPTS_READ or name in _SUBSCRIPTS_WRITTEN:
@@ -232,6 +238,13 @@ def _groups(node: Node) -> Found:
     yield _argument(node, 2, "offs"), Filler(kind=Kind.OFFSETS, bound=shape[0] if shape else 0)
 
 
+def _unpooled(node: Node) -> Found:
+    """Indices say where in a plane, or in a volume, each value goes."""
+    dimensions = int(_name(node).removeprefix("max_unpool").removesuffix("d"))
+    bound = math.prod(_shape(node)[-dimensions:])
+    yield _argument(node, 1, "indices"), Filler(kind=Kind.PLACES, bound=bound)
+
+
 def _variance(node: Node) -> Found:
     name = _name(node)
     yield _argument(node, 4 if name != "batch_norm" else 2, "running_var"), Filler(kind=Kind.POSITIVE)
@@ -264,6 +277,8 @@ _CONSUMERS: Mapping[str, Callable[[Node], Found]] = {
     "_grouped_mm": _groups,
     "grouped_mm": _groups,
     "batch_norm": _variance,
+    "max_unpool2d": _unpooled,
+    "max_unpool3d": _unpooled,
     "flex_attention": _blocks,
     **dict.fromkeys(_LABELS, _labels),
 }

@@ -10,7 +10,7 @@ import torch
 from compilefarm.core.expressions import check_symbols
 from compilefarm.graph.decode import decode_input
 from compilefarm.graph.elements import elements_of, mask_of
-from compilefarm.graph.fillers import Filler
+from compilefarm.graph.fillers import Filler, Kind
 from compilefarm.graph.symbols import Symbols
 from compilefarm.v1.job_pb2 import Job
 
@@ -177,7 +177,7 @@ def _elements(tensor: torch.Tensor, *, noise: Noise, number: int, fillers: Mappi
     if tensor.dtype == torch.bool:
         return torch.ones(len(uniform), dtype=torch.bool) if fillers is None else mask_of(tensor, uniform=uniform)
     filler = fillers.get(number) if fillers is not None else None
-    if filler is not None and not tensor.is_complex():
+    if filler is not None and (filler.kind is Kind.DEFINITE or not tensor.is_complex()):
         return elements_of(tensor, filler, uniform=uniform, signed=noise.signed(tensor, number=number))
     return noise.elements(tensor, number=number) if _floats(tensor) else torch.zeros(len(uniform), dtype=tensor.dtype)
 

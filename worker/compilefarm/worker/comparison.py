@@ -297,7 +297,7 @@ def differing_elements(
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """Elements that can be compared: NaN equals nothing, and types of eight bits compare nothing."""
-    tensor = _dense(tensor)
+    tensor = _real(_dense(tensor))
     wide = tensor.float() if tensor.is_floating_point() and tensor.itemsize < torch.float32.itemsize else tensor
     return torch.nan_to_num(wide)
 

@@ -44,11 +44,20 @@ def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob, *, er
     """
     if find_exhausted(error) is not None:
         return False
-    if any(isinstance(given, torch.Tensor) and given.is_cuda for given in inputs):
-        # An assertion on a GPU leaves a process that can compute nothing any more, in which eager fails always.
+    if any(isinstance(given, torch.Tensor) and given.is_cuda for given in inputs) and _is_gpu_lost():
+        # Eager would fail always.
         return decoded.depends_on_elements
     try:
         decoded.graph_module(*inputs)
     except Exception:  # noqa: BLE001 - whatever it raises, it is eager that raises it
+        return True
+    return False
+
+
+def _is_gpu_lost() -> bool:
+    """Whether an assertion on a GPU has left a process that can compute nothing there any more."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
         return True
     return False
