@@ -11,11 +11,11 @@ import torch
 
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
+from compilefarm.graph.tolerances import coarsest
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.eager import Eager
-from compilefarm.worker.precision import coarsest
 from compilefarm.worker.reference import find_reference
 from compilefarm.worker.results import Results, run
 from compilefarm.worker.seeds import SEED

@@ -15,6 +15,7 @@ import torch
 from compilefarm.client.findings import Finding
 from compilefarm.graph.fp32_precision import Product, narrow_precisions
 from compilefarm.graph.leaves import as_result, is_result, leaf_of
+from compilefarm.graph.tolerances import coarsest, epsilon_of, tolerance_of
 
 Program = Callable[..., Any]
 
@@ -25,10 +26,8 @@ _NARROW = {
     ".half(": torch.float16,
     "float8": torch.float16,
 }
-# Of the coarsest precision's epsilon; what a float32 graph of many layers adds up to comes on top.
+# Of the coarsest precision's epsilon, at least: what many layers add up to.
 _EPSILONS = 16.0
-_LEAST_TOLERANCE = 1e-3
-_TOLERANCE_OF_DOUBLES = 1e-7
 # How the code of a graph names what multiplies; matmuls have many names.
 _PRODUCTS = {"conv": Product.CONVOLUTION, "lstm": Product.RECURRENT, "gru": Product.RECURRENT, "rnn": Product.RECURRENT}
 # Where all that eager computes is smaller than that, it is rounding.
@@ -195,17 +194,17 @@ def _restoring_random_state(devices: Sequence[int]) -> Iterator[Callable[[], boo
 
 def _tolerance(code: str, seen: _Seen) -> float:
     dtypes = {value.dtype for _, value in seen.everything if isinstance(value, torch.Tensor)}
-    floating = {dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
+    floating = {dtype.to_real() for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
     floating |= {dtype for name, dtype in _NARROW.items() if name in code}
     floating |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
+    if "float32" in code:
+        floating.add(torch.float32)
     if torch.float32 in floating:
         floating |= _narrow_products(
             code, is_cuda=any(value.is_cuda for _, value in seen.everything if _is_tensor(value))
         )
-    coarsest = max((torch.finfo(dtype).eps for dtype in floating), default=0.0)
-    if coarsest <= torch.finfo(torch.float64).eps and "float32" not in code:
-        return _TOLERANCE_OF_DOUBLES
-    return max(_LEAST_TOLERANCE, _EPSILONS * coarsest)
+    inside = coarsest(floating) or torch.float64
+    return max(_EPSILONS * epsilon_of(inside), *map(tolerance_of, floating or {inside}))
 
 
 def _narrow_products(code: str, *, is_cuda: bool) -> set[torch.dtype]:

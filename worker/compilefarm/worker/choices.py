@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from compilefarm.worker.precision import epsilon_of
+from compilefarm.graph.tolerances import epsilon_of
 
 # What keeps elements and their order.
 _CARRIERS = frozenset({"clone", "contiguous", "detach", "flatten", "int", "long", "reshape", "squeeze", "to", "type",

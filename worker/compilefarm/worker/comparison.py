@@ -23,18 +23,16 @@ from typing import Any
 
 import torch
 
+from compilefarm.graph.tolerances import coarsest, epsilon_of, tolerance_of
 from compilefarm.v1.job_pb2 import Refusal
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.narrowing import Narrowed
-from compilefarm.worker.precision import Distance, allowed_distance, coarsest, epsilon_of
+from compilefarm.worker.precision import Distance, allowed_distance
 from compilefarm.worker.results import Results
 
 # Differences of so many of the smallest steps at the largest magnitude need no reference: additions in another order.
 _CLEAR_STEPS = {torch.float64: 1e4, torch.float32: 32.0}
 _CLEAR_STEPS_OF_NARROW = 1.0
-# Where there is no reference: the largest difference allowed, as a share of the largest magnitude in the output. A
-# wrong kernel is off by about all of it; another order of additions by much less.
-_TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _LEAST_MAGNITUDE = 1e-3
 # One integer of so many may differ for no reason that was found.
 _ELEMENTS_BY_STRAY = 1000
@@ -156,9 +154,9 @@ class Comparison:
         if difference <= clear:
             found.absolute_tolerance = max(found.absolute_tolerance, clear)
             return
-        tolerance = max(_tolerance_of(each) for each in (dtype, self.inside or dtype))
+        tolerance = max(tolerance_of(each) for each in (dtype, self.inside or dtype))
         if difference > tolerance * max(magnitude, _LEAST_MAGNITUDE) and (narrowed := self.narrowed()) is not None:
-            tolerance = max(tolerance, _tolerance_of(narrowed.dtype))
+            tolerance = max(tolerance, tolerance_of(narrowed.dtype))
         allowed = tolerance * max(magnitude, _LEAST_MAGNITUDE)
         found.relative_tolerance = max(found.relative_tolerance, tolerance)
         found.absolute_tolerance = max(found.absolute_tolerance, allowed)
@@ -289,7 +287,7 @@ def differing_elements(
         return None
     tolerance = 0.0
     if theirs.is_floating_point():
-        tolerance = max(_tolerance_of(each) for each in (theirs.dtype, inside or theirs.dtype)) * _largest(theirs)
+        tolerance = max(tolerance_of(each) for each in (theirs.dtype, inside or theirs.dtype)) * _largest(theirs)
     differing = [(_dense(other).double() - theirs.double()).abs() > tolerance for other in others]
     places = torch.stack(differing).any(0)
     return places if bool(places.any()) else None
@@ -300,10 +298,6 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     tensor = _real(_dense(tensor))
     wide = tensor.float() if tensor.is_floating_point() and tensor.itemsize < torch.float32.itemsize else tensor
     return torch.nan_to_num(wide)
-
-
-def _tolerance_of(dtype: torch.dtype) -> float:
-    return _TOLERANCES.get(dtype, epsilon_of(dtype))
 
 
 def _clear_share(dtype: torch.dtype) -> float:

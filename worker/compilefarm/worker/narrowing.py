@@ -16,7 +16,7 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 
 from compilefarm.graph.fp32_precision import Product, narrow_precisions
-from compilefarm.worker.precision import coarsest
+from compilefarm.graph.tolerances import coarsest
 from compilefarm.worker.reference import InsideMode
 from compilefarm.worker.results import Results
 

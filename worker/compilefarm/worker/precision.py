@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+
+from compilefarm.graph.tolerances import epsilon_of
 
 # An artifact may be so many times as far from the reference as eager is (torch/_dynamo/utils.py: same, takes 2 to 3).
 # Functions of float32 are off by up to 20 last bits in vectors (ATen/cpu/vec: exp_u20), where eager's are by one.
@@ -17,20 +18,6 @@ _STEPS_BY_LUCK = 2.0
 # Nothing is nearer than so many of the smallest steps of one: gradients that should be zero are what rounding left.
 _LEAST_STEPS = {torch.float32: 1.0, torch.float64: 1.0}
 _LEAST_STEPS_OF_NARROW = 1 / 512
-
-
-def epsilon_of(dtype: torch.dtype) -> float:
-    """The smallest step of a dtype."""
-    epsilon: float = torch.finfo(dtype).eps
-    return epsilon
-
-
-def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
-    """The dtype with the largest steps among some; None where nothing floats. Floats of eight bits are what wider ones
-    are rounded to, and nothing is computed in them.
-    """
-    floats = {dtype for dtype in dtypes if dtype.is_floating_point and dtype.itemsize > 1}
-    return max(floats, key=lambda dtype: torch.finfo(dtype).eps, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
