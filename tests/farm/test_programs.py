@@ -68,6 +68,23 @@ def test_an_optimizer_changes_the_parameters_that_its_graph_holds(farm: ServedFa
     torch.testing.assert_close(ours, locally(steps))
 
 
+def test_a_region_that_is_compiled_once_has_gradients(farm: ServedFarm) -> None:
+    @torch.compiler.nested_compile_region
+    def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ weight)
+
+    def step(backend: Any) -> list[torch.Tensor]:
+        x, weight = torch.linspace(-1, 1, 16).view(4, 4).requires_grad_(), torch.eye(4) / 2
+        result = torch.compile(lambda x: layer(layer(x, weight), weight), backend=backend)(x)
+        result.sum().backward()
+        assert x.grad is not None
+        return [result.detach(), x.grad]
+
+    ours, became = outcomes(farm, step)
+    assert became == ["compiled"]
+    torch.testing.assert_close(ours, locally(step))
+
+
 def test_branches_loops_and_autocast(farm: ServedFarm) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch._inductor.runtime.benchmarking import benchmarker
 
 from compilefarm.graph.admission import Admitted
@@ -340,6 +341,23 @@ def test_what_draws_as_eager_does_is_compared_whole(monkeypatch: pytest.MonkeyPa
     assert _verified(monkeypatch, _dropping, x, program=_dropping, options=options).compared == 4
     with pytest.raises(VerificationFailed, match="output 0 differs from eager"):
         _verified(monkeypatch, _dropping, x, program=_drawing_otherwise, options=options)
+
+
+def _dropping_twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """As in a checkpoint, where what was dropped at first is dropped when the gradients are computed, too."""
+    return (torch.nn.functional.dropout(x, 0.5) * x,)
+
+
+def _checkpointed(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    results: tuple[torch.Tensor, ...] = torch.utils.checkpoint.checkpoint(_dropping_twice, x, use_reentrant=False)
+    return results
+
+
+def test_checkpoints_of_eager_drop_the_same_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(50, requires_grad=True)
+    options = {"fallback_random": True}
+    found = _verified(monkeypatch, _checkpointed, x, program=_dropping_twice, options=options)
+    assert (found.compared, found.compared_by_seed) == (2, 0)
 
 
 def _unrepeatable(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -22,7 +22,9 @@ _MESSAGES: Mapping[str, tuple[int, str]] = {
 }
 # The number by which calls of torch.compiler.nested_compile_region find what they share.
 _IDENTIFIERS: Mapping[str, tuple[int, str]] = {"invoke_subgraph": (1, "identifier")}
-_PATTERN = re.compile(r"compilefarm (assertion|region) ([0-9]{1,6})")
+_ASSERTION = re.compile(r"compilefarm assertion ([0-9]{1,6})")
+# A name: functions of the sources that Inductor writes are called by it.
+_REGION = re.compile(r"compilefarm_region_[0-9]{1,6}")
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Messages:
 
     def _number(self, name: str, text: str) -> str:
         if name in _IDENTIFIERS:
-            return f"compilefarm region {self._regions.setdefault(text, len(self._regions))}"
+            return f"compilefarm_region_{self._regions.setdefault(text, len(self._regions))}"
         self.texts.append(text)
         return f"compilefarm assertion {len(self.texts) - 1}"
 
@@ -72,14 +74,14 @@ def find_place(name: str) -> tuple[int, str] | None:
 
 def is_numbered(text: object) -> bool:
     """Whether a text is one that `Messages.take` makes."""
-    return isinstance(text, str) and _PATTERN.fullmatch(text) is not None
+    return isinstance(text, str) and any(pattern.fullmatch(text) for pattern in (_ASSERTION, _REGION))
 
 
 def restore(text: str, texts: Sequence[str]) -> str:
     """What an error of a program says, with the messages of the graph in the place of their numbers."""
 
     def message(found: re.Match[str]) -> str:
-        number = int(found[2])
-        return texts[number] if found[1] == "assertion" and number < len(texts) else found[0]
+        number = int(found[1])
+        return texts[number] if number < len(texts) else found[0]
 
-    return _PATTERN.sub(message, text)
+    return _ASSERTION.sub(message, text)

@@ -14,6 +14,7 @@ from compilefarm.graph.targets import nodes_of
 from compilefarm.graph.tolerances import coarsest, epsilon_of
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
+from compilefarm.worker.checkpoints import keep_random_state
 from compilefarm.worker.choices import Choice, alike, find_choices, watching
 from compilefarm.worker.comparison import Comparison, differing_elements
 from compilefarm.worker.narrowing import Narrowed, find_narrowed
@@ -44,6 +45,7 @@ class Eager:
         # Dynamo flattens outputs; the decoded graph returns them as they were captured.
         self.decoded = decoded
         self.program = decoded.graph_module
+        keep_random_state(self.program)
         # Graphs may write to their inputs, so that each run has its own.
         self.inputs = inputs_of(job, decoded, first_seed=first_seed, attempt=attempt)
         self._inputs_seed = first_seed + attempt
