@@ -1,4 +1,4 @@
-"""On whose account a call goes where what one caller may take is bounded."""
+"""Accounts: what one caller may use is bounded by account, which is its name or the address that it calls from."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class ActiveJobs:
         return [job for job in self._joinable.values() if job.is_under_way]
 
     def end(self, key: str, *, why: FarmError) -> None:
-        """Ends the jobs of a key. Those who wait get `why`; who comes from now on gets a job of his own."""
+        """Ends the jobs of a key. Those who wait get `why`; a request that comes later begins another."""
         for place, job in list(self._joinable.items()):
             if job.key == key:
                 del self._joinable[place]

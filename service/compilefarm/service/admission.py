@@ -1,4 +1,4 @@
-"""What happens to a request before anything is done about it: it is examined, given its key, and counted."""
+"""Admits requests: validates the job, computes its key, and bounds the memory that waiting requests take."""
 
 from __future__ import annotations
 

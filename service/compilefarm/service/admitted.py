@@ -1,4 +1,4 @@
-"""A request that was let in: what was asked for, by whom, and what is known of it before anything is done."""
+"""A request that was admitted, with the key of its job."""
 
 from __future__ import annotations
 

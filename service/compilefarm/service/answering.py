@@ -1,4 +1,4 @@
-"""The seam between the wire and the logic: what answers requests that were let in."""
+"""The seam between the wire and the logic: what answers requests that were admitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway, put together."""
+"""The gateway: its server, its ports, its start and its end."""
 
 from __future__ import annotations
 

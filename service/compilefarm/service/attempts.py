@@ -1,4 +1,4 @@
-"""A job at work on one worker after the other: tried again when the worker that has it is lost."""
+"""Runs a job on a worker, and on another one when that worker is lost."""
 
 from __future__ import annotations
 

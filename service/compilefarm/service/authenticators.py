@@ -1,4 +1,4 @@
-"""Who calls, and whether they may."""
+"""Authenticates callers, and refuses those whose role does not allow the method that they call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much one address, and one caller, may have going on at a time."""
+"""Limits on the connections, calls and requests on their way of one address and of one caller."""
 
 from __future__ import annotations
 

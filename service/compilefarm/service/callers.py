@@ -1,4 +1,4 @@
-"""Who calls."""
+"""The caller of an RPC: its name, role and namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be set about the gateway."""
+"""Configuration of the gateway."""
 
 from __future__ import annotations
 

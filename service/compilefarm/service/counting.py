@@ -1,4 +1,4 @@
-"""Counts what becomes of requests and jobs."""
+"""Observers that count requests and jobs by how they end."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Listed:
     """A caller that is listed, and what it shows.
 
     Attributes:
-        caller: it.
+        caller: the caller.
         token_digests: sha256 of each of its tokens, in hex.
         certificates: names in its certificates.
     """

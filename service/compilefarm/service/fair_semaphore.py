@@ -1,4 +1,4 @@
-"""How much is done at a time: for one account, and for all of them together."""
+"""A semaphore that is fair to accounts, with a limit for each account and one for all together."""
 
 from __future__ import annotations
 

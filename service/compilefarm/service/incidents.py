@@ -1,4 +1,4 @@
-"""Defects of our own: the log gets all of it, strangers get a number to ask about."""
+"""Incidents: an unexpected error is logged in full, and strangers are shown its number alone."""
 
 from __future__ import annotations
 

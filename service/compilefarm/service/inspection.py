@@ -1,4 +1,4 @@
-"""Finds an artifact by what an operator types."""
+"""Finds an artifact by its key, or by the beginning of a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of this moment, and what an operator does to them."""
+"""What an operator sees of jobs and does to them: list, cancel, retry."""
 
 from __future__ import annotations
 

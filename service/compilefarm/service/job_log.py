@@ -1,4 +1,4 @@
-"""What the log says of requests and jobs."""
+"""Observers that log requests and jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long jobs take, by what was done and how they ended."""
+"""An observer that measures how long jobs wait and how long their phases take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps prewarms in a journal from the moment in which they are accepted to that in which they are done."""
+"""Keeps prewarms in the journal from before they are accepted until they are done, and resumes them after a restart."""
 
 from __future__ import annotations
 

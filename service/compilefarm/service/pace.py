@@ -1,4 +1,4 @@
-"""How fast the other end of a stream has to be, so that nobody holds a place by being slow."""
+"""A minimum rate for the other end of a stream, so that nobody holds a place by being slow."""
 
 from __future__ import annotations
 

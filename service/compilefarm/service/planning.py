@@ -1,4 +1,4 @@
-"""What requests would meet. Nothing is made, and no figure counts it."""
+"""Answers whether a job is stored, under way, quarantined, or could be compiled. Makes and counts nothing."""
 
 from __future__ import annotations
 

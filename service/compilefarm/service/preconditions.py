@@ -1,4 +1,4 @@
-"""What has to hold before a job is compiled."""
+"""Conditions under which a job may be compiled."""
 
 from __future__ import annotations
 

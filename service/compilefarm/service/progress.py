@@ -1,4 +1,4 @@
-"""Where jobs stand, for those who wait and for operators."""
+"""The progress of jobs, for callers that wait and for operators."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ class Quarantined:
     """A key of which processes have died, or compiles have timed out.
 
     Attributes:
-        key: it.
-        namespace: of the jobs that these did.
+        key: the key.
+        namespace: of the jobs that ended so.
         deaths: how many of both; 0 if one failure is enough, since another compile would end in the same.
         failure: what is said of the last one.
         since: when that was.
@@ -79,7 +79,7 @@ class Quarantine:
         now.
 
         Args:
-            key: it.
+            key: the key.
             namespace: of the job.
             cause: what is known of the death: one line, and below it the end of what the process printed.
             kind: what it is called.

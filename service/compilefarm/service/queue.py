@@ -1,4 +1,4 @@
-"""Jobs that wait for a worker."""
+"""The queue of jobs that wait for a worker, and the leases of those that have one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the farm is ready for."""
+"""The state of the farm: starting, serving, draining, or without workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers may do."""
+"""Roles of callers, and the role that each RPC needs."""
 
 from __future__ import annotations
 

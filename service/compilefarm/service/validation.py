@@ -52,7 +52,7 @@ def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> int:
     or shown in messages than is allowed. Returns how many values it has.
 
     Args:
-        job: it.
+        job: the job.
         max_nodes: that it may have.
         max_values: the same; those within others are counted.
 

@@ -1,4 +1,4 @@
-"""Which tensors may be sent: those that a job asked for and the store did not have. Nobody uses the farm as a disk."""
+"""The tensors that a caller may send: those that its requests were missing. Nobody uses the farm as a disk."""
 
 from __future__ import annotations
 
