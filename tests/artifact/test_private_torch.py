@@ -263,8 +263,12 @@ def test_wrappers_are_written_as_they_are_read() -> None:
     device = torch.device("cuda", 0)
     for text in (repr(device), repr(str(device))):
         assert wrappers.moved_wrapper(text, device=3) == text.replace("0", "3")
-    wrapper = inspect.getsource(importlib.import_module("torch._inductor.codegen.wrapper"))
+    module = importlib.import_module("torch._inductor.codegen.wrapper")
+    wrapper = inspect.getsource(module)
+    assert list(inspect.signature(module.PythonWrapperCodegen.generate_and_run_autotune_block).parameters) == ["self"]
     for text in (
+        "self.kernel_autotune_defs =",
+        "self.kernel_autotune_calls =",
         "get_raw_stream({",
         "async_compile = AsyncCompile()",
         "async_compile.wait(globals())",
@@ -320,10 +324,10 @@ def test_torch_records_in_a_tree_that_can_be_watched() -> None:
 
 
 def test_what_is_not_recorded_is_aligned() -> None:
-    compiler = importlib.import_module("torch._inductor.compile_fx")
+    utils = importlib.import_module("torch._inductor.utils")
     written = importlib.import_module("torch.utils._ordered_set").OrderedSet([0])
     askew = torch.zeros(9)[1:]
-    write = compiler.align_inputs_from_check_idxs(lambda inputs: inputs[0].add_(1).data_ptr(), [0], written)
+    write = utils.align_inputs_from_check_idxs(lambda inputs: inputs[0].add_(1).data_ptr(), [0], written)
     assert write([askew]) % 16 == 0
     assert askew.sum() == 8, "what is written to a copy is written to the original"
 
@@ -341,6 +345,7 @@ _CANARIES = {
     "torch._inductor": test_settings_that_a_compile_and_a_load_rely_on_exist,
     "torch._inductor.async_compile": test_what_compiling_kernels_needs_once_can_be_done_before,
     "torch._inductor.codecache": test_places_that_a_compile_writes_to,
+    "torch._inductor.codegen.wrapper": test_wrappers_are_written_as_they_are_read,
     "torch._inductor.compile_fx": test_a_program_is_loaded_in_a_context_of_its_own,
     "torch._inductor.config": test_settings_that_a_compile_and_a_load_rely_on_exist,
     "torch._inductor.cudagraph_trees": test_torch_records_in_a_tree_that_can_be_watched,
@@ -354,6 +359,7 @@ _CANARIES = {
     "torch._inductor.runtime.triton_heuristics": test_kernels_of_triton_are_kept_as_inductor_keeps_them,
     "torch._inductor.select_algorithm": test_wrappers_are_written_as_they_are_read,
     "torch._inductor.standalone_compile": test_standalone_compile_can_make_one_serializable_program,
+    "torch._inductor.utils": test_what_is_not_recorded_is_aligned,
     "torch._inductor.triton_bundler": test_a_cached_graph_is_reloaded_in_one_place,
     "torch._subclasses": test_a_program_is_loaded_in_a_context_of_its_own,
     "torch.utils._ordered_set": test_what_is_not_recorded_is_aligned,

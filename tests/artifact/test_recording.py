@@ -4,11 +4,13 @@ stands in for a graph does to memory what one does, and what stands in for the d
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
+import subprocess
+import sys
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,125 +18,26 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor import compile_fx, cudagraph_trees
-from torch._inductor.cudagraph_utils import CheckInvariantStatus, CudagraphCachedInfo
+from torch._inductor.cudagraph_utils import CudagraphCachedInfo
 
+from compilefarm.artifact.inductor import compiler_stub
 from compilefarm.artifact.inductor.programs import compile_to_program, deserialize_program, finish_program
 from compilefarm.artifact.inductor.recording import Recording, recorded_with
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.testing import capture
 
+from .graph_stand_ins import Gpu, standing_in
+
 Program = Callable[..., Any]
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
 NOT_PERMITTED = RuntimeError("operation not permitted when stream is capturing")
 
 
-class Gpu:
-    """What a GPU does while torch records.
-
-    Attributes:
-        refusal: raised when a graph is begun.
-        is_capturing: nothing is computed, and nothing is written.
-    """
-
-    def __init__(self) -> None:
-        self.refusal: Exception | None = None
-        self.is_capturing = False
-
-    def graph(self, *_: object, **__: object) -> AbstractContextManager[None]:
-        if self.refusal is not None:
-            raise self.refusal
-        return nullcontext()
-
-
-class _Node:
-    """What torch asks of a run that it warms up with, and of a graph; results of these are never in use."""
-
-    gpu: Gpu
-    path_user_visible_storage_groups = ()
-
-    def __init__(self, wrapped_function: Any, *given: Any) -> None:
-        self.wrapped_function, self.id, self.parent = wrapped_function, given[-1], None
-        self.stack_traces: list[str] = []
-        self.outputs_weakrefs: list[Any] = []
-        self.tensor_weakrefs: list[Any] = []
-        self.children: dict[Any, list[Any]] = defaultdict(list)
-
-    @property
-    def _path_from_root(self) -> Iterator[_Node]:
-        yield self
-
-    def _is_cuda_graph_recorded_tensor(self, _: torch.Tensor) -> bool:
-        return False
-
-    def all_outputs_are_dead(self) -> bool:
-        return True
-
-    def path_live_weakrefs(self) -> Iterator[Any]:
-        yield from ()
-
-    def do_nothing(self, *_: object) -> None:
-        pass
-
-    clear_path_state = remove_path_cached_tensors = remove_node_cached_tensors = do_nothing
-
-
-class _WarmUp(_Node):
-    def run(self, inputs: list[Any]) -> Any:
-        return self.wrapped_function.model(inputs)
-
-
-class _Graph(_Node):
-    def __init__(self, wrapped_function: Any, graph_id: Any, parent: Any, inputs: list[Any], *_: Any) -> None:
-        super().__init__(wrapped_function, graph_id)
-        static = wrapped_function.static_input_idxs
-        self._read = [each if number in static else each.clone() for number, each in enumerate(inputs)]
-        inputs.clear()
-        with self.gpu.graph():
-            self.gpu.is_capturing = True
-            try:
-                wrapped_function.model([each.clone() for each in self._read])
-            finally:
-                self.gpu.is_capturing = False
-        self._first = self._replay()
-
-    def _replay(self) -> Any:
-        return self.wrapped_function.model(list(self._read))
-
-    def run_first_inputs(self, _: list[Any]) -> Any:
-        return self._first
-
-    def check_invariants(self, _: list[Any]) -> tuple[CheckInvariantStatus, Callable[[], str]]:
-        return CheckInvariantStatus.SUCCESS, lambda: ""
-
-    def run(self, inputs: list[Any]) -> Any:
-        for read, given in zip(self._read, inputs, strict=True):
-            read.copy_(given)
-        inputs.clear()
-        return self._replay()
-
-
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
-    gpu = Gpu()
-    monkeypatch.setattr(_Node, "gpu", gpu, raising=False)
-    stands_in = {
-        "torch.cuda": {
-            "CUDAGraph": mock.MagicMock, "Stream": mock.MagicMock, "current_stream": mock.MagicMock,
-            "device": nullcontext, "graph": gpu.graph, "graph_pool_handle": mock.MagicMock,
-            "synchronize": mock.MagicMock,
-        },
-        "torch._C": {"_set_cached_tensors_enabled": mock.MagicMock},
-        "torch._inductor.cudagraph_trees": {
-            "CUDAGraphNode": _Graph, "CUDAWarmupNode": _WarmUp, "_set_cached_tensors_enabled": mock.MagicMock,
-        },
-    }  # fmt: skip
-    for module, names in stands_in.items():
-        for name, value in names.items():
-            monkeypatch.setattr(f"{module}.{name}", value, raising=False)
-    cudagraph_trees.reset_cudagraph_trees()
-    yield gpu
-    cudagraph_trees.reset_cudagraph_trees()
+def gpu() -> Iterator[Gpu]:
+    with standing_in() as gpu:
+        yield gpu
 
 
 class Recorded:
@@ -214,7 +117,7 @@ def test_a_program_that_can_be_is_recorded(gpu: Gpu) -> None:
     check_steps(part, cache=torch.zeros(3))
     assert not recorded.reasons
     graphs = [node for nodes in cudagraph_trees.get_container(0).tree_manager.roots.values() for node in nodes]
-    assert [type(node) for node in graphs] == [_Graph]
+    assert len(graphs) == 1
 
 
 @pytest.mark.parametrize("error", [NO_MEMORY, NOT_PERMITTED])
@@ -451,3 +354,51 @@ def test_a_backward_that_torch_does_not_record_follows_a_recorded_forward(gpu: G
     check_products(program, training=True)
     assert not reasons
     assert not cudagraph_trees.get_container(0).tree_manager.running_forwards_with_pending_backwards
+
+
+def test_recording_does_not_import_the_compiler(gpu: Gpu, tmp_path: Path) -> None:
+    """0.6 s of a processor; whoever compiles later has it."""
+    program = tmp_path / "program"
+    program.write_bytes(content_of_a_gpu())
+    pod = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.artifact.recorded_pod", str(program)],
+        cwd=Path(__file__).parent.parent.parent,
+        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "caches")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert pod.stdout.splitlines() == ["1 [] [] [[2.0, 2.0], [2.0, 2.0]]"], pod.stderr
+
+
+def test_what_stands_in_for_the_compiler_does_as_it_does(gpu: Gpu) -> None:
+    tensors = [torch.rand(8, 4).t(), torch.rand(9)[1:], torch.rand(4, 1).expand(4, 4), 3]
+    for tensor in tensors[:3]:
+        ours, theirs = compiler_stub.static_input(tensor), compile_fx.static_input(tensor)
+        assert (ours.shape, ours.stride(), ours.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
+    with (
+        mock.patch("torch._inductor.utils.is_gpu", return_value=True),
+        mock.patch.object(compile_fx, "is_gpu", return_value=True),
+    ):
+        for static in ((), (0,), (0, 1, 2)):
+            found = compiler_stub.get_input_idxs_to_check(tensors, static)
+            assert list(found) == list(compile_fx.get_input_idxs_to_check(tensors, static))
+
+
+def test_a_part_is_recorded_as_by_the_compiler(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = []
+
+    def note(*_: Any, **how: Any) -> Program:
+        given.append(how)
+        return lambda inputs: inputs
+
+    monkeypatch.setattr(cudagraph_trees, "cudagraphify_impl", note)
+    for module in (compile_fx, compiler_stub):
+        part = module.cudagraphify(
+            list, (0,), device_index=0, stack_traces=[], is_backward=False, is_inference=True, mutated_input_idxs=()
+        )
+        assert part([1]) == part([1]) == [1]
+    assert len(given) == 2
+    theirs, ours = given
+    assert {name: theirs[name] for name in ours} == ours
+    assert not any(theirs[name] for name in theirs.keys() - ours.keys()), "what is left out is as if left out"

@@ -20,9 +20,10 @@ import torch
 from torch.utils._ordered_set import OrderedSet  # torch/utils/_ordered_set.py
 from torch.utils.weak import TensorWeakRef
 
+from compilefarm.artifact.inductor.compiler_stub import TREES, without_compiler
+
 Call = Callable[[list[Any]], Any]
 
-_TREES = "torch._inductor.cudagraph_trees"
 # The memory that a user has pools begin with; torch 2.11 does not know it.
 _INITIAL_MEMORY = "cudagraph_initial_mempool_allocation_gb"
 
@@ -74,7 +75,14 @@ def recorded_with(recording: Recording | None) -> Iterator[None]:
     Stands in for what is looked up when a program is loaded: cudagraph_trees.cudagraphify_impl, and
     output_code.maybe_handle_backward_generation.
     """
-    trees: Any = importlib.import_module(_TREES)
+    with without_compiler():
+        trees: Any = importlib.import_module(TREES)
+        with _standing_in(trees, recording):
+            yield
+
+
+@contextlib.contextmanager
+def _standing_in(trees: Any, recording: Recording | None) -> Iterator[None]:
     code: Any = importlib.import_module("torch._inductor.output_code")
     cudagraphify, handle_backward = trees.cudagraphify_impl, code.maybe_handle_backward_generation
     code.maybe_handle_backward_generation = _handle_backward
@@ -106,7 +114,7 @@ def _handle_backward(graph: Any, forward_device: Any) -> None:
 
 def _begin_backward(device_index: int) -> None:
     """What torch does before a backward that it does not record (cudagraph_trees.py: Backward Generation Handling)."""
-    manager = importlib.import_module(_TREES).get_manager(device_index, create_if_none_exists=False)
+    manager = importlib.import_module(TREES).get_manager(device_index, create_if_none_exists=False)
     if manager is not None:
         manager.set_to_running_backward()
 
@@ -140,9 +148,9 @@ class _Part:
     def align(self, inputs: list[Any], *, written: Sequence[int]) -> None:
         """Has inputs begin where kernels may load several elements at once, as torch does for what it does not record
         (torch/_inductor/output_code.py: maybe_realign_inputs)."""
-        compiler = importlib.import_module("torch._inductor.compile_fx")
+        align = importlib.import_module("torch._inductor.utils").align_inputs_from_check_idxs
         checked = [number for number, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each.is_cuda]
-        self._aligned = compiler.align_inputs_from_check_idxs(self._model, checked, OrderedSet(written))
+        self._aligned = align(self._model, checked, OrderedSet(written))
 
     def recorded_by(self, recorded: Call) -> Call:
         """What runs the part: torch's trees until the recording ends. They are kept alive after that, since results of
@@ -164,7 +172,7 @@ class _Part:
 def _manager(how: dict[str, Any]) -> Any:
     """torch's keeper of the graphs of a GPU and of their memory; made here where there is none, which takes memory and
     a driver that records."""
-    trees = importlib.import_module(_TREES)
+    trees = importlib.import_module(TREES)
     local = trees.local
     if not hasattr(local, "tree_manager_containers") and not torch._C._is_key_in_tls("tree_manager_containers"):
         # Torch 2.11 does this in the thread that imports it, and 2.15 in every thread that comes.
@@ -185,7 +193,7 @@ def _watch(manager: Any) -> None:
 
 @functools.cache
 def _watched_type() -> Any:
-    trees = importlib.import_module(_TREES)
+    trees = importlib.import_module(TREES)
 
     class WatchedManager(trees.CUDAGraphTreeManager):  # type: ignore[misc, name-defined]  # imported late
         def run_eager(self, new_inputs: list[Any], function_id: Any) -> Any:
