@@ -12,7 +12,7 @@ import pytest
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.service import admission
 from compilefarm.service.active_job import ActiveJob
-from compilefarm.service.admitted import AdmittedRequest
+from compilefarm.service.requests import AdmittedRequest
 from compilefarm.service.testing import Calls, Refused, calling, sample_job, serving
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job

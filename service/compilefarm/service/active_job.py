@@ -28,13 +28,13 @@ from functools import cached_property, partial
 from typing import Protocol
 
 from compilefarm.core.errors import FarmError, JobCancelled
-from compilefarm.service.admitted import AdmittedRequest
 from compilefarm.service.clock import Clock
 from compilefarm.service.durations import Kind
 from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import job_key
 from compilefarm.service.matching import Requirement
 from compilefarm.service.priorities import Priority
+from compilefarm.service.requests import AdmittedRequest
 from compilefarm.service.waiters import Waiters
 from compilefarm.v1.job_pb2 import CompileFailure, Job, Phase
 from compilefarm.v1.manifest_pb2 import Manifest

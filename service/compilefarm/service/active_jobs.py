@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from compilefarm.core.errors import Draining, FarmError, JobCancelled
 from compilefarm.service.active_job import ActiveJob, JobObserver, Stage, Work
-from compilefarm.service.admitted import AdmittedRequest
 from compilefarm.service.clock import Clock, wait_at_most
+from compilefarm.service.requests import AdmittedRequest
 from compilefarm.service.waiters import Waiters
 
 log = logging.getLogger(__name__)

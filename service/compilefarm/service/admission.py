@@ -10,12 +10,12 @@ from typing import Protocol
 from compilefarm.core.errors import FarmError
 from compilefarm.core.keys import Key, choose_format, key_of
 from compilefarm.service.active_jobs import ActiveJobs
-from compilefarm.service.admitted import AdmittedRequest
 from compilefarm.service.allowances import Allowance
 from compilefarm.service.callers import Caller
 from compilefarm.service.durations import kind_of
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.priorities import Priority
+from compilefarm.service.requests import AdmittedRequest
 from compilefarm.service.validation import validate
 from compilefarm.v1.job_pb2 import Job
 

@@ -10,9 +10,8 @@ from compilefarm.core.errors import Busy, FarmError, InvalidRequest, NotStored
 from compilefarm.core.expressions import holds
 from compilefarm.service.active_job import ActiveJob, State
 from compilefarm.service.active_jobs import ActiveJobs
-from compilefarm.service.admitted import AdmittedRequest
-from compilefarm.service.answering import Event
 from compilefarm.service.progress import ProgressMeter
+from compilefarm.service.requests import AdmittedRequest, Event
 from compilefarm.service.verifications import Verifications
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.compile_service_pb2 import Accepted, Finished, Outcome

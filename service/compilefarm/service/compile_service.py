@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from compilefarm.service.admission import Admission
-from compilefarm.service.answering import Answering, Event
 from compilefarm.service.callers import current_caller
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.planning import Planner
 from compilefarm.service.priorities import Priority
 from compilefarm.service.reports import Reports
+from compilefarm.service.requests import Answering, Event
 from compilefarm.service.roles import Role
 from compilefarm.service.self_checks import SelfChecks
 from compilefarm.service.wire_priorities import read_priority

@@ -14,14 +14,12 @@ from compilefarm.service.active_job import JobObserver
 from compilefarm.service.active_jobs import ActiveJobs
 from compilefarm.service.admission import Admission
 from compilefarm.service.allowances import Allowance
-from compilefarm.service.answering import Answering
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.broker import Broker
 from compilefarm.service.clock import Clock
 from compilefarm.service.compilation import Compilation
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.counters import Counters
-from compilefarm.service.counting import JobCounts, RequestCounts
+from compilefarm.service.counters import Counters, JobCounts, RequestCounts
 from compilefarm.service.durations import Durations
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.job_control import JobControl
@@ -39,6 +37,7 @@ from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.recording_broker import RecordingBroker
 from compilefarm.service.recovery import Recovery
+from compilefarm.service.requests import Answering
 from compilefarm.service.slots import Slots
 from compilefarm.service.verifications import Verifications
 from compilefarm.service.wanted import WantedBlobs

@@ -1,8 +1,17 @@
-"""What the gateway counts."""
+"""What the gateway counts, and the observers that count it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from compilefarm.core.errors import Busy, Draining, FarmError, InvalidRequest, MissingBlobs, NoMatchingWorker
+from compilefarm.service.active_job import ActiveJob, Purpose, State
+from compilefarm.service.callers import Caller
+from compilefarm.service.requests import AdmittedRequest
+from compilefarm.v1.compile_service_pb2 import Outcome
+from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job
+
+_REFUSALS = (InvalidRequest, NoMatchingWorker, MissingBlobs, Busy, Draining)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,3 +30,47 @@ class Counters:
     withdrawn: int = 0
     failed_checks: int = 0
     unexpected_sources: int = 0
+
+
+class RequestCounts:
+    """Observes requests and counts them. Satisfies RequestObserver and RefusalObserver."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+
+    def missed(self, request: AdmittedRequest, *, joins: bool) -> None:
+        """See RequestObserver.missed."""
+        del request
+        self._counters.misses += 1
+        self._counters.joins += joins
+
+    def answered(self, request: AdmittedRequest, *, outcome: Outcome.ValueType) -> None:
+        """See RequestObserver.answered."""
+        del request
+        self._counters.hits += outcome == Outcome.OUTCOME_HIT
+        self._counters.quarantined += outcome == Outcome.OUTCOME_QUARANTINED
+
+    def refused(self, job: Job, *, caller: Caller, error: FarmError) -> None:
+        """See RefusalObserver.refused."""
+        del job, caller
+        self._counters.refused += isinstance(error, _REFUSALS)
+
+
+class JobCounts:
+    """Observes jobs and counts what compiles give. Satisfies JobObserver."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+
+    def changed(self, job: ActiveJob, *, before: State, cause: Exception | None) -> None:
+        """See JobObserver.changed."""
+        del cause
+        if job.purpose is not Purpose.COMPILE:
+            return
+        # An artifact that could not be stored is lost.
+        is_lost = job.state is State.ENDED and before is State.STORING
+        self._counters.compiled += job.state is State.STORED
+        self._counters.failed += job.state is State.FAILED or is_lost
+        if job.state is State.FAILED and isinstance(job.result, CompileFailure):
+            self._counters.failed_checks += job.result.kind == FailureKind.FAILURE_KIND_VERIFICATION
+            self._counters.unexpected_sources += job.result.kind == FailureKind.FAILURE_KIND_UNEXPECTED_SOURCE

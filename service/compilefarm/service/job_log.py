@@ -7,8 +7,8 @@ import logging
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import WorkerLost
 from compilefarm.service.active_job import ActiveJob, Purpose, State
-from compilefarm.service.admitted import AdmittedRequest
 from compilefarm.service.leases import Preempted
+from compilefarm.service.requests import AdmittedRequest
 from compilefarm.v1.compile_service_pb2 import Outcome
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
 from compilefarm.v1.manifest_pb2 import Manifest

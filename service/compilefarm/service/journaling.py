@@ -22,12 +22,11 @@ from compilefarm.core.expressions import holds
 from compilefarm.core.keys import UNNAMED_FORMAT, Key
 from compilefarm.service.active_job import ActiveJob, Purpose, State
 from compilefarm.service.admission import Admission
-from compilefarm.service.admitted import AdmittedRequest
-from compilefarm.service.answering import Answering, Event
 from compilefarm.service.callers import Caller
 from compilefarm.service.clock import Clock, pause
 from compilefarm.service.journal import Journal, JournalEntry
 from compilefarm.service.priorities import Priority
+from compilefarm.service.requests import AdmittedRequest, Answering, Event
 from compilefarm.service.roles import Role
 from compilefarm.store.blobs import few_at_a_time
 from compilefarm.v1.job_pb2 import Job

@@ -5,10 +5,10 @@ from __future__ import annotations
 from compilefarm.core.artifacts import compile_seconds_of
 from compilefarm.core.errors import NoMatchingWorker
 from compilefarm.service.active_jobs import ActiveJobs
-from compilefarm.service.admitted import AdmittedRequest
 from compilefarm.service.durations import Durations
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
+from compilefarm.service.requests import AdmittedRequest
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.compile_service_pb2 import PlanResponse, Prospect
 

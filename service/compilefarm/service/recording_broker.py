@@ -18,10 +18,9 @@ from compilefarm.core.errors import (
 )
 from compilefarm.core.recorder import Recorder
 from compilefarm.core.requests import Request
-from compilefarm.service.admitted import AdmittedRequest
-from compilefarm.service.answering import Answering, Event
 from compilefarm.service.constants import read_constants, require_constants
 from compilefarm.service.priorities import Priority
+from compilefarm.service.requests import AdmittedRequest, Answering, Event
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.compile_service_pb2 import Finished
 from compilefarm.v1.job_pb2 import Job

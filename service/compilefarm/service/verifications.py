@@ -18,11 +18,11 @@ from compilefarm.core.artifacts import blobs_of, digest_of_manifest
 from compilefarm.core.errors import Busy, Draining, StoreUnavailable
 from compilefarm.core.pool import Artifact
 from compilefarm.service.active_job import ActiveJob, JobObserver, Purpose, State
-from compilefarm.service.admitted import AdmittedRequest
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.clock import Clock, pause
 from compilefarm.service.priorities import Priority
 from compilefarm.service.queue import Queue
+from compilefarm.service.requests import AdmittedRequest
 from compilefarm.service.waiters import Waiters
 from compilefarm.service.withdrawals import Withdrawals
 from compilefarm.store.artifact_store import ArtifactStore

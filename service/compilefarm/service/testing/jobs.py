@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from compilefarm.core.keys import Key, key_of
 from compilefarm.service.active_job import ActiveJob, JobObserver
-from compilefarm.service.admitted import AdmittedRequest
 from compilefarm.service.callers import Caller
 from compilefarm.service.clock import Clock
 from compilefarm.service.durations import Kind, kind_of
 from compilefarm.service.priorities import Priority
+from compilefarm.service.requests import AdmittedRequest
 from compilefarm.service.waiters import Waiters
 from compilefarm.v1.environment_pb2 import Cpu, Environment
 from compilefarm.v1.graph_pb2 import (

@@ -1,14 +1,18 @@
-"""A request that was admitted, with the key of its job."""
+"""Requests that were admitted, and the seam between the wire and what answers them."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Protocol
 
 from compilefarm.core.keys import Key
 from compilefarm.service.callers import Caller
 from compilefarm.service.durations import Kind
 from compilefarm.service.priorities import Priority
+from compilefarm.v1.compile_service_pb2 import Accepted, Finished, Progress
 from compilefarm.v1.job_pb2 import Job
+from compilefarm.v1.manifest_pb2 import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +32,14 @@ class AdmittedRequest:
     kind: Kind
     caller: Caller
     priority: Priority
+
+
+Event = Accepted | Progress | Finished
+
+
+class Answering(Protocol):
+    """What answers requests. Broker says what the methods do."""
+
+    async def lookup(self, request: AdmittedRequest) -> Manifest: ...
+
+    def compile(self, request: AdmittedRequest) -> AsyncGenerator[Event, None]: ...
