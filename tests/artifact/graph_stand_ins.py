@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -18,16 +18,34 @@ class Gpu:
     Attributes:
         refusal: raised when a graph is begun.
         is_capturing: nothing is computed, and nothing is written.
+        stream: the current one.
+        draws: whether random numbers can be drawn.
     """
 
     def __init__(self) -> None:
         self.refusal: Exception | None = None
         self.is_capturing = False
+        self.stream = "usual"
+        self.draws = True
 
-    def graph(self, *_: object, **__: object) -> AbstractContextManager[None]:
+    @contextmanager
+    def graph(self, *_: object, **__: object) -> Iterator[None]:
+        """As torch.cuda.graph, which leaves all as it is where the capture has ended with an error."""
+        self.stream, self.draws = "of the capture", False
         if self.refusal is not None:
             raise self.refusal
-        return nullcontext()
+        yield
+        self.stream, self.draws = "usual", True
+
+    def set_stream(self, stream: str) -> None:
+        self.stream = stream
+
+    def clone_state(self) -> str:
+        """As a generator of random numbers."""
+        return "another state, of no capture"
+
+    def graphsafe_set_state(self, _: str) -> None:
+        self.draws = True
 
 
 class _Node:
@@ -105,11 +123,14 @@ def standing_in() -> Iterator[Gpu]:
     gpu = Gpu()
     stands_in = {
         torch.cuda: {
-            "CUDAGraph": mock.MagicMock, "Stream": mock.MagicMock, "current_stream": mock.MagicMock,
-            "device": nullcontext, "graph": gpu.graph, "graph_pool_handle": mock.MagicMock,
-            "synchronize": mock.MagicMock,
+            "CUDAGraph": mock.MagicMock, "Stream": mock.MagicMock, "current_stream": lambda *_: gpu.stream,
+            "default_generators": [gpu, gpu], "device": nullcontext, "graph": gpu.graph,
+            "graph_pool_handle": mock.MagicMock, "set_stream": gpu.set_stream, "synchronize": mock.MagicMock,
         },
-        torch._C: {"_set_cached_tensors_enabled": mock.MagicMock},
+        torch._C: {
+            "_cuda_endAllocateToPool": mock.MagicMock(side_effect=RuntimeError("not recording")),
+            "_set_cached_tensors_enabled": mock.MagicMock,
+        },
         trees: {"CUDAGraphNode": _Graph, "CUDAWarmupNode": _WarmUp, "_set_cached_tensors_enabled": mock.MagicMock},
         _Node: {"gpu": gpu},
     }  # fmt: skip

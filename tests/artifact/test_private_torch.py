@@ -321,6 +321,7 @@ def test_torch_records_in_a_tree_that_can_be_watched() -> None:
     assert "mutated_input_idxs" in {field.name for field in dataclasses.fields(graph)}
     assert hasattr(trees.local, "tree_manager_containers") or torch._C._is_key_in_tls("tree_manager_containers")
     assert callable(torch._C._stash_obj_in_tls)
+    assert callable(torch._C._cuda_endAllocateToPool), "_recover ends with it what torch has left"
 
 
 def test_what_is_not_recorded_is_aligned() -> None:

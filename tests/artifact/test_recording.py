@@ -127,6 +127,7 @@ def test_without_a_pool_a_program_runs_without_graphs(gpu: Gpu, error: Exception
     before = counters["inductor"]["cudagraph_skips"]
     check_steps(recorded.part(step, static=(0,), written=(0,)), cache=torch.zeros(3))
     assert recorded.reasons == [error]
+    assert (gpu.stream, gpu.draws) == ("usual", True)
     assert counters["inductor"]["cudagraph_skips"] == before + 1
     assert step.runs == 5
 
@@ -137,6 +138,7 @@ def test_a_call_that_cannot_be_recorded_writes_once(gpu: Gpu, error: Exception) 
     step.error = error
     check_steps(recorded.part(step, static=(0,), written=(0,)), cache=torch.zeros(3))
     assert recorded.reasons == [error]
+    assert (gpu.stream, gpu.draws) == ("usual", True)
     assert step.runs == 5
 
 

@@ -12,6 +12,7 @@ import functools
 import importlib
 import threading
 import traceback
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -124,9 +125,11 @@ def _cudagraphify(
 ) -> Call:
     part = _Part(model, recording=recording, device_index=how["device_index"], is_backward=how["is_backward"])
     part.align(inputs, written=how["mutated_input_idxs"])
+    stream = torch.cuda.current_stream(how["device_index"])
     try:
         _watch(_manager(how))
     except Exception as error:  # noqa: BLE001 - whatever it is, the part has not begun
+        _recover(how["device_index"], stream=stream)
         recording.end(error)
         return part.run_without_graphs
     return part.recorded_by(original(part, inputs, *given, **how))
@@ -210,11 +213,13 @@ def _watched_type() -> Any:
             part = self.ids_to_funcs[function_id].model
             if not isinstance(part, _Part):
                 return super().record_function(new_inputs, function_id)
+            stream = torch.cuda.current_stream(self.device_index)
             given = _Given(new_inputs, is_in_pool=self._get_cuda_graph_recorded_tensor_checker())
             try:
                 return super().record_function(new_inputs, function_id)
             except Exception as failure:
                 error, inputs = failure, given.find()
+                _recover(self.device_index, stream=stream, pool=self.cuda_graphs_thread_pool)
                 if inputs is None:
                     part.recording.end(error)
                     raise
@@ -225,6 +230,35 @@ def _watched_type() -> Any:
             return result
 
     return WatchedManager
+
+
+def _recover(device_index: int, *, stream: Any, pool: Any = None) -> None:
+    """Ends a capture for torch that has ended for CUDA. torch/cuda/graphs.py: graph.__exit__ leaves the rest undone
+    where capture_end raises: the stream of the capture stays the current one, what is allocated there goes to the pool,
+    and no random number can be drawn.
+
+    Args:
+        device_index: the GPU.
+        stream: what was the current stream before.
+        pool: of the capture, if it is used further.
+    """
+    torch.cuda.set_stream(stream)
+    if pool is not None:
+        # It raises where torch has done so.
+        with contextlib.suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(device_index, pool)
+    try:
+        # Generators of random numbers wait for the end of a capture, whichever.
+        with (
+            warnings.catch_warnings(record=True),
+            torch.cuda.device(device_index),
+            torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"),
+        ):
+            pass
+    except RuntimeError:
+        torch.cuda.set_stream(stream)
+        generator = torch.cuda.default_generators[device_index]
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 class _Given:
