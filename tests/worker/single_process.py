@@ -98,7 +98,8 @@ def compiled(encoded: Encoded) -> tuple[Program, Manifest]:
     task = CompileTask(job=_arrived(encoded), blobs=_blobs(encoded.blobs))
     made = compile_task(task, admitted=_admitted(encoded), on_phase=lambda _: None)
     manifest = _manifest_of(made)
-    return TorchRuntime().load(encoded, manifest, blobs=made.blobs), manifest
+    program = TorchRuntime().load(encoded, manifest, blobs=made.blobs, on_unrecorded=_raise)
+    return program, manifest
 
 
 def decomposed(encoded: Encoded) -> tuple[Program, Manifest]:
@@ -242,6 +243,10 @@ class _Attempt:
 def _place_of(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _arrived(encoded: Encoded) -> Job:
