@@ -55,6 +55,33 @@ def test_rounding_is_no_difference(dtype: torch.dtype) -> None:
     assert is_right(matmul, program, X.to(dtype), Y.to(dtype)) == "same"
 
 
+def _soft_margin(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return ((1 + (-x).exp()).log(),)
+
+
+@pytest.mark.parametrize(("dtype", "outcome"), [(torch.float16, "same"), (torch.float32, "differs")])
+def test_what_is_too_large_for_half_precision_need_not_be_inside_a_program(dtype: torch.dtype, outcome: str) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (_soft_margin(x.double())[0].to(dtype),)
+
+    assert is_right(_soft_margin, program, torch.tensor([-90.0, 1.0, -20.0], dtype=dtype) * 4) == outcome
+
+
+def test_what_a_graph_makes_infinite_has_to_be() -> None:
+    def masked(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.masked_fill(x > 1, float("-inf")),)
+
+    assert is_right(masked, masked, X.half() * 2) == "same"
+    assert is_right(masked, lambda x: (x.clamp(max=1),), X.half() * 2) == "differs"
+
+
+def test_what_is_finite_in_half_precision_has_to_be() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (_soft_margin(x)[0] / 0,)
+
+    assert is_right(_soft_margin, program, torch.tensor([1.0, 2.0], dtype=torch.float16)) == "differs"
+
+
 def test_narrow_products_are_no_difference_where_they_are_allowed() -> None:
     """As of convolutions on a GPU, where torch allows TF32 by default and eager need not take it."""
 

@@ -55,6 +55,20 @@ class _Seen:
         return (*self.values, *self.gradients)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Allowed:
+    """How far two right programs may be apart.
+
+    Attributes:
+        tolerance: as a share of the largest magnitude.
+        may_overflow: eager keeps in float16 what a compiled program has in float32: what is too large for it is finite
+            there.
+    """
+
+    tolerance: float
+    may_overflow: bool
+
+
 def compare(program: Program, *, eager: Program, code: str, inputs: Sequence[Any], held: Sequence[Any]) -> Finding:
     """Compares results, gradients, and what inputs and tensors of the graph are afterwards.
 
@@ -87,7 +101,7 @@ def compare(program: Program, *, eager: Program, code: str, inputs: Sequence[Any
         return Finding(outcome="skipped", detail=str(why))
     except torch.OutOfMemoryError:
         return Finding(outcome="skipped", detail="there is no memory for copies")
-    difference = _find_difference(ours, theirs, tolerance=_tolerance(code, theirs))
+    difference = _find_difference(ours, theirs, allowed=_allowed(code, theirs))
     return Finding(outcome="differs", detail=difference) if difference else Finding(outcome="same")
 
 
@@ -192,11 +206,13 @@ def _restoring_random_state(devices: Sequence[int]) -> Iterator[Callable[[], boo
             torch.cuda.set_rng_state(state, device)
 
 
-def _tolerance(code: str, seen: _Seen) -> float:
+def _allowed(code: str, seen: _Seen) -> _Allowed:
     dtypes = {value.dtype for _, value in seen.everything if isinstance(value, torch.Tensor)}
     floating = {dtype.to_real() for dtype in dtypes if dtype.is_floating_point or dtype.is_complex}
     floating |= {dtype for name, dtype in _NARROW.items() if name in code}
     floating |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
+    # What is infinite because the graph says so stays so.
+    may_overflow = torch.float16 in floating and "inf" not in code
     if "float32" in code:
         floating.add(torch.float32)
     if torch.float32 in floating:
@@ -204,7 +220,8 @@ def _tolerance(code: str, seen: _Seen) -> float:
             code, is_cuda=any(value.is_cuda for _, value in seen.everything if _is_tensor(value))
         )
     inside = coarsest(floating) or torch.float64
-    return max(_EPSILONS * epsilon_of(inside), *map(tolerance_of, floating or {inside}))
+    tolerance = max(_EPSILONS * epsilon_of(inside), *map(tolerance_of, floating or {inside}))
+    return _Allowed(tolerance=tolerance, may_overflow=may_overflow)
 
 
 def _narrow_products(code: str, *, is_cuda: bool) -> set[torch.dtype]:
@@ -216,14 +233,14 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _find_difference(ours: _Seen, theirs: _Seen, *, tolerance: float) -> str:
+def _find_difference(ours: _Seen, theirs: _Seen, *, allowed: _Allowed) -> str:
     """What differs first, in words; empty if nothing does."""
     if len(ours.everything) != len(theirs.everything):
         return f"there are {len(ours.everything)} results and gradients, and eager has {len(theirs.everything)}"
     has_floats = any(_is_tensor(value) and value.is_floating_point() for _, value in theirs.everything)
     least = [_LEAST_MAGNITUDE] * len(theirs.values) + [_least_gradient(theirs)] * len(theirs.gradients)
     for (name, our), (_, their), floor in zip(ours.everything, theirs.everything, least, strict=True):
-        if difference := _difference(our, their, tolerance=tolerance, least=floor, exact=not has_floats):
+        if difference := _difference(our, their, allowed=allowed, least=floor, exact=not has_floats):
             return f"{name} {difference}"
     return ""
 
@@ -238,7 +255,7 @@ def _magnitude(tensor: torch.Tensor) -> float:
     return finite.abs().max().item() if finite.numel() else 0.0
 
 
-def _difference(ours: Any, theirs: Any, *, tolerance: float, least: float, exact: bool) -> str:
+def _difference(ours: Any, theirs: Any, *, allowed: _Allowed, least: float, exact: bool) -> str:
     if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         same = type(ours) is type(theirs) and (isinstance(ours, float) or ours == theirs)
         return "" if same else f"is {ours!r}, and eager has {theirs!r}"
@@ -247,19 +264,19 @@ def _difference(ours: Any, theirs: Any, *, tolerance: float, least: float, exact
     if not (theirs.is_floating_point() or theirs.is_complex()):
         # Integers that follow from floats may differ at near ties.
         return "" if not exact or torch.equal(ours, theirs) else "differs"
-    return _difference_of_floats(ours, theirs, tolerance=tolerance, least=least)
+    return _difference_of_floats(ours, theirs, allowed=allowed, least=least)
 
 
-def _difference_of_floats(ours: torch.Tensor, theirs: torch.Tensor, *, tolerance: float, least: float) -> str:
+def _difference_of_floats(ours: torch.Tensor, theirs: torch.Tensor, *, allowed: _Allowed, least: float) -> str:
     wide = torch.complex128 if theirs.is_complex() else torch.float64
     ours, theirs = ours.to(wide), theirs.to(wide)
     finite = theirs.isfinite()
-    if not torch.equal(ours.isfinite(), finite):
+    if not torch.equal(ours.isfinite() & finite if allowed.may_overflow else ours.isfinite(), finite):
         return "is not finite where eager is, or the other way round"
     if not finite.any():
         return ""
     magnitude = _magnitude(theirs)
     largest = (ours[finite] - theirs[finite]).abs().max().item()
-    if largest <= tolerance * max(magnitude, least):
+    if largest <= allowed.tolerance * max(magnitude, least):
         return ""
-    return f"differs by {largest:.3g} where values reach {magnitude:.3g}; {tolerance:.0e} of that is allowed"
+    return f"differs by {largest:.3g} where values reach {magnitude:.3g}; {allowed.tolerance:.0e} of that is allowed"
