@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from compilefarm.graph.extensions import can_register, find_foreign_kernel, foreign_kernels
+from compilefarm.graph.extensions import _HARMLESS, can_register, find_foreign_kernel, foreign_kernels
+from compilefarm.graph.registrations import all_kernels, file_of_schema
 from compilefarm.graph.replacements import find_replacement
 
 _IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
@@ -21,6 +22,7 @@ at::Tensor same(const at::Tensor& self) { return self; }
 TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { library.impl("relu", same); }
 """
 _POD = """
+import os
 import sys
 import torch
 from compilefarm.graph.bypass import Bypass
@@ -28,6 +30,8 @@ from compilefarm.graph.testing import capture
 graph = capture(torch.relu, torch.ones(2))
 graph.encode()
 torch.ops.load_library(sys.argv[1])
+if sys.argv[2:] == ["removed"]:
+    os.unlink(sys.argv[1])
 for _ in range(2):
     try:
         graph.encode()
@@ -37,8 +41,19 @@ for _ in range(2):
 
 
 def test_kernels_of_torch_are_its_own() -> None:
+    # What torch._C._dispatch_dump says is understood.
+    kernels = {(name, kernel.key) for name, kernel in all_kernels()}
+    assert {("aten::relu", "CPU"), ("aten::relu", "Autograd")} <= kernels
+    assert len(kernels) > 10_000
+    assert file_of_schema("aten::relu").endswith("aten/src/ATen/RegisterSchema.cpp")
     assert list(foreign_kernels()) == []
     assert find_foreign_kernel() is None
+
+
+@pytest.mark.parametrize("name", ["compilefarm-0a/cabc.so (deleted)", "lib/libtorch_cpu.so"])
+def test_libraries_that_are_not_looked_at(name: str) -> None:
+    assert _HARMLESS.match(f"{_TORCH}/{name}" if name.startswith("lib/") else f"/tmp/{name}")
+    assert not _HARMLESS.match(f"/tmp/other/{name}".replace("compilefarm-", ""))
 
 
 def test_which_libraries_can_register_kernels(tmp_path: Path) -> None:
@@ -59,8 +74,9 @@ def test_an_extension_with_a_kernel_for_an_operator_of_torch(tmp_path: Path) -> 
     source.write_text(_EXTENSION)
     torchs = [f"-I{_TORCH}/include", f"-L{_TORCH}/lib", "-ltorch_cpu", "-lc10"]
     subprocess.run(["g++", "-std=c++20", "-O0", "-shared", "-fPIC", source, *torchs, "-o", library], check=True)
-    done = subprocess.run([sys.executable, "-c", _POD, library], check=True, capture_output=True, text=True)
-    first, second = done.stdout.splitlines()
-    assert first == second
-    assert first.startswith("replaced_operator this process has something of its own in the place of")
-    assert f"the kernel of aten::relu for AutogradCPU (registered in {source})" in first
+    for arguments in ([library], [library, "removed"]):
+        done = subprocess.run([sys.executable, "-c", _POD, *arguments], check=True, capture_output=True, text=True)
+        first, second = done.stdout.splitlines()
+        assert first == second
+        assert first.startswith("replaced_operator this process has something of its own in the place of")
+        assert f"the kernel of aten::relu for AutogradCPU (registered in {source})" in first

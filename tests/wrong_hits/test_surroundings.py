@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from compilefarm.artifact import environment
 from compilefarm.artifact.environment import describe_environment
 from compilefarm.core.environments import differences
 from compilefarm.core.keys import key_of
@@ -73,6 +75,15 @@ def test_another_cudnn() -> None:
     older = Environment()
     older.cuda.SetInParent()
     assert not differences(wanted=older, offered=ours)
+
+
+@pytest.mark.parametrize(("version", "said"), [(91400, "91400"), (None, "none")])
+def test_a_pod_says_which_cudnn_it_has(version: int | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: version)
+    monkeypatch.setattr(environment, "_cuda", environment._cuda.__wrapped__)
+    assert describe_environment(EnvironmentNeeds(cpu=False, cuda_device=0)).cuda.cudnn == said
 
 
 @pytest.mark.parametrize("name", [name for name, (treatment, _) in KNOBS.items() if treatment is Treatment.MATCHED])

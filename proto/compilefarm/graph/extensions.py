@@ -16,8 +16,10 @@ import torch
 from compilefarm.graph.operators import is_of_torch
 from compilefarm.graph.registrations import Kernel, all_kernels, file_of_schema
 
-_LOADED = re.compile(r"/\S.*\.so[.0-9]*$", re.MULTILINE)
-_TORCH = str(Path(torch.__file__).parent)
+# Files of which something is mapped to be executed (man 5 proc_pid_maps), and which of them cannot matter: torch's own,
+# and libraries of artifacts, whose folders are gone by now.
+_LOADED = re.compile(r"^\S+ ..x. [^/\n]*(/.*)$", re.MULTILINE)
+_HARMLESS = re.compile(rf"{re.escape(str(Path(torch.__file__).parent))}/|.*/compilefarm-[^/]+/[^/]+ \(deleted\)$")
 # Parts of the names by which libraries register kernels: torch::Library, c10::RegisterOperators, and the stable
 # interface (torch/library.h, aten/src/ATen/core/op_registration/op_registration.h, torch/csrc/stable/library.h).
 _REGISTRARS = (b"5torch7Library", b"RegisterOperators", b"torch_library_")
@@ -39,7 +41,7 @@ def find_foreign_kernel() -> str | None:
     """
     global _found
     new = set(_LOADED.findall(Path("/proc/self/maps").read_text())) - _looked_at
-    if _found is None and any(can_register(Path(file)) for file in new if not file.startswith(_TORCH)):
+    if _found is None and any(can_register(Path(file)) for file in new if not _HARMLESS.match(file)):
         _found = next(foreign_kernels(), None)
     _looked_at.update(new)
     return _found
