@@ -22,16 +22,17 @@ class Case:
     Attributes:
         function: a model.
         draw: makes the arguments of a call.
+        prepare: done before each call, and not timed.
         training: goes backward after each call, and changes the weights.
     """
 
     function: nn.Module
     draw: Callable[[], Arguments]
+    prepare: Callable[[], object] = lambda: None
     training: bool = False
 
     def call(self, function: Function, arguments: Arguments) -> torch.Tensor:
         """The result of a call; of a step of training, the loss."""
-        torch.compiler.cudagraph_mark_step_begin()
         if not self.training:
             with torch.no_grad():
                 result: torch.Tensor = function(*arguments)
@@ -57,7 +58,7 @@ class Generation:
     prompt_tokens = 32
 
     def __init__(self, device: torch.device, *, backend: Any) -> None:
-        from transformers import CompileConfig, LlamaConfig, LlamaForCausalLM
+        from transformers import CompileConfig, LlamaConfig, LlamaForCausalLM, StaticCache
 
         torch.manual_seed(0)
         config = LlamaConfig(
@@ -71,15 +72,17 @@ class Generation:
         )
         with device:
             self._decoder = LlamaForCausalLM(config).eval().to(torch.bfloat16)
+            self._cache = StaticCache(config=config, max_cache_len=256)
         self._compile_config = CompileConfig(backend=backend)
         self._prompt = torch.randint(0, config.vocab_size, (1, self.prompt_tokens), device=device)
 
     def __call__(self, tokens: int) -> list[int]:
         """That many tokens after the prompt, the likeliest one each time."""
+        self._cache.reset()
         found = self._decoder.generate(
             self._prompt,
             attention_mask=torch.ones_like(self._prompt),
-            cache_implementation="static",
+            past_key_values=self._cache,
             compile_config=self._compile_config,
             do_sample=False,
             min_new_tokens=tokens,
@@ -102,19 +105,23 @@ def _decoder(device: torch.device) -> models.DecodingStep:
 
 
 def _decoding(device: torch.device) -> Case:
-    places = iter(range(1, 1024))
+    decoder = _decoder(device)
+    place = torch.tensor([0], device=device)
     return Case(
-        function=_decoder(device),
-        draw=lambda: (
-            torch.randint(0, 32000, (1, 1), device=device),
-            torch.tensor([next(places)], device=device),
-        ),
+        function=decoder,
+        draw=lambda: (torch.randint(0, 32000, (1, 1), device=device), place),
+        prepare=decoder.cache.reset,
     )
 
 
 def _prefill(device: torch.device) -> Case:
+    decoder = _decoder(device)
     places = torch.arange(512, device=device)
-    return Case(function=_decoder(device), draw=lambda: (torch.randint(0, 32000, (1, 512), device=device), places))
+    return Case(
+        function=decoder,
+        draw=lambda: (torch.randint(0, 32000, (1, 512), device=device), places),
+        prepare=decoder.cache.reset,
+    )
 
 
 def _minilm(device: torch.device) -> Case:

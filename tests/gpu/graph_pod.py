@@ -23,7 +23,7 @@ from .graph_cases import CASES, GENERATE, Case, Function, Generation
 
 _BACKENDS = {"farm": "compilefarm", "inductor": "inductor"}
 _CALLS_TO_REPLAY = 3
-_LATER_CALLS = 10
+_LATER_CALLS = 1
 _ROUNDS = 100
 _TOKENS = 128
 _ROUNDS_OF_TOKENS = 4
@@ -81,7 +81,9 @@ def _calling(arguments: argparse.Namespace, backend: str) -> Callable[[], Call]:
     def start() -> Call:
         function = torch.compile(case.function, backend=backend, mode=arguments.mode)
         for each in given:
+            case.prepare()
             case.call(function, each)
+        case.prepare()
         return lambda: case.call(function, given[0])
 
     return start
@@ -139,10 +141,12 @@ def _turns(arguments: argparse.Namespace) -> dict[str, Any]:
     for name, backend in backends.items():
         functions[name] = torch.compile(case.function, backend=backend, mode=arguments.mode)
         for _ in range(_CALLS_TO_REPLAY):
+            case.prepare()
             case.call(functions[name], case.draw())
     _settle()
     apart = _difference(case, functions)
-    seconds = _times({name: _repeated(case, function) for name, function in functions.items()}, rounds=_ROUNDS)
+    calls = {name: _repeated(case, function) for name, function in functions.items()}
+    seconds = _times(calls, rounds=_ROUNDS, prepare=case.prepare)
     return {"apart": apart, "ms": _middle(seconds, 1e3), "ratios": _ratios(seconds), **_said()}
 
 
@@ -153,16 +157,20 @@ def _repeated(case: Case, function: Function) -> Call:
 
 def _difference(case: Case, functions: Mapping[str, Function]) -> float:
     """Of the farm's results from Inductor's, as a share of the largest value."""
-    given = case.draw()
-    theirs, ours = (case.call(functions[name], given).double().clone() for name in ("inductor", "farm"))
+    given, found = case.draw(), []
+    for name in ("inductor", "farm"):
+        case.prepare()
+        found.append(case.call(functions[name], given).double().clone())
+    theirs, ours = found
     return ((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-12)).item()
 
 
-def _times(calls: Mapping[str, Call], *, rounds: int) -> dict[str, list[float]]:
+def _times(calls: Mapping[str, Call], *, rounds: int, prepare: Call = lambda: None) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         # Who comes first changes, since the first finds other things in the processor's caches.
         for name in list(calls) if number % 2 else list(reversed(calls)):
+            prepare()
             _settle()
             begin = time.perf_counter()
             calls[name]()
