@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from compilefarm.artifact.inductor.generated_sources import TUNING, watching_sources
 from compilefarm.artifact.inductor.programs import compile_to_program
 from compilefarm.worker.source_check import UnexpectedSource, check_source
+from tests.worker.single_process import Outcome, SingleProcessFarm
 
 CPP = """
 #include <torch/csrc/inductor/cpp_prefix.h>
@@ -248,3 +249,14 @@ def test_what_measures_kernels_is_looked_at_before_it_runs(tmp_path: Path, line:
     with pytest.raises(UnexpectedSource), watching_sources(check_source):
         wrapper.generate_and_run_autotune_block(writer)
     assert not proof.exists()
+
+
+@pytest.mark.compiles
+def test_templates_for_products_on_a_cpu_pass() -> None:
+    # Without ATen there is nothing else to take for such a product.
+    farm = SingleProcessFarm(options={"max_autotune": True, "max_autotune_gemm_backends": "CPP"})
+    program = torch.compile(lambda x, y: torch.nn.functional.gelu(torch.bmm(x, y)), backend=farm.backend)
+    torch._dynamo.reset()
+    program(torch.randn(2, 9, 32), torch.randn(2, 32, 16))
+    (report,) = farm.reports
+    assert report.outcome is Outcome.RIGHT, report.message
