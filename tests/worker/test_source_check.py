@@ -125,7 +125,13 @@ def test_names_of_parts_of_a_template_that_triton_leaves_out() -> None:
     [
         'system("id");', 'std::system("id");', "popen(0, 0);", 'execl("/bin/sh", "sh", nullptr);', "syscall(59);",
         'asm("nop");', "__asm__ volatile (0);", 'std::ofstream file("x");', "dlopen(0, 0);", "PyRun_SimpleString(0);",
-        "posix_spawnp();", "qzmarkqz();", "sys\\\ntem(0);", "sy\\u0073tem(0);",
+        "posix_spawnp();", "qzmarkqz();", "sys\\\ntem(0);", "sy\\u0073tem(0);", "kill(1, 9);",
+        # Where a compiler sees other literals and comments than a reader who knows few.
+        "auto a = 1'0; system(\"id\"); auto b = 1'0;", '// \\\n/*\nsystem("id");\n// */',
+        '// \\ \n/*\nsystem("id");\n// */', '// ??/\n/*\nsystem("id");\n// */',
+        '\n#define include system\ninclude("id");', 'int x __attribute__((section(".text"))) = 3;',
+        'int x [[section(".text")]] = 3;', 'std::filesystem::remove_all("x");', 'at::from_file("x");',
+        'torch::jit::load("x");',
     ],
 )  # fmt: skip
 def test_names_that_no_kernel_calls(line: str) -> None:
@@ -157,6 +163,16 @@ def test_directives_and_literals_that_no_kernel_has(line: str) -> None:
         "x = ().__class__", "x = getattr", "x = torch.classes", "x = torch.qzmarkqz", "from torch import os",
         "try:\n    pass\nexcept Exception:\n    pass", "x = (y := 1)", "while True:\n    pass", "x = 'a\\x00b'",
         "from torch._inductor.marker import x", "x = qzmarkqz", "@marker\ndef f():\n    pass", "x = (",
+        # What leads to all else.
+        "x = globals()['__builtins__']['exec']('1')", "async_compile.wait(globals())['exec']('1'), globals()",
+        "from torch._inductor.cpp_builder import run_compile_cmd\nx = run_compile_cmd('id', '/')",
+        "x = torch._inductor.cpp_builder.run_compile_cmd('id', '/')", "x = torch._inductor", "x = torch.cuda",
+        "import triton\nx = triton.runtime.build.compile_module_from_src('int x;', 'x')",
+        "import torch._inductor.codecache",
+        "from torch._inductor.runtime import triton_heuristics\nx = triton_heuristics.torch._inductor",
+        "from torch._inductor.runtime import triton_heuristics\nx = triton_heuristics.functools.partial",
+        "from torch._inductor.codecache import PyCodeCache", "x = torch.from_file('x')", "x = torch.ops.aten.from_file",
+        "x = torch.UntypedStorage.from_file('x')", "def f(a):\n    a.tofile('x')",
     ],
 )  # fmt: skip
 def test_statements_that_no_wrapper_has(statement: str) -> None:

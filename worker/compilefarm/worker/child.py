@@ -23,7 +23,7 @@ import torch
 from compilefarm.artifact.environment import describe_environment
 from compilefarm.artifact.inductor import kernel_compiles
 from compilefarm.artifact.inductor.build_trials import run_build_trials
-from compilefarm.artifact.inductor.generated_sources import words_of_generators
+from compilefarm.artifact.inductor.generated_sources import imports_written, paths_written, words_of_generators
 from compilefarm.artifact.inductor.headers import include_folders, precompile_headers, use_own_folder
 from compilefarm.artifact.inductor.programs import compile_once, preload_compiler, preload_loader
 from compilefarm.core.errors import InvalidRequest
@@ -146,7 +146,8 @@ def _preload(*, verifier: bool, device: torch.device) -> Vocabulary | None:
         # By now: modules of `serve --import` do not add to torch's own namespaces, which no environment would say.
         vocabulary = describe_vocabulary()
         # What generated sources are held against: a second of reading.
-        words_of_generators()
+        for read in (words_of_generators, imports_written, paths_written):
+            read()
     torch.cuda.is_available = is_available
     if not (verifier or with_triton):
         compile_once(device)

@@ -10,11 +10,18 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from compilefarm.artifact.inductor.generated_sources import TUNING, modules_of_generators, words_of_generators
+from compilefarm.artifact.inductor.generated_sources import (
+    TUNING,
+    imports_written,
+    is_module_of_torch,
+    paths_written,
+    words_of_generators,
+)
 from compilefarm.core.compiler_settings import names
 
 
@@ -43,10 +50,10 @@ def check_source(source: str, extension: str) -> None:
 _NEVER_WRITTEN = frozenset(
     names("""
     __asm __asm__ asm attribute breakpoint builtins clone_process connect constructor ctypes dlopen dlsym eval
-    exec execl execv execve execvp exit fopen fork freopen fstream getattr globals_ ifstream importlib input
-    load_library locals mmap modules mprotect multiprocessing ofstream open openat os pickle popen posix_spawn
-    ptrace putenv remove rename requests runpy send setattr setenv shutil signal socket subprocess symlink sys
-    syscall system tempfile thread unlink urllib vars vfork write_atomic write_text
+    exec execl execv execve execvp exit filesystem fopen fork freopen from_file fstream getattr globals_ ifstream
+    importlib input kill load_library locals mmap modules mprotect multiprocessing ofstream open openat os pickle popen
+    posix_spawn ptrace putenv remove rename requests runpy section send setattr setenv shutil signal socket subprocess
+    symlink sys syscall system tempfile thread tofile unlink urllib vars vfork write_atomic write_file write_text
 """)
 )
 _NUMBER = re.compile(r"\d+")
@@ -57,21 +64,26 @@ _PLAIN = re.compile(r"[\x20-\x7e]*")
 def _is_known(word: str) -> bool:
     """Whether the generators write a name, or make it of such parts ("tmp_acc0_vec")."""
     known, plain = words_of_generators(), _NUMBER.sub("", word)
-    return word not in _NEVER_WRITTEN and (plain in known or known.issuperset(plain.split("_")))
+    is_never_written = word in _NEVER_WRITTEN or word.strip("_") in _NEVER_WRITTEN
+    return not is_never_written and (plain in known or known.issuperset(plain.split("_")))
 
 
+# A compiler goes on with the next line there, in comments, too; `??/` stands for the backslash in old C++.
+_CONTINUED = re.compile(r"(?:\\|\?\?/)[ \t\r\f\v]*\n")
 _CPP_TOKENS = re.compile(
     r"""
     (?P<comment>//[^\n]*|/\*.*?\*/)
-    | (?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+')
+    | (?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)')
     | (?P<directive>\#[^\n]*)
-    | (?P<number>\.?\d(?:[\w.]|[eEpP][+-])*)
+    | (?P<number>\.?\d(?:[\w.]|[eEpP][+-])*(?!["'\w]))
     | (?P<word>[A-Za-z_]\w*(?!["'\w]))
     | (?P<sign>\s+|(?!%:)[-+*/%=<>!&|^~?:;,.(){}\[\]])
     """,
     re.VERBOSE | re.DOTALL,
 )
+_NEVER_OF_CPP = frozenset({"jit", "save", "serialize"})
 _CPP_TEXT = re.compile(r"""["'](?:[^\\]|\\[0n'"\\])*["']""")
+_INCLUDE = re.compile(r"#\s*include\b")
 _DIRECTIVE = re.compile(
     r"""\#\s*(?:
         include\s*<\w[\w/.-]*>
@@ -88,6 +100,9 @@ def check_cpp(source: str) -> None:
     Raises:
         UnexpectedSource: it holds a directive, a name or a literal that no graph makes.
     """
+    continued = _CONTINUED.search(source)
+    if continued is not None:
+        raise _unexpected("a line that goes on", source[continued.start() : continued.start() + 20])
     position = 0
     while position < len(source):
         token = _CPP_TOKENS.match(source, position)
@@ -98,8 +113,7 @@ def check_cpp(source: str) -> None:
 
 
 def _check_directive(text: str) -> None:
-    is_include = "include" in text
-    is_known = is_include or all(_is_known(word) for word in _WORD.findall(text))
+    is_known = _INCLUDE.match(text) is not None or all(_is_known(word) for word in _WORD.findall(text))
     if _DIRECTIVE.fullmatch(text) is None or ".." in text or not is_known:
         raise _unexpected("the directive", text)
 
@@ -107,7 +121,7 @@ def _check_directive(text: str) -> None:
 def _check_cpp_token(token: re.Match[str]) -> None:
     text = token.group()
     match token.lastgroup:
-        case "word" if not _is_known(text):
+        case "word" if text in _NEVER_OF_CPP or not _is_known(text):
             raise _unexpected("the name", text)
         case "directive":
             _check_directive(text.strip())
@@ -120,6 +134,14 @@ _MODULES = frozenset(
     __future__ cmath ctypes math os random tempfile torch torch._inductor.async_compile triton triton.language
 """)
 )
+# What helpers of kernels import themselves.
+_MODULES_OF_PYTHON = sys.stdlib_module_names - {"math"} | {"torch", "triton"}
+# Of these the generators write only the names, and compute the modules (torch/_inductor/codegen/wrapper.py).
+_IMPORTS_COMPUTED = {
+    ("torch._inductor.async_compile", "AsyncCompile"),
+    ("torch._inductor.runtime.triton_heuristics", "end_graph"),
+    ("torch._inductor.runtime.triton_heuristics", "start_graph"),
+}
 # Imported at the top of every wrapper, and used by none (torch/_inductor/codegen/wrapper.py: write_header).
 _UNUSED_MODULES = frozenset({"os", "tempfile", "random"})
 _BUILTINS = frozenset(
@@ -162,6 +184,8 @@ def check_python(source: str, *, is_tuning: bool = False) -> None:
         if not (is_tuning and _measures(statement)):
             _check_statement(statement)
     nodes = list(ast.walk(module))
+    _check_globals(nodes)
+    _check_paths(nodes)
     bound = _BUILTINS | set(_bound_names(nodes))
     sources = {id(source) for node in nodes for source in _sources_in(node)}
     for node in nodes:
@@ -201,7 +225,6 @@ def _check_node(node: ast.AST, *, bound: set[str] | frozenset[str], is_source: b
             for alias in aliases:
                 _check_import(alias.name)
         case ast.ImportFrom(module=str() as module, names=aliases):
-            _check_import(module)
             for alias in aliases:
                 _check_imported(alias.name, module=module)
         case ast.Name(id=name) if name in _NEVER_WRITTEN or not (name in bound or _LEFT_OUT.fullmatch(name)):
@@ -215,15 +238,55 @@ def _check_node(node: ast.AST, *, bound: set[str] | frozenset[str], is_source: b
 
 
 def _check_import(module: str) -> None:
-    is_of_torch = module.startswith("torch.") and module in modules_of_generators()
-    if module not in _MODULES and not is_of_torch:
+    if module not in _MODULES:
         raise _unexpected("the import of", module)
 
 
 def _check_imported(name: str, *, module: str) -> None:
-    is_type_of_c = module == "ctypes" and name.startswith("c_")
-    if not is_type_of_c and (name in _NEVER_WRITTEN or module == "ctypes" or not _is_known(name)):
+    if not _is_imported(name, module=module):
         raise _unexpected("the import of", f"{module}.{name}")
+
+
+def _is_imported(name: str, *, module: str) -> bool:
+    """Whether the generators have a wrapper import something."""
+    if module == "ctypes":
+        return name.startswith("c_")
+    if name in _NEVER_WRITTEN:
+        return False
+    if module.startswith(("torch", "triton")):
+        return (module, name) in imports_written() | _IMPORTS_COMPUTED
+    return module in _MODULES and _is_known(name)
+
+
+def _check_globals(nodes: Sequence[ast.AST]) -> None:
+    """Everything can be had from globals(): only `async_compile.wait` gets them."""
+    told = [
+        node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node) == "async_compile.wait(globals())"
+    ]
+    if sum(isinstance(node, ast.Name) and node.id == "globals" for node in nodes) > len(told):
+        raise _unexpected("the name", "globals")
+
+
+def _check_paths(nodes: Sequence[ast.AST]) -> None:
+    """What is reached from modules is what the generators write: these lead to all others."""
+    imported = {node.asname or node.name.partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and id(node) not in inner:
+            path = ast.unparse(node)
+            if path.partition(".")[0] in imported and not _is_reached(path):
+                raise _unexpected("the attribute", path)
+
+
+def _is_reached(path: str) -> bool:
+    root, *rest = path.split(".")
+    if _OPERATORS.match(path) or path in _values_of_torch():
+        return True
+    if root == "torch" and len(rest) == 1:
+        return not is_module_of_torch(path)
+    if root in ("torch", "triton") and rest[0] != "language":
+        return any(".".join((root, *rest[:length])) in paths_written() for length in range(1, len(rest) + 1))
+    return _MODULES_OF_PYTHON.isdisjoint(rest)
 
 
 @functools.cache

@@ -6,8 +6,11 @@ import contextlib
 import functools
 import importlib
 import re
+import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -30,7 +33,9 @@ TUNING = "tuning.py"
 _PREFIX = "include/torch/csrc/inductor/cpp_prefix.h"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"\d+")
-_IMPORT = re.compile(r"\b(?:from|import)\s+([\w.]+)")
+_IMPORT_WRITTEN = re.compile(r"\bfrom\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]*)")
+_NAME_IMPORTED = re.compile(r"(\w+)(?:\s+as\s+\w+)?")
+_PATH_WRITTEN = re.compile(r"\b(?:torch|triton)(?:\.\w+)+")
 
 
 @functools.cache
@@ -41,18 +46,68 @@ def words_of_generators() -> frozenset[str]:
 
 
 @functools.cache
-def modules_of_generators() -> frozenset[str]:
-    """Every module that what generates sources imports, or has them import."""
-    return frozenset(module for text in _texts() for module in _IMPORT.findall(text))
+def imports_written() -> frozenset[tuple[str, str]]:
+    """Module and name of every import that stands in a text of what generates sources."""
+    return frozenset(
+        (module, name)
+        for literal in _literals()
+        if "import" in literal
+        for module, names in _IMPORT_WRITTEN.findall(literal)
+        for name in _NAME_IMPORTED.findall(names)
+    )
+
+
+@functools.cache
+def paths_written() -> frozenset[str]:
+    """What stands in a text of what generates sources as a path from torch or Triton ("torch.cuda.set_device"), and is
+    no module of torch's."""
+    literals = (
+        _IMPORT_WRITTEN.sub("", literal) for literal in _literals() if "torch." in literal or "triton." in literal
+    )
+    paths = {path for literal in literals for path in _PATH_WRITTEN.findall(literal)}
+    return frozenset(path for path in paths if not is_module_of_torch(path))
+
+
+def is_module_of_torch(path: str) -> bool:
+    """Whether a path ("torch.cuda.set_device") is that of a module of torch's, imported or not."""
+    root, *rest = path.split(".")
+    place = Path(torch.__file__).parent.joinpath(*rest)
+    return root == "torch" and (path in sys.modules or place.is_dir() or place.with_suffix(".py").is_file())
+
+
+@functools.cache
+def _literals() -> frozenset[str]:
+    """The texts within what generates sources; a template is one."""
+    programs = [path for path in _files() if path.suffix == ".py"]
+    templates = [path.read_text(encoding="utf-8") for path in _files() if path.suffix == ".jinja"]
+    # Python has compiled most of them already.
+    return frozenset([*templates, *(text for path in programs for text in _texts_of(_code(path)))])
+
+
+def _code(path: Path) -> CodeType | None:
+    return SourceFileLoader(path.stem, str(path)).get_code(path.stem)
+
+
+def _texts_of(constant: object) -> Iterator[str]:
+    """The texts among the constants of a program."""
+    if isinstance(constant, str):
+        yield constant
+    elif isinstance(constant, CodeType | tuple):
+        for part in constant.co_consts if isinstance(constant, CodeType) else constant:
+            yield from _texts_of(part)
 
 
 @functools.cache
 def _texts() -> tuple[str, ...]:
+    return tuple(path.read_text(encoding="utf-8") for path in (*_files(), Path(torch.__file__).parent / _PREFIX))
+
+
+@functools.cache
+def _files() -> tuple[Path, ...]:
     folder = Path(torch.__file__).parent
     files = [path for pattern in _GENERATORS for path in (folder / "_inductor").glob(pattern)]
     files = [path for path in files if not any(other in str(path.relative_to(folder)) for other in _OTHERS)]
-    files = [path for path in files if path.suffix in (".py", ".jinja")]
-    return tuple(path.read_text(encoding="utf-8") for path in (*files, folder / _PREFIX))
+    return tuple(path for path in files if path.suffix in (".py", ".jinja"))
 
 
 @contextlib.contextmanager
