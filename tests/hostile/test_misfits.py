@@ -40,6 +40,16 @@ def positional(*rest: object) -> Callable[..., Given]:
     return lambda *nodes: ((*nodes, *rest), {})
 
 
+ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
+OBSERVED = aten.fused_moving_avg_obs_fake_quant.default
+ONE = torch.ones(1)
+ROWS, WEIGHTS = torch.ones(4, 64, dtype=torch.bfloat16), torch.ones(64, 32, dtype=torch.uint8)
+
+
+def grouped(size: int) -> Callable[..., Given]:
+    return lambda rows, weights, scales: ((rows, weights, size, scales), {})
+
+
 ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
 
 
@@ -57,6 +67,22 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten.native_batch_norm.default, (IMAGE, FEW, FEW, FEW, FEW), positional(False, 0.1, 1e-5)),
         (aten._native_batch_norm_legit.default, (IMAGE, FEW, FEW, FEW, FEW), positional(True, 0.1, 1e-5)),
         (aten._weight_norm_interface.default, (torch.ones(64, 4), FEW), positional(0)),
+        (ATTENTION, (torch.ones(4, 2, 8, 4), torch.ones(1, 2, 8, 4), torch.ones(1, 2, 8, 4)), positional()),
+        (ATTENTION, (torch.ones(1, 2, 8, 4), torch.ones(1, 2, 64, 4), torch.ones(1, 2, 2, 4)), positional()),
+        (ATTENTION, (torch.ones(1, 4, 8, 4), torch.ones(1, 4, 8, 4), torch.ones(1, 1, 8, 4)), positional()),
+        (ATTENTION, (torch.ones(1, 4, 8, 4), torch.ones(1, 3, 8, 4), torch.ones(1, 3, 8, 4)), positional()),
+        (
+            aten._weight_int4pack_mm_for_cpu.default,
+            (ROWS, WEIGHTS, torch.ones(1, 64, 2, dtype=torch.bfloat16)),
+            grouped(32),
+        ),
+        (
+            aten._weight_int4pack_mm_for_cpu.default,
+            (ROWS, WEIGHTS, torch.ones(2, 64, 2, dtype=torch.bfloat16)),
+            grouped(0),
+        ),
+        (OBSERVED, (torch.ones(64, 4), *[ONE] * 5, ONE.int()), positional(0.1, 0, 255, 0, True)),
+        (OBSERVED, (torch.ones(64, 4), ONE, ONE, *[torch.ones(64)] * 3, ONE.int()), positional(0.1, 0, 255, 0, True)),
         (aten._weight_norm_interface.default, (torch.ones(4, 4, 4), FEW), positional(1)),
         (aten._foreach_copy.default, (FEW, FEW), copied),
         (aten._fused_adam_.default, (MANY, FEW, torch.ones(())), adam),
@@ -71,6 +97,22 @@ def test_contradictions_are_refused_by_name(
     job = job_of(called, *inputs, call=call)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=called._schema.name.partition("::")[2]):
         decode_job(job, blobs={})
+
+
+@pytest.mark.parametrize(
+    ("called", "inputs", "call"),
+    [
+        (ATTENTION, (torch.ones(2, 4, 8, 4), torch.ones(2, 2, 6, 4), torch.ones(2, 2, 6, 4)), positional()),
+        (aten._weight_int4pack_mm_for_cpu.default, (ROWS, WEIGHTS, torch.ones(2, 64, 2).bfloat16()), grouped(32)),
+        (OBSERVED, (torch.ones(64, 4), *[ONE] * 5, ONE.int()), positional(0.1, 0, 255, 0)),
+        (OBSERVED, (torch.ones(1, 4), *[ONE] * 5, ONE.int()), positional(0.1, 0, 255, 0, True)),
+        (OBSERVED, (torch.ones(9, 4), ONE, ONE, *[torch.ones(0)] * 3, ONE.int()), positional(0.1, 0, 255, 0, True)),
+    ],
+)
+def test_arguments_that_fit_each_other(
+    called: object, inputs: tuple[torch.Tensor, ...], call: Callable[..., Given]
+) -> None:
+    decode_job(job_of(called, *inputs, call=call), blobs={})
 
 
 def test_a_number_that_is_computed_is_no_dtype() -> None:

@@ -44,8 +44,8 @@ def find_misfit(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
 def _find_check(name: str) -> Callable[[Arguments], str | None] | None:
     if name in _NORMS:
         return _statistics_of_channels
-    if name == "_weight_norm_interface":
-        return _lengths_of_weights
+    if name in _CHECKS:
+        return _CHECKS[name]
     if name.startswith("_foreach_"):
         return _lists_side_by_side
     return _lists_of_an_optimizer if name in OPTIMIZERS else None
@@ -119,9 +119,48 @@ def _lists_of_an_optimizer(given: Arguments) -> str | None:
     return None
 
 
+def _heads_of_attention(given: Arguments) -> str | None:
+    # aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: cpu_flash_attention goes through all three as the first and
+    # the second are; several heads of queries may share those of keys.
+    query, key, value = (tuple(map(_length, given[name].shape)) for name in ("query", "key", "value"))
+    is_shared = len(query) == len(key) == 4 and query[1] and key[1] and query[1] % key[1] == 0
+    if key[:3] != value[:3] or query[0] != key[0] or not is_shared:
+        return f"queries, keys and values are {query}, {key} and {value}"
+    return None
+
+
+def _groups_of_scales(given: Arguments) -> str | None:
+    # aten/src/ATen/native/cpu/int4mm_kernel.cpp looks at the groups of a row as they come.
+    (columns, groups), size = (_length(given[name].shape[at]) for name, at in _GROUPED), given["qGroupSize"]
+    if columns is None or groups is None or size <= 0 or columns > groups * size:
+        return f"{groups} groups of {size} scales for {columns} columns"
+    return None
+
+
+def _statistics_of_quantization(given: Arguments) -> str | None:
+    # aten/src/ATen/native/quantized/FusedObsFakeQuant.cpp: calculate_moving_average writes as many as the input has
+    # channels; where there are none yet it makes them all.
+    per_row = given.get("per_row_fake_quant", False)
+    channels = _length(given["self"].shape[given["ch_axis"]]) if per_row else 1
+    lengths = [_length(given[name].numel()) for name in ("running_min", "running_max", "scale", "zero_point")]
+    if lengths[0] != 0 and lengths != [channels] * 4:
+        return f"its statistics have {lengths} elements for {channels} channels"
+    return None
+
+
 def _outline(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device, tuple[int, ...]]:
     return tensor.dtype, tensor.device, tuple(tensor.shape)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
     return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(tensor))
+
+
+_GROUPED = (("self", 1), ("qScaleAndZeros", 0))
+_CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
+    "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
+    "_scaled_dot_product_flash_attention_for_cpu": _heads_of_attention,
+    "_weight_int4pack_mm": _groups_of_scales,
+    "_weight_int4pack_mm_for_cpu": _groups_of_scales,
+    "_weight_norm_interface": _lengths_of_weights,
+}
