@@ -18,7 +18,7 @@ from compilefarm.graph.registrations import Kernel, all_kernels, file_of_schema
 
 # Files of which something is mapped to be executed (man 5 proc_pid_maps), and which of them cannot matter: torch's own,
 # and libraries of artifacts, whose folders are gone by now.
-_LOADED = re.compile(r"^\S+ ..x. [^/\n]*(/.*)$", re.MULTILINE)
+_LOADED = re.compile(r" r.xp [^/\n]*(/.*)")
 _HARMLESS = re.compile(rf"{re.escape(str(Path(torch.__file__).parent))}/|.*/compilefarm-[^/]+/[^/]+ \(deleted\)$")
 # Parts of the names by which libraries register kernels: torch::Library, c10::RegisterOperators, and the stable
 # interface (torch/library.h, aten/src/ATen/core/op_registration/op_registration.h, torch/csrc/stable/library.h).
