@@ -73,7 +73,7 @@ def findings(status: StatusResponse, *, asked_seconds: float, answered_seconds: 
 
 
 def _check_state(status: StatusResponse) -> Check:
-    state = enum_words(FarmState.Name(status.state), prefix="FARM_STATE_")
+    state = enum_words(FarmState, status.state, prefix="FARM_STATE_")
     if status.state == FARM_STATE_SERVING:
         return ok("farm", state)
     if status.state == FARM_STATE_STARTING:

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from compilefarm.artifact.blobs import unpack
 from compilefarm.cli.farm import TIMEOUT_SECONDS, add_address, connection
-from compilefarm.cli.words import console, seconds_words, size_words
+from compilefarm.cli.words import console, enum_words, seconds_words, size_words
 from compilefarm.client.blobs import fetch
 from compilefarm.client.clock import Budget, SystemClock
 from compilefarm.client.connection import Connection
@@ -115,7 +115,7 @@ def show(manifest: Manifest, to: Console) -> None:
         facts.add_row("sources", f"{_blob_words(manifest.sources)} (--source DIR)")
     facts.add_row("guards", "; ".join(map(say, manifest.guards)) or "none: every call that Dynamo lets through fits")
     for timing in manifest.timings:
-        facts.add_row(Phase.Name(timing.phase).removeprefix("PHASE_").lower(), seconds_words(timing.seconds))
+        facts.add_row(enum_words(Phase, timing.phase, prefix="PHASE_"), seconds_words(timing.seconds))
     facts.add_row("verified", _verification_words(manifest))
     to.print(facts)
 

@@ -81,7 +81,7 @@ def _show_jobs(response: ListJobsResponse, to: Console) -> None:
 
 def _add_row(table: Table, job: JobStatus, *, doing: str) -> None:
     waiting = "nobody" if not job.waiting_requests else str(job.waiting_requests)
-    priority = enum_words(Priority.Name(job.priority), prefix="PRIORITY_")
+    priority = enum_words(Priority, job.priority, prefix="PRIORITY_")
     since = seconds_words(job.elapsed_seconds)
     table.add_row(_named(job.key, job.namespace), doing, since, priority, job.tenant, waiting, _starts(job))
 
@@ -110,7 +110,7 @@ def _named(key: str, namespace: str) -> str:
 
 
 def _doing(job: JobStatus) -> str:
-    phase = enum_words(Phase.Name(job.phase), prefix="PHASE_")
+    phase = enum_words(Phase, job.phase, prefix="PHASE_")
     return f"{phase}, {job.worker}" if job.worker else phase
 
 

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 def show(status: StatusResponse, to: Console) -> None:
     """Prints a status for people."""
     started = status.started.ToDatetime().isoformat(sep=" ", timespec="seconds")
-    state = enum_words(FarmState.Name(status.state), prefix="FARM_STATE_")
+    state = enum_words(FarmState, status.state, prefix="FARM_STATE_")
     to.print(f"compilefarm {status.farm_version}, {state}, up since {started} UTC")
     to.print(table_of(status.workers))
     for words in sandbox_words(status.workers):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.segment import Segment
 
+from compilefarm.core.enum_words import word_of
 from compilefarm.core.printable import printable
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -39,9 +41,9 @@ class _Escaped:
             yield Segment(text if control else printable(text), style, control)
 
 
-def enum_words(name: str, *, prefix: str) -> str:
-    """The name of an enum's value: "PHASE_QUEUED" is "queued" to people."""
-    return name.removeprefix(prefix).replace("_", " ").lower()
+def enum_words(enumeration: Any, number: int, *, prefix: str) -> str:
+    """A value of an enumeration for people: "cache hit", or "phase 99" where only a newer farm knows its name."""
+    return word_of(enumeration, number, prefix=prefix).replace("_", " ")
 
 
 def key_words(key: str) -> str:

@@ -57,4 +57,4 @@ def sandbox_words(workers: Iterable[Worker]) -> list[str]:
 def _state(worker: Worker) -> str:
     if worker.state == WORKER_STATE_IDLE and not worker.is_warm:
         return "idle, getting ready"
-    return enum_words(WorkerState.Name(worker.state), prefix="WORKER_STATE_")
+    return enum_words(WorkerState, worker.state, prefix="WORKER_STATE_")
