@@ -3,6 +3,7 @@ stands in for a graph does to memory what one does, and what stands in for the d
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 import pickle
@@ -374,6 +375,12 @@ def test_recording_does_not_import_the_compiler(gpu: Gpu, tmp_path: Path) -> Non
 
 
 def test_what_stands_in_for_the_compiler_does_as_it_does(gpu: Gpu) -> None:
+    source = Path(cudagraph_trees.__file__).read_text()
+    imports = [node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
+    names = {alias.name for node in imports if node.module == compiler_stub.COMPILER for alias in node.names}
+    stub = compiler_stub._Stub(compiler_stub.COMPILER)
+    ours = {name for name in names if getattr(stub, name) is not getattr(compile_fx, name)}
+    assert ours == {"get_input_idxs_to_check", "static_input"}
     tensors = [torch.rand(8, 4).t(), torch.rand(9)[1:], torch.rand(4, 1).expand(4, 4), 3]
     for tensor in tensors[:3]:
         ours, theirs = compiler_stub.static_input(tensor), compile_fx.static_input(tensor)
