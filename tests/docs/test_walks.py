@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STEP = re.compile(r"^\d+\. `(service|worker|client|graph|artifact|core)/(\w+)\.py: ([\w.]+)`", re.MULTILINE)
-STEPS = STEP.findall((ROOT / "ARCHITECTURE.md").read_text())
+STEP = re.compile(r"^\d+\. `(service|worker|client|cli|graph|artifact|core)/(\w+)\.py: ([\w.]+)`", re.MULTILINE)
+WAYS = [part for part in (ROOT / "ARCHITECTURE.md").read_text().split("\n## ") if part.startswith("The way of ")]
+STEPS = [step for way in WAYS for step in STEP.findall(way)]
 
 
 def functions_of(path: Path) -> set[str]:
@@ -26,8 +27,16 @@ def functions_of(path: Path) -> set[str]:
     return names
 
 
-def test_there_are_steps() -> None:
-    assert len(STEPS) >= 12
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.partition("\n")[0])
+def test_a_way_has_at_most_twelve_steps_and_each_names_a_function(way: str) -> None:
+    numbers = re.findall(r"^(\d+)\. ", way, re.MULTILINE)
+    assert numbers == [str(number) for number in range(1, len(numbers) + 1)]
+    assert 2 <= len(numbers) <= 12
+    assert len(STEP.findall(way)) == len(numbers)
+
+
+def test_a_graph_a_prewarm_and_a_request_are_walked() -> None:
+    assert [way.split()[4] for way in WAYS] == ["graph", "prewarm", "request"]
 
 
 @pytest.mark.parametrize(("portion", "module", "function"), STEPS)
