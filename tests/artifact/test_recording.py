@@ -257,14 +257,20 @@ def test_a_program_is_recorded_in_whichever_thread_calls_it(gpu: Gpu) -> None:
     assert step.runs == 5
 
 
-def test_dynamo_forgets_graphs_whichever_backend_has_made_them(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dynamo_forgets_graphs_whichever_backend_has_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch._dynamo.reset does on a machine with a GPU; a backend has nothing to add."""
+    resets: list[bool] = []
+    monkeypatch.setattr(cudagraph_trees, "reset_cudagraph_trees", lambda: resets.append(True))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    torch._dynamo.reset()
+    assert resets
+
+
+def test_a_program_whose_graphs_were_forgotten_is_not_run_with_those_of_others(gpu: Gpu) -> None:
     part = Recorded(writes=True).part(Step(gpu), static=(0,), written=(0,))
     check_steps(part, cache=torch.zeros(3))
     manager = cudagraph_trees.get_container(0).tree_manager
-    for name in ("is_available", "is_initialized"):
-        monkeypatch.setattr(torch.cuda, name, lambda: True)
-    torch._dynamo.reset()
+    cudagraph_trees.reset_cudagraph_trees()
     assert manager.graph is None
     with pytest.raises(AssertionError):
         check_steps(part, cache=torch.zeros(3))
