@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from compilefarm.graph.encode import EncodedJob
+from compilefarm.worker.comparison import VerificationFailed
 from tests.worker.detection import attempts, table_of
 from tests.worker.fused import fused
 from tests.worker.inductor import checked_compile, encoded
@@ -75,3 +77,18 @@ def test_all_mistakes_are_found(capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\n{table_of(tried)}")
     assert len(tried) >= 200
     assert all(attempt.refusal for attempt in tried)
+
+
+def _handed_through() -> EncodedJob:
+    # Eager returns its input where nothing is dropped, and Inductor a copy of it.
+    x = torch.randn(8, requires_grad=True)
+    return encoded_of(lambda x: torch.nn.functional.dropout(x, 0.0, training=True), x, trains=True)
+
+
+def test_what_only_eager_hands_through_has_its_gradient() -> None:
+    assert checked(_handed_through(), lambda _: lambda x: [x.clone()]).compared
+
+
+def test_a_wrong_gradient_of_what_eager_hands_through_is_found() -> None:
+    with pytest.raises(VerificationFailed, match="gradient of input 0"):
+        checked(_handed_through(), lambda _: lambda x: [2 * x - x.detach()])

@@ -51,8 +51,8 @@ def all_that_is_left(outputs: Sequence[Any], inputs: Sequence[Any], *, written: 
             is_small = not given.requires_grad and given.nbytes <= _KEPT_BYTES
             if is_small or number in written:
                 left[f"input {number} afterwards"] = given
-    # What is handed through requires gradients, too, but nothing was computed.
-    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and out.grad_fn is not None]
+    # Also what is handed through: of what eager returns as it is, a program may return a copy.
+    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and out.requires_grad]
     if tracked:
         torch.autograd.backward(tracked, [draw_gradient(out, number=number) for number, out in enumerate(tracked)])
         for number, given in enumerate(inputs):
