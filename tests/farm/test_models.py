@@ -52,7 +52,7 @@ def test_a_model_is_compiled_once_and_then_found(farm: ServedFarm, name: str) ->
     assert second.bytes_fetched > 0
 
 
-def test_a_pod_without_a_compiler_starts_nothing(farm: ServedFarm, tmp_path: Path) -> None:
+def test_a_pod_without_a_compiler_starts_nothing_and_leaves_nothing(farm: ServedFarm, tmp_path: Path) -> None:
     for name, make in MODELS.items():
         model, inputs = make()
         torch._dynamo.reset()
@@ -74,6 +74,8 @@ def test_a_pod_without_a_compiler_starts_nothing(farm: ServedFarm, tmp_path: Pat
         pod.stderr
     )
     assert max(each["difference"] for each in seen["models"]) < 1e-4
+    # Libraries were in files while they were loaded.
+    assert list(tmp_path.glob("compilefarm*")) == []
 
 
 def test_sizes_beyond_a_guard_get_another_variant_and_both_serve(farm: ServedFarm) -> None:
