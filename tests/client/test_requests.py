@@ -25,6 +25,8 @@ from compilefarm.graph.decode import decode_job
 @pytest.fixture
 def farm() -> Iterator[Farm]:
     """A farm that has nothing and compiles nothing, asked by the real torch."""
+    # Of a function that it has seen with other sizes Dynamo makes sizes inputs.
+    torch._dynamo.reset()
     with serving(FarmServicer()) as address:
         farm = Farm(address, on_miss="error", surroundings=Surroundings(ledger=Ledger()))
         yield farm
