@@ -54,6 +54,16 @@ def _bag(after: int) -> Iterator[Node]:
     yield _call(OPERATOR_OVERLOAD, "aten::embedding_bag", *(Value(node=after + step) for step in (0, 1, 3)))
 
 
+def _recurring(after: int) -> Iterator[Node]:
+    sizes = ((5, 3, 10), (1, 3, 64), (4, 2), (256, 64), (256,))
+    for size in sizes:
+        yield _call(OPERATOR_OVERLOAD, "aten::ones", _numbers(*size))
+    x, state, narrow, wide, bias = (Value(node=after + number) for number in range(len(sizes)))
+    lists = [Value(list=Sequence(items=items)) for items in ([state, state], [narrow, wide, bias, bias])]
+    no, layers, share = Value(boolean=False), Value(integer=1), Value(real=0.0)
+    yield _call(OPERATOR_OVERLOAD, "aten::lstm.input", x, *lists, Value(boolean=True), layers, share, no, no, no)
+
+
 def _with(job: Job, body: int, nodes: Callable[[int], Iterator[Node]]) -> Job:
     """The job with further nodes at the end of one of the graphs within its graph."""
     changed = Job.FromString(job.SerializeToString())
@@ -77,6 +87,7 @@ def jobs() -> dict[str, Job]:
         (_reaching_far, "it reaches to element 4002 of a memory of 2 elements"),
         (_growing, "an operator that grows is called on large numbers"),
         (_bag, "its offsets are computed"),
+        (_recurring, "its weights are"),
     ],
 )
 def test_a_body_that_only_the_compiler_runs(
@@ -84,6 +95,12 @@ def test_a_body_that_only_the_compiler_runs(
 ) -> None:
     with pytest.raises(InvalidRequest, match=objection):
         decode_job(_with(jobs[name], body, nodes), blobs={})
+
+
+@pytest.mark.parametrize(("name", "body"), _RUN)
+def test_recurrent_networks_of_a_body(jobs: dict[str, Job], name: str, body: int) -> None:
+    with pytest.raises(InvalidRequest, match="its weights are"):
+        decode_job(_with(jobs[name], body, _recurring), blobs={})
 
 
 @pytest.mark.parametrize(("name", "body"), _RUN)

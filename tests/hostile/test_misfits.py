@@ -50,6 +50,14 @@ def grouped(size: int) -> Callable[..., Given]:
     return lambda rows, weights, scales: ((rows, weights, size, scales), {})
 
 
+NARROW = torch.ones(1)
+SIZES = ((1, 3, 64), (1, 3, 64), (256, 10), (256, 64), (256,), (256,))
+
+
+def recurrence(x: object, hidden: object, cells: object, *weights: object) -> Given:
+    return (x, [hidden, cells], list(weights), True, 1, 0.0, False, False, False), {}
+
+
 ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
 
 
@@ -71,6 +79,12 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (ATTENTION, (torch.ones(1, 2, 8, 4), torch.ones(1, 2, 64, 4), torch.ones(1, 2, 2, 4)), positional()),
         (ATTENTION, (torch.ones(1, 4, 8, 4), torch.ones(1, 4, 8, 4), torch.ones(1, 1, 8, 4)), positional()),
         (ATTENTION, (torch.ones(1, 4, 8, 4), torch.ones(1, 3, 8, 4), torch.ones(1, 3, 8, 4)), positional()),
+        (ATTENTION, (NARROW.expand(1, 4, 8, 4), torch.ones(1, 4, 8, 4), torch.ones(1, 4, 8, 4)), positional()),
+        (
+            aten.native_group_norm.default,
+            (IMAGE, torch.ones(1).expand(3), torch.ones(3)),
+            positional(1, 3, 64, 1, 1e-5),
+        ),
         (
             aten._weight_int4pack_mm_for_cpu.default,
             (ROWS, WEIGHTS, torch.ones(1, 64, 2, dtype=torch.bfloat16)),
@@ -83,6 +97,19 @@ def adam(parameter: object, other: object, step: object) -> Given:
         ),
         (OBSERVED, (torch.ones(64, 4), *[ONE] * 5, ONE.int()), positional(0.1, 0, 255, 0, True)),
         (OBSERVED, (torch.ones(64, 4), ONE, ONE, *[torch.ones(64)] * 3, ONE.int()), positional(0.1, 0, 255, 0, True)),
+        (
+            OBSERVED,
+            (torch.ones(64, 4), ONE, ONE, NARROW.expand(64), *[torch.ones(64)] * 2, torch.ones(64).int()),
+            positional(0.1, 0, 255, 0, True),
+        ),
+        (aten._weight_int4pack_mm_for_cpu.default, (ROWS, WEIGHTS, NARROW.bfloat16().expand(2, 64, 2)), grouped(32)),
+        (
+            aten._weight_int8pack_mm.default,
+            (ROWS, torch.ones(64, 64, dtype=torch.int8), NARROW.bfloat16().expand(64)),
+            positional(),
+        ),
+        (aten._weight_norm_interface.default, (torch.ones(64, 4), NARROW.expand(64, 1)), positional(0)),
+        (aten.rrelu_with_noise.default, (MANY, NARROW.expand(64)), positional(0.1, 0.3, True, None)),
         (aten._weight_norm_interface.default, (torch.ones(4, 4, 4), FEW), positional(1)),
         (aten._foreach_copy.default, (FEW, FEW), copied),
         (aten._fused_adam_.default, (MANY, FEW, torch.ones(())), adam),
@@ -106,6 +133,8 @@ def test_contradictions_are_refused_by_name(
         (aten._weight_int4pack_mm_for_cpu.default, (ROWS, WEIGHTS, torch.ones(2, 64, 2).bfloat16()), grouped(32)),
         (OBSERVED, (torch.ones(64, 4), *[ONE] * 5, ONE.int()), positional(0.1, 0, 255, 0)),
         (OBSERVED, (torch.ones(1, 4), *[ONE] * 5, ONE.int()), positional(0.1, 0, 255, 0, True)),
+        (aten.native_group_norm.default, (IMAGE,), lambda image: ((image, None, None, 1, 3, 64, 1, 1e-5), {})),
+        (ATTENTION, (torch.ones(2, 8, 12, 4).transpose(1, 2)[:, :4],) * 3, positional()),
         (OBSERVED, (torch.ones(9, 4), ONE, ONE, *[torch.ones(0)] * 3, ONE.int()), positional(0.1, 0, 255, 0, True)),
     ],
 )
@@ -113,6 +142,46 @@ def test_arguments_that_fit_each_other(
     called: object, inputs: tuple[torch.Tensor, ...], call: Callable[..., Given]
 ) -> None:
     decode_job(job_of(called, *inputs, call=call), blobs={})
+
+
+def test_an_encoder_layer_without_heads() -> None:
+    def encoder(x: object, mixed: object, bias: object, whole: object, one: object) -> Given:
+        first = (x, 4, 0, mixed, bias, whole, one, False, False, 1e-5)
+        return (*first, one, one, one, one, whole, one, whole, one), {}
+
+    given = (torch.ones(2, 5, 4), torch.ones(12, 4), torch.ones(12), torch.ones(4, 4), torch.ones(4))
+    job = job_of(aten._transformer_encoder_layer_fwd.default, *given, call=encoder)
+    with pytest.raises(InvalidRequest, match="it has 0 heads"):
+        decode_job(job, blobs={})
+
+
+@pytest.mark.parametrize("called", [torch.lstm, aten.lstm, aten.lstm.input])
+@pytest.mark.parametrize("wants_gradients", [False, True])
+@pytest.mark.parametrize(
+    ("place", "sizes"),
+    [(None, ()), (0, (1, 1, 64)), (1, (1, 1, 64)), (2, (4, 2)), (3, (4, 2)), (4, (1,)), (5, (2,)), (5, (1, 256))],
+)
+def test_weights_and_states_that_do_not_fit_an_input(
+    called: object, place: int | None, sizes: tuple[int, ...], *, wants_gradients: bool
+) -> None:
+    given = [torch.ones(sizes if number == place else fitting) for number, fitting in enumerate(SIZES)]
+    x = torch.ones(5, 3, 10, requires_grad=wants_gradients)
+    job = job_of(called, x, *given, call=recurrence)
+    if place is None:
+        decode_job(job, blobs={})
+        return
+    with pytest.raises(InvalidRequest, match=r"lstm.*its weights are"):
+        decode_job(job, blobs={})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_layers": 2}, {"bidirectional": True, "num_layers": 2}, {"bias": False}, {"batch_first": True}],
+)
+def test_recurrent_networks_travel(options: dict[str, bool | int]) -> None:
+    with torch._dynamo.config.patch(allow_rnn=True):
+        encoded = capture(torch.nn.LSTM(10, 64, **options), torch.ones(5, 3, 10)).encode()  # type: ignore[arg-type]
+    decode_job(encoded.job, blobs=encoded.blobs)
 
 
 def test_a_number_that_is_computed_is_no_dtype() -> None:

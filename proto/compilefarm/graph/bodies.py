@@ -16,18 +16,21 @@ from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.fx import GraphModule
 
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph import recurrences
 from compilefarm.graph.targets import find_hazard, is_of_python
 
 
 @contextmanager
 def guarding_bodies(root: GraphModule) -> Iterator[None]:
-    """Inside, Python's own functions that the graphs within a graph call refuse what might take any time and memory."""
+    """Inside, Python's own functions that graphs within a graph call refuse what might take any time and memory, and
+    recurrent networks refuse weights that do not fit.
+    """
     bodies = [module for module in root.modules() if isinstance(module, GraphModule) and module is not root]
     calls = [
         (node, node.target)
         for body in bodies
         for node in body.graph.nodes
-        if node.op == "call_function" and is_of_python(node.target)
+        if node.op == "call_function" and (is_of_python(node.target) or recurrences.is_recurrence(node.target))
     ]
     for node, target in calls:
         node.target = _guarded(target)
@@ -42,7 +45,7 @@ def guarding_bodies(root: GraphModule) -> Iterator[None]:
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        hazard = find_hazard(function, args=args)
+        hazard = find_hazard(function, args=args) or recurrences.find_misfit(function, args=args, kwargs=kwargs)
         if hazard is not None:
             raise InvalidRequest(f"{function.__name__} in a subgraph: {hazard}")
         return function(*args, **kwargs)

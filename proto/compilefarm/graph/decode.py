@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
 from compilefarm.core.environments import KERNELS_REFUSED
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import MAX_MAGNITUDE
-from compilefarm.graph import arguments, schemas, targets
+from compilefarm.graph import arguments, recurrences, schemas, targets
 from compilefarm.graph.ambient import keeping_attention_backends
 from compilefarm.graph.annotations import decode_annotations
 from compilefarm.graph.bodies import guarding_bodies, run_deferred
@@ -412,7 +412,11 @@ def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) 
     if node.op == "get_attr":
         return getattr(owner, str(node.target))
     # What nodes resulted in is held against schemas as literals are: a number is no dtype, wherever it comes from.
-    hazard = find_hazard(node.target, args=args) or schemas.find_misfit(node.target, args=args, kwargs=kwargs)
+    hazard = (
+        find_hazard(node.target, args=args)
+        or schemas.find_misfit(node.target, args=args, kwargs=kwargs)
+        or recurrences.find_misfit(node.target, args=args, kwargs=kwargs)
+    )
     if hazard is not None:
         raise InvalidRequest(f"node {number} ({_name(node)}): {hazard}")
     writes.note(find_written(node, args=args, kwargs=kwargs))

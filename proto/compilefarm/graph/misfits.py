@@ -36,9 +36,16 @@ def find_misfit(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     """
     name = operator._schema.name.partition("::")[2]
     find = _find_check(name)
-    if find is None:
+    if find is None and name not in _WITHOUT_GAPS:
         return None
-    return find(named_arguments(operator._schema, args, kwargs))
+    given = named_arguments(operator._schema, args, kwargs)
+    return _find_gaps(name, given) or (None if find is None else find(given))
+
+
+def _find_gaps(name: str, given: Arguments) -> str | None:
+    tensors = ((each, given.get(each)) for each in _WITHOUT_GAPS.get(name, ()))
+    gaps = (each for each, tensor in tensors if isinstance(tensor, torch.Tensor) and not _is_dense(tensor))
+    return next((f"{each} has gaps, or elements that are the same memory" for each in gaps), None)
 
 
 def _find_check(name: str) -> Callable[[Arguments], str | None] | None:
@@ -126,7 +133,8 @@ def _heads_of_attention(given: Arguments) -> str | None:
     is_shared = len(query) == len(key) == 4 and query[1] and key[1] and query[1] % key[1] == 0
     if key[:3] != value[:3] or query[0] != key[0] or not is_shared:
         return f"queries, keys and values are {query}, {key} and {value}"
-    return None
+    strides = {given[name].stride(-1) for name in ("query", "key", "value") if _length(given[name].shape[-1]) != 1}
+    return None if strides <= {1} else "elements of a head do not lie side by side"
 
 
 def _groups_of_scales(given: Arguments) -> str | None:
@@ -142,7 +150,7 @@ def _statistics_of_quantization(given: Arguments) -> str | None:
     # channels; where there are none yet it makes them all.
     per_row = given.get("per_row_fake_quant", False)
     channels = _length(given["self"].shape[given["ch_axis"]]) if per_row else 1
-    lengths = [_length(given[name].numel()) for name in ("running_min", "running_max", "scale", "zero_point")]
+    lengths = [_length(given[name].numel()) for name in _STATISTICS]
     if lengths[0] != 0 and lengths != [channels] * 4:
         return f"its statistics have {lengths} elements for {channels} channels"
     return None
@@ -156,11 +164,52 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(tensor))
 
 
+def _sizes_of_a_layer(given: Arguments) -> str | None:
+    # aten/src/ATen/native/mkldnn/RNN.cpp: mkldnn_rnn_layer has the memory of all of them read as these sizes say.
+    rows, batch, hidden = 4 * given["hidden_size"], _length(given["input"].shape[1]), given["hidden_size"]
+    wanted = {
+        "weight0": (rows, _length(given["input"].shape[2])),
+        "weight1": (rows, hidden),
+        "hx_": (1, batch, hidden),
+        "cx_": (1, batch, hidden),
+    }
+    for name, sizes in wanted.items():
+        if tuple(map(_length, given[name].shape)) != sizes:
+            return f"{name} is {tuple(given[name].shape)} and not {sizes}"
+    # Without biases torch gives zeros that are as many as the weights (torch/_decomp/decompositions.py).
+    is_short = any(given[name].numel() < rows for name in ("weight2", "weight3"))
+    return f"a bias has fewer than {rows} elements" if is_short else None
+
+
+def _number_of_heads(given: Arguments) -> str | None:
+    # aten/src/ATen/native/transformers/attention.cpp divides by it.
+    heads = given["num_heads"] if "num_heads" in given else given["num_head"]
+    return None if heads > 0 else f"it has {heads} heads"
+
+
+_STATISTICS = ("running_min", "running_max", "scale", "zero_point")
+# Arguments whose memory kernels go through as if each element had its own, one after the other.
+_WITHOUT_GAPS: Mapping[str, Sequence[str]] = {
+    "_fused_moving_avg_obs_fq_helper": _STATISTICS,
+    "_fused_moving_avg_obs_fq_helper_functional": _STATISTICS,
+    "_weight_int4pack_mm": ("qScaleAndZeros",),
+    "_weight_int4pack_mm_for_cpu": ("qScaleAndZeros",),
+    "_weight_int8pack_mm": ("scales",),
+    "_weight_norm_interface": ("v", "g"),
+    "native_group_norm": ("weight", "bias"),
+    "rrelu_with_noise": ("noise",),
+    "rrelu_with_noise_": ("noise",),
+    "rrelu_with_noise_functional": ("noise",),
+}
 _GROUPED = (("self", 1), ("qScaleAndZeros", 0))
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
+    "_fused_moving_avg_obs_fq_helper_functional": _statistics_of_quantization,
+    "_native_multi_head_attention": _number_of_heads,
     "_scaled_dot_product_flash_attention_for_cpu": _heads_of_attention,
+    "_transformer_encoder_layer_fwd": _number_of_heads,
     "_weight_int4pack_mm": _groups_of_scales,
     "_weight_int4pack_mm_for_cpu": _groups_of_scales,
     "_weight_norm_interface": _lengths_of_weights,
+    "mkldnn_rnn_layer": _sizes_of_a_layer,
 }

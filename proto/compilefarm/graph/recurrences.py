@@ -1,0 +1,62 @@
+"""Weights and states of recurrent networks: oneDNN's kernels believe that they are as large as the input says.
+
+Modules of torch.nn look at them before they call the function, and the function does not look again
+(aten/src/ATen/native/mkldnn/RNN.cpp: mkldnn_rnn_layer). Eager goes there with and without gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from compilefarm.graph.operators import named_arguments
+
+_GATES = 4
+_lstm = torch.ops.aten.lstm
+_LSTMS = (torch.lstm, _lstm, _lstm.input)
+
+
+def is_recurrence(target: object) -> bool:
+    """Whether a node calls what `find_misfit` knows."""
+    return any(target is each for each in _LSTMS)
+
+
+def find_misfit(target: object, *, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why a recurrent network may not be run with these arguments; None if it may, or nothing is known of the target.
+
+    Args:
+        target: what is called.
+        args: positional arguments, tensors among them fake.
+        kwargs: named arguments.
+    """
+    if not is_recurrence(target):
+        return None
+    given = named_arguments(_lstm.input._schema, args, kwargs)
+    if isinstance(given.get("hx"), torch.Tensor):
+        # That of sequences of different lengths, which is computed step by step.
+        return None
+    sizes = [tuple(each.shape) for each in given["params"]]
+    states = [tuple(each.shape) for each in given["hx"]]
+    if len(states) != 2 or {len(each) for each in (*states, given["input"].shape)} != {3}:
+        return "its input and its two states have other than three dimensions"
+    if states[0][2] != states[1][2]:
+        # Projections are computed step by step, too.
+        return None
+    directions = 2 if given["bidirectional"] else 1
+    rows, batch = given["num_layers"] * directions, given["input"].shape[0 if given["batch_first"] else 1]
+    width, hidden = given["input"].shape[2], states[0][2]
+    biases = [(_GATES * hidden,)] * (2 if given["has_biases"] else 0)
+    wanted = [
+        size
+        for row in range(rows)
+        for size in (
+            (_GATES * hidden, width if row < directions else directions * hidden),
+            (_GATES * hidden, hidden),
+            *biases,
+        )
+    ]
+    if sizes != wanted or states != [(rows, batch, hidden)] * 2:
+        return f"its weights are {sizes}, its states {states}; an input of {width} columns takes {wanted}"
+    return None
