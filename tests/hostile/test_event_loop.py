@@ -17,7 +17,7 @@ from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.testing import Calls, HeldCompiles, Refused, ScriptedPool, calling, sample_job, serving
 from compilefarm.service.validation import validate
 from compilefarm.store.opening import open_store
-from compilefarm.v1.compile_service_pb2 import LookupRequest, PlanRequest
+from compilefarm.v1.compile_service_pb2 import LookupRequest, PlanRequest, Priority
 from compilefarm.v1.graph_pb2 import Sequence, Value
 from compilefarm.v1.job_pb2 import Job
 from tests.hostile.callers import farm
@@ -160,3 +160,45 @@ async def test_one_account_does_not_have_every_thread() -> None:
     await asyncio.gather(*greedy)
     assert len(order) == 51
     heavy.close()
+
+
+@pytest.mark.parametrize("priority", [Priority.PRIORITY_UNSPECIFIED, Priority.PRIORITY_PREWARM])
+async def test_jobs_count_that_go_on_when_who_began_them_has_gone(tmp_path: Path, priority: Priority.ValueType) -> None:
+    held = HeldCompiles()
+    config = replace(ROOMY, max_waiting_bytes_of_caller=100_000)
+    async with farm(tmp_path, {"greedy": "admin"}, config=config, pool=ScriptedPool(held)) as callers:
+        calls = callers["greedy"]
+        watch = await calls.watch(wide_job(1500), priority=priority)
+        running = await held.next()
+        watch.cancel()
+        while (await calls.list_jobs()).jobs[0].waiting_requests:
+            pass
+        with pytest.raises(Refused, match="greedy has 100000 bytes"):
+            await calls.finish(wide_job(1501))
+        running.finish()
+        while (await calls.list_jobs()).jobs:
+            pass
+        other = await calls.watch(wide_job(1501))
+        (await held.next()).finish()
+        assert (await other.finish()).HasField("manifest")
+
+
+async def test_looking_for_many_blobs_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, looking, ending = await open_store(str(tmp_path / "store")), list[int](), asyncio.Event()
+
+    async def find_missing(digests: list[str]) -> list[str]:
+        looking.append(len(digests))
+        await ending.wait()
+        return digests
+
+    monkeypatch.setattr(store, "find_missing", find_missing)
+    many, one = [digest_of(b"%d" % number) for number in range(1000)], [digest_of(b"one")]
+    async with farm(tmp_path, {"greedy": "read", "modest": "compile"}, store=store) as callers:
+        asked = [asyncio.create_task(callers["greedy"].find_missing(many)) for _ in range(20)]
+        asked += [asyncio.create_task(callers["modest"].find_missing(one))]
+        while 1 not in looking:
+            await callers["modest"].status()
+        # A hundred at a time kept everybody else waiting for 26 s.
+        assert looking.count(1000) <= 1
+        ending.set()
+        assert await asyncio.gather(*asked) == [many] * 20 + [one]

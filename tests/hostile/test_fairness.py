@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compilefarm.core.keys import key_of
+from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import (
     ENVIRONMENT,
@@ -19,12 +21,14 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
+from compilefarm.store.opening import open_store
 from compilefarm.v1.admin_service_pb2 import ListWorkersRequest
-from compilefarm.v1.compile_service_pb2 import Outcome, Priority
+from compilefarm.v1.compile_service_pb2 import Outcome, Priority, Prospect
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job, Symbol
-from tests.hostile.callers import farm
+from tests.hostile.callers import LOOPBACK, farm
 
 KEY = key_of(sample_job()).text
+WRONG = CompileFailure(kind=FailureKind.FAILURE_KIND_VERIFICATION, message="output 0 differs from eager by 3")
 TIMEOUT = CompileFailure(kind=FailureKind.FAILURE_KIND_TIMEOUT, message="the compile took longer than 3600 s")
 
 
@@ -55,15 +59,16 @@ async def test_a_graph_whose_compiles_time_out_is_not_tried_a_third_time() -> No
     assert len(held.started) == 2
 
 
-async def test_a_failure_for_the_hints_of_one_is_no_answer_for_the_hints_of_another() -> None:
+@pytest.mark.parametrize("failure", [TIMEOUT, WRONG], ids=["costly", "lasting"])
+async def test_a_failure_for_the_hints_of_one_is_no_answer_for_the_hints_of_another(failure: CompileFailure) -> None:
     held = HeldCompiles()
     async with serving(pool=ScriptedPool(held)) as gateway, calling(gateway.address) as calls:
         leader, same, other = [await calls.watch(job_for(size)) for size in (2**40, 2**40, 8)]
-        (await held.next()).finish(TIMEOUT)
-        again = await held.next()
+        (await held.next()).finish(failure)
+        again = await asyncio.wait_for(held.next(), 10)
         assert list(again.assignment.job.hints) == [8]
         again.finish()
-        assert (await leader.finish()).failure == (await same.finish()).failure == TIMEOUT
+        assert (await leader.finish()).failure == (await same.finish()).failure == failure
         assert (await other.finish()).HasField("manifest")
 
 
@@ -148,3 +153,48 @@ async def test_keys_of_other_namespaces_do_not_hide_those_of_ones_own(tmp_path: 
         assert (await callers["prod"].inspect(KEY[:16])).key == KEY
         with pytest.raises(Refused, match="several keys"):
             await callers["dev"].inspect(KEY[:16])
+
+
+async def test_a_failure_that_is_remembered_is_none_for_the_hints_of_another() -> None:
+    held = HeldCompiles()
+    async with serving(pool=ScriptedPool(held)) as gateway, calling(gateway.address) as calls:
+        first = await calls.watch(job_for(2**40))
+        (await held.next()).finish(WRONG)
+        assert (await first.finish()).failure == WRONG
+        assert (await calls.finish(job_for(2**40))).outcome == Outcome.OUTCOME_QUARANTINED
+        assert (await calls.plan(job_for(8))).prospect == Prospect.PROSPECT_MISS
+        other = await calls.watch(job_for(8))
+        (await asyncio.wait_for(held.next(), 10)).finish()
+        assert (await other.finish()).HasField("manifest")
+
+
+async def test_who_reads_does_not_decide_what_an_artifact_of_others_is_verified_with(tmp_path: Path) -> None:
+    store, config = await open_store(str(tmp_path / "store")), replace(LOOPBACK, verify="after")
+    names, pool = {"prod": "compile", "reader": "read", "dev": "compile"}, VerifyingPool()
+    async with farm(tmp_path, names, config=config, store=store, pool=pool) as callers:
+        assert (await callers["prod"].finish(job_for(8))).HasField("manifest")
+        await asyncio.wait_for(pool.next(), 10)
+    # It was not verified when the service ended.
+    pool = VerifyingPool()
+    async with farm(tmp_path, names, config=config, store=store, pool=pool) as callers:
+        for name in ("reader", "dev"):
+            await callers[name].lookup(job_for(2**40))
+        await callers["prod"].lookup(job_for(9))
+        assert await asyncio.wait_for(pool.next(), 10) == [9]
+
+
+class VerifyingPool(ScriptedPool):
+    """Workers that verify for ever, and tell for which hints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hints: asyncio.Queue[list[int]] = asyncio.Queue()
+
+    async def next(self) -> list[int]:
+        """The hints of the next verification."""
+        return await self._hints.get()
+
+    async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Artifact | CompileFailure:
+        self._hints.put_nowait(list(assignment.job.hints))
+        await asyncio.Event().wait()
+        return await super().verify(assignment, artifact, worker=worker)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import Busy
-from compilefarm.core.keys import key_of
-from compilefarm.service.journal import Journal
+from compilefarm.core.keys import Key, key_of
+from compilefarm.service.journal import Journal, JournalEntry
 from compilefarm.service.testing import (
     ENVIRONMENT,
     HeldCompiles,
@@ -23,7 +25,7 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
-from compilefarm.v1.compile_service_pb2 import Priority
+from compilefarm.v1.compile_service_pb2 import CompileRequest, Priority
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Value
 from compilefarm.v1.job_pb2 import Job
@@ -168,3 +170,43 @@ async def test_an_entry_of_an_older_release_is_done(tmp_path: Path) -> None:
             await calls.status()
     assert len(pool.assignments) == 1
     journal.close()
+
+
+async def test_who_goes_before_a_prewarm_is_accepted_leaves_no_entry(tmp_path: Path) -> None:
+    journal, held = SlowJournal(tmp_path / "journal", clock=ManualClock()), HeldCompiles()
+    async with farm(tmp_path, {"one": "prewarm"}, pool=ScriptedPool(held), journal=journal) as callers:
+        for _ in range(2):
+            call = callers["one"].compiles.Compile(CompileRequest(job=sample_job(), priority=PREWARM))
+            asked = asyncio.ensure_future(anext(aiter(call)))
+            assert await asyncio.to_thread(journal.begun.acquire, timeout=10)
+            asked.cancel()
+            await journal.left.wait()
+            journal.left.clear()
+            journal.ending.release()
+            async with asyncio.timeout(10):
+                while journal.entries():
+                    await callers["one"].status()
+            assert files(tmp_path / "journal") == []
+    assert not held.started
+    journal.close()
+
+
+class SlowJournal(Journal):
+    """Writes an entry when it is told to, and tells who does not wait for that."""
+
+    def __init__(self, folder: Path, *, clock: ManualClock) -> None:
+        super().__init__(folder, clock=clock)
+        self.begun, self.ending = threading.Semaphore(0), threading.Semaphore(0)
+        self.left = asyncio.Event()
+
+    async def keep(self, key: Key, *, job: Job, tenant: str, namespaces: Sequence[str], account: str) -> JournalEntry:
+        try:
+            return await super().keep(key, job=job, tenant=tenant, namespaces=namespaces, account=account)
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+
+    def _write(self, name: str, content: bytes) -> None:
+        self.begun.release()
+        assert self.ending.acquire(timeout=10)
+        super()._write(name, content)

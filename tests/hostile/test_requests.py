@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from compilefarm.service.call_limits import RECEIVED_AT_ONCE_OF_ACCOUNT
 from compilefarm.service.pace import IDLE_SECONDS
@@ -66,3 +68,30 @@ async def test_requests_on_their_way_are_bounded_for_each_caller(tmp_path: Path)
         assert not waiting.done()
         clock.advance(IDLE_SECONDS)
         await waiting
+
+
+async def test_strangers_who_ask_for_health_take_no_places_from_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As many as strangers from several addresses can take.
+    monkeypatch.setattr("compilefarm.service.call_limits.RECEIVED_AT_ONCE", 2)
+    (tmp_path / "callers.toml").write_text(listing({"one": "compile"}))
+    config = replace(LOOPBACK, auth_file=str(tmp_path / "callers.toml"))
+    clock = ManualClock()
+    async with (
+        serving(config=config, clock=clock) as gateway,
+        calling(gateway.address) as stranger,
+        calling(gateway.address, token="one") as calls,
+    ):
+        held = [stranger.channel.stream_stream("/grpc.health.v1.Health/Watch")() for _ in range(3)]
+        await clock.wait_for_timer(IDLE_SECONDS, count=2)
+        await asyncio.wait_for(calls.status(), 10)
+        assert not any(each.done() for each in held)
+
+
+async def test_what_asks_for_health_is_short() -> None:
+    async with serving() as gateway, calling(gateway.address) as calls:
+        watch = HealthStub(calls.channel).Watch(HealthCheckRequest(service="x" * 4_000_000))
+        with pytest.raises(Refused, match="65536 bytes") as refused, refusals():
+            await anext(aiter(watch))
+        assert refused.value.reason == "busy"

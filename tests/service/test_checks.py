@@ -103,6 +103,35 @@ async def test_the_answer_goes_out_before_the_check(farm: Serve) -> None:
     assert pool.checked == [KEY]
 
 
+async def test_an_artifact_lies_in_the_store_until_a_worker_verifies_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, held, read = await open_store(str(tmp_path)), HeldCompiles(), list[str]()
+    get_blob = store.get_blob
+
+    async def note(digest: str) -> bytes:
+        read.append(digest)
+        return await get_blob(digest)
+
+    monkeypatch.setattr(store, "get_blob", note)
+    pool = ScriptedPool(held)
+    async with serving(pool=pool, store=store, config=AFTER) as gateway, calling(gateway.address) as calls:
+        first = await calls.watch(JOB)
+        running = await held.next()
+        second = await calls.watch(sample_job("torch.cos"))
+        await calls.wait_until_queued(1)
+        running.finish()
+        assert (await first.finish()).HasField("manifest")
+        compile_ = await held.next()
+        while not (await calls.list_jobs()).checks:
+            pass
+        assert (pool.checked, read) == ([], [])
+        compile_.finish()
+        await second.finish()
+        assert (await checks_of(calls))[0].HasField("passed")
+        assert read
+
+
 async def test_an_artifact_that_fails_is_withdrawn_with_its_reason(farm: Serve) -> None:
     async with farm(ScriptedPool(verify=fail)) as calls:
         served = (await calls.finish(JOB)).manifest

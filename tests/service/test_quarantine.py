@@ -161,9 +161,9 @@ async def test_single_deaths_are_forgotten_after_the_same_time() -> None:
     assert kept is not None
     assert [entry.key for entry in quarantine.all()] == ["b"]
     clock.advance(9.0)
-    assert quarantine.find("b", namespaces=[""]) == kept
+    assert quarantine.find("b", namespaces=[""], hints=[]) == kept
     clock.advance(1.0)
-    assert quarantine.find("b", namespaces=[""]) is None
+    assert quarantine.find("b", namespaces=[""], hints=[]) is None
 
 
 WRONG = CompileFailure(

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from compilefarm.core.errors import Draining, FarmError, JobCancelled
 from compilefarm.service.active_job import ActiveJob, JobObserver, Stage, Work
+from compilefarm.service.allowances import Allowance
 from compilefarm.service.clock import Clock, wait_at_most
 from compilefarm.service.requests import AdmittedRequest
 from compilefarm.service.waiters import Waiters
@@ -51,6 +52,7 @@ class ActiveJobs:
         progress_seconds: longest silence towards those who wait.
         orphan_seconds: how long a job goes on after the last one who waited for it went away.
         on_priority: called when the priority of a job has changed.
+        memory: bounds what jobs take of the memory, on the accounts of those who began them; they may have gone.
         observers: are told of each job.
     """
 
@@ -62,6 +64,7 @@ class ActiveJobs:
         progress_seconds: float,
         orphan_seconds: float,
         on_priority: Callable[[], None],
+        memory: Allowance,
         observers: Sequence[JobObserver],
     ) -> None:
         self._work = work
@@ -69,6 +72,7 @@ class ActiveJobs:
         self._progress_seconds = progress_seconds
         self._orphan_seconds = orphan_seconds
         self._on_priority = on_priority
+        self._memory = memory
         self._observers = observers
         # By namespace and key. One that was given up can be joined no more; it is over when its worker is free.
         self._joinable: dict[tuple[str, str], ActiveJob] = {}
@@ -83,6 +87,7 @@ class ActiveJobs:
 
         Raises:
             Draining: no jobs begin any more.
+            Busy: jobs that the account began take too much of the memory.
         """
         self.require_open()
         job = self._find(request.key.text, namespaces=request.caller.namespaces)
@@ -158,6 +163,18 @@ class ActiveJobs:
         return next((job for job in jobs if job is not None and not job.is_over), None)
 
     def _begin(self, request: AdmittedRequest) -> ActiveJob:
+        with ExitStack() as stack:
+            stack.enter_context(self._memory.using(request.caller.account))(request.held_bytes)
+            job = self._make(request)
+            self._joinable[job.namespace, job.key] = job
+            task = job.begin(self._work)
+            held = stack.pop_all()
+        self._tasks[task] = job
+        task.add_done_callback(self._forget)
+        task.add_done_callback(lambda _: held.close())
+        return job
+
+    def _make(self, request: AdmittedRequest) -> ActiveJob:
         waiters = Waiters(
             request.priority,
             clock=self._clock,
@@ -173,10 +190,6 @@ class ActiveJobs:
             clock=self._clock,
             observers=self._observers,
         )
-        self._joinable[job.namespace, job.key] = job
-        task = job.begin(self._work)
-        self._tasks[task] = job
-        task.add_done_callback(self._forget)
         return job
 
     def _abandon(self, job: ActiveJob) -> None:

@@ -72,8 +72,17 @@ class Admission:
             Busy: too much of the caller is being examined.
             Draining: the service is going down.
         """
-        request, _ = await self._examine(job, caller=caller, priority=priority)
-        return request
+        work = partial(self._key_and_values, job, format=choose_format(caller.key_formats))
+        key, value_count = await self._heavy.run(work, size_bytes=job.ByteSize(), account=caller.account)
+        self._jobs.require_open()
+        return AdmittedRequest(
+            job=job,
+            key=key,
+            kind=kind_of(job, key=key),
+            caller=caller,
+            priority=priority,
+            held_bytes=value_count * _VALUE_BYTES,
+        )
 
     @asynccontextmanager
     async def looking_up(self, job: Job, *, caller: Caller) -> AsyncIterator[AdmittedRequest]:
@@ -86,8 +95,8 @@ class Admission:
         """As `looking_up`, for one that may wait; it counts as held in memory for as long as the context lasts."""
         async with self._telling(job, caller=caller):
             with self._waiting.using(caller.account) as add:
-                request, value_count = await self._examine(job, caller=caller, priority=priority)
-                add(value_count * _VALUE_BYTES)
+                request = await self.examine(job, caller=caller, priority=priority)
+                add(request.held_bytes)
                 yield request
 
     @asynccontextmanager
@@ -98,14 +107,6 @@ class Admission:
             for observer in self._observers:
                 observer.refused(job, caller=caller, error=error)
             raise
-
-    async def _examine(self, job: Job, *, caller: Caller, priority: Priority) -> tuple[AdmittedRequest, int]:
-        """The request, and how many values its job holds."""
-        work = partial(self._key_and_values, job, format=choose_format(caller.key_formats))
-        key, value_count = await self._heavy.run(work, size_bytes=job.ByteSize(), account=caller.account)
-        self._jobs.require_open()
-        kind = kind_of(job, key=key)
-        return AdmittedRequest(job=job, key=key, kind=kind, caller=caller, priority=priority), value_count
 
     def _key_and_values(self, job: Job, *, format: int) -> tuple[Key, int]:
         value_count = validate(job, max_nodes=self._max_nodes, max_values=self._max_values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import ProcessDied, WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerPool
 from compilefarm.service.active_job import ActiveJob
@@ -16,6 +17,7 @@ from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
+from compilefarm.v1.manifest_pb2 import Manifest
 
 # Failures that cost a worker its process, or all the time that a compile may take.
 _COSTLY = (FailureKind.FAILURE_KIND_CRASHED, FailureKind.FAILURE_KIND_TIMEOUT)
@@ -78,13 +80,14 @@ class Attempts:
         """
         return await self._repeat(job, partial(self._compile, job, verify=verify), on_loss=self._note_death)
 
-    async def verify(self, job: ActiveJob, artifact: Artifact) -> Artifact | CompileFailure:
-        """Has a worker verify an artifact.
+    async def verify(self, job: ActiveJob, manifest: Manifest) -> Artifact | CompileFailure:
+        """Has a worker verify an artifact, which is read from the store when the worker is there.
 
         Raises:
             MissingBlobs, NoMatchingWorker, WorkerLost: as `compile`.
+            NotStored, StoreUnavailable: the artifact cannot be read.
         """
-        return await self._repeat(job, partial(self._verify, job, artifact), on_loss=_try_again)
+        return await self._repeat(job, partial(self._verify, job, manifest), on_loss=_try_again)
 
     async def _repeat(
         self, job: ActiveJob, attempt: Attempt, *, on_loss: Callable[[ActiveJob, WorkerLost], CompileFailure | None]
@@ -122,18 +125,19 @@ class Attempts:
         self._note_end(job, result)
         return result
 
-    async def _verify(self, job: ActiveJob, artifact: Artifact, worker: str) -> Artifact | CompileFailure:
+    async def _verify(self, job: ActiveJob, manifest: Manifest, worker: str) -> Artifact | CompileFailure:
         job.enter_phase(Phase.PHASE_VERIFYING)
+        contents = {blob.digest: await self._store.get_blob(blob.digest) for blob in blobs_of(manifest)}
         blobs = await read_constants(job.job, store=self._store)
         assignment = Assignment(key=job.key, job=job.job, blobs=blobs)
-        return await self._pool.verify(assignment, artifact, worker=worker)
+        return await self._pool.verify(assignment, Artifact(manifest=manifest, blobs=contents), worker=worker)
 
     def _note_end(self, job: ActiveJob, result: Artifact | CompileFailure) -> None:
         if isinstance(result, CompileFailure) and result.kind in _COSTLY:
             cause = f"{result.message}\n{result.log_tail}"
             self._quarantine.note_death(job.key, namespace=job.namespace, cause=cause, kind=result.kind)
         elif isinstance(result, CompileFailure) and result.kind in _LASTING:
-            self._quarantine.note_refusal(job.key, namespace=job.namespace, failure=result)
+            self._quarantine.note_refusal(job.key, namespace=job.namespace, hints=job.job.hints, failure=result)
         else:
             self._quarantine.note_survival(job.key, namespace=job.namespace)
 

@@ -18,6 +18,9 @@ from compilefarm.v1 import blob_service_pb2 as wire
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceServicer
 
 MAX_DIGESTS = 1000
+# Requests that look for blobs at a time; each looks for many.
+_LOOKING = 8
+_LOOKING_OF_ACCOUNT = 1
 
 
 class BlobService(BlobServiceServicer):
@@ -35,12 +38,14 @@ class BlobService(BlobServiceServicer):
         self._uploads = uploads
         self._reads = reads
         self._counters = counters
+        self._looking = FairSemaphore("looking for blobs", places=_LOOKING, account_places=_LOOKING_OF_ACCOUNT)
 
     async def FindMissing(self, request: wire.FindMissingRequest, _context: Context) -> wire.FindMissingResponse:
         if len(request.digests) > MAX_DIGESTS:
             raise InvalidRequest(f"{len(request.digests)} digests in one request: at most {MAX_DIGESTS} are allowed")
         digests = [check_digest(digest) for digest in request.digests]
-        return wire.FindMissingResponse(digests=await self._store.find_missing(digests))
+        async with self._looking.acquired(current_caller().account):
+            return wire.FindMissingResponse(digests=await self._store.find_missing(digests))
 
     async def Read(self, request: wire.ReadRequest, _context: Context) -> AsyncIterator[wire.ReadResponse]:
         digest, offset_bytes = check_digest(request.digest), request.offset_bytes

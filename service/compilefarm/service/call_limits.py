@@ -27,6 +27,11 @@ RECEIVED_AT_ONCE_OF_ACCOUNT = 32
 # Streams of requests, of each of which one request may be on its way.
 STREAMS = 1024
 STREAMS_OF_ACCOUNT = 64
+# Of calls for health, which strangers make, too: they name a service, and take no places from others.
+HEALTH_ACCOUNT_BYTES = 64 * 1024
+HEALTH_ALL_BYTES = 16 * 1024 * 1024
+HEALTH_RECEIVED_AT_ONCE = 128
+HEALTH_RECEIVED_AT_ONCE_OF_ACCOUNT = 2
 
 
 class CallLimits:
@@ -35,6 +40,7 @@ class CallLimits:
     Attributes:
         requests: the bytes of requests that are not answered yet.
         receiving: places for requests that are on their way.
+        health_requests, health_receiving: the same for calls that ask for health.
         streaming: places for streams of requests.
 
     Args:
@@ -62,6 +68,12 @@ class CallLimits:
             places=RECEIVED_AT_ONCE,
             account_places=RECEIVED_AT_ONCE_OF_ACCOUNT,
             account_waiting=calls,
+        )
+        self.health_requests = Allowance(account_bytes=HEALTH_ACCOUNT_BYTES, all_bytes=HEALTH_ALL_BYTES)
+        self.health_receiving = FairSemaphore(
+            "receiving requests for health",
+            places=HEALTH_RECEIVED_AT_ONCE,
+            account_places=HEALTH_RECEIVED_AT_ONCE_OF_ACCOUNT,
         )
         self.streaming = FairSemaphore("receiving streams", places=STREAMS, account_places=STREAMS_OF_ACCOUNT)
 

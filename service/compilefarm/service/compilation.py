@@ -76,8 +76,8 @@ class Compilation:
             self._durations.note_stored(job.kind, stored)
             self._verifications.follow(stored, request=job.request)
             job.finish(State.FOUND, stored)
-        elif (quarantined := self._quarantine.find(job.key, namespaces=namespaces)) is not None:
-            job.finish(State.REMEMBERED, quarantined.failure)
+        elif (found := self._quarantine.find(job.key, namespaces=namespaces, hints=job.job.hints)) is not None:
+            job.finish(State.REMEMBERED, found.failure)
         return job.is_over
 
     async def _prepare(self, job: ActiveJob) -> VerifyTime.ValueType:

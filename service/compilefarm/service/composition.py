@@ -185,11 +185,15 @@ class Composition:
         return Admission(
             heavy=self.heavy,
             jobs=self.jobs,
-            waiting=Allowance(account_bytes=config.max_waiting_bytes_of_caller, all_bytes=config.max_waiting_bytes),
+            waiting=self._memory_of_jobs(),
             max_nodes=config.max_nodes,
             max_values=config.max_values,
             observers=[self._request_counts, self.wanted],
         )
+
+    def _memory_of_jobs(self) -> Allowance:
+        config = self._means.config
+        return Allowance(account_bytes=config.max_waiting_bytes_of_caller, all_bytes=config.max_waiting_bytes)
 
     def _make_jobs(self) -> ActiveJobs:
         config = self._means.config
@@ -199,6 +203,7 @@ class Composition:
             progress_seconds=config.progress_seconds,
             orphan_seconds=config.orphan_seconds,
             on_priority=self.queue.reconsider,
+            memory=self._memory_of_jobs(),
             observers=self._observers,
         )
 

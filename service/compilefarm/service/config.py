@@ -40,7 +40,8 @@ class GatewayConfig:
         quarantine_seconds: how long a key is not tried after two processes died of it.
         max_nodes: nodes that a graph may have.
         max_values: values that a job may have, those within others counted.
-        max_waiting_bytes: memory for jobs that wait, or are being compiled, as far as values take it.
+        max_waiting_bytes: memory for requests that wait, as far as values take it, and as much for the jobs that are
+            done, which go on for a while, prewarms to their end, when nobody waits.
         max_waiting_bytes_of_caller: the same for one caller.
         max_message_bytes: size of one message on the wire.
         max_blob_bytes: size of one uploaded blob.

@@ -91,7 +91,9 @@ class _GuardedMethod:
         with self.call_limits.counting(context.peer(), is_health=self.is_health):
             caller = with_key_formats(self.authenticator.authenticate(context, method=self.name), context)
             enter(caller)
-            with self.call_limits.requests.using(caller.account) as add:
+            limits = self.call_limits
+            requests = limits.health_requests if self.is_health else limits.requests
+            with requests.using(caller.account) as add:
                 yield add
 
 
@@ -123,10 +125,11 @@ def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: Hea
     assert handler.request_deserializer is not None, "generated code always has one"
     parse = handler.request_deserializer
     call_limits = method.call_limits
+    receiving = call_limits.health_receiving if method.is_health else call_limits.receiving
     receive: Receive = (
         partial(_receive_stream, parse=parse, semaphore=call_limits.streaming, clock=clock)
         if handler.request_streaming
-        else partial(_receive_one, parse=parse, semaphore=call_limits.receiving, clock=clock, heavy=heavy)
+        else partial(_receive_one, parse=parse, semaphore=receiving, clock=clock, heavy=heavy)
     )
     answer = partial(_answer_stream, clock=clock) if handler.response_streaming else _answer_one
     # Without a deserializer gRPC hands over the bytes.

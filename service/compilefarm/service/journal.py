@@ -151,8 +151,7 @@ class Journal:
         entry = self._entries[shared_by]
         self._shares[shared_by] = self._shares.get(shared_by, 0) + 1
         if shared_by in self._writing:
-            # Whoever goes away takes nothing from those who share it.
-            await asyncio.shield(self._writing[shared_by])
+            await self._written(entry, writing=self._writing[shared_by])
         return entry
 
     def remove(self, entry: JournalEntry) -> None:
@@ -177,6 +176,15 @@ class Journal:
             del self._entries[shared_by]
             self._shares.pop(shared_by, None)
             (self._folder / entry.name).unlink(missing_ok=True)
+
+    async def _written(self, entry: JournalEntry, *, writing: asyncio.Task[None]) -> None:
+        try:
+            # Whoever goes away takes nothing from those who share it.
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            # Nothing was acknowledged, and nobody begins the job.
+            writing.add_done_callback(lambda _: self.remove(entry))
+            raise
 
     def _add(self, accepted: AcceptedJob, *, shared_by: str, account: str) -> None:
         content = accepted.SerializeToString(deterministic=True)

@@ -51,7 +51,7 @@ class Planner:
     def _prospect(self, request: AdmittedRequest) -> tuple[Prospect.ValueType, str]:
         """Of a request for which nothing is stored, with why there would be no artifact."""
         key, namespaces = request.key.text, request.caller.namespaces
-        quarantined = self._quarantine.find(key, namespaces=namespaces)
+        quarantined = self._quarantine.find(key, namespaces=namespaces, hints=request.job.hints)
         if quarantined is not None:
             return Prospect.PROSPECT_QUARANTINED, quarantined.failure.message
         if self._jobs.is_under_way(key, namespaces=namespaces):

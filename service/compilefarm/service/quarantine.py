@@ -26,6 +26,7 @@ class Quarantined:
         failure: what is said of the last one.
         since: when that was.
         until: when all of this is forgotten.
+        hints: values of the job's symbols for which it failed; None: it holds for all.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Quarantined:
     failure: CompileFailure
     since: datetime
     until: datetime
+    hints: Sequence[int] | None = None
 
     @property
     def refused(self) -> bool:
@@ -56,11 +58,12 @@ class Quarantine:
         # By namespace and key.
         self._dead: dict[tuple[str, str], Quarantined] = {}
 
-    def find(self, key: str, *, namespaces: Sequence[str]) -> Quarantined | None:
-        """Why a key is not tried in one of some namespaces; None if it may be."""
+    def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int]) -> Quarantined | None:
+        """Why a key is not tried in one of some namespaces, for these values of its symbols; None if it may be."""
         self._forget()
         entries = (self._dead.get((namespace, key)) for namespace in namespaces)
-        return next((entry for entry in entries if entry is not None and _is_kept(entry)), None)
+        kept = (entry for entry in entries if entry is not None and _is_kept(entry))
+        return next((entry for entry in kept if entry.hints in (None, tuple(hints))), None)
 
     def all(self) -> list[Quarantined]:
         """All that are not tried, in the order in which they came."""
@@ -97,10 +100,10 @@ class Quarantine:
             since=since,
             until=until,
         )
-        return self.find(key, namespaces=[namespace])
+        return self.find(key, namespaces=[namespace], hints=())
 
-    def note_refusal(self, key: str, *, namespace: str, failure: CompileFailure) -> None:
-        """Notes a failure that another compile of the key would end in, too.
+    def note_refusal(self, key: str, *, namespace: str, hints: Sequence[int], failure: CompileFailure) -> None:
+        """Notes a failure that another compile of the key would end in, too, for the same values of its symbols.
 
         It is remembered for as long as this service lives at most: another release of the farm may do better.
         """
@@ -112,7 +115,13 @@ class Quarantine:
         told.CopyFrom(failure)
         told.message = f"{failure.message}. {_remembered(key, until=until)}"
         self._dead[namespace, key] = Quarantined(
-            key=key, namespace=namespace, deaths=0, failure=told, since=since, until=until
+            key=key,
+            namespace=namespace,
+            deaths=0,
+            failure=told,
+            since=since,
+            until=until,
+            hints=tuple(hints),
         )
 
     def note_survival(self, key: str, *, namespace: str) -> None:

@@ -25,6 +25,7 @@ class AdmittedRequest:
         kind: which jobs take about as long.
         caller: who asks.
         priority: how urgent it is.
+        held_bytes: memory that the values of the job take.
     """
 
     job: Job
@@ -32,6 +33,7 @@ class AdmittedRequest:
     kind: Kind
     caller: Caller
     priority: Priority
+    held_bytes: int = 0
 
 
 Event = Accepted | Progress | Finished
