@@ -28,6 +28,20 @@ def _call(kind: TargetKind.ValueType, target: str, *args: Value) -> Node:
     return Node(call=Call(kind=kind, target=target, args=args))
 
 
+def _bag_by_gradients(after: int) -> Iterator[Node]:
+    yield _call(OPERATOR_OVERLOAD, "aten::ones", _numbers(3, 3))
+    yield _call(OPERATOR_OVERLOAD, "aten::arange", Value(integer=3))
+    yield _call(PYTHON_FUNCTION, "builtins.getattr", Value(node=after), Value(text="requires_grad"))
+    yield _call(PYTHON_FUNCTION, "operator.mul", Value(node=after + 2), Value(integer=-5))
+    yield _call(PYTHON_FUNCTION, "operator.add", Value(node=after + 3), Value(integer=2))
+    yield _call(OPERATOR_OVERLOAD, "aten::arange.start_step", *map(_integer, (0, 3)), Value(node=after + 4))
+    yield _call(OPERATOR_OVERLOAD, "aten::embedding_bag", *(Value(node=after + step) for step in (0, 1, 5)))
+
+
+def _integer(value: int) -> Value:
+    return Value(integer=value)
+
+
 def _numbers(*values: int) -> Value:
     return Value(list=Sequence(items=[Value(integer=value) for value in values]))
 
@@ -88,6 +102,7 @@ def jobs() -> dict[str, Job]:
         (_growing, "an operator that grows is called on large numbers"),
         (_bag, "its offsets are computed"),
         (_recurring, "its weights are"),
+        (_bag_by_gradients, "asks whether gradients are wanted"),
     ],
 )
 def test_a_body_that_only_the_compiler_runs(

@@ -362,9 +362,9 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
             bindings = compute_unbacked_bindings(decoded.symbolic.shape_env, value)
             if bindings:
                 node.meta["unbacked_bindings"] = bindings
-    written = offsets.find_written()
-    if written is not None:
-        raise InvalidRequest(written)
+    change = offsets.find_change(decoded.graph_module)
+    if change is not None:
+        raise InvalidRequest(change)
     # What the compiler makes of operators that were looked at is torch's own.
     decoded.fake_mode.allow_fallback_kernels = True
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from compilefarm.graph.operators import base_of, named_arguments
+from compilefarm.graph.targets import nodes_of
 from compilefarm.graph.writes import Label, WriteRecorder, find_storage
 
 _BAGS = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
@@ -52,10 +53,19 @@ class OffsetCheck:
             self._counted += 1
             self.writes.know(result, kind=_COUNTED, number=self._counted)
 
-    def find_written(self) -> str | None:
-        """Why a graph that has run may not be compiled: it writes to offsets. None if it may."""
+    def find_change(self, graph_module: GraphModule) -> str | None:
+        """Why a graph that has run may not be compiled: its offsets may be others then. None if it may."""
+        if self._used and any(map(_asks_of_gradients, nodes_of(graph_module))):
+            # Bodies are run without gradients here, and with them when they are compiled.
+            return "a graph with embedding_bag asks whether gradients are wanted"
         written = {label for label in self._used if label[1] in self.writes.written(label[0])}
         return "the graph writes to offsets of embedding_bag" if written else None
+
+
+def _asks_of_gradients(node: Node) -> bool:
+    # What a node calls is wrapped in some bodies while they run.
+    name = getattr(node.target, "__name__", node.target)
+    return "requires_grad" in node.args or str(name).partition(".")[0] in ("is_inference", "is_leaf")
 
 
 _COMPUTED = "its offsets are computed, and are neither an input of the graph nor count up from zero"
