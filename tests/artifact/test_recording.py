@@ -261,7 +261,8 @@ def test_dynamo_forgets_graphs_whichever_backend_has_made_them(monkeypatch: pyte
     """What torch._dynamo.reset does on a machine with a GPU; a backend has nothing to add."""
     resets: list[bool] = []
     monkeypatch.setattr(cudagraph_trees, "reset_cudagraph_trees", lambda: resets.append(True))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in ("is_available", "is_initialized"):
+        monkeypatch.setattr(torch.cuda, name, lambda: True)
     torch._dynamo.reset()
     assert resets
 

@@ -249,6 +249,7 @@ def deserialize_program(
     CompiledArtifact.load would also hash torch's whole source tree to compare it with the worker's
     (torch/_inductor/codecache.py: torch_key); the manifest's environment has said that already.
     """
+    preload_loader(with_triton=False)
     artifact_type = importlib.import_module("torch._inductor.standalone_compile").AOTCompiledArtifact
     # Of its own: in Dynamo's context the load would add to the guards and strides of the graph being traced.
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
