@@ -22,11 +22,11 @@ from torch._inductor import compile_fx, cudagraph_trees
 from torch._inductor.cudagraph_utils import CudagraphCachedInfo
 
 from compilefarm.artifact.inductor import compiler_stub
-from compilefarm.artifact.inductor.programs import compile_to_program, deserialize_program, finish_program
+from compilefarm.artifact.inductor.programs import deserialize_program, finish_program
 from compilefarm.artifact.inductor.recording import Recording, recorded_with
 from compilefarm.graph.ambient import apply_ambient
-from compilefarm.graph.decode import decode_job
 from compilefarm.graph.testing import capture
+from tests.worker.inductor import compiled
 
 from .graph_stand_ins import Gpu, standing_in
 
@@ -294,14 +294,7 @@ def content_of_a_gpu(*, training: bool = False, fail_reasons: tuple[str, ...] = 
     captured = capture(Product(), torch.rand(3, 3), torch.rand(3, 3, requires_grad=training))
     encoded = captured.encode()
     with apply_ambient(encoded.job.ambient):
-        decoded = decode_job(encoded.job, blobs=encoded.blobs)
-        program = compile_to_program(
-            decoded.graph_module,
-            decoded.inputs,
-            fake_mode=decoded.fake_mode,
-            inductor_options={},
-            functorch_options={},
-        )
+        program = compiled(encoded)
     entry, *tables = pickle.loads(finish_program(program).content)
     parts = [part.result for part in (entry.compiled_fw, entry.compiled_bw) if part is not None]
     for graph in parts:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from compilefarm.artifact.inductor.programs import compile_to_program
-from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EncodedJob, _GraphWriter, _mark_static
 from compilefarm.graph.testing import capture
+from tests.worker.inductor import compiled
 
 
 class _Model(nn.Module):
@@ -55,16 +53,8 @@ def test_without_cuda_graphs_it_is_not_said() -> None:
 
 def test_the_compiler_is_told(encoded: EncodedJob) -> None:
     with torch.no_grad():
-        decoded = decode_job(encoded.job, blobs=encoded.blobs)
-        program = compile_to_program(
-            decoded.graph_module,
-            decoded.inputs,
-            fake_mode=decoded.fake_mode,
-            inductor_options={},
-            functorch_options={},
-            static_inputs=decoded.static_inputs,
-        )
+        program = compiled(encoded)
     expected = [number for number, given in enumerate(encoded.job.inputs) if given.is_static]
     assert expected
-    entry: Any = pickle.loads(program.serialize())[0]
+    entry = pickle.loads(program.serialize())[0]
     assert list(entry.compiled_fw.result.fx_kwargs["static_input_idxs"]) == expected

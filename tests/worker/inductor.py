@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,18 +28,18 @@ def encoded(program: RightProgram) -> EncodedJob:
         torch.set_float32_matmul_precision(before)
 
 
-def compiled(job: EncodedJob) -> Callable[..., Any]:
-    """What Inductor makes of a job, in the state that the job asks for."""
+def compiled(job: EncodedJob) -> Any:
+    """What Inductor makes of a job, in the state that the job asks for: a program that can be called and saved."""
     inductor_options, functorch_options = config_patches(job.job.options)
     decoded = decode(job.job, blobs=job.blobs, admitted=Admitted())
-    program: Callable[..., Any] = compile_to_program(
+    return compile_to_program(
         decoded.graph_module,
         decoded.inputs,
         fake_mode=decoded.fake_mode,
         inductor_options=inductor_options,
         functorch_options=functorch_options,
+        static_inputs=decoded.static_inputs,
     )
-    return program
 
 
 def checked_compile(job: EncodedJob) -> Verification:
