@@ -41,7 +41,7 @@ _VALUE = re.compile(r"((?: *//.*\n)+) *([A-Z_]+) = \d+;")
 
 _INTRODUCTION = """# Reference
 
-Generated from the code by `python3 dev.py generate`; do not edit. How to use what is listed here:
+Generated from the code by `python docs/reference.py`; do not edit. How to use what is listed here:
 [in a pod](pods.md), [operating a farm](operating.md), [prewarming](prewarming.md).
 
 - [Settings of a pod](#settings-of-a-pod)
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if given.page.is_file() and given.page.read_text(encoding="utf-8") == page:
         return 0
-    print(f"{given.page} is not current; run: python3 dev.py generate")
+    print(f"{given.page} is not current; run: python docs/reference.py")
     return 1
 
 

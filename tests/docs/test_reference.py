@@ -56,7 +56,7 @@ def test_a_stale_reference_is_noticed(
     assert reference.main(["--check", "--page", str(page)]) == 1
     page.write_text(reference.PAGE.read_text().replace("`--queue-limit`", "`--queue`"))
     assert reference.main(["--check", "--page", str(page)]) == 1
-    assert f"{page} is not current; run: python3 dev.py generate" in capsys.readouterr().out
+    assert f"{page} is not current; run: python docs/reference.py" in capsys.readouterr().out
     assert reference.main(["--page", str(page)]) == 0
     assert page.read_text() == reference.PAGE.read_text()
 

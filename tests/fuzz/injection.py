@@ -1,4 +1,4 @@
-"""Looks for text of a request that becomes code: `python3 dev.py fuzz injection --seconds 600`.
+"""Looks for text of a request that becomes code: `python -m tests.fuzz.injection --seconds 600`.
 
 Requests in which one text is a marker are decoded as a worker does, and compiled up to the sources, for the CPU and for
 a GPU that is not there. No text may come out in them but in a literal or a comment, and none may be run. C++ and

@@ -1,6 +1,6 @@
-"""Looks for requests or request files that do what none may, guided by coverage: `python3 dev.py fuzz` runs it.
+"""Looks for requests or request files that do what none may, guided by coverage: `python tests/fuzz/run.py requests`.
 
-What it has learnt stays in build/fuzz, with what it has found; `python3 dev.py fuzz requests FILE` tries a find again.
+What it has learnt stays in build/fuzz, with what it has found; with a FILE after the subject it tries a find again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests and request files that were damaged at random. `python3 dev.py fuzz` looks longer, guided by coverage."""
+"""Requests and request files that were damaged at random. `tests/fuzz/run.py` looks longer, guided by coverage."""
 
 from __future__ import annotations
 

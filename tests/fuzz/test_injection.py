@@ -1,4 +1,4 @@
-"""Texts of requests do not become code. `python3 dev.py fuzz injection` looks longer."""
+"""Texts of requests do not become code. `python -m tests.fuzz.injection` looks longer."""
 
 from __future__ import annotations
 
