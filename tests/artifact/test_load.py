@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from compilefarm.artifact import load
 from compilefarm.artifact.blobs import pack
 from compilefarm.artifact.environment import describe_environment
 from compilefarm.artifact.load import check_fits, load_artifact
 from compilefarm.core.artifacts import ARTIFACT_FORMAT
-from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
+from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact, UnusableFolder
 from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -68,4 +74,35 @@ def test_a_missing_blob_is_named() -> None:
 def test_bytes_that_are_no_program_are_refused() -> None:
     blob, stored = pack(b"no pickle at all")
     with pytest.raises(CorruptArtifact, match="cannot be loaded"):
+        load_artifact(Manifest(program=blob), blobs={blob.digest: stored})
+
+
+def test_a_folder_for_temporary_files_that_is_of_no_use_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob, stored = pack(b"a program")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not there"))
+    with pytest.raises(UnusableFolder, match=r"not there.*set TMPDIR"):
+        load_artifact(Manifest(program=blob), blobs={blob.digest: stored})
+
+
+@pytest.mark.parametrize(
+    ("error", "flags", "kind"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 0, UnusableFolder),
+        (OSError("failed to map segment from shared object"), os.ST_NOEXEC, UnusableFolder),
+        (OSError("undefined symbol: _ZN2at"), 0, CorruptArtifact),
+    ],
+    ids=["full", "noexec", "not of this machine"],
+)
+def test_a_folder_is_told_from_an_artifact(
+    error: OSError, flags: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    blob, stored = pack(b"a program")
+    monkeypatch.setattr(load, "deserialize_program", fail)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
+    with pytest.raises(kind, match=str(error.args[-1])):
         load_artifact(Manifest(program=blob), blobs={blob.digest: stored})

@@ -338,6 +338,43 @@ def test_a_compiler_without_the_headers_of_python_is_none(monkeypatch: pytest.Mo
     assert "Python.h" in try_cxx("g++")
 
 
+def test_a_compiler_whose_libraries_cannot_be_loaded_is_none(tmp_path: Path) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\nfor last; do :; done\necho "for another machine" > "$last"\n')
+    compiler.chmod(0o755)
+    assert "cannot be loaded" in try_cxx(str(compiler))
+
+
+def test_where_no_files_can_be_written_nothing_can_be_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    assert "temporary files cannot be written" in try_cxx("g++")
+
+
+@pytest.mark.parametrize(
+    ("mounted", "obstacle"),
+    [("noexec", "cannot be loaded"), ("size=4k,nr_inodes=1", "No space left on device")],
+)
+def test_a_pod_whose_temporary_files_are_of_no_use_does_not_compile(
+    tmp_path: Path, mounted: str, obstacle: str
+) -> None:
+    mount = f"mount -t tmpfs -o {mounted} none {tmp_path}"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    unset = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "pod", sys.executable, UNCOMPILED_POD, f"{DEAD},2"],
+        env=unset | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for record in json.loads(done.stdout):
+        assert (record["resort"], "local" in record["seconds"]) == ("eager", False)
+        assert obstacle in record["obstacle"]
+
+
 def test_triton_needs_a_compiler_for_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/bin/false")
     assert "C compiler" in compilers.find_obstacle(["cuda", "cpu"])

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from compilefarm.artifact.environment import describe_environment
+from compilefarm.client.runtime import TorchRuntime
 from compilefarm.core.environments import differences, narrowed
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.keys import key_of
@@ -427,3 +428,20 @@ def test_descriptors_come_back_as_they_were(tmp_path: Path) -> None:
     assert triton.tools.tensor_descriptor.TensorDescriptor
     again = CapturedGraph(graph_module=rebuilt.graph_module, example_inputs=rebuilt.inputs).encode().job
     assert again.graph == job.graph
+
+
+@pytest.mark.parametrize("name", ["plain", "in subgraphs"])
+def test_a_pod_that_cannot_compile_compares_no_programs_with_kernels(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("Triton would compile its kernels")
+
+    function, inputs, _ = PROGRAMS[name]
+    given = [torch.ones(300, requires_grad=name == "in subgraphs") for _ in range(inputs)]
+    graph = trace(function, *given)
+    graph.graph_module.forward = refuse
+    monkeypatch.setattr("compilefarm.client.runtime.find_obstacle", lambda _: "there is no compiler")
+    ways = TorchRuntime().ways(graph.graph_module, graph.example_inputs, options=dict)
+    finding = ways.compare(refuse, graph.example_inputs)
+    assert (finding.outcome, finding.detail.endswith("there is no compiler")) == ("skipped", True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from compilefarm.client.comparison import compare as compare_in_pod
 from compilefarm.client.findings import Finding
 from compilefarm.client.outputs import passing_held, saying
 from compilefarm.client.runtime import Encoded, TorchRuntime
@@ -48,13 +49,14 @@ class Outcome(Enum):
         BYPASS: the pod does not ask.
         NOT_SERIALIZABLE: it cannot be packed; the pod compiles it itself.
         INDUCTOR_FAILS: Inductor raises, for the pod, too.
-        INDUCTOR_WRONG: on the pod's inputs it computes something else, as what the pod compiles does; the check refused
-            it.
-        INDUCTOR_WRONG_UNSEEN: the same, and the check passed it.
+        INDUCTOR_WRONG: it computes something else, as what the pod compiles does, on the pod's inputs or on those of
+            the check, which refused it.
+        INDUCTOR_WRONG_UNSEEN: the same on the pod's inputs, and the check passed it.
         WRONG: it computes something else than the graph, and what the pod compiles does not, as far as is known.
-        REFUSED: by the check, and it computes what the graph does on the pod's inputs.
+        REFUSED: by the check, and it computes what the graph does on the pod's inputs; so does what the pod compiles on
+            those of the check, as far as is known.
         UNEXPECTED_SOURCE: refused for its source.
-        REJECTED: refused by the decoder.
+        REJECTED: refused by the decoder, and the pod's own compile does not raise.
         FARM_FAILS: compile, load or call raise; the pod's own do not, as far as is known.
     """
 
@@ -176,14 +178,12 @@ class _Attempt:
         said = f"{type(error).__name__}: {error}"
         if isinstance(error, UnexpectedSource):
             return GraphReport(outcome=Outcome.UNEXPECTED_SOURCE, message=said)
-        if isinstance(error, InvalidRequest | GraphRejected):
-            return GraphReport(outcome=Outcome.REJECTED, message=f"{said}; {_place_of(error)}")
         if failure_of(error).failure.kind == FAILURE_KIND_NOT_SERIALIZABLE:
             return GraphReport(outcome=Outcome.NOT_SERIALIZABLE, message=said)
-        own = self._own(inputs)
-        if own.outcome == "differs" and not isinstance(error, FarmError):
+        if not isinstance(error, FarmError) and self._own(inputs).outcome == "differs":
             return GraphReport(outcome=Outcome.INDUCTOR_FAILS, message=said)
-        return GraphReport(outcome=Outcome.FARM_FAILS, message=f"{said}; {_place_of(error)}")
+        outcome = Outcome.REJECTED if isinstance(error, InvalidRequest | GraphRejected) else Outcome.FARM_FAILS
+        return GraphReport(outcome=outcome, message=f"{said}; {_place_of(error)}")
 
     def _checked(self, program: Program, manifest: Manifest, inputs: Sequence[Any]) -> GraphReport:
         self.on_stage("check")
@@ -217,7 +217,8 @@ class _Attempt:
                 return Outcome.WRONG
             return Outcome.INDUCTOR_WRONG if is_refused else Outcome.INDUCTOR_WRONG_UNSEEN
         if is_refused:
-            return Outcome.REFUSED
+            is_inductors = self._own_on_synthetic_inputs().outcome == "differs"
+            return Outcome.INDUCTOR_WRONG if is_inductors else Outcome.REFUSED
         if finding.outcome == "skipped":
             return Outcome.UNSEEN
         return Outcome.RIGHT if is_checked else Outcome.UNCHECKED
@@ -232,6 +233,20 @@ class _Attempt:
         except Exception as error:  # noqa: BLE001 - the caller judges it
             return Finding(outcome="differs", detail=f"{type(error).__name__}: {error}")
         return self._compared(program, inputs)
+
+    def _own_on_synthetic_inputs(self) -> Finding:
+        """What is found of a compile in this process on the inputs of the check, by the pod's measure, which is coarse:
+        what only the check's finds is held to be the check's fault."""
+        self.on_stage("local")
+        job = self.encoded.job
+        try:
+            own = TorchRuntime().ways_of_job(self.encoded).compile()
+            with apply_ambient(job.ambient):
+                eager, _ = first_run(decode(job, blobs=self.encoded.blobs, admitted=_admitted(self.encoded)), job)
+                code, given = eager.program.code, eager.inputs()
+                return compare_in_pod(own, eager=eager.program, code=code, inputs=given, held=())
+        except Exception as error:  # noqa: BLE001 - nothing can be said then
+            return Finding(outcome="skipped", detail=f"{type(error).__name__}: {error}")
 
     def _compared(self, program: Program, inputs: Sequence[Any]) -> Finding:
         try:

@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from compilefarm.client.runtime import TorchRuntime
+from compilefarm.worker.comparison import VerificationFailed
 from tests.worker import trials
 from tests.worker.operators import names_of_operators
 from tests.worker.single_process import Outcome, SingleProcessFarm
@@ -68,7 +71,7 @@ def test_an_operator_is_compiled_packed_loaded_and_checked(name: str) -> None:
     assert row.outcomes == ("right",), row.message
 
 
-def _off(amount: float) -> Callable[..., object]:
+def _off(amount: float) -> Callable[..., tuple[Any, Any]]:
     manifest = SimpleNamespace()
     return lambda _: (lambda *inputs: [inputs[0].sin() + amount], manifest)
 
@@ -82,6 +85,27 @@ def test_a_wrong_program_is_refused_and_told_from_what_the_pod_compiles(monkeypa
     torch.compile(torch.sin, backend=farm.backend)(torch.rand(3, 4))
     (report,) = farm.reports
     assert report.outcome is Outcome.WRONG
+
+
+def _refuse(*_: object) -> None:
+    raise VerificationFailed("it differs")
+
+
+@pytest.mark.parametrize(
+    ("off_by", "outcome"), [(0.0, Outcome.REFUSED), (0.1, Outcome.INDUCTOR_WRONG)], ids=["check", "compiler"]
+)
+def test_what_a_check_refuses_is_the_compilers_fault_if_the_pod_would_compile_the_same(
+    off_by: float, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.worker.single_process.VerifyTask", lambda **_: SimpleNamespace())
+    monkeypatch.setattr("tests.worker.single_process.compare", _refuse)
+    monkeypatch.setattr(TorchRuntime, "_compile_job", lambda *_: _off(off_by)(None)[0])
+    # On what the pod's call is given it computes what eager does.
+    farm = SingleProcessFarm(make=_off(0.0))
+    torch._dynamo.reset()
+    torch.compile(torch.sin, backend=farm.backend)(torch.rand(3, 4))
+    (report,) = farm.reports
+    assert report.outcome is outcome, report.message
 
 
 def _serve(pipe: Connection) -> None:

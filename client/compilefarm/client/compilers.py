@@ -1,7 +1,9 @@
-"""Whether this machine can compile graphs: found out once, when the first graph is to be compiled here."""
+"""Whether this machine can compile graphs, and load what it compiles: found out once, when the first graph is to be
+compiled here."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
 import shutil
@@ -71,16 +73,39 @@ def _try_all(compilers: Sequence[str], *, language: str, purpose: str) -> str:
 
 
 def _try(compiler: str, *, language: str) -> str:
-    with tempfile.TemporaryDirectory(prefix="compilefarm-") as folder:
-        library = ["-shared", "-fPIC", "-o", str(Path(folder) / "probe.so")]
-        headers = f"-I{sysconfig.get_path('include')}"
-        command = [*shlex.split(compiler), "-x", language, headers, "-", *library]
-        try:
-            done = subprocess.run(
-                command, input=_SOURCE, capture_output=True, text=True, timeout=_LONGEST_SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"{compiler}: {error}"
-    if done.returncode == 0:
-        return ""
-    return f"{compiler}: {(done.stderr.strip() or f'it ends with {done.returncode}').splitlines()[0]}"
+    try:
+        with tempfile.TemporaryDirectory(prefix="compilefarm-", dir=_folder()) as folder:
+            return _try_in(Path(folder), compiler, language=language)
+    except OSError as error:
+        return f"temporary files cannot be written: {error}"
+
+
+def _folder() -> str:
+    """Where the libraries will lie that Inductor and Triton build (torch/_inductor/runtime/cache_dir_utils.py)."""
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir()
+    os.makedirs(folder, exist_ok=True)
+    return folder
+
+
+def _try_in(folder: Path, compiler: str, *, language: str) -> str:
+    library = folder / "probe.so"
+    headers = f"-I{sysconfig.get_path('include')}"
+    command = [*shlex.split(compiler), "-x", language, headers, "-", "-shared", "-fPIC", "-o", str(library)]
+    try:
+        done = subprocess.run(
+            command, input=_SOURCE, capture_output=True, text=True, timeout=_LONGEST_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{compiler}: {error}"
+    if done.returncode != 0:
+        return f"{compiler}: {(done.stderr.strip() or f'it ends with {done.returncode}').splitlines()[0]}"
+    return _try_to_load(library, compiler=compiler)
+
+
+def _try_to_load(library: Path, *, compiler: str) -> str:
+    """A folder may be mounted noexec, and a compiler may be one for other machines."""
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        return f"{compiler}: what it makes cannot be loaded: {error}"
+    return ""

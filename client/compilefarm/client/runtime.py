@@ -264,7 +264,12 @@ class TorchRuntime:
 
     def _compare(self, program: Program, graph_module: Any, inputs: Sequence[Any]) -> Finding:
         from compilefarm.client.comparison import compare
+        from compilefarm.graph.launches import launches_kernels
 
+        # Triton compiles them when the uncompiled graph runs.
+        obstacle = find_obstacle(device_types_of(inputs)) if launches_kernels(graph_module) else ""
+        if obstacle:
+            return Finding(outcome="skipped", detail=f"it launches kernels that cannot be compiled here: {obstacle}")
         eager, held = eager_program(graph_module), tensors_of(graph_module)
         return compare(program, eager=eager, code=graph_module.code, inputs=inputs, held=held)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from compilefarm.artifact.inductor.programs import deserialize_program, preload_
 from compilefarm.artifact.triton_builds import TritonLibrary, offer_libraries
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_to_run
 from compilefarm.core.environments import differences
-from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
+from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact, UnusableFolder
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.manifest_pb2 import BUILDER_INDUCTOR, BUILDER_KERNEL, BUILDER_TRITON, Manifest
 
@@ -69,16 +70,17 @@ def load_artifact(
 
     Raises:
         CorruptArtifact: a blob is missing, holds other bytes than its digest says, or does not make a program.
+        UnusableFolder: temporary files cannot be written, or no libraries be loaded from there.
     """
     contents = {blob.digest: unpack(blob, _stored(blobs, blob.digest)) for blob in blobs_to_run(manifest)}
     _offer_triton_libraries(manifest, contents)
     kernels = {
         each.source_digest: contents[each.blob.digest] for each in manifest.libraries if each.builder == BUILDER_KERNEL
     }
-    with tempfile.TemporaryDirectory(prefix="compilefarm-") as folder:
-        libraries = _written_libraries(manifest, contents, folder=Path(folder))
-        # The files may go once the libraries are mapped.
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="compilefarm-") as folder:
+            libraries = _written_libraries(manifest, contents, folder=Path(folder))
+            # The files may go once the libraries are mapped.
             with using_libraries(libraries), offering_kernels(kernels):
                 return deserialize_program(
                     contents[manifest.program.digest],
@@ -86,14 +88,26 @@ def load_artifact(
                     recording=recording,
                     on_unrecorded=on_unrecorded,
                 )
-        except LibraryNotPacked as error:
-            raise CorruptArtifact(str(error)) from error
-        except OSError as error:
-            raise CorruptArtifact(
-                f"a library of the artifact cannot be loaded: {error}; if {folder} is mounted noexec, set TMPDIR"
-            ) from error
-        except Exception as error:
-            raise CorruptArtifact(f"the artifact cannot be loaded: {type(error).__name__}: {error}") from error
+    except LibraryNotPacked as error:
+        raise CorruptArtifact(str(error)) from error
+    except OSError as error:
+        raise _of_files(error) from error
+    except Exception as error:
+        raise CorruptArtifact(f"the artifact cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _of_files(error: OSError) -> UnusableFolder | CorruptArtifact:
+    """Whether it is the folder or the artifact: where a library cannot be mapped, Python says no number."""
+    if error.errno is None and not _forbids_libraries():
+        return CorruptArtifact(f"a library of the artifact cannot be loaded: {error}")
+    return UnusableFolder(
+        f"an artifact cannot be loaded by way of temporary files: {error}; set TMPDIR to a folder with room that is not"
+        " mounted noexec"
+    )
+
+
+def _forbids_libraries() -> bool:
+    return bool(os.statvfs(tempfile.gettempdir()).f_flag & os.ST_NOEXEC)
 
 
 def _written_libraries(manifest: Manifest, contents: Mapping[str, bytes], *, folder: Path) -> dict[str, BuiltLibrary]:

@@ -25,6 +25,7 @@
     ├── CorruptArtifact         (client only)        what was fetched is not what the manifest says
     ├── UntrustedArtifact       (client only)        no key that the client trusts has signed it
     ├── IncompatibleArtifact    (client only)        the artifact does not fit this machine
+    ├── UnusableFolder          (client only)        there is no place for temporary files, or none for libraries
     ├── Unreachable             (client only)        nobody answers at the address
     │   └── Silent                                   whoever answers there says nothing more
     ├── NotAFarm                (client only)        a server other than a compile farm answers
@@ -230,6 +231,12 @@ class IncompatibleArtifact(FarmError):
     """The artifact does not fit this machine; the message names what differs."""
 
     reason = "incompatible_artifact"
+
+
+class UnusableFolder(FarmError):
+    """Temporary files cannot be written (no room, no rights), or libraries not be loaded from there (noexec)."""
+
+    reason = "unusable_folder"
 
 
 class Unreachable(FarmError):

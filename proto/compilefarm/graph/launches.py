@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.literals import ValueDecoder, ValueEncoder
+from compilefarm.graph.targets import nodes_of
 from compilefarm.graph.texts import is_name
 from compilefarm.graph.triton_kernels import describe_kernel, write_constants
 from compilefarm.v1.graph_pb2 import Launch, NamedTritonConstant, TritonConstant, TritonKernel
@@ -34,6 +35,11 @@ def is_launch(node: Node) -> bool:
     # By name first: the module is imported where there is a launch.
     named_so = isinstance(node.target, HigherOrderOperator) and node.target.name() == _LAUNCH
     return named_so and node.target is _wrapping().triton_kernel_wrapper_mutation
+
+
+def launches_kernels(graph_module: GraphModule) -> bool:
+    """Whether a graph, or one within it, launches kernels of the user's own."""
+    return any(map(is_launch, nodes_of(graph_module)))
 
 
 def _wrapping() -> Any:
