@@ -11,6 +11,8 @@ from unittest import mock
 
 import torch
 
+from compilefarm.artifact.inductor import capture
+
 
 class Gpu:
     """What a GPU does while torch records.
@@ -18,24 +20,37 @@ class Gpu:
     Attributes:
         refusal: raised when a graph is begun.
         is_capturing: nothing is computed, and nothing is written.
+        is_refusing: the driver records nothing, however it is asked.
         stream: the current one.
         draws: whether random numbers can be drawn.
+        recording_to: pools of graphs whose capture torch has begun and not ended.
     """
 
     def __init__(self) -> None:
         self.refusal: Exception | None = None
         self.is_capturing = False
+        self.is_refusing = False
         self.stream = "usual"
         self.draws = True
+        self.recording_to: set[object] = set()
 
     @contextmanager
-    def graph(self, *_: object, **__: object) -> Iterator[None]:
-        """As torch.cuda.graph, which leaves all as it is where the capture has ended with an error."""
-        self.stream, self.draws = "of the capture", False
-        if self.refusal is not None:
-            raise self.refusal
-        yield
-        self.stream, self.draws = "usual", True
+    def graph(self, graph: Graph, pool: object = None, **_: object) -> Iterator[None]:
+        """As torch.cuda.graph of torch 2.11, which leaves all as it is where the end of a capture raises."""
+        self.stream = "of the capture"
+        graph.capture_begin(pool)
+        try:
+            yield
+        finally:
+            graph.capture_end()
+            self.stream = "usual"
+
+    def begin_capture(self, stream: str) -> None:
+        """As the driver does it, for nobody of torch."""
+        if self.is_refusing:
+            raise RuntimeError("the driver does not record")
+        assert stream == "of the capture"
+        self.is_capturing = True
 
     def set_stream(self, stream: str) -> None:
         self.stream = stream
@@ -46,6 +61,38 @@ class Gpu:
 
     def graphsafe_set_state(self, _: str) -> None:
         self.draws = True
+
+
+class Graph:
+    """As torch.cuda.CUDAGraph of torch 2.11."""
+
+    gpu: Gpu
+
+    def __init__(self) -> None:
+        self._pool: object = None
+        self._has_ended = False
+
+    def capture_begin(self, pool: object) -> None:
+        assert pool not in self.gpu.recording_to, "already recording to mempool_id"
+        self._pool = pool
+        self.gpu.recording_to.add(pool)
+        self.gpu.draws = False
+        if self.gpu.refusal is not None:
+            raise self.gpu.refusal
+        self.gpu.is_capturing = True
+
+    def capture_end(self) -> None:
+        if not self.gpu.is_capturing:
+            raise RuntimeError("the capture has ended by an error before")
+        assert self.gpu.stream == "of the capture"
+        self.gpu.is_capturing = False
+        self.gpu.recording_to.remove(self._pool)
+        self.gpu.draws = self._has_ended = True
+
+    def pool(self) -> object:
+        if not self._has_ended:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return self._pool
 
 
 class _Node:
@@ -91,12 +138,8 @@ class _Graph(_Node):
         static = wrapped_function.static_input_idxs
         self._read = [each if number in static else each.clone() for number, each in enumerate(inputs)]
         inputs.clear()
-        with self.gpu.graph():
-            self.gpu.is_capturing = True
-            try:
-                wrapped_function.model([each.clone() for each in self._read])
-            finally:
-                self.gpu.is_capturing = False
+        with self.gpu.graph(Graph(), pool="of all graphs"):
+            wrapped_function.model([each.clone() for each in self._read])
         self._first = self._replay()
 
     def _replay(self) -> Any:
@@ -123,16 +166,15 @@ def standing_in() -> Iterator[Gpu]:
     gpu = Gpu()
     stands_in = {
         torch.cuda: {
-            "CUDAGraph": mock.MagicMock, "Stream": mock.MagicMock, "current_stream": lambda *_: gpu.stream,
+            "CUDAGraph": Graph, "Stream": mock.MagicMock, "current_stream": lambda *_: gpu.stream,
             "default_generators": [gpu, gpu], "device": nullcontext, "graph": gpu.graph,
             "graph_pool_handle": mock.MagicMock, "set_stream": gpu.set_stream, "synchronize": mock.MagicMock,
         },
-        torch._C: {
-            "_cuda_endAllocateToPool": mock.MagicMock(side_effect=RuntimeError("not recording")),
-            "_set_cached_tensors_enabled": mock.MagicMock,
-        },
+        torch._C: {"_set_cached_tensors_enabled": mock.MagicMock},
+        capture: {"begin_capture": gpu.begin_capture},
         trees: {"CUDAGraphNode": _Graph, "CUDAWarmupNode": _WarmUp, "_set_cached_tensors_enabled": mock.MagicMock},
         _Node: {"gpu": gpu},
+        Graph: {"gpu": gpu},
     }  # fmt: skip
     with ExitStack() as stack:
         for place, names in stands_in.items():

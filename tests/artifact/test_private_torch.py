@@ -321,7 +321,22 @@ def test_torch_records_in_a_tree_that_can_be_watched() -> None:
     assert "mutated_input_idxs" in {field.name for field in dataclasses.fields(graph)}
     assert hasattr(trees.local, "tree_manager_containers") or torch._C._is_key_in_tls("tree_manager_containers")
     assert callable(torch._C._stash_obj_in_tls)
-    assert callable(torch._C._cuda_endAllocateToPool), "_recover ends with it what torch has left"
+
+
+def test_captures_that_were_left_begun_are_found_in_frames_of_graphs() -> None:
+    graph = torch.cuda.CUDAGraph
+    assert {"self"} == {step.__code__.co_varnames[0] for step in (graph.capture_begin, graph.capture_end)}
+    assert callable(graph.pool), "it raises before a capture has ended"
+    assert {"clone_state", "graphsafe_set_state"} <= set(dir(torch.Generator))
+
+
+def test_a_tensor_is_made_again_where_it_lay() -> None:
+    lies = torch.arange(3.0)
+    storage = lies.untyped_storage()
+    found = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), lies.device, storage.nbytes())
+    again = torch.empty(0).set_(found, 1, (2,), (1,))
+    lies[2] = 5
+    assert again.tolist() == [1.0, 5.0]
 
 
 def test_what_is_not_recorded_is_aligned() -> None:

@@ -12,15 +12,14 @@ import functools
 import importlib
 import threading
 import traceback
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils._ordered_set import OrderedSet  # torch/utils/_ordered_set.py
-from torch.utils.weak import TensorWeakRef
 
+from compilefarm.artifact.inductor.capture import end_capture
 from compilefarm.artifact.inductor.compiler_stub import TREES, without_compiler
 
 Call = Callable[[list[Any]], Any]
@@ -38,18 +37,18 @@ class Recording:
 
     Attributes:
         writes: whether the program writes to what it is given; whoever loads it says so.
-        error: why it is not recorded any more; None while it is.
+        has_ended: whether it is not recorded any more.
     """
 
     def __init__(self, *, on_end: Callable[[Exception], None]) -> None:
         self.writes = False
-        self.error: Exception | None = None
+        self.has_ended = False
         self._on_end = on_end
 
     def end(self, error: Exception) -> None:
         """Has the program run without graphs from its next call on."""
-        if self.error is None:
-            self.error = error
+        if not self.has_ended:
+            self.has_ended = True
             # What torch counts when it does without them (torch/_inductor/cudagraph_utils.py).
             importlib.import_module("torch._dynamo.utils").counters["inductor"]["cudagraph_skips"] += 1
             self._on_end(error)
@@ -58,10 +57,11 @@ class Recording:
         """The program; a call that ends the recording is done again without graphs if nothing was written by then."""
 
         def call(*inputs: Any) -> Any:
+            had_ended = self.has_ended
             try:
                 return program(*inputs)
             except Exception as error:
-                if self.writes or error is not self.error:
+                if self.writes or had_ended or not self.has_ended:
                     raise
                 _forget_frames(error)
             return program(*inputs)
@@ -129,8 +129,9 @@ def _cudagraphify(
     try:
         _watch(_manager(how))
     except Exception as error:  # noqa: BLE001 - whatever it is, the part has not begun
-        _recover(how["device_index"], stream=stream)
-        recording.end(error)
+        cause = end_capture(error, device_index=how["device_index"], stream=stream)
+        _forget_frames(error)
+        recording.end(cause)
         return part.run_without_graphs
     return part.recorded_by(original(part, inputs, *given, **how))
 
@@ -160,7 +161,7 @@ class _Part:
         theirs may be in use."""
 
         def run(inputs: list[Any]) -> Any:
-            if self.recording.error is not None:
+            if self.recording.has_ended:
                 return self.run_without_graphs(inputs)
             return recorded(inputs)
 
@@ -217,53 +218,21 @@ def _watched_type() -> Any:
             given = _Given(new_inputs, is_in_pool=self._get_cuda_graph_recorded_tensor_checker())
             try:
                 return super().record_function(new_inputs, function_id)
-            except Exception as failure:
-                error, inputs = failure, given.find()
-                _recover(self.device_index, stream=stream, pool=self.cuda_graphs_thread_pool)
-                if inputs is None:
-                    part.recording.end(error)
-                    raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the part is run below
+                cause = end_capture(error, device_index=self.device_index, stream=stream)
                 _forget_frames(error)
             # Nothing has been written: while a GPU records, it does not compute. What this raises is not about graphs.
-            result = part(inputs)
-            part.recording.end(error)
+            result = part(given.again())
+            part.recording.end(cause)
             return result
 
     return WatchedManager
 
 
-def _recover(device_index: int, *, stream: Any, pool: Any = None) -> None:
-    """Ends a capture for torch that has ended for CUDA. torch/cuda/graphs.py: graph.__exit__ leaves the rest undone
-    where capture_end raises: the stream of the capture stays the current one, what is allocated there goes to the pool,
-    and no random number can be drawn.
-
-    Args:
-        device_index: the GPU.
-        stream: what was the current stream before.
-        pool: of the capture, if it is used further.
-    """
-    torch.cuda.set_stream(stream)
-    if pool is not None:
-        # It raises where torch has done so.
-        with contextlib.suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(device_index, pool)
-    try:
-        # Generators of random numbers wait for the end of a capture, whichever.
-        with (
-            warnings.catch_warnings(record=True),
-            torch.cuda.device(device_index),
-            torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"),
-        ):
-            pass
-    except RuntimeError:
-        torch.cuda.set_stream(stream)
-        generator = torch.cuda.default_generators[device_index]
-        generator.graphsafe_set_state(generator.clone_state())
-
-
 class _Given:
     """What a part is called with, for another try. To what lies in the pool of graphs no reference is held: it would be
-    recorded as living longer, and take memory at every replay.
+    recorded as living longer, and take memory at every replay. What is freed there while a GPU records stays as it was,
+    since nothing is computed.
 
     Args:
         inputs: the list that the part empties.
@@ -272,20 +241,34 @@ class _Given:
 
     def __init__(self, inputs: Sequence[Any], *, is_in_pool: Callable[[torch.Tensor], bool]) -> None:
         self._inputs = [
-            TensorWeakRef(each) if isinstance(each, torch.Tensor) and is_in_pool(each) else each for each in inputs
+            _Place(each) if isinstance(each, torch.Tensor) and is_in_pool(each) else each for each in inputs
         ]
 
-    def find(self) -> list[Any] | None:
-        """The inputs, or None if one of them was freed."""
-        found = [each() if isinstance(each, TensorWeakRef) else each for each in self._inputs]
-        freed = any(
-            isinstance(held, TensorWeakRef) and value is None for held, value in zip(self._inputs, found, strict=True)
-        )
-        return None if freed else found
+    def again(self) -> list[Any]:
+        return [each.tensor() if isinstance(each, _Place) else each for each in self._inputs]
+
+
+class _Place:
+    """Where a tensor lies, without a reference to its memory."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self._memory = storage.data_ptr(), tensor.device, storage.nbytes()
+        self._view = tensor.storage_offset(), tensor.size(), tensor.stride()
+        self._dtype = tensor.dtype
+
+    def tensor(self) -> torch.Tensor:
+        """A tensor there; whoever calls knows that the memory is still that of the first one."""
+        address, device, size_bytes = self._memory
+        # As torch makes those that it records with (cudagraph_trees.py: create_storage).
+        storage = torch._C._construct_storage_from_data_pointer(address, device, size_bytes)
+        return torch.empty(0, dtype=self._dtype, device=device).set_(storage, *self._view)
 
 
 def _forget_frames(error: BaseException | None) -> None:
     """Frees what functions held that an exception has ended: memory that another try may need."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
+        # Frames that have not ended yet would be held by it beyond their end.
+        error.__traceback__ = None
         error = error.__context__
