@@ -6,20 +6,26 @@
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
+import pstats
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import compilation_time_metrics, counters
 
 from compilefarm.artifact.inductor.kernels import count_kernel_work
 from compilefarm.client import stats
 from compilefarm.core.processes import watch_processes
 
 from .graph_cases import CASES, GENERATE, Case, Function, Generation
+from .phases import count_python_calls, timing_imports
 
 _BACKENDS = {"farm": "compilefarm", "inductor": "inductor"}
 _CALLS_TO_REPLAY = 3
@@ -29,6 +35,8 @@ _TOKENS = 128
 _ROUNDS_OF_TOKENS = 4
 
 Call = Callable[[], object]
+# Gives what makes a later call, and the seconds of each call to the third.
+Start = Callable[[], tuple[Call, list[float]]]
 
 
 def main() -> None:
@@ -37,6 +45,7 @@ def main() -> None:
     parser.add_argument("name", choices=(*CASES, GENERATE))
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda:0"))
     parser.add_argument("--mode", default="reduce-overhead")
+    parser.add_argument("--profile", metavar="FILE", help="where to write what the way to the third result is made of")
     arguments = parser.parse_args()
     # Before anything is measured.
     torch.ones(8, 8, device=arguments.device) @ torch.ones(8, 8, device=arguments.device)
@@ -56,15 +65,26 @@ def _fresh(arguments: argparse.Namespace) -> dict[str, Any]:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     started, work = watch_processes(further=["socket.connect"]), count_kernel_work(with_triton=True)
+    profile = cProfile.Profile() if arguments.profile else None
+    modules = set(sys.modules)
     begin = time.perf_counter()
-    later = start()
-    _settle()
+    with timing_imports() as imports, profile or nullcontext():
+        later, calls = start()
+        _settle()
     seconds = time.perf_counter() - begin
+    if profile is not None:
+        with Path(arguments.profile).open("w") as file:
+            pstats.Stats(profile, stream=file).sort_stats("cumulative").print_stats(120)
     for _ in range(_LATER_CALLS):
         later()
     _settle()
     return {
         "seconds": seconds,
+        "calls": calls,
+        "dynamo": _dynamo_seconds(),
+        "importing": sum(imports.values()),
+        "imports": dict(sorted(imports.items(), key=lambda each: -each[1])[:12]),
+        "modules": sorted(set(sys.modules) - modules) if arguments.profile else len(set(sys.modules) - modules),
         "started": [f"{each.event} {each}"[:80] for each in started],
         "compiled": work.compiled,
         "measured": work.benchmarks,
@@ -74,30 +94,41 @@ def _fresh(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _calling(arguments: argparse.Namespace, backend: str) -> Callable[[], Call]:
+def _calling(arguments: argparse.Namespace, backend: str) -> Start:
     case = CASES[arguments.name](arguments.device)
     given = [case.draw() for _ in range(_CALLS_TO_REPLAY)]
 
-    def start() -> Call:
+    def start() -> tuple[Call, list[float]]:
         function = torch.compile(case.function, backend=backend, mode=arguments.mode)
+        seconds = []
         for each in given:
             case.prepare()
+            begin = time.perf_counter()
             case.call(function, each)
+            _settle()
+            seconds.append(time.perf_counter() - begin)
         case.prepare()
-        return lambda: case.call(function, given[0])
+        return lambda: case.call(function, given[0]), seconds
 
     return start
 
 
-def _generating(arguments: argparse.Namespace, backend: str) -> Callable[[], Call]:
+def _generating(arguments: argparse.Namespace, backend: str) -> Start:
     generation = Generation(arguments.device, backend=backend)
 
-    def start() -> Call:
+    def start() -> tuple[Call, list[float]]:
         # The first token is of the prompt, which is not compiled.
         generation(1 + _CALLS_TO_REPLAY)
-        return lambda: generation(1 + _CALLS_TO_REPLAY)
+        return lambda: generation(1 + _CALLS_TO_REPLAY), []
 
     return start
+
+
+def _dynamo_seconds() -> dict[str, float]:
+    """Of tracing, and of the backend in it (torch/_dynamo/utils.py: compilation_time_metrics)."""
+    found = {name: sum(each) for name, each in compilation_time_metrics.items()}
+    names = {"whole": "_compile.compile_inner", "backend": "OutputGraph.call_user_compiler"}
+    return {name: found[key] for name, key in names.items() if key in found}
 
 
 def _settle() -> None:
@@ -146,8 +177,15 @@ def _turns(arguments: argparse.Namespace) -> dict[str, Any]:
     _settle()
     apart = _difference(case, functions)
     calls = {name: _repeated(case, function) for name, function in functions.items()}
+    python_calls = {name: count_python_calls(call) for name, call in calls.items()}
     seconds = _times(calls, rounds=_ROUNDS, prepare=case.prepare)
-    return {"apart": apart, "ms": _middle(seconds, 1e3), "ratios": _ratios(seconds), **_said()}
+    return {
+        "apart": apart,
+        "python_calls": python_calls,
+        "ms": _middle(seconds, 1e3),
+        "ratios": _ratios(seconds),
+        **_said(),
+    }
 
 
 def _repeated(case: Case, function: Function) -> Call:

@@ -1,21 +1,24 @@
 """Times programs of a farm under CUDA graphs beside Inductor's: `python -m tests.gpu.graphs [NAME ...]`, in the root of
 the checkout.
 
-Starts a farm with the GPU. For each name one process calls the farm's program and Inductor's in turn; fresh ones, a
-pod without any compiler and with empty caches and one with Inductor's warm cache, go from a model to the third call,
-which is the first that replays. Prints tables.
+Starts a farm with the GPU. For each name one process calls the farm's program and Inductor's in turn (`--only turns`);
+fresh ones, a pod without any compiler and with empty caches and one with Inductor's warm cache, go from a model to the
+third call, which is the first that replays (`--only fresh`). Prints tables.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,11 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join((*CASES, GENERATE))}")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--mode", default="reduce-overhead")
+    parser.add_argument("--only", choices=("turns", "fresh"))
+    parser.add_argument("--pairs", type=int, default=3, help="fresh processes of each kind, in turn")
+    parser.add_argument(
+        "--profiles", type=Path, help="folder for what fresh pods spend their time with, in one more each"
+    )
     parser.add_argument("--seconds", type=float, default=470.0, help="after these, no further process is started")
     arguments = parser.parse_args()
     names = arguments.names or [GENERATE, *CASES]
@@ -44,6 +52,13 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 200)
     for table in (_table_of_turns(rows), _table_of_fresh(rows)):
         console.print(table)
+    for name in names:
+        seconds = {how: [row["seconds"] for row in _kept(rows, how, name)] for how in ("farm", "inductor")}
+        if all(seconds.values()):
+            farm, inductor = (statistics.median(each) for each in seconds.values())
+            console.print(
+                f"{name}: {farm:.2f} s to the third call beside {inductor:.2f} s, {farm / inductor:.2f} of it"
+            )
     lost = [row for row in rows if "lost" in row]
     for row in lost:
         console.print(f"{row['how']}, {row['name']}: {row['lost']}", markup=False, highlight=False)
@@ -59,22 +74,53 @@ def _rows(arguments: argparse.Namespace, folder: Path, names: Sequence[str]) -> 
     rows: list[Seen] = []
     with serve(folder, device=arguments.device.partition(":")[0]) as farm:
         both = os.environ | local | {"COMPILEFARM_ADDRESS": farm.address}
-        for name in names:
-            bare = _bare(folder / f"pod, {name}", farm.address)
-            # Calls in turn leave an artifact in the farm, and Inductor's caches.
-            for how, environment in (("turns", both), ("inductor", os.environ | local), ("farm", bare)):
-                if time.monotonic() < until:
-                    rows.append(_run(how, name, arguments, environment, until=until))
-                    print(json.dumps(rows[-1]), flush=True)
+        bare = functools.partial(_bare, folder, farm.address)
+        environments = {"turns": lambda: both, "inductor": lambda: os.environ | local, "farm": bare}
+
+        def run(how: str, name: str, *further: str) -> None:
+            if time.monotonic() < until:
+                rows.append(_run(how, name, arguments, environments[how](), *further, until=until))
+                print(json.dumps(rows[-1]), flush=True)
+
+        if arguments.only == "fresh":
+            _warm_up(names, arguments, environments, until=until)
+        for name in names if arguments.only != "fresh" else ():
+            # Leaves an artifact in the farm, and Inductor's caches.
+            run("turns", name)
+        for number in range(arguments.pairs if arguments.only != "turns" else 0):
+            for name in names:
+                for how in ("inductor", "farm")[:: -1 if number % 2 else 1]:
+                    run(how, name)
+        for name in names if arguments.profiles else ():
+            for how in ("inductor", "farm"):
+                run(how, name, "--profile", str(arguments.profiles / f"{how}-{name.replace(' ', '-')}.txt"))
+                # A profile takes time, too.
+                rows.pop()
     return rows
 
 
-def _bare(caches: Path, address: str) -> Mapping[str, str]:
-    caches.mkdir()
+def _warm_up(
+    names: Sequence[str],
+    arguments: argparse.Namespace,
+    environments: Mapping[str, Callable[[], Mapping[str, str]]],
+    *,
+    until: float,
+) -> None:
+    """Has the farm and Inductor compile all, side by side."""
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for how in ("inductor", "farm"):
+            for name in names:
+                pool.submit(_run, how, name, arguments, environments[how](), until=until)
+
+
+def _bare(folder: Path, address: str) -> Mapping[str, str]:
+    caches = Path(tempfile.mkdtemp(prefix="pod-", dir=folder))
     return bare_environment(caches, address) | {"COMPILEFARM_SELF_CHECK": "0"}
 
 
-def _run(how: str, name: str, arguments: argparse.Namespace, environment: Mapping[str, str], *, until: float) -> Seen:
+def _run(
+    how: str, name: str, arguments: argparse.Namespace, environment: Mapping[str, str], *further: str, until: float
+) -> Seen:
     """What a process says, or what became of it."""
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     begin = time.monotonic()
@@ -82,7 +128,7 @@ def _run(how: str, name: str, arguments: argparse.Namespace, environment: Mappin
         done = subprocess.run(
             [
                 *(sys.executable, "-W", "ignore", "-m", "tests.gpu.graph_pod", how, name),
-                *("--device", arguments.device, "--mode", arguments.mode),
+                *("--device", arguments.device, "--mode", arguments.mode, *further),
             ],
             env={**environment, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "0"},
             cwd=_ROOT,
@@ -99,10 +145,15 @@ def _run(how: str, name: str, arguments: argparse.Namespace, environment: Mappin
     return {**json.loads(lines[-1]), "process_seconds": time.monotonic() - begin}
 
 
+def _kept(rows: Sequence[Seen], how: str, name: str) -> list[Seen]:
+    return [row for row in rows if (row["how"], row["name"]) == (how, name) and "lost" not in row]
+
+
 def _table_of_turns(rows: Sequence[Seen]) -> Table:
     cuda = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     table = Table(title=f"calls in turn, torch {torch.__version__}{cuda}")
-    for heading in ("", "Inductor, ms", "farm, ms", "farm/Inductor", "Inductor again", "apart", "tokens/s"):
+    headings = ("", "Inductor, ms", "farm, ms", "farm/Inductor", "Inductor again", "apart", "tokens/s", "Python calls")
+    for heading in headings:
         table.add_column(heading, justify="right" if heading else "left")
     for row in rows:
         if row["how"] == "turns" and "lost" not in row:
@@ -115,6 +166,7 @@ def _table_of_turns(rows: Sequence[Seen]) -> Table:
                 _quartiles(row["ratios"].get("inductor again")),
                 f"{row['apart']:.1e}",
                 ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items()),
+                ", ".join(f"{name} {count}" for name, count in row.get("python_calls", {}).items()),
             )
     return table
 
@@ -129,6 +181,10 @@ def _table_of_fresh(rows: Sequence[Seen]) -> Table:
         "",
         "",
         "seconds",
+        "of calls",
+        "Dynamo",
+        "of it backend",
+        "importing",
         "peak MB",
         "reserved MB",
         "pool MB",
@@ -147,6 +203,9 @@ def _table_of_fresh(rows: Sequence[Seen]) -> Table:
                 row["name"],
                 row["how"],
                 f"{row['seconds']:.2f}",
+                ", ".join(f"{each:.2f}" for each in row["calls"]),
+                *(f"{row['dynamo'].get(part, 0):.2f}" for part in ("whole", "backend")),
+                f"{row['importing']:.2f}",
                 *memory,
                 str(row.get("graphs", "")),
                 str(row["skips"]),
