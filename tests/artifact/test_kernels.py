@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from compilefarm.artifact.inductor import kernels
-from compilefarm.worker.surroundings import surroundings
+from compilefarm.worker.child_variables import child_variables
 
 triton = pytest.importorskip("triton")
 heuristics = importlib.import_module("torch._inductor.runtime.triton_heuristics")
@@ -143,7 +143,7 @@ def test_a_kept_kernel_is_what_it_was(tmp_path: Path) -> None:
 
 def test_machine_code_is_the_same_wherever_the_source_lay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variables that children have. Triton's own assembler needs no GPU."""
-    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", surroundings(tmp_path)["TRITON_DISABLE_LINE_INFO"])
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", child_variables(tmp_path)["TRITON_DISABLE_LINE_INFO"])
     target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", 90, 32)
     codes = []
     for folder in (tmp_path / "first", tmp_path / "second"):

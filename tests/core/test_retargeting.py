@@ -8,7 +8,7 @@ import pytest
 
 from compilefarm.core.compiler_settings import CUDA_GRAPHS
 from compilefarm.core.requests import Request
-from compilefarm.core.retargeting import CannotBeSaid, Target, find_target, retarget
+from compilefarm.core.retargeting import CannotRetarget, Target, find_target, retarget
 from compilefarm.service.testing.jobs import ENVIRONMENT, sample_job
 from compilefarm.v1.environment_pb2 import Cpu, Cuda, CustomOperator, Environment
 from compilefarm.v1.graph_pb2 import Call, Graph, NamedValue, Node, TargetKind
@@ -71,7 +71,7 @@ def settings_of(job: Job) -> dict[str, bool | int]:
 
 
 def reason(request: Request, *, target: Target = TARGET, mode: str | None = None) -> tuple[str, str]:
-    with pytest.raises(CannotBeSaid) as caught:
+    with pytest.raises(CannotRetarget) as caught:
         retarget(request, target=target, mode=mode)
     return caught.value.reason, str(caught.value)
 
@@ -204,5 +204,5 @@ def test_what_is_not_known_of_the_call_is_not_guessed() -> None:
 def test_the_environment_that_a_request_is_for_is_found() -> None:
     same = Target(name="same", environment=ENVIRONMENT, vocabulary=Vocabulary())
     assert find_target(ENVIRONMENT, [TARGET, same]) is same
-    with pytest.raises(CannotBeSaid, match=r"no worker compiles for torch 2\.15\.0.*; environments are older"):
+    with pytest.raises(CannotRetarget, match=r"no worker compiles for torch 2\.15\.0.*; environments are older"):
         find_target(ENVIRONMENT, [TARGET])

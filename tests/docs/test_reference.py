@@ -79,7 +79,7 @@ def test_every_bypass_has_a_listed_reason_and_every_listed_reason_is_used() -> N
 
 
 def test_every_request_that_cannot_be_made_for_another_environment_has_a_listed_reason() -> None:
-    assert reasons_raised("CannotBeSaid") == set(retargeting.REASONS)
+    assert reasons_raised("CannotRetarget") == set(retargeting.REASONS)
 
 
 def test_every_outcome_is_described() -> None:

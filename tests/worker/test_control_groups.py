@@ -17,7 +17,7 @@ from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
 from compilefarm.worker.testing import child_settings
 from tests.processes import is_alive
 from tests.worker.jobs import JOB, hanging_job, supervising
-from tests.worker.test_strays import daemon_of
+from tests.worker.test_descendants import daemon_of
 
 
 @pytest.fixture

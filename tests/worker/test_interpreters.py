@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from compilefarm.worker.interpreters import throwaway_copy
+from compilefarm.worker.interpreters import copy_in_memory
 
 
 def test_a_copy_runs_as_the_interpreter_does() -> None:
-    copy = throwaway_copy(sys.executable)
+    copy = copy_in_memory(sys.executable)
     assert copy is not None
     command = [sys.executable, "-c", "import sys, grpc; print(sys.prefix, sys.executable, grpc.__version__)"]
     said = [
@@ -25,7 +25,7 @@ def test_a_copy_runs_as_the_interpreter_does() -> None:
 
 
 def test_a_copy_cannot_be_written() -> None:
-    copy = throwaway_copy(sys.executable)
+    copy = copy_in_memory(sys.executable)
     assert copy is not None
     with pytest.raises(PermissionError):
         os.write(copy, b"planted")
@@ -36,4 +36,4 @@ def test_what_starts_an_interpreter_or_runs_nothing_has_no_copy(tmp_path: Path) 
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     script.chmod(0o755)
-    assert [throwaway_copy(str(program)) for program in (script, tmp_path / "nothing", "/bin/false")] == [None] * 3
+    assert [copy_in_memory(str(program)) for program in (script, tmp_path / "nothing", "/bin/false")] == [None] * 3

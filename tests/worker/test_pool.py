@@ -7,7 +7,7 @@ import pytest
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment
 from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, WORKER_STATE_IDLE
 from compilefarm.v1.job_pb2 import Job
-from compilefarm.worker.joint import JointPool
+from compilefarm.worker.composite import CompositePool
 from compilefarm.worker.pool import LocalPool, PoolSettings
 from compilefarm.worker.testing import scripted_command
 
@@ -73,7 +73,7 @@ async def test_a_pool_without_workers_says_why(tmp_path: Path) -> None:
 
 
 async def test_workers_of_several_environments_are_one_pool(tmp_path: Path) -> None:
-    pool = JointPool([LocalPool(settings(tmp_path, slots=1)), LocalPool(settings(tmp_path, slots=2, name="older"))])
+    pool = CompositePool([LocalPool(settings(tmp_path, slots=1)), LocalPool(settings(tmp_path, slots=2, name="older"))])
     await pool.start()
     try:
         assert [(view.name, view.environment_name) for view in pool.workers()] == [
@@ -91,7 +91,7 @@ async def test_workers_of_several_environments_are_one_pool(tmp_path: Path) -> N
 
 async def test_an_environment_that_cannot_start_leaves_the_others_at_work(tmp_path: Path) -> None:
     broken = LocalPool(settings(tmp_path, script="die-before-ready", name="broken"))
-    pool = JointPool([LocalPool(settings(tmp_path, slots=1)), broken])
+    pool = CompositePool([LocalPool(settings(tmp_path, slots=1)), broken])
     await pool.start()
     try:
         assert [view.state for view in pool.workers()] == [WORKER_STATE_IDLE, WORKER_STATE_FAILED, WORKER_STATE_FAILED]
@@ -102,7 +102,7 @@ async def test_an_environment_that_cannot_start_leaves_the_others_at_work(tmp_pa
 
 async def test_pools_none_of_which_can_start_say_why(tmp_path: Path) -> None:
     pools = [LocalPool(settings(tmp_path, script="die-before-ready", slots=1, name=name)) for name in ("one", "other")]
-    pool = JointPool(pools)
+    pool = CompositePool(pools)
     with pytest.raises(RuntimeError, match=r"(?s)environment one could start.*environment other could start"):
         await pool.start()
     await pool.close()

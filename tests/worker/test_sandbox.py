@@ -46,7 +46,7 @@ async def run(supervisor: Supervisor) -> str:
 
 
 @pytest.fixture
-def surroundings(tmp_path: Path) -> Iterator[dict[str, str]]:
+def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
     """What a child could reach: a port of this machine, a file of this user, a process."""
     secret = tmp_path / "secret"
     secret.write_text("hush")
@@ -54,17 +54,15 @@ def surroundings(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield {"PORT": str(server.getsockname()[1]), "SECRET": str(secret), "STRANGER": str(os.getpid())}
 
 
-async def outcomes(sandbox: Sandbox | None, *folders: Path | str, **surroundings: str) -> dict[str, str]:
+async def outcomes(sandbox: Sandbox | None, *folders: Path | str, **variables: str) -> dict[str, str]:
     """What comes of it when a child tries to reach what is around it, and to write into folders."""
-    tried = {**surroundings, "FOLDERS": ":".join(map(str, folders))}
+    tried = {**variables, "FOLDERS": ":".join(map(str, folders))}
     async with supervising(child_settings("reach-out", sandbox=sandbox, **tried)) as supervisor:
         return dict(line.split(": ") for line in (await run(supervisor)).splitlines())
 
 
-async def test_a_child_reaches_nothing_but_its_own(
-    sandbox: Sandbox, surroundings: dict[str, str], tmp_path: Path
-) -> None:
-    assert await outcomes(sandbox, tmp_path, "/usr", "/", "/dev", "/etc", sys.prefix, **surroundings) == {
+async def test_a_child_reaches_nothing_but_its_own(sandbox: Sandbox, variables: dict[str, str], tmp_path: Path) -> None:
+    assert await outcomes(sandbox, tmp_path, "/usr", "/", "/dev", "/etc", sys.prefix, **variables) == {
         "connect": "ConnectionRefusedError",
         "read": "FileNotFoundError",
         "list": "FileNotFoundError",
@@ -77,31 +75,31 @@ async def test_a_child_reaches_nothing_but_its_own(
     }
 
 
-async def test_without_a_sandbox_it_reaches_all_of_it(surroundings: dict[str, str], tmp_path: Path) -> None:
-    reached = await outcomes(None, tmp_path, **surroundings)
+async def test_without_a_sandbox_it_reaches_all_of_it(variables: dict[str, str], tmp_path: Path) -> None:
+    reached = await outcomes(None, tmp_path, **variables)
     names = ("connect", "read", "list", "signal", f"write to {tmp_path}")
     assert {name: reached[name] for name in names} == dict.fromkeys(names, "done")
 
 
 @pytest.mark.parametrize("entry", [".", "", "/"])
 async def test_a_path_of_modules_does_not_open_the_root(
-    entry: str, surroundings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    entry: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{entry}:{os.environ.get('PYTHONPATH', '')}")
-    reached = await outcomes(opened_sandbox(), "/dev", **surroundings)
+    reached = await outcomes(opened_sandbox(), "/dev", **variables)
     assert (reached["read"], reached["write to /dev"]) == ("FileNotFoundError", "OSError")
 
 
 @pytest.mark.parametrize(("hidden", "error"), [("kept", "FileNotFoundError"), ("kept/secret", "PermissionError")])
 async def test_what_the_farm_keeps_is_hidden_in_what_can_be_read(
-    hidden: str, error: str, surroundings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hidden: str, error: str, variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = tmp_path / "kept" / "secret"
     secret.parent.mkdir()
     secret.write_text("hush")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     sandbox = opened_sandbox()
-    tried = {**surroundings, "SECRET": str(secret)}
+    tried = {**variables, "SECRET": str(secret)}
     assert (await outcomes(sandbox, **tried))["read"] == "done"
     reached = await outcomes(replace(sandbox, hidden=(tmp_path / hidden,)), tmp_path / "kept", **tried)
     assert reached["read"] == error
@@ -137,7 +135,7 @@ async def test_a_child_that_stops_its_group_is_ended(sandbox: Sandbox) -> None:
 
 async def test_a_child_knows_its_own_paths_and_no_secret(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    async with supervising(child_settings("print-surroundings", sandbox=sandbox)) as supervisor:
+    async with supervising(child_settings("print-variables", sandbox=sandbox)) as supervisor:
         said = (await run(supervisor)).splitlines()
     assert {"HOME=/tmp", "TMPDIR=/tmp", "TORCHINDUCTOR_CACHE_DIR=/tmp/inductor"} <= set(said)
     assert not any("hush" in line for line in said)

@@ -167,7 +167,7 @@ async def test_a_check_that_hangs_is_ended_and_says_nothing_against_the_artifact
         failure = await run(supervisor)
         assert isinstance(failure, CompileFailure)
         assert failure.kind == FAILURE_KIND_TIMEOUT
-        assert failure.message.startswith("the check of the artifact took longer than 2 s")
+        assert failure.message.startswith("the verification of the artifact took longer than 2 s")
         assert supervisor.view().state == WORKER_STATE_IDLE
         assert await the_next_job_is_done(supervisor)
 
@@ -260,7 +260,7 @@ async def test_the_next_job_finds_both_processes_ready() -> None:
 
 async def test_a_child_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    async with checking("print-surroundings", verifier=None) as supervisor:
+    async with checking("print-variables", verifier=None) as supervisor:
         artifact = await run(supervisor)
     assert isinstance(artifact, Artifact)
     (said,) = artifact.blobs.values()

@@ -430,7 +430,7 @@ def _picking_exactly(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def test_of_values_that_are_nearly_equal_either_may_be_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eager's floats moved by a few last bits show only some of them."""
-    monkeypatch.setattr(eager, "_MOVES", ())
+    monkeypatch.setattr(eager, "_PERTURBATION_SEEDS", ())
     x = torch.rand(200, 400)
     assert _verified(monkeypatch, _picking, x, program=_picking_exactly).differing_integers > 200
 

@@ -23,7 +23,7 @@ from compilefarm.service.journal import Journal
 from compilefarm.service.logs import FORMATTERS
 from compilefarm.service.signing import open_signing_policy
 from compilefarm.store.opening import open_store
-from compilefarm.worker.joint import JointPool
+from compilefarm.worker.composite import CompositePool
 from compilefarm.worker.pool import LocalPool, PoolSettings, child_command
 from compilefarm.worker.sandbox import choose_sandbox
 
@@ -131,7 +131,7 @@ def _pool(config: ServeConfig) -> WorkerPool:
             command=child_command(python),
         )
         pools.append(LocalPool(settings))
-    return JointPool(pools)
+    return CompositePool(pools)
 
 
 def kept_from_compiles(config: ServeConfig) -> list[Path]:

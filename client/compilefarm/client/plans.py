@@ -13,7 +13,7 @@ from compilefarm.core.keys import FORMATS, key_of
 from compilefarm.core.metadata import say_key_formats
 from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording
 from compilefarm.core.requests import Request
-from compilefarm.core.retargeting import CannotBeSaid, Target, find_target, retarget
+from compilefarm.core.retargeting import CannotRetarget, Target, find_target, retarget
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.admin_service_pb2 import (
     WORKER_STATE_FAILED,
@@ -201,7 +201,7 @@ class Planner:
             request = self._said_anew(recorded.request, targets=targets)
             graph = replace(graph, request=request, key=key_of(request.job).text)
             return self._ask(graph)
-        except (CannotBeSaid, InvalidRequest) as error:
+        except (CannotRetarget, InvalidRequest) as error:
             return replace(graph, reason=error.reason, problem=str(error))
 
     def _said_anew(self, request: Request, *, targets: Sequence[Target]) -> Request:

@@ -1,4 +1,4 @@
-"""What an artifact is made of. The store and the loader read a manifest with the same eyes."""
+"""The blobs and guards of an artifact, read from its manifest in the same way by store and loader."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ ARTIFACT_FORMAT = 1
 
 
 def blobs_to_run(manifest: Manifest) -> list[Blob]:
-    """The blobs that have to be at hand before the artifact can be loaded: the program, then its libraries."""
+    """Returns the blobs that are needed to load an artifact: the program, then its libraries."""
     return [manifest.program, *(library.blob for library in manifest.libraries)]
 
 
 def blobs_of(manifest: Manifest) -> list[Blob]:
-    """All blobs that the artifact consists of, those for people included."""
+    """Returns all blobs of an artifact, those for people included."""
     return [*blobs_to_run(manifest), *([manifest.sources] if manifest.HasField("sources") else [])]
 
 
 def digest_of_manifest(manifest: Manifest) -> str:
-    """What tells a manifest from all others."""
+    """Returns the digest of a manifest."""
     return digest_of(manifest.SerializeToString(deterministic=True))
 
 
 def compile_seconds_of(manifest: Manifest) -> float:
-    """What the worker took for what a pod would have to do itself: compiling and tuning, not packing and checking."""
+    """Returns the seconds of compiling and tuning, which a pod without a farm would spend itself."""
     return sum(timing.seconds for timing in manifest.timings if timing.phase in (PHASE_COMPILING, PHASE_TUNING))
 
 

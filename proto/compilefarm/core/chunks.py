@@ -1,4 +1,4 @@
-"""How bytes are cut for the wire.
+"""Splits bytes into chunks for the wire.
 
 Measured on one loopback connection of grpc.aio: 256 KiB to 1 MiB give 0.7 to 1.0 GiB/s, 64 KiB half of it, and one
 64 MiB message stalls the loop for half a second. The limit of 4 MiB for a message stays.

@@ -1,4 +1,4 @@
-"""Settings of a compiler by what becomes of them in a request: allowed with a type, refused, or without effect.
+"""Classes of compiler settings in requests: allowed with a type, refused, or without effect.
 
 Every setting of both ends of the supported torch range is in one of the three classes, by its name; a test says so.
 What is in none is refused.
@@ -20,13 +20,13 @@ CUDA_GRAPHS = "triton.cudagraphs"
 
 
 def settings_of_options(user_options: Mapping[str, object]) -> dict[str, object]:
-    """Options of torch.compile by the names of the settings that they are; torch takes dashes in them, too."""
+    """Returns options of torch.compile by the names of settings; torch takes dashes in them, too."""
     # torch/__init__.py: _TorchCompileInductorWrapper.apply_options
     return {name.replace("-", "_"): value for name, value in user_options.items()}
 
 
 def is_of_cuda_graphs(name: str) -> bool:
-    """Whether a setting of Inductor is of no effect without CUDA graphs."""
+    """Returns whether a setting of Inductor has an effect with CUDA graphs only."""
     return name.startswith(("cudagraph_", "triton.cudagraph"))
 
 
@@ -36,15 +36,15 @@ def asks_for_cuda_graphs(options: Options) -> bool:
 
 
 class SettingType(Protocol):
-    """What a setting may be. No type admits a text that is not in its own list, since texts of settings reach generated
-    source and command lines.
+    """The values that a setting may have. No type admits a text that is not in its own list, since texts of settings
+    reach generated source and command lines.
     """
 
     def admits(self, value: object) -> bool:
-        """Whether a setting of this type may have the value."""
+        """Returns whether a setting of this type may have the value."""
 
     def describe(self) -> str:
-        """What it admits, for a message: "an integer from 0 to 8"."""
+        """Describes the admitted values, for a message: "an integer from 0 to 8"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,14 +146,14 @@ class CompilerSettings:
     without_effect: Mapping[str, str]
 
     def find_refusal(self, name: str) -> str | None:
-        """Why a request may not set something; None if it may."""
+        """Returns the reason for which a request must not set a setting; None if it may."""
         if name in self.allowed:
             return None
         family = name.partition(".")[0] + "."
         return self.refused.get(name) or self.refused.get(family) or self.without_effect.get(name) or "it is not known"
 
     def value_of(self, entry: NamedValue) -> object:
-        """What a request sets a setting to.
+        """Returns the value that a request sets.
 
         Raises:
             InvalidRequest: a request may not set it, or not to this.
@@ -169,7 +169,7 @@ class CompilerSettings:
         return value
 
     def is_classified(self, name: str) -> bool:
-        """Whether somebody has decided what becomes of a setting."""
+        """Returns whether a setting is in one of the classes."""
         return self.find_refusal(name) != "it is not known"
 
 

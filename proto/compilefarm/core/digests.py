@@ -12,7 +12,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def digest_of(content: bytes | memoryview) -> str:
-    """The digest of `content`."""
+    """Returns the digest of `content`."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What becomes of each setting of torch._dynamo.config and torch.fx.experimental._config: torch 2.11 to 2.15.
+"""The treatment of each setting of torch._dynamo.config and torch.fx.experimental._config: torch 2.11 to 2.15.
 
 They are no part of a request. Most decide which graph Dynamo hands over, and have done so by then; what is read again
 while the graph is compiled keeps a pod that has changed it from asking.

@@ -6,7 +6,8 @@ from typing import Any
 
 
 def word_of(enumeration: Any, number: int, *, prefix: str) -> str:
-    """A value as a word ("compile_error"); one that only a newer release knows, by its number ("failure_kind_99").
+    """Returns a value as a word ("compile_error"); one that only a newer release knows, by its number
+    ("failure_kind_99").
 
     Args:
         enumeration: as protobuf generates it, such as FailureKind.

@@ -11,7 +11,7 @@ KERNELS_REFUSED = "they are source code, which a farm runs only when it is start
 
 
 def differences(*, wanted: Environment, offered: Environment) -> list[str]:
-    """What keeps artifacts made in `offered` from running in `wanted`; empty if nothing does.
+    """Returns what keeps artifacts made in `offered` from running in `wanted`; empty if they run there.
 
     Args:
         wanted: the environment of the client; a part (cpu, cuda) that its graph does not need is absent.
@@ -38,7 +38,9 @@ def differences(*, wanted: Environment, offered: Environment) -> list[str]:
 
 
 def narrowed(offered: Environment, *, wanted: Environment) -> Environment:
-    """What of an environment the artifact of a job depends on: of operators, kernels, libraries only those it needs."""
+    """Returns the part of an environment that the artifact of a job depends on: operators, kernels, libraries that it
+    needs.
+    """
     narrow = Environment()
     narrow.CopyFrom(offered)
     names = {operator.name for operator in wanted.operators}
@@ -52,7 +54,7 @@ def narrowed(offered: Environment, *, wanted: Environment) -> Environment:
 
 
 def cpu_differences(*, wanted: Cpu, offered: Cpu) -> list[str]:
-    """As `differences`, for the processor alone: libraries built on `offered` must run on `wanted`."""
+    """Like `differences`, for the processor alone: libraries built on `offered` must run on `wanted`."""
     found = []
     if wanted.architecture != offered.architecture:
         found.append(f"processor {offered.architecture or 'absent'} is offered, {wanted.architecture} is wanted")
@@ -126,7 +128,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def describe(environment: Environment) -> str:
-    """One line for people: "torch 2.11.0+cu130, cpython-311, NVIDIA H200 (9.0)"."""
+    """Describes an environment in a line: "torch 2.11.0+cu130, cpython-311, NVIDIA H200 (9.0)"."""
     words = [f"torch {environment.torch}", environment.python_abi.removesuffix("-linux-gnu")]
     if environment.HasField("cuda"):
         words.append(f"{environment.cuda.name} ({environment.cuda.capability})")

@@ -1,6 +1,6 @@
-"""Expressions over the symbols of a job: checked, evaluated and said in words. Without torch.
+"""Expressions over the symbols of a job: checking, evaluating and printing them. Without torch.
 
-What strangers send is evaluated here, so everything is bounded: `check_expression` comes first.
+Expressions of strangers are evaluated here, so everything is bounded: `check_expression` comes first.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _WORDS |= {AND: " and ", OR: " or "}
 
 
 class Undefined(Exception):
-    """An expression has no value here: it divides by zero, leaves all bounds, or refers to a symbol there is not."""
+    """An expression has no value: it divides by zero, exceeds the bounds, or refers to a missing symbol."""
 
 
 def check_expression(expression: Expression, *, symbols: int, condition: bool, what: str) -> None:
-    """Checks the form of an expression.
+    """Checks the form and the size of an expression.
 
     Args:
         expression: what to check.
@@ -125,7 +125,7 @@ def evaluate(
     largest: Callable[[Any, Any], Any] = max,
     smallest: Callable[[Any, Any], Any] = min,
 ) -> Any:
-    """The value of a checked expression.
+    """Returns the value of a checked expression.
 
     Args:
         expression: has passed `check_expression`.
@@ -180,7 +180,7 @@ def _bounded(value: Any) -> Any:
 
 
 def holds(conditions: Iterable[Expression], values: Sequence[int]) -> bool:
-    """Whether all of some checked conditions hold for these values of the symbols."""
+    """Returns whether all of some checked conditions hold for these values of the symbols."""
     try:
         return all(evaluate(condition, values) for condition in conditions)
     except Undefined:
@@ -188,7 +188,7 @@ def holds(conditions: Iterable[Expression], values: Sequence[int]) -> bool:
 
 
 def say(expression: Expression) -> str:
-    """A checked expression in words ("s0 <= 64")."""
+    """Returns a checked expression as text ("s0 <= 64")."""
     match expression.WhichOneof("value"):
         case "integer":
             return str(expression.integer)

@@ -1,4 +1,4 @@
-"""How large tensors may be that a graph holds."""
+"""The largest size of tensors that a graph holds."""
 
 # They become literals of the graph, which slow down what handles its text; weights are inputs and not meant here.
 MAX_ELEMENTS = 16_384

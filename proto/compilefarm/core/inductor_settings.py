@@ -1,4 +1,4 @@
-"""What becomes of each setting of torch._inductor.config in a request: torch 2.11 to 2.15."""
+"""The class of each setting of torch._inductor.config in requests: torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

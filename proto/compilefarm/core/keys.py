@@ -1,10 +1,11 @@
-"""The key: a digest of all that decides the result of a compile, but for the hints, which choose among its variants.
+"""The key of a job: a digest of all that decides the result of a compile, except the hints, which choose among
+variants.
 
 It is an ordered list of named parts, each with a digest of its own, so that a miss can be explained by naming the
 parts that differ. The service computes it from the parsed request; a client's word is never taken for it.
 
-A key reads `<first 16 digits of the graph's digest>-<digest of all parts>`: entries of one graph lie together, so the
-nearest stored entry of a miss can be found by its beginning.
+A key reads `<first 16 digits of the graph's digest>-<digest of all parts>`: artifacts of one graph lie together in the
+store, so the stored key nearest to a miss is found by its prefix.
 
 A format says which parts there are. Ends of different releases use the highest that both know; where they share none,
 `find_foreign_parts` tells by the names of parts whether an artifact is for a job all the same.
@@ -57,12 +58,12 @@ class Key:
 
 
 def newest_format() -> int:
-    """The number of the format in which this release makes keys."""
+    """Returns the number of the format in which this release makes keys."""
     return max(FORMATS)
 
 
 def choose_format(known: Collection[int]) -> int:
-    """The highest format that both ends know, or this end's own where they share none.
+    """Returns the highest format that both ends know, or this end's own if they share none.
 
     Args:
         known: to the other end; empty if it names none.
@@ -96,7 +97,7 @@ def key_of(job: Job, *, format: int | None = None) -> Key:
 
 
 def find_foreign_parts(text: str, *, format: int, parts: Iterable[Part], job: Job) -> list[str] | None:
-    """Names of the parts in which a key of another end differs from a job; none if it is the job's key.
+    """Returns the names of the parts in which a key of another end differs from a job; none if it is the job's key.
 
     A part that only one end knows does not tell them apart if it says nothing.
 
@@ -119,7 +120,7 @@ def find_foreign_parts(text: str, *, format: int, parts: Iterable[Part], job: Jo
 
 
 def is_key(text: str) -> bool:
-    """Whether `text` is written as a whole key."""
+    """Returns whether `text` has the form of a whole key."""
     return _KEY.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Environment variables that torch's C++ reads, and the libraries that it calls: oneDNN, MKL, cuBLAS, cuDNN, OpenMP.
+"""Environment variables that torch's C++ and its libraries read: oneDNN, MKL, cuBLAS, cuDNN, OpenMP.
 
 An artifact calls these libraries in the pod, and there they read the pod's variables, as they do under its own compile.
 So a variable decides something of an artifact only where a worker calls them while it compiles: to trace a graph, to
@@ -19,7 +19,7 @@ _CUDA = frozenset({"cuda"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableGroup:
-    """Variables of which the same is true.
+    """Variables with the same treatment for the same reason.
 
     Attributes:
         treatment: what is done with them.

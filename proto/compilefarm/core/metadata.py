@@ -1,4 +1,4 @@
-"""What travels beside a request, in the metadata of its call. All of it is optional."""
+"""Metadata of gRPC calls: names of requests and formats of keys. All of it is optional."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
 
 
 def say_key_formats(formats: Iterable[int]) -> tuple[str, str]:
-    """The entry of the metadata that names formats of keys."""
+    """Returns the metadata that names formats of keys."""
     return KEY_FORMATS_KEY, ",".join(map(str, formats))
 
 
 def read_key_formats(text: str) -> tuple[int, ...]:
-    """The formats that an entry of the metadata names; none where it cannot be read, as where it is absent."""
+    """Returns the formats of keys that metadata names; none if they are absent or cannot be read."""
     return tuple(map(int, text.split(","))) if _KEY_FORMATS.fullmatch(text) else ()
 
 
 def is_request_id(text: str) -> bool:
-    """Whether a word can stand in a log line as the name of a request."""
+    """Returns whether a word is safe in a log line, as the name of a request."""
     return _REQUEST_ID.fullmatch(text) is not None

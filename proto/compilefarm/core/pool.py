@@ -1,4 +1,4 @@
-"""The seam between the gateway and whatever runs compiles, such as processes on this host."""
+"""The interface between the gateway and its workers, such as processes on this host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_ENVIRONMENT = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """A worker as it stands at this moment.
+    """The state of a worker at this moment.
 
     Attributes:
         name: unique within the pool.
@@ -92,7 +92,8 @@ class WorkerPool(Protocol):
     async def run(
         self, assignment: Assignment, *, worker: str, on_phase: Callable[[Phase.ValueType], None]
     ) -> Artifact | CompileFailure:
-        """Has an idle worker do a job. Cancelling the call ends the job and kills its process.
+        """Has an idle worker compile a job, and verify the artifact. Cancelling the call ends the job and kills its
+        process.
 
         Args:
             assignment: the job.
@@ -106,7 +107,7 @@ class WorkerPool(Protocol):
         """
 
     async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Artifact | CompileFailure:
-        """Has an idle worker check an artifact that was made without a check. Cancelling the call ends the check.
+        """Has an idle worker verify an artifact. Cancelling the call ends the verification.
 
         Args:
             assignment: the job that it was made for.

@@ -1,4 +1,4 @@
-"""Texts of others, as they may be shown on a terminal or written into a log."""
+"""Escapes texts of others for terminals and logs."""
 
 from __future__ import annotations
 

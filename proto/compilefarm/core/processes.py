@@ -1,4 +1,4 @@
-"""What this process starts, as Python audits it: a pod and the check of an artifact start nothing."""
+"""Watches which processes this one starts, by Python's audit events: pods and verifications start none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROCESS_EVENTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Something that this process started.
+    """A process that this one started.
 
     Attributes:
         event: by its name among the audit events.

@@ -1,4 +1,4 @@
-"""Public keys, as people paste them: "ed25519:" and 32 bytes in base64."""
+"""Public keys as text: "ed25519:" and 32 bytes in base64."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class PublicKey:
 
     @property
     def text(self) -> str:
-        """As people paste it."""
+        """The key as text."""
         return f"{_PREFIX}{base64.b64encode(self.content).decode()}"
 
     @property
     def key_id(self) -> str:
-        """As signatures name it."""
+        """The id by which signatures name the key."""
         return hashlib.sha256(self.content).hexdigest()[:16]
 
 
 def read_public_key(text: str) -> PublicKey:
-    """The key that is written so.
+    """Reads a key from text.
 
     Raises:
         ValueError: none is.

@@ -47,7 +47,7 @@ class Recorder:
             self._write(MANIFEST, outline_text(outline).encode())
 
     def note_request(self, request: Request, *, name: str, position: int) -> None:
-        """Notes that a workload made a request.
+        """Records a request.
 
         Args:
             request: it, with the tensors that its graph holds.
@@ -72,7 +72,7 @@ class Recorder:
             self._write(MANIFEST, outline_text(replace(outline, requests=requests)).encode())
 
     def note_bypass(self, bypass: RecordedBypass) -> None:
-        """Notes that a graph was not sent.
+        """Records that a graph was not sent to a farm, and why.
 
         Raises:
             UnusableRecording: it cannot be written.

@@ -84,7 +84,7 @@ class RecordedBypass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """What recording.json says.
+    """The content of recording.json.
 
     Attributes:
         holds_tensors: whether all tensors that graphs hold are part of the recording.
@@ -99,7 +99,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What a workload asked of a farm.
+    """A recording, read whole.
 
     Attributes:
         folder: where it lies.
@@ -156,7 +156,7 @@ def read_outline(folder: Path) -> Outline | None:
 
 
 def outline_text(outline: Outline) -> str:
-    """What recording.json says, as text: entries in the order in which they were made first."""
+    """Returns the text of recording.json: entries in the order in which they were made first."""
     requests = [
         {"file": file, **entry}
         for file, entry in sorted(outline.requests.items(), key=lambda item: (item[1]["first"], item[0]))
@@ -172,7 +172,7 @@ def outline_text(outline: Outline) -> str:
 
 
 def file_of(request: Request) -> str:
-    """Where a request lies, below the folder of its recording."""
+    """Returns the path of a request below the folder of its recording."""
     graph = request.job.graph.SerializeToString(deterministic=True)
     whole = hashlib.sha256(request.job.SerializeToString(deterministic=True))
     if request.arguments is not None:
@@ -183,7 +183,7 @@ def file_of(request: Request) -> str:
 
 
 def words_of(request: Request) -> dict[str, Any]:
-    """A request in words, as JSON: what a reviewer should see of it. They are part of the format."""
+    """Returns the description of a request for reviewers, as JSON. It is part of the format."""
     job, arguments = request.job, request.arguments
     return {
         "environment": _environment_words(job.environment),

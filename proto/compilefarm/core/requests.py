@@ -71,7 +71,7 @@ class Request:
 
 
 def write_request(request: Request, *, path: Path) -> None:
-    """Writes a request to a file, of which there is all or, where that fails, what was there before.
+    """Writes a request to a file atomically.
 
     Raises:
         UnusableRequestFile: the file cannot be written, or it could not be read again.
@@ -108,7 +108,7 @@ def read_request(path: Path) -> Request:
 
 
 def pack_request(request: Request) -> bytes:
-    """A request as the content of a file.
+    """Returns a request as the content of a file.
 
     Raises:
         IncompleteRequestFile: `blobs` holds some of the tensors, but not all.
@@ -136,7 +136,7 @@ def pack_request(request: Request) -> bytes:
 
 
 def unpack_request(content: bytes) -> Request:
-    """A request from the content of a file.
+    """Reads a request from the content of a file.
 
     Raises:
         UnusableRequestFile: it is none; the subclasses tell why.

@@ -1,6 +1,6 @@
-"""Requests said anew for another environment: another torch, another GPU, another mode.
+"""Makes requests for another environment out of recorded ones: another torch, another GPU, another mode.
 
-What the torch that made a request has decided in it is its environment and its settings. Settings are sent where they
+A request has the environment and the settings of the torch that made it. Settings are sent where they
 differ from torch's defaults, and these differ between releases, as does what a mode stands for; so they are worked out
 again from how torch.compile was called. Graph, inputs and switches of the process stay. Whether the Dynamo of the other
 torch captures the same graph from the model cannot be known here; where it does not, its pods ask for other keys.
@@ -37,8 +37,8 @@ REASONS: Mapping[str, str] = {
 }
 
 
-class CannotBeSaid(Exception):
-    """A request that means nothing, or nothing certain, in another environment; the message names what it is.
+class CannotRetarget(Exception):
+    """A request cannot be made for another environment; the message says what is in the way.
 
     Attributes:
         reason: one of REASONS.
@@ -51,7 +51,7 @@ class CannotBeSaid(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An environment that requests are to be said for.
+    """The environment that requests are made for.
 
     Attributes:
         name: what the operator of the farm calls it.
@@ -65,18 +65,18 @@ class Target:
 
 
 def retarget(request: Request, *, target: Target, mode: str | None = None) -> Job:
-    """The job that a pod of an environment would ask for, where the one that was recorded asked for `request`.
+    """Returns the job that a pod of another environment would ask for, where the recorded pod asked for `request`.
 
     A request that fits the environment already, and whose mode stays, is left as it is. The processor stays that of the
     recording as long as artifacts of the workers run on it; else it becomes theirs.
 
     Args:
-        request: as it was recorded.
-        target: for what.
+        request: the recorded request.
+        target: the other environment.
         mode: mode= of torch.compile; None: as recorded.
 
     Raises:
-        CannotBeSaid: it cannot be said there.
+        CannotRetarget: the request cannot be made for that environment.
     """
     job = Job()
     job.CopyFrom(request.job)
@@ -96,7 +96,7 @@ def retarget(request: Request, *, target: Target, mode: str | None = None) -> Jo
 
 def _check_static_inputs(job: Job, options: Options) -> None:
     if asks_for_cuda_graphs(options) and not asks_for_cuda_graphs(job.options):
-        raise CannotBeSaid(
+        raise CannotRetarget(
             "cuda_graphs",
             "CUDA graphs are asked for, and the request does not say which inputs stay where they are in memory, since"
             " it was recorded without: record it with such a mode",
@@ -112,12 +112,14 @@ def _fits(wanted: Environment, *, target: Target) -> bool:
 def _environment(recorded: Environment, *, target: Target) -> Environment:
     environment = narrowed(target.environment, wanted=recorded)
     if recorded.HasField("cuda") and not environment.HasField("cuda"):
-        raise CannotBeSaid("no_gpu", f"the graph computes on a GPU, and workers of {target.name} have none")
+        raise CannotRetarget("no_gpu", f"the graph computes on a GPU, and workers of {target.name} have none")
     if recorded.triton_kernels and not environment.triton_kernels:
-        raise CannotBeSaid("triton_kernels", f"the graph launches Triton kernels of the user's own: {KERNELS_REFUSED}")
+        raise CannotRetarget(
+            "triton_kernels", f"the graph launches Triton kernels of the user's own: {KERNELS_REFUSED}"
+        )
     missing = {operator.name for operator in recorded.operators} - {operator.name for operator in environment.operators}
     if missing:
-        raise CannotBeSaid(
+        raise CannotRetarget(
             "unknown_operator",
             f"workers of {target.name} have no operator {min(missing)} (serve --import the module that registers it)",
         )
@@ -136,7 +138,7 @@ def _check_targets(graph: Graph, *, target: Target) -> None:
         if call.target in known.get(call.kind, ()) or call.target.partition(".")[0] in of_libraries:
             continue
         what = "operator" if call.kind in _OPERATORS else "function"
-        raise CannotBeSaid("unknown_operator", f"torch {target.environment.torch} has no {what} {call.target[:120]}")
+        raise CannotRetarget("unknown_operator", f"torch {target.environment.torch} has no {what} {call.target[:120]}")
 
 
 def _calls(graph: Graph) -> Iterator[Call]:
@@ -148,9 +150,9 @@ def _calls(graph: Graph) -> Iterator[Call]:
 def _options(request: Request, *, target: Target, mode: str | None) -> Options:
     arguments = request.arguments
     if arguments is None:
-        raise CannotBeSaid("unknown_call", "the request does not say how torch.compile was called: record it again")
+        raise CannotRetarget("unknown_call", "the request does not say how torch.compile was called: record it again")
     if arguments.settings_from_variables:
-        raise CannotBeSaid(
+        raise CannotRetarget(
             "settings_from_variables",
             "it was recorded with variables such as TORCHINDUCTOR_MAX_AUTOTUNE set, and what they mean to another torch"
             " or mode is not known: record it with options= instead",
@@ -181,7 +183,7 @@ def _get_mode(name: str, *, target: Target) -> Mode:
         if mode.name == name:
             return mode
     known = ", ".join(["default", *(mode.name for mode in target.vocabulary.modes)])
-    raise CannotBeSaid("unknown_mode", f"torch {target.environment.torch} has no mode {name!r}; known are {known}")
+    raise CannotRetarget("unknown_mode", f"torch {target.environment.torch} has no mode {name!r}; known are {known}")
 
 
 def _deviations(wanted: Mapping[str, Value], *, defaults: Iterable[NamedValue], target: Target) -> Sequence[NamedValue]:
@@ -189,7 +191,7 @@ def _deviations(wanted: Mapping[str, Value], *, defaults: Iterable[NamedValue], 
     found = []
     for name in sorted(wanted):
         if name not in known:
-            raise CannotBeSaid("unknown_option", f"torch {target.environment.torch} has no setting {name[:80]!r}")
+            raise CannotRetarget("unknown_option", f"torch {target.environment.torch} has no setting {name[:80]!r}")
         if not known[name].HasField("value") or known[name].value != wanted[name]:
             found.append(NamedValue(name=name, value=wanted[name]))
     return found
@@ -199,11 +201,11 @@ def find_target(environment: Environment, targets: Iterable[Target]) -> Target:
     """The first of some environments whose artifacts run in one.
 
     Raises:
-        CannotBeSaid: there is none.
+        CannotRetarget: there is none.
     """
     targets = list(targets)
     for target in targets:
         if _fits(environment, target=target):
             return target
     names = ", ".join(target.name for target in targets) or "none"
-    raise CannotBeSaid("no_worker", f"no worker compiles for {describe(environment)}; environments are {names}")
+    raise CannotRetarget("no_worker", f"no worker compiles for {describe(environment)}; environments are {names}")

@@ -1,4 +1,4 @@
-"""Signatures of artifacts: who has the private key says that the farm made the artifact, for that key of a job.
+"""Signatures of artifacts: the owner of the private key says that the farm made the artifact for the key of a job.
 
 What is signed is a line of text and the manifest, serialized without its signature. The fields of a message are
 serialized in the order of their numbers, those that a release does not know after those that it knows: as long as new
@@ -30,7 +30,7 @@ _TITLE = b"compilefarm manifest v1\n"
 
 
 class SigningKey:
-    """The private half of a key. It does not show.
+    """The private half of a signing key. Its repr does not show it.
 
     Attributes:
         public: the public half.
@@ -41,7 +41,7 @@ class SigningKey:
         self.public = PublicKey(private.public_key().public_bytes_raw())
 
     def signature_of(self, manifest: Manifest) -> Signature:
-        """The signature of a manifest; one that it has already is ignored."""
+        """Returns the signature of a manifest, ignoring one that it has."""
         return Signature(key_id=self.public.key_id, value=self._private.sign(signed_content(manifest)))
 
     def sign(self, manifest: Manifest) -> Manifest:
@@ -49,12 +49,12 @@ class SigningKey:
         return with_signature(manifest, self.signature_of(manifest))
 
     def pem(self) -> bytes:
-        """What is kept in a file: PKCS #8 in PEM."""
+        """The key for a file: PKCS #8 in PEM."""
         return self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def with_signature(manifest: Manifest, signature: Signature) -> Manifest:
-    """A copy of a manifest with that signature."""
+    """Returns a copy of a manifest with that signature."""
     signed = Manifest()
     signed.CopyFrom(manifest)
     signed.signature.CopyFrom(signature)
@@ -62,12 +62,12 @@ def with_signature(manifest: Manifest, signature: Signature) -> Manifest:
 
 
 def new_signing_key() -> SigningKey:
-    """A new key."""
+    """Makes a new key."""
     return SigningKey(Ed25519PrivateKey.generate())
 
 
 def read_signing_key(pem: bytes) -> SigningKey:
-    """The key that a file holds.
+    """Reads a key from the content of a file.
 
     Raises:
         ValueError: it holds none.
@@ -82,7 +82,7 @@ def read_signing_key(pem: bytes) -> SigningKey:
 
 
 def check_signature(manifest: Manifest, *, trusted: Sequence[PublicKey]) -> None:
-    """Passes if somebody who is trusted has signed a manifest.
+    """Passes if a trusted key has signed a manifest.
 
     Raises:
         UntrustedArtifact: nobody has.
@@ -104,7 +104,7 @@ def check_signature(manifest: Manifest, *, trusted: Sequence[PublicKey]) -> None
 
 
 def signed_content(manifest: Manifest) -> bytes:
-    """What a signature of a manifest covers."""
+    """Returns the bytes that a signature of a manifest covers."""
     unsigned = Manifest()
     unsigned.CopyFrom(manifest)
     unsigned.ClearField("signature")

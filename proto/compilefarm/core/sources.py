@@ -27,11 +27,11 @@ _EXTENSIONS = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 
 class UnknownSource(Exception):
-    """Code that no file holds; the message names it."""
+    """Code without a source file; the message names it."""
 
 
 def digest_of(functions: Iterable[object], *, modules: Iterable[str] = (), follows_imports: bool = True) -> str:
-    """Digest of functions, with the modules that they and their helpers lie in.
+    """Returns the digest of functions and of the modules that they and their helpers lie in.
 
     Args:
         functions: functions, or what wraps some.
@@ -50,7 +50,8 @@ def digest_of(functions: Iterable[object], *, modules: Iterable[str] = (), follo
 
 
 def modules_that_call(names: Iterable[str], *, mentioning: str, among: Callable[[str], bool]) -> set[str]:
-    """Modules of this process in which something is called with one of some texts as its first or second argument.
+    """Returns the modules of this process in which something is called with one of some texts as its first or second
+    argument.
 
     Args:
         names: the texts; one that ends in "(" stands for all that begin with it.
@@ -66,12 +67,12 @@ def modules_that_call(names: Iterable[str], *, mentioning: str, among: Callable[
 
 
 def module_of_file(path: Path) -> str | None:
-    """The module of this process whose source a file is; None if it is none, or Python's, torch's or Triton's."""
+    """Returns the module of this process with that source file; None for others, Python's, torch's and Triton's."""
     return next((name for name, other in _loaded_files() if other == path), None)
 
 
 def top_of(module: str) -> str:
-    """The package or module that is installed when a module is."""
+    """Returns the top-level package or module of a module."""
     return module.partition(".")[0]
 
 

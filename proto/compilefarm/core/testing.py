@@ -1,4 +1,4 @@
-"""For tests: messages in which something was changed, whatever their type."""
+"""For tests: random changes of protobuf messages of any type."""
 
 from __future__ import annotations
 

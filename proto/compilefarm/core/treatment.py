@@ -1,4 +1,4 @@
-"""How what decides a result is kept from giving one pod what was made for another."""
+"""Treatments of settings and variables that may decide a result, so that no pod gets what was made for another."""
 
 from __future__ import annotations
 

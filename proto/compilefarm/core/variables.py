@@ -140,7 +140,7 @@ MATCHED_NAMES = tuple(sorted(name for name, each in VARIABLES.items() if each.tr
 
 
 def matched_variables(environment: Mapping[str, str], *, device_type: str) -> list[str]:
-    """The variables that decide something for jobs on such devices and are set, as "NAME=value", sorted.
+    """Returns the variables that decide something for jobs on such devices and are set, as "NAME=value", sorted.
 
     Args:
         environment: the variables of the process.

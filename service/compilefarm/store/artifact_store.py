@@ -1,4 +1,4 @@
-"""What the gateway needs of a store."""
+"""The interface of a store, as the gateway needs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class ArtifactStore(Protocol):
     async def find_manifest(
         self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
     ) -> Manifest | None:
-        """What is stored under a key, if all of its blobs are there; None is a miss. Others are given the same object.
+        """Returns the manifest stored under a key, if all of its blobs are there; None is a miss. Callers share the
+        object.
 
         Args:
             key: the key.
@@ -34,8 +35,8 @@ class ArtifactStore(Protocol):
         """
 
     async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
-        """Stored keys that begin with `prefix` (at least 6 characters), sorted, at most 20: those of some namespaces,
-        or of any.
+        """Returns stored keys that begin with `prefix` (at least 6 characters), sorted, at most 20: those of some
+        namespaces, or of any.
 
         They are not looked into: `find_manifest` may still find nothing that can be served.
 
@@ -44,30 +45,30 @@ class ArtifactStore(Protocol):
         """
 
     async def get_blob(self, digest: str) -> bytes:
-        """The bytes of a blob, checked against the digest.
+        """Returns the bytes of a blob, checked against the digest.
 
         Raises:
             NotStored: there is no such blob, or its bytes no longer match.
         """
 
     def reading(self, digest: str) -> AbstractAsyncContextManager[Readable]:
-        """The content of a blob, checked against the digest, of which a large one is not held in memory.
+        """Opens a blob, checked against the digest. A large one is not held in memory.
 
         Raises:
             NotStored: as `get_blob`.
         """
 
     async def find_size(self, digest: str) -> int | None:
-        """The size of a blob in bytes, which is not looked into; None if there is none."""
+        """Returns the size of a blob in bytes, without reading it; None if there is none."""
 
     def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
-        """Takes the pieces of a blob that is going to be put."""
+        """Opens a file for the pieces of a blob that is going to be put."""
 
     async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
-        """As `put_blob`, with the pieces that have come."""
+        """Stores the pieces that have arrived, like `put_blob`."""
 
     async def reserve(self, size_bytes: int) -> None:
-        """Passes if so many bytes more may be put.
+        """Passes if so many more bytes may be put.
 
         Raises:
             StoreFull: there is no room for them.
@@ -81,7 +82,7 @@ class ArtifactStore(Protocol):
         """
 
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
-        """Those of `digests` that are not stored, in their order, each once."""
+        """Returns those of `digests` that are not stored, in their order, each once."""
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
         """Stores an artifact in the namespace of its manifest, blobs first and the manifest last, so that nobody ever
@@ -102,18 +103,18 @@ class ArtifactStore(Protocol):
         """
 
     async def put_check(self, check: Check) -> None:
-        """Keeps what a check of an artifact found, in the namespace that it names."""
+        """Stores the check of an artifact, in the namespace that it names."""
 
     async def find_checks(self, key: str, *, namespaces: Sequence[str] = EVERYBODYS) -> list[Check]:
-        """What checks of a key's artifacts in some namespaces found, the latest last. Those of the last days, and those
-        of artifacts that are still there.
+        """Returns the checks of a key's artifacts in some namespaces, the latest last. Those of the last days, and
+        those of artifacts that are still there.
         """
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
-        """Takes an artifact out of use: its key is a miss then. False if it is not stored."""
+        """Withdraws an artifact: its key is a miss then. Returns False if it is not stored."""
 
     async def probe(self) -> None:
-        """Passes if the storage can be written at this moment."""
+        """Passes if the storage can be written now."""
 
     async def usage(self) -> StoreUsage:
-        """How much is stored."""
+        """Returns how much is stored."""

@@ -13,7 +13,7 @@ from typing import IO, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """An object, as a listing tells of it.
+    """An object in a listing.
 
     Attributes:
         path: where it lies.
@@ -33,22 +33,22 @@ class Backend(Protocol):
 
     @property
     def location(self) -> str:
-        """Where it is, for people, without credentials."""
+        """The location, for people, without credentials."""
 
     async def find(self, path: str) -> bytes | None:
-        """The content of an object; None if there is none."""
+        """Returns the content of an object; None if there is none."""
 
     async def find_object(self, path: str) -> StoredObject | None:
-        """What a listing would tell of an object; None if there is none."""
+        """Returns path, size and time of an object; None if there is none."""
 
     async def create(self, path: str, *, content: bytes) -> bool:
-        """Writes a new object, whole or not at all. False, and nothing written, if one is there already.
+        """Writes a new object, whole or not at all. Returns False, and writes nothing, if there is one already.
 
         Either way an object is there when this returns, and a power failure does not take it away again.
         """
 
     async def open(self, path: str) -> IO[bytes] | None:
-        """The content of an object as a file, for reading; None if there is none. Whoever asks closes it."""
+        """Opens an object for reading; None if there is none. The caller closes it."""
 
     async def create_from(self, path: str, *, file: Path) -> bool:
         """As `create`, with the content of a file in the folder `staging`, which is left there."""

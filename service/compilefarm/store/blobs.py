@@ -25,7 +25,7 @@ _CHECKED_AT_ONCE = 3
 
 
 class BlobStore:
-    """Blobs in a backend. One whose bytes no longer match its digest is set aside and is then not there.
+    """Blobs in a backend. A blob whose bytes do not match its digest is set aside, and then counts as missing.
 
     Args:
         backend: where they lie.
@@ -41,7 +41,7 @@ class BlobStore:
         self._checking = asyncio.Semaphore(_CHECKED_AT_ONCE)
 
     async def get(self, digest: str) -> bytes:
-        """The bytes of a blob.
+        """Returns the bytes of a blob.
 
         Raises:
             InvalidRequest: `digest` is not written as a digest.
@@ -59,7 +59,7 @@ class BlobStore:
         return content
 
     async def put(self, content: bytes, *, digest: str) -> None:
-        """Stores a blob. Where one of that digest and size is stored already, nothing is written.
+        """Stores a blob, unless one of that digest and size is stored already.
 
         Raises:
             InvalidRequest: `digest` is not written as a digest.
@@ -78,7 +78,7 @@ class BlobStore:
             await self._uses.note(path, written_seconds=self._uses.now())
 
     def reading(self, digest: str) -> AbstractAsyncContextManager[Readable]:
-        """The content of a blob, as a file, which those share who read at the same time.
+        """Opens a blob as a file, which concurrent readers share.
 
         Raises:
             As `get`.
@@ -86,14 +86,14 @@ class BlobStore:
         return self._files.reading(digest)
 
     async def find_size(self, digest: str) -> int | None:
-        """The size of a blob in bytes, which is not looked into; None if there is none.
+        """Returns the size of a blob in bytes, without reading it; None if there is none.
 
         Raises:
             InvalidRequest: `digest` is not written as a digest.
             StoreUnavailable: the store cannot be read.
         """
-        entry = await self._backend.find_object(blob_path(digest))
-        return None if entry is None else entry.size_bytes
+        stored = await self._backend.find_object(blob_path(digest))
+        return None if stored is None else stored.size_bytes
 
     @asynccontextmanager
     async def staging(self, digest: str) -> AsyncIterator[StagedBlob]:
@@ -113,7 +113,7 @@ class BlobStore:
             ) from error
 
     async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
-        """As `put`, with the pieces that have come.
+        """Stores the pieces that have arrived, like `put`.
 
         Raises:
             As `put`.
@@ -128,7 +128,7 @@ class BlobStore:
             await self._uses.note(path, written_seconds=self._uses.now())
 
     async def find_missing(self, digests: Iterable[str]) -> list[str]:
-        """Those of `digests` that are not stored, in their order, each once.
+        """Returns those of `digests` that are not stored, in their order, each once.
 
         Raises:
             InvalidRequest: one of them is not written as a digest.
@@ -136,10 +136,10 @@ class BlobStore:
         """
         wanted = {digest: blob_path(digest) for digest in digests}
         found = await few_at_a_time(self._rely_on, wanted.values())
-        return [digest for digest, entry in zip(wanted, found, strict=True) if entry is None]
+        return [digest for digest, stored in zip(wanted, found, strict=True) if stored is None]
 
     async def are_complete(self, blobs: Iterable[Blob]) -> bool:
-        """Whether all of `blobs` are stored in their full size. Their bytes are not read, unless a size is wrong.
+        """Returns whether all of `blobs` are stored in their full size. They are read only if a size is wrong.
 
         Raises:
             InvalidRequest: a digest is not written as one.
@@ -150,7 +150,7 @@ class BlobStore:
         return await self._fit(wanted, found)
 
     async def secure(self, blobs: Iterable[Blob]) -> bool:
-        """As `are_complete`, for blobs that somebody is going to name: they stay, even if the power fails.
+        """Like `are_complete`, for blobs that a manifest is going to name: they also survive a power failure.
 
         Raises:
             InvalidRequest: a digest is not written as one.
@@ -182,16 +182,16 @@ class BlobStore:
 
     async def _rely_on(self, path: str) -> StoredObject | None:
         async with self._uses.holding(path):
-            entry = await self._backend.find_object(path)
-            if entry is not None:
-                await self._uses.note(path, written_seconds=entry.modified_seconds)
-            return entry
+            stored = await self._backend.find_object(path)
+            if stored is not None:
+                await self._uses.note(path, written_seconds=stored.modified_seconds)
+            return stored
 
     async def _fit(self, wanted: Sequence[Blob], found: Sequence[StoredObject | None]) -> bool:
-        for blob, entry in zip(wanted, found, strict=True):
-            if entry is not None and entry.size_bytes != blob.size_bytes:
+        for blob, stored in zip(wanted, found, strict=True):
+            if stored is not None and stored.size_bytes != blob.size_bytes:
                 await self._set_aside(blob.digest)
-        return [entry and entry.size_bytes for entry in found] == [blob.size_bytes for blob in wanted]
+        return [stored and stored.size_bytes for stored in found] == [blob.size_bytes for blob in wanted]
 
     async def _set_aside(self, digest: str) -> None:
         async def examine(content: bytes) -> str:
@@ -202,9 +202,9 @@ class BlobStore:
 
 
 async def few_at_a_time(work: Callable[[T], Awaitable[R]], items: Iterable[T], *, turns: int = 32) -> list[R]:
-    """What some work gives for each of some items, in their order.
+    """Does some work for each of some items, a bounded number at a time; returns the results in order.
 
-    All of it ends before the first error is raised: nothing is done any more after that.
+    All work has ended when the first error is raised.
 
     Args:
         work: done with each.

@@ -1,4 +1,4 @@
-"""What was loaded a short while ago, in memory."""
+"""An LRU cache of what was loaded lately, with single flight."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Cache(Generic[K, V]):
         self.size_bytes = 0
 
     async def get(self, key: K, *, load: Callable[[], Awaitable[V | None]]) -> V | None:
-        """What is kept under a key, or else what `load` gives; whatever that raises is raised. None is not kept."""
+        """Returns what is kept under a key, or loads it. Errors of `load` are raised; None is not kept."""
         kept = self._kept.get(key)
         if kept is not None:
             value, loaded_seconds = kept
@@ -60,7 +60,7 @@ class Cache(Generic[K, V]):
         return await asyncio.shield(self._loading.get(key) or self._begin(key, load))
 
     def holds(self, key: K) -> bool:
-        """Whether something is kept under a key. It may be too old to be given."""
+        """Returns whether something is kept under a key, fresh or not."""
         return key in self._kept
 
     def forget(self, is_stale: Callable[[V], bool]) -> None:
@@ -70,7 +70,7 @@ class Cache(Generic[K, V]):
         self._loading.clear()
 
     def renew(self, is_meant: Callable[[K], bool]) -> None:
-        """Whoever asks from now on for what is meant does not get what others began to load before."""
+        """Keeps later callers from sharing loads that began before."""
         for key in [key for key in self._loading if is_meant(key)]:
             del self._loading[key]
 

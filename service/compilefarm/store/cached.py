@@ -1,10 +1,10 @@
-"""A store that answers from memory what it has just read.
+"""A store with a cache of blobs and manifests in memory.
 
 Blobs are kept for as long as there is room. They were checked against their digest when they were read, so what becomes
 of the storage afterwards cannot make them wrong: damage below them shows when they are next read from there.
 
 Manifests are kept for FRESH_SECONDS. They do not change, but whether one may be served does: its blobs have to be
-there, and no check may have withdrawn it. What this process learns of that counts at once: when it withdraws one, it
+there, and it must not be withdrawn. What this process learns of that counts at once: when it withdraws one, it
 forgets all manifests, and when it does not find a blob, those that name it. A lookup that began before an artifact was
 stored answers nobody who asks after that: single flight relies on it. What another process does to the same storage
 counts after FRESH_SECONDS. Its eviction cannot come before that: to find a manifest begins a lease of LEASE_SECONDS on
@@ -49,7 +49,7 @@ class _Known:
 
 
 class CachedStore(ArtifactStore):
-    """Keeps in memory what is read from a store.
+    """A store that keeps in memory what was read.
 
     Args:
         store: the store.

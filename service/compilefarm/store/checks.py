@@ -1,4 +1,4 @@
-"""What checks found of artifacts after these were stored, or of artifacts that never were."""
+"""Checks: records of verifications, beside the manifests of the artifacts or without any."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _logger = logging.getLogger(__name__)
 
 
 class CheckStore:
-    """Checks in a backend. Each is an object that is named by the digest of its bytes, and never changed."""
+    """Checks in a backend. Each is an immutable object, named by the digest of its bytes."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     async def put(self, check: Check) -> None:
-        """Keeps what was found.
+        """Stores a check.
 
         Raises:
             InvalidRequest: its key is not written as a key, or its namespace not as a namespace.
@@ -35,18 +35,18 @@ class CheckStore:
         await self._backend.create(path, content=content)
 
     async def find(self, key: str, *, namespaces: Sequence[str]) -> list[Check]:
-        """What was found of a key's artifacts in some namespaces, the latest last. What is damaged is passed over.
+        """Returns the checks of a key's artifacts in some namespaces, the latest last, without damaged ones.
 
         Raises:
             InvalidRequest: `key` is not written as a key.
             StoreUnavailable: the store cannot be read.
         """
         checks = []
-        async for entry in self._backend.objects(check_folder(key)):
-            if namespace_of(entry.path) not in namespaces:
+        async for stored in self._backend.objects(check_folder(key)):
+            if namespace_of(stored.path) not in namespaces:
                 continue
-            content = await self._backend.find(entry.path)
-            if content is not None and (check := _read(content, path=entry.path)) is not None:
+            content = await self._backend.find(stored.path)
+            if content is not None and (check := _read(content, path=stored.path)) is not None:
                 checks.append(check)
         return sorted(checks, key=lambda check: check.ended.ToNanoseconds())
 
@@ -56,7 +56,9 @@ class CheckStore:
         Raises:
             StoreUnavailable: the store cannot be written.
         """
-        old = [entry.path async for entry in self._backend.objects(CHECKS) if entry.modified_seconds < before_seconds]
+        old = [
+            stored.path async for stored in self._backend.objects(CHECKS) if stored.modified_seconds < before_seconds
+        ]
         for path in old:
             if key_of(path) not in but:
                 await self._backend.delete(path)

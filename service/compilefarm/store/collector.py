@@ -1,4 +1,4 @@
-"""Takes out of the store what nobody needs: first what nothing names, then what was used least recently.
+"""Garbage collection: removes blobs that no manifest names, then the artifacts that were used least recently.
 
 Whoever has been given a manifest may fetch its blobs, and whoever has sent or found a blob may name it in a manifest,
 for LEASE_SECONDS. A manifest goes before the blobs that it names, so that none is ever left without its blobs.
@@ -37,7 +37,7 @@ SET_ASIDE_SECONDS = 7 * 24 * 3600.0
 
 @dataclass(slots=True, kw_only=True)
 class Collected:
-    """What was taken out, or would be.
+    """What a collection removed, or would remove.
 
     Attributes:
         artifacts: how many artifacts.
@@ -55,12 +55,12 @@ class Collected:
 
 
 class Collector:
-    """Collects what is not needed in a store. One collection at a time.
+    """Collects garbage in a store. One collection at a time.
 
     Args:
         backend: where everything lies; it counts blobs, manifests and what was set aside.
         manifests: its manifests.
-        uses: who relies on what.
+        uses: the leases of objects.
     """
 
     def __init__(self, backend: CountingBackend, *, manifests: ManifestStore, uses: Uses) -> None:
@@ -86,8 +86,8 @@ class Collector:
         manifests = await self._backend.list_area(MANIFESTS)
         blobs = await self._backend.list_area(BLOBS)
         damaged = await self._backend.list_area(SET_ASIDE)
-        told = {entry.path: entry.modified_seconds async for entry in self._backend.objects(USES)}
-        size_bytes = sum(entry.size_bytes for area in (manifests, blobs, damaged) for entry in area.values())
+        told = {stored.path: stored.modified_seconds async for stored in self._backend.objects(USES)}
+        size_bytes = sum(stored.size_bytes for area in (manifests, blobs, damaged) for stored in area.values())
         self._read = await self._names(manifests.values())
         sweep = _Sweep(
             self._backend,
@@ -98,27 +98,27 @@ class Collector:
             collected=Collected(size_bytes=size_bytes),
             dry_run=dry_run,
         )
-        await sweep.remove_nameless()
+        await sweep.remove_unreferenced()
         await sweep.remove_incomplete()
         await sweep.remove_damaged(damaged.values(), limit_bytes=limit_bytes)
         if limit_bytes is not None:
             await sweep.evict(limit_bytes=limit_bytes)
         if not dry_run:
-            await self._remove_traces(told, remaining=manifests.keys() | blobs.keys())
+            await self._remove_notes(told, remaining=manifests.keys() | blobs.keys())
             await CheckStore(self._backend).forget(
                 before_seconds=self._uses.now() - KEPT_SECONDS, but=frozenset(map(key_of, manifests))
             )
         return sweep.collected
 
     async def _names(self, manifests: Iterable[StoredObject]) -> dict[StoredObject, frozenset[str]]:
-        """The manifests that can be read, and the paths of the blobs that each names."""
+        """Returns the paths of the blobs that each readable manifest names."""
 
-        async def names(entry: StoredObject) -> frozenset[str] | None:
-            return self._read[entry] if entry in self._read else await self._read_names(entry.path)
+        async def names(stored: StoredObject) -> frozenset[str] | None:
+            return self._read[stored] if stored in self._read else await self._read_names(stored.path)
 
-        entries = list(manifests)
-        found = await few_at_a_time(names, entries)
-        return {entry: named for entry, named in zip(entries, found, strict=True) if named is not None}
+        objects = list(manifests)
+        found = await few_at_a_time(names, objects)
+        return {stored: named for stored, named in zip(objects, found, strict=True) if named is not None}
 
     async def _read_names(self, path: str) -> frozenset[str] | None:
         try:
@@ -130,12 +130,12 @@ class Collector:
             ) from error
         return None if manifest is None else frozenset(blob_path(blob.digest) for blob in blobs_of(manifest))
 
-    async def _remove_traces(self, told: Mapping[str, float], *, remaining: Iterable[str]) -> None:
-        """Removes notes on the use of what is gone, and what services left that were killed while they opened it."""
-        of_interest = set(map(use_path, remaining))
-        probes = {entry.path: entry.modified_seconds async for entry in self._backend.objects(PROBES)}
+    async def _remove_notes(self, told: Mapping[str, float], *, remaining: Iterable[str]) -> None:
+        """Removes notes of use of removed objects, and probes of services that were killed."""
+        kept = set(map(use_path, remaining))
+        probes = {stored.path: stored.modified_seconds async for stored in self._backend.objects(PROBES)}
         for path, seconds in {**told, **probes}.items():
-            if path not in of_interest and self._uses.now() - seconds >= LEASE_SECONDS:
+            if path not in kept and self._uses.now() - seconds >= LEASE_SECONDS:
                 await self._backend.delete(path)
 
 
@@ -159,30 +159,30 @@ class _Sweep:
         self._blobs = blobs
         self._told = told
         self._dry_run = dry_run
-        self._namers = Counter(path for named in artifacts.values() for path in named)
+        self._references = Counter(path for named in artifacts.values() for path in named)
         self._gone: set[str] = set()
         self.collected = collected
 
-    async def remove_nameless(self) -> None:
+    async def remove_unreferenced(self) -> None:
         """Removes blobs that no manifest names."""
-        for path in self._blobs.keys() - self._namers.keys():
+        for path in self._blobs.keys() - self._references.keys():
             await self._remove_blob(path)
 
     async def remove_incomplete(self) -> None:
         """Removes manifests whose blobs are not all there."""
-        for entry, named in self._artifacts.items():
+        for stored, named in self._artifacts.items():
             if not named <= self._blobs.keys():
-                await self._remove_artifact(entry)
+                await self._remove_artifact(stored)
 
     async def remove_damaged(self, damaged: Iterable[StoredObject], *, limit_bytes: int | None) -> None:
         """Removes damaged objects that are old; if the room is needed, the younger ones too."""
-        for entry in sorted(damaged, key=lambda entry: entry.modified_seconds):
-            is_old = self._uses.now() - entry.modified_seconds >= SET_ASIDE_SECONDS
+        for stored in sorted(damaged, key=lambda stored: stored.modified_seconds):
+            is_old = self._uses.now() - stored.modified_seconds >= SET_ASIDE_SECONDS
             if is_old or self._is_above(limit_bytes):
                 if not self._dry_run:
-                    await self._backend.delete(entry.path)
-                self.collected.damaged += not entry.path.endswith(".reason")
-                self._count(entry)
+                    await self._backend.delete(stored.path)
+                self.collected.damaged += not stored.path.endswith(".reason")
+                self._count(stored)
 
     async def evict(self, *, limit_bytes: int) -> None:
         """Removes the artifacts that were used least recently, until the limit is kept or all others are in use: first
@@ -191,54 +191,54 @@ class _Sweep:
         sizes = self._sizes_of_namespaces()
         share_bytes = limit_bytes / max(len(sizes), 1)
         for least_bytes in (share_bytes, 0):
-            for entry in sorted(self._artifacts, key=self._last_use):
+            for stored in sorted(self._artifacts, key=self._last_use):
                 if not self._is_above(limit_bytes):
                     return
-                if entry.path not in self._gone and sizes[namespace_of(entry.path)] > least_bytes:
-                    await self._remove_artifact(entry)
-                    sizes[namespace_of(entry.path)] -= self._size_of(entry) if entry.path in self._gone else 0
+                if stored.path not in self._gone and sizes[namespace_of(stored.path)] > least_bytes:
+                    await self._remove_artifact(stored)
+                    sizes[namespace_of(stored.path)] -= self._size_of(stored) if stored.path in self._gone else 0
 
     def _sizes_of_namespaces(self) -> Counter[str]:
         sizes: Counter[str] = Counter()
-        for entry in self._artifacts:
-            sizes[namespace_of(entry.path)] += self._size_of(entry)
+        for stored in self._artifacts:
+            sizes[namespace_of(stored.path)] += self._size_of(stored)
         return sizes
 
-    def _size_of(self, entry: StoredObject) -> int:
-        """Of a manifest and the blobs that it names. What several name counts for each of them."""
-        named = (self._blobs[path].size_bytes for path in self._artifacts[entry] if path in self._blobs)
-        return entry.size_bytes + sum(named)
+    def _size_of(self, stored: StoredObject) -> int:
+        """Returns the size of a manifest and its blobs. Shared blobs count for each manifest."""
+        named = (self._blobs[path].size_bytes for path in self._artifacts[stored] if path in self._blobs)
+        return stored.size_bytes + sum(named)
 
     def _is_above(self, limit_bytes: int | None) -> bool:
         return limit_bytes is not None and self.collected.size_bytes > limit_bytes
 
-    def _last_use(self, entry: StoredObject) -> float:
-        return max(self._told_use(entry), self._uses.used_seconds(entry.path))
+    def _last_use(self, stored: StoredObject) -> float:
+        return max(self._told_use(stored), self._uses.used_seconds(stored.path))
 
-    def _told_use(self, entry: StoredObject) -> float:
-        return max(entry.modified_seconds, self._told.get(use_path(entry.path), 0.0))
+    def _told_use(self, stored: StoredObject) -> float:
+        return max(stored.modified_seconds, self._told.get(use_path(stored.path), 0.0))
 
-    async def _remove_artifact(self, entry: StoredObject) -> None:
-        if not await self._remove(entry):
+    async def _remove_artifact(self, stored: StoredObject) -> None:
+        if not await self._remove(stored):
             return
         self.collected.artifacts += 1
-        for path in self._artifacts[entry]:
-            self._namers[path] -= 1
-            if not self._namers[path] and path in self._blobs:
+        for path in self._artifacts[stored]:
+            self._references[path] -= 1
+            if not self._references[path] and path in self._blobs:
                 await self._remove_blob(path)
 
     async def _remove_blob(self, path: str) -> None:
         self.collected.blobs += await self._remove(self._blobs[path])
 
-    async def _remove(self, entry: StoredObject) -> bool:
-        if self._uses.has_lease(entry.path, told_seconds=self._told_use(entry)):
+    async def _remove(self, stored: StoredObject) -> bool:
+        if self._uses.has_lease(stored.path, told_seconds=self._told_use(stored)):
             return False
-        if not self._dry_run and not await self._uses.end(entry.path):
+        if not self._dry_run and not await self._uses.end(stored.path):
             return False
-        self._gone.add(entry.path)
-        self._count(entry)
+        self._gone.add(stored.path)
+        self._count(stored)
         return True
 
-    def _count(self, entry: StoredObject) -> None:
-        self.collected.freed_bytes += entry.size_bytes
-        self.collected.size_bytes -= entry.size_bytes
+    def _count(self, stored: StoredObject) -> None:
+        self.collected.freed_bytes += stored.size_bytes
+        self.collected.size_bytes -= stored.size_bytes

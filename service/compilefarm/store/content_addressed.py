@@ -70,7 +70,7 @@ class ContentAddressedStore(ArtifactStore):
         await self.blobs.put_staged(blob, digest=digest)
 
     async def reserve(self, size_bytes: int) -> None:
-        """Passes: it has no limit."""
+        """Passes: this store has no limit."""
 
     async def put_blob(self, content: bytes, *, digest: str) -> None:
         await self.blobs.put(content, digest=digest)

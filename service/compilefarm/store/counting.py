@@ -1,4 +1,4 @@
-"""How much lies in the store, without listing it at every question."""
+"""Counts objects and bytes in the store, without listing it each time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """What lies below one top-level folder."""
+    """Objects and bytes below one top-level folder."""
 
     objects: int
     size_bytes: int
@@ -44,7 +44,7 @@ class _Area:
 
 
 class CountingBackend(WrappingBackend):
-    """Counts when it lists everything, and then keeps count of what passes through it.
+    """A backend that counts everything once, and then keeps the count current.
 
     What other services that share the storage write is seen at the next listing only. Takes about 0.3 KB of memory for
     an object.
@@ -60,15 +60,15 @@ class CountingBackend(WrappingBackend):
 
     @property
     def size_bytes(self) -> int:
-        """The size of all that is counted, at this moment."""
+        """The size of all that is counted."""
         return sum(area.count().size_bytes for area in self._areas.values())
 
     async def list_area(self, name: str) -> dict[str, StoredObject]:
         """Lists an area that is counted, by path, and corrects the count. What is written meanwhile may be left out."""
         area = self._areas[name]
-        known, found = area.paths(), {entry.path: entry async for entry in self.objects(name)}
-        for entry in found.values():
-            area.add(entry.path, size_bytes=entry.size_bytes)
+        known, found = area.paths(), {stored.path: stored async for stored in self.objects(name)}
+        for stored in found.values():
+            area.add(stored.path, size_bytes=stored.size_bytes)
         for path in known - found.keys():
             area.remove(path)
         return found
@@ -79,7 +79,7 @@ class CountingBackend(WrappingBackend):
             await self.list_area(name)
 
     def count_of(self, area: str) -> Count:
-        """What lies below a top-level folder at this moment."""
+        """Returns the count of a top-level folder."""
         return self._areas[area].count()
 
     async def create(self, path: str, *, content: bytes) -> bool:

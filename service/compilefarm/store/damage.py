@@ -1,4 +1,4 @@
-"""What is found damaged is set aside, with the reason, for whoever wants to look."""
+"""Sets damaged and withdrawn objects aside, with the reason, for inspection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compilefarm.store.uses import Now
 
 _logger = logging.getLogger(__name__)
 
-# Says what is wrong with the content of an object; empty if nothing is.
+# Returns what is wrong with the content of an object; empty if it is intact.
 Examine = Callable[[bytes], Awaitable[str]]
 
 
@@ -64,7 +64,7 @@ class Damage:
                 self.blobs += 1
 
     async def withdraw(self, path: str, *, reason: str) -> None:
-        """Takes an object out of use in which nothing is damaged, but which must not be used.
+        """Sets an intact object aside that must not be used any more.
 
         Raises:
             StoreUnavailable: it cannot be moved.

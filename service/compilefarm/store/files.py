@@ -1,4 +1,4 @@
-"""Blobs as files of this machine: on their way in, and on their way out. Nobody holds a large one in memory."""
+"""Blobs as files while they are written or read, so that large ones are not held in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StagedBlob:
         self.size_bytes += len(piece)
 
     async def finish(self) -> str:
-        """Writes out what was added; returns the digest of all of it."""
+        """Flushes what was written; returns the digest of all of it."""
         await asyncio.to_thread(self._file.flush)
         return self._digest.hexdigest()
 

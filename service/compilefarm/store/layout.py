@@ -1,13 +1,13 @@
-"""Where things lie in the store.
+"""The layout of the store: paths of blobs, manifests, checks and notes of use.
 
 cas/<first two digits>/<sha256>               blobs, immutable
 ac/<graph digest>/<rest of the key>/<n>       manifests; n = 0, 1, ... are the variants of the key
 ac/<graph digest>/<rest>/<namespace>/<n>      the same, where farms tell callers apart by how they are trusted
-quarantine/<sha256>                           blobs whose bytes no longer match their digest
-quarantine/<key>-<n>                          manifests that are damaged; <key>-<namespace>-<n>
-quarantine/<name>.reason                      when and why, in words
-checks/<graph digest>/<rest of the key>/[<namespace>/]<sha256>   what checks of artifacts of the key found
-used/<path of a blob or a manifest>           empty; its time is when the object was relied upon, roughly
+set-aside/<sha256>                            blobs whose bytes no longer match their digest
+set-aside/<key>-<n>                           manifests that are damaged; <key>-<namespace>-<n>
+set-aside/<name>.reason                       when and why, in words
+checks/<graph digest>/<rest of the key>/[<namespace>/]<sha256>   what verifications of artifacts of the key found
+used/<path of a blob or a manifest>           empty; its time is when the object was last used, roughly
 probe/<random>                                written and deleted when a store is opened
 """
 
@@ -21,8 +21,7 @@ from compilefarm.core.keys import is_key
 
 BLOBS = "cas"
 MANIFESTS = "ac"
-# The name of the folder is that of earlier releases; in the gateway, keys are in quarantine.
-SET_ASIDE = "quarantine"
+SET_ASIDE = "set-aside"
 USES = "used"
 PROBES = "probe"
 # Where uploads arrive.
@@ -37,7 +36,7 @@ GRAPH_DIGITS = 16
 
 
 def blob_path(digest: str) -> str:
-    """The place of a blob.
+    """Returns the path of a blob.
 
     Raises:
         InvalidRequest: `digest` is not written as a digest.
@@ -46,12 +45,12 @@ def blob_path(digest: str) -> str:
 
 
 def is_namespace(text: str) -> bool:
-    """Whether a text can name a namespace: at most 40 lower-case letters, digits and dashes, a letter first."""
+    """Returns whether a text can name a namespace: at most 40 lower-case letters, digits and dashes, a letter first."""
     return _NAMESPACE.fullmatch(text) is not None
 
 
 def manifest_path(key: str, *, variant: int, namespace: str = DEFAULT_NAMESPACE) -> str:
-    """The place of a manifest.
+    """Returns the path of a manifest.
 
     Raises:
         InvalidRequest: `key` is not written as a key, or `namespace` not as a namespace.
@@ -60,23 +59,23 @@ def manifest_path(key: str, *, variant: int, namespace: str = DEFAULT_NAMESPACE)
 
 
 def set_aside_path(path: str) -> str:
-    """Where a damaged blob or manifest is moved to."""
-    area, _, place = path.partition("/")
-    return f"{SET_ASIDE}/{place.partition('/')[2] if area == BLOBS else place.replace('/', '-')}"
+    """Returns the path to which a damaged blob or manifest is moved."""
+    area, _, rest = path.partition("/")
+    return f"{SET_ASIDE}/{rest.partition('/')[2] if area == BLOBS else rest.replace('/', '-')}"
 
 
 def reason_path(path: str) -> str:
-    """Where it is said why a blob or a manifest was moved."""
+    """Returns the path of the reason for which a blob or a manifest was moved."""
     return f"{set_aside_path(path)}.reason"
 
 
 def use_path(path: str) -> str:
-    """The object whose time says when a blob or a manifest was relied upon."""
+    """Returns the path of the object whose time says when a blob or a manifest was last used."""
     return f"{USES}/{path}"
 
 
 def key_folder(key: str) -> str:
-    """The folder of a key's manifests.
+    """Returns the folder of a key's manifests.
 
     Raises:
         InvalidRequest: `key` is not written as a key.
@@ -87,12 +86,12 @@ def key_folder(key: str) -> str:
 
 
 def namespace_of(path: str) -> str:
-    """The namespace in which a manifest or a check lies."""
+    """Returns the namespace of the manifest or check at a path."""
     return "/".join(path.split("/")[3:-1])
 
 
 def check_folder(key: str) -> str:
-    """The folder of what checks found of a key's artifacts.
+    """Returns the folder of the checks of a key's artifacts.
 
     Raises:
         InvalidRequest: `key` is not written as a key.
@@ -101,7 +100,7 @@ def check_folder(key: str) -> str:
 
 
 def check_path(key: str, *, digest: str, namespace: str = DEFAULT_NAMESPACE) -> str:
-    """The place of what a check found.
+    """Returns the path of a check.
 
     Raises:
         InvalidRequest: `key` is not written as a key, or `namespace` not as a namespace.
@@ -110,7 +109,7 @@ def check_path(key: str, *, digest: str, namespace: str = DEFAULT_NAMESPACE) -> 
 
 
 def key_of(path: str) -> str:
-    """The key under which a manifest or a check lies."""
+    """Returns the key of the manifest or check at a path."""
     return "-".join(path.split("/")[1:3])
 
 

@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LimitedStore(ArtifactStore):
-    """Makes room in a store, after a write that went beyond the limit. Nobody waits for that.
+    """A store that evicts in the background after a write beyond the limit.
 
     Args:
         store: the store.

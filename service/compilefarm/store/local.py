@@ -124,46 +124,46 @@ class LocalBackend(WrappingBackend):
                 "check that it exists, can be written and has free space"
             ) from error
 
-    def _create(self, place: Path, *, content: bytes) -> bool:
-        staging = place.with_name(f"{place.name}#{secrets.randbits(62)}")
+    def _create(self, path: Path, *, content: bytes) -> bool:
+        staging = path.with_name(f"{path.name}#{secrets.randbits(62)}")
         descriptor = _open_new(staging)
         try:
             with open(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(descriptor)
-            created = _link(staging, place)
+            created = _link(staging, path)
         finally:
             os.unlink(staging)
-        self._flush(place)
+        self._flush(path)
         return created
 
-    def _create_from(self, place: Path, *, file: Path) -> bool:
+    def _create_from(self, path: Path, *, file: Path) -> bool:
         _flush(file)
         for _ in range(_MOST_TRIALS):
-            place.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
-                created = _link(file, place)
-                self._flush(place)
+                created = _link(file, path)
+                self._flush(path)
                 return created
-        raise FileNotFoundError(errno.ENOENT, f"{place.parent} is removed again and again")
+        raise FileNotFoundError(errno.ENOENT, f"{path.parent} is removed again and again")
 
-    def _flush(self, place: Path) -> None:
-        for each in self._up_from(place):
+    def _flush(self, path: Path) -> None:
+        for each in self._up_from(path):
             _flush(each)
 
-    def _up_from(self, place: Path) -> Iterator[Path]:
+    def _up_from(self, path: Path) -> Iterator[Path]:
         # The file first, then every folder up to the root: any of them may be new, and its name lies in the one above.
-        while place != self._root:
-            yield place
-            place = place.parent
+        while path != self._root:
+            yield path
+            path = path.parent
         yield self._root
 
-    def _remove_empty(self, place: Path) -> None:
+    def _remove_empty(self, path: Path) -> None:
         # So that the folders of keys that were evicted are not listed for ever.
-        while (place := place.parent) != self._root:
+        while (path := path.parent) != self._root:
             try:
-                os.rmdir(place)
+                os.rmdir(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -172,9 +172,9 @@ class LocalBackend(WrappingBackend):
                 return
 
 
-def _open(place: Path) -> IO[bytes] | None:
+def _open(path: Path) -> IO[bytes] | None:
     try:
-        return open(place, "rb")
+        return open(path, "rb")
     except FileNotFoundError:
         return None
 
@@ -187,22 +187,22 @@ def _open_new(staging: Path) -> int:
     raise FileNotFoundError(errno.ENOENT, f"{staging.parent} is removed again and again")
 
 
-def _link(staging: Path, place: Path) -> bool:
+def _link(staging: Path, path: Path) -> bool:
     try:
-        os.link(staging, place)
+        os.link(staging, path)
     except FileExistsError:
         return False
     return True
 
 
-def _touch(place: Path) -> None:
+def _touch(path: Path) -> None:
     with suppress(FileExistsError):
-        os.close(_open_new(place))
-    os.utime(place)
+        os.close(_open_new(path))
+    os.utime(path)
 
 
-def _flush(place: Path) -> None:
-    descriptor = os.open(place, os.O_RDONLY)
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -46,8 +46,8 @@ class ManifestStore:
     Args:
         backend: where they lie.
         blobs: where the blobs lie that they name.
-        uses: who relies on them.
-        damage: where damaged ones go.
+        uses: their leases.
+        damage: sets damaged ones aside.
         signing: how they are signed, and which are served.
     """
 
@@ -61,8 +61,8 @@ class ManifestStore:
         self._signing = signing
 
     async def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int] | None = None) -> Manifest | None:
-        """The first manifest of a key, in one of some namespaces, that can be served and whose guards hold for `hints`;
-        None takes any.
+        """Returns the first manifest of a key, in one of some namespaces, that can be served and whose guards hold for
+        `hints`; None takes any.
 
         Raises:
             InvalidRequest: `key` is not written as a key.
@@ -113,7 +113,7 @@ class ManifestStore:
         )
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
-        """Takes a manifest out of use, and sets it aside with the reason. False if it is not stored.
+        """Sets a manifest aside with the reason. Returns False if it is not stored.
 
         Raises:
             StoreUnavailable: it cannot be moved.
@@ -126,7 +126,7 @@ class ManifestStore:
         return False
 
     async def read(self, path: str) -> Manifest | None:
-        """The manifest at a place; None if it is gone, or damaged: then it is set aside.
+        """Returns the manifest at a path; None if it is gone, or damaged: then it is set aside.
 
         Raises:
             NewerRecord: this release cannot read it.
@@ -142,7 +142,7 @@ class ManifestStore:
             return None
 
     async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
-        """Stored keys that begin with `prefix`, sorted, at most MOST_KEYS; with namespaces, those that have a
+        """Returns stored keys that begin with `prefix`, sorted, at most MOST_KEYS; with namespaces, those that have a
         manifest in one of them, among the first MOST_LOOKED_AT.
 
         Raises:
@@ -178,12 +178,12 @@ class ManifestStore:
         """The manifests of a key in some namespaces, in their order, and in that of the numbers, which have gaps where
         some are gone.
         """
-        paths = [entry.path async for entry in self._backend.objects(key_folder(key))]
+        paths = [listed.path async for listed in self._backend.objects(key_folder(key))]
         numbered = [path for path in paths if _is_numbered(path) and namespace_of(path) in namespaces]
         return sorted(numbered, key=lambda path: (namespaces.index(namespace_of(path)), _number(path)))
 
     async def _take(self, path: str, *, wanted: Callable[[Manifest], bool]) -> Manifest | None:
-        """The manifest at a place if it is wanted and can be served. Its lease begins."""
+        """Returns the manifest at a path if it is wanted and can be served, and begins its lease."""
         async with self._uses.holding(path):
             try:
                 manifest = await self.read(path)

@@ -25,7 +25,7 @@ _PIECE_BYTES = 4 * 1024 * 1024
 
 
 class ObjectBackend(Backend):
-    """Turns the errors of obstore into ours and leaves the rest to it.
+    """Adapts a store of obstore, and translates its errors.
 
     Args:
         store: a store of obstore.
@@ -51,7 +51,7 @@ class ObjectBackend(Backend):
     async def find_object(self, path: str) -> StoredObject | None:
         with self._reporting(f"look for {path}"):
             try:
-                return _entry(await self._store.head_async(path), path=path)
+                return _stored_object(await self._store.head_async(path), path=path)
             except FileNotFoundError:
                 return None
 
@@ -116,7 +116,7 @@ class ObjectBackend(Backend):
         with self._reporting(f"list {folder}"):
             async for batch in self._store.list(folder, chunk_size=_LISTED_AT_ONCE):
                 for found in batch:
-                    yield _entry(found, path=found["path"])
+                    yield _stored_object(found, path=found["path"])
 
     async def folders(self, folder: str) -> list[str]:
         with self._reporting(f"list {folder}"):
@@ -136,7 +136,7 @@ class ObjectBackend(Backend):
             ) from error
 
 
-def _entry(found: ObjectMeta, *, path: str) -> StoredObject:
+def _stored_object(found: ObjectMeta, *, path: str) -> StoredObject:
     return StoredObject(
         path=path,
         size_bytes=found["size"],

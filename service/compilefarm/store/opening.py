@@ -1,4 +1,4 @@
-"""Puts a store together."""
+"""Opens stores: puts backend, cache, limit and signatures together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def open_store(
     signing: SigningPolicy = UNSIGNED,
     now: Now = time.time,
 ) -> ArtifactStore:
-    """Opens a store and makes sure that it can be written, if it is to be.
+    """Opens a store, and probes it unless it is read-only.
 
     Args:
         location: a directory, which is created if it is missing; "s3://bucket/prefix" (see `open_bucket`); or
@@ -70,7 +70,7 @@ async def build_store(
     signing: SigningPolicy = UNSIGNED,
     now: Now = time.time,
 ) -> ArtifactStore:
-    """As `open_store`, on a backend."""
+    """Like `open_store`, on a backend."""
     await _probe(backend)
     counting = await _counting(backend)
     lying = _lying(counting, signing=signing, now=now)
@@ -103,7 +103,7 @@ def _limited(
 async def collect_garbage(
     location: str, *, size_limit_bytes: int | None, dry_run: bool, now: Now = time.time
 ) -> Collected:
-    """Takes out of a store what nobody needs. Services may be using it.
+    """Collects garbage in a store. Services may be using it.
 
     Args:
         location: a directory, or "s3://bucket/prefix".
@@ -128,7 +128,7 @@ async def _counting(backend: Backend) -> CountingBackend:
 
 
 async def open_backend(location: str, *, create: bool = True, read_only: bool = False) -> Backend:
-    """Opens what lies below a store. Nothing is written yet.
+    """Opens the backend of a store. Writes nothing.
 
     Args:
         location: see `open_store`.

@@ -1,4 +1,4 @@
-"""Finds out whether a storage can be written, at little cost."""
+"""Probes whether a storage can be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A storage that is read and never written: a copy that is mounted read-only, or one that others fill."""
+"""A read-only backend, for a copy that is mounted read-only or a storage that others fill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ READ_ONLY_REMEDY = "it can be read, and `compilefarm serve --read-only` serves w
 
 
 class ReadOnlyBackend(WrappingBackend):
-    """Refuses to write. Who relies on what is not noted: those who may write see no use of what is read here."""
+    """Refuses to write. Uses are not noted: services that may write do not see what is read here."""
 
     async def create(self, path: str, *, content: bytes) -> bool:
         del content

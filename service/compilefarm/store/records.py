@@ -1,4 +1,4 @@
-"""How a manifest is written into an object, so that a single changed bit is noticed.
+"""The format of stored manifests, with a digest that shows any changed bit.
 
 A record is a line of text that names the digest of all that follows, a line with the version of the record, and the
 serialized manifest. Later versions may have more in the second line.
@@ -20,21 +20,21 @@ _VERSION = b"1\n"
 
 
 class DamagedRecord(Exception):
-    """What was read is not what was written. The message says how that shows."""
+    """The bytes are not those that were written; the message says how that shows."""
 
 
 class NewerRecord(Exception):
-    """A newer release wrote it, in a way that this one cannot read. Nothing is wrong with it."""
+    """A newer release wrote the record in a format that this one cannot read."""
 
 
 def write_record(manifest: Manifest) -> bytes:
-    """A manifest as it is stored."""
+    """Returns the bytes of a manifest in the store."""
     covered = _VERSION + manifest.SerializeToString(deterministic=True)
     return _TITLE + digest_of(covered).encode() + b"\n" + covered
 
 
 def read_record(content: bytes, *, key: str, namespace: str = DEFAULT_NAMESPACE) -> Manifest:
-    """The manifest that was stored under a key in a namespace.
+    """Returns the manifest that was stored under a key in a namespace.
 
     Raises:
         NewerRecord: this release cannot read it.

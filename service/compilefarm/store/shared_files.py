@@ -1,7 +1,7 @@
-"""Files that several read at a time: each is fetched and checked once for all who come within a moment.
+"""Files that several callers read at a time: each is fetched and checked once for concurrent readers.
 
-Whoever goes away takes nothing from the others, and whoever comes and goes again and again has nothing done anew: what
-is under way goes on, and those who come meanwhile share it.
+A reader that goes away stops nobody else's read, and one that comes and goes again and again causes no new one: a fetch
+that has begun is completed, and later readers share it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SharedFiles:
 
     @asynccontextmanager
     async def reading(self, name: str) -> AsyncIterator[InFile]:
-        """A file, for as long as the context lasts. Whatever the opening of it raises is raised."""
+        """Opens a file for as long as the context lasts. Errors of opening are raised."""
         shared = self._find(name) or self._begin(name)
         shared.readers += 1
         try:

@@ -1,5 +1,5 @@
-"""How manifests are signed, and which are served: those with a trusted signature. Others are passed over as if they
-were not there, and stay where they are, since another farm may share the storage.
+"""Signing policy: how manifests are signed, and which are served. Manifests without a trusted signature are passed
+over, and stay where they are, since another farm may share the storage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class SigningPolicy(Protocol):
 
     @property
     def public_key(self) -> str:
-        """With which clients check signatures; empty if there are none."""
+        """The key with which clients check signatures; empty if nothing is signed."""
 
     async def announce(self, key: str, *, namespace: str) -> None:
         """Says that somebody asked for a job, before its manifest is made.
@@ -28,18 +28,18 @@ class SigningPolicy(Protocol):
         """
 
     async def sign(self, manifest: Manifest) -> Manifest:
-        """A manifest as it is to be stored.
+        """Returns the manifest as it is to be stored.
 
         Raises:
             SignerUnavailable: who signs does not answer, or refuses.
         """
 
     def is_trusted(self, manifest: Manifest) -> bool:
-        """Whether a manifest that was stored may be served."""
+        """Returns whether a stored manifest may be served."""
 
 
 class ManifestSigner(Protocol):
-    """Has a signing key, or asks who has it."""
+    """Signs manifests, with a key of this process or through another one."""
 
     @property
     def public(self) -> PublicKey:

@@ -43,7 +43,7 @@ def _blob(content: bytes) -> Blob:
 
 
 class MovedClock:
-    """Seconds since 1970, as far ahead of the machine's clock as it was moved."""
+    """A clock that is ahead of the machine's by as much as it was moved."""
 
     def __init__(self) -> None:
         self._ahead_seconds = 0.0
@@ -57,7 +57,7 @@ class MovedClock:
 
 
 class LateAnswers(WrappingBackend):
-    """What it finds next is told when the event `late` is set, if there is one; `asked` says that somebody waits."""
+    """A backend whose next answer waits for the event `late`, if there is one; `asked` tells that a caller waits."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)

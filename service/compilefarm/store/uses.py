@@ -1,4 +1,4 @@
-"""Who relies on which objects: what eviction may not take, and what it takes first.
+"""Leases and last uses of objects: what eviction must not remove, and what it removes first.
 
 Within this process every use is known. Others that share the storage see the time of an object below `used/`, which is
 renewed at most every RENEWAL_SECONDS, so they know of a use too, only not precisely when it was.
@@ -61,10 +61,10 @@ class Uses:
                 del self._held[path]
 
     async def note(self, path: str, *, written_seconds: float = 0.0) -> None:
-        """Begins the lease of an object that is held, and lets the others know.
+        """Begins the lease of an object that is held, and notes its use for other services.
 
         Args:
-            path: where it lies.
+            path: the path of the object.
             written_seconds: when it was written, if that is known: the others see that by themselves.
         """
         now = self._used[path] = self.now()
@@ -82,29 +82,29 @@ class Uses:
             _logger.warning("cannot note that %s is in use, so another service may evict it: %s", path, error)
 
     def used_seconds(self, path: str) -> float:
-        """When this process used an object last; zero if that is not known."""
+        """Returns when this process last used an object; zero if that is not known."""
         return self._used.get(path, 0.0)
 
     def has_lease(self, path: str, *, told_seconds: float = 0.0) -> bool:
-        """Whether an object has to stay.
+        """Returns whether an object has to stay.
 
         Args:
-            path: where it lies.
+            path: the path of the object.
             told_seconds: when others used it, as far as they say.
         """
         used_seconds = max(self.used_seconds(path), told_seconds)
         return path in self._held or self.now() - used_seconds < LEASE_SECONDS
 
     async def end(self, path: str) -> bool:
-        """Deletes an object unless it has to stay. Whether it was deleted."""
+        """Deletes an object unless it has to stay; returns whether it was deleted."""
         if self.has_lease(path):
             return False
         # From here on those who come wait, and then find that it is gone.
         self._ending[path] = gone = asyncio.Event()
         try:
             # Another service may have used it since it was listed, or may have written it anew.
-            entry, use = await self._backend.find_object(path), await self._backend.find_object(use_path(path))
-            told_seconds = max((found.modified_seconds for found in (entry, use) if found is not None), default=0.0)
+            stored, use = await self._backend.find_object(path), await self._backend.find_object(use_path(path))
+            told_seconds = max((found.modified_seconds for found in (stored, use) if found is not None), default=0.0)
             if self.has_lease(path, told_seconds=told_seconds):
                 return False
             await self._backend.delete(path)

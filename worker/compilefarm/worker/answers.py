@@ -1,5 +1,5 @@
-"""What answers of a child are held to: if its job has taken it over, what it says concerns that job alone, and is no
-burden to others.
+"""Checks the answers of a child. Its job may have taken the process over, so an answer may concern that job alone, and
+is bounded in size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_PHASE_SECONDS = 30 * 24 * 3600.0
 
 
 def known_phase(progress: ChildProgress) -> Phase.ValueType:
-    """The phase that a child enters.
+    """Returns the phase that a child says it enters.
 
     Raises:
         ChildDied: there is none of that number.
@@ -33,7 +33,7 @@ def known_phase(progress: ChildProgress) -> Phase.ValueType:
 
 
 def checked_failure(failed: ChildFailure) -> ChildFailure:
-    """How a child failed.
+    """Returns the failure that a child reports.
 
     Raises:
         ChildDied: none can fail so.
@@ -46,7 +46,7 @@ def checked_failure(failed: ChildFailure) -> ChildFailure:
 
 
 def complete(manifest: Manifest, blobs: Mapping[str, bytes], *, job: Job) -> Artifact:
-    """An artifact, of what a child said and sent.
+    """Returns an artifact made of the manifest and the bytes that a child sent.
 
     Raises:
         ChildDied: it cannot be.

@@ -53,7 +53,7 @@ from compilefarm.worker.failures import failure_of
 from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import write_frame
 from compilefarm.worker.tasks import receive_task
-from compilefarm.worker.verify import check_once, verify_task
+from compilefarm.worker.verify import verify_task, warm_up_comparison
 
 
 def main() -> int:
@@ -98,7 +98,7 @@ def main() -> int:
         compile_once(device)
         draw_noise(seed=INPUT_SEED)
     elif on_gpu:
-        check_once(device)
+        warm_up_comparison(device)
     _say(answers, ChildMessage(ready=ready))
     task = receive_task(sys.stdin.buffer, answers)
     if task is not None:
@@ -122,7 +122,7 @@ def _preload(*, verifier: bool, device: torch.device) -> Vocabulary | None:
     and no thread is.
 
     Returns:
-        What children understand of requests; None for those that check, which have no more imported than a pod.
+        What children understand of requests; None for those that verify, which import no more than a pod.
     """
     vocabulary = None
     with contextlib.suppress(ImportError):

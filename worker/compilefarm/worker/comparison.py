@@ -1,4 +1,4 @@
-"""How near results of an artifact must be to those of eager.
+"""Compares results of an artifact with those of eager.
 
 Floating point and complex numbers that differ by no more than a few roundings are equal. Where they differ by more,
 both are held to a reference in high precision: the artifact may be a few times as far from it as eager is. Where there
@@ -7,12 +7,12 @@ is no reference, they may be off by a share of the largest magnitude, by the coa
 Where products of float32 may be narrower, as in TF32, eager counts in both cases as if its own were, where it is
 nearer without that.
 
-What hangs on which of equal elements a sort gives first has no one order, and is compared sorted.
+Elements that depend on which of several equal elements a sort gives first have no one order, and are compared sorted.
 
-Integers and booleans must be the same, except where a last bit of a float before them decides. What picks among values
-(an argmax, a sort) may pick another where the reference says that the two are as good as equal. Any other element may
-differ where eager itself gives another once its floats are moved by a few last bits, and by no more than that moves any
-element. Of the others one in a thousand may differ, since that is found out by trying.
+Integers and booleans must be equal, except where the last bit of a float decides. An index that an argmax or a sort
+gives may differ where the reference says that both values are nearly equal. Any other element may differ where eager
+itself gives another one for inputs that were perturbed by a few last bits, and by no more than that changes any
+element. Of the rest, one element in a thousand may differ, since perturbations find such elements by trial.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from compilefarm.worker.results import Results
 _CLEAR_STEPS = {torch.float64: 1e4, torch.float32: 32.0}
 _CLEAR_STEPS_OF_NARROW = 1.0
 _LEAST_MAGNITUDE = 1e-3
-# One integer of so many may differ for no reason that was found.
-_ELEMENTS_BY_STRAY = 1000
+# One integer of so many may differ although no perturbation changed it.
+_ELEMENTS_PER_OUTLIER = 1000
 _NOT_COMPARED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
 
@@ -53,38 +53,39 @@ class VerificationFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Holds results to those of eager.
+    """Compares results with those of eager.
 
     Attributes:
-        inputs_seed: of the inputs that both had, for reports.
-        sorted_places: of elements that are compared sorted; a mask.
-        found: is told how far they were apart.
+        inputs_seed: seed of the inputs of both, for reports.
+        sorted_positions: of elements that are compared sorted; a mask.
+        found: receives the measured differences.
         inside: the coarsest dtype that the graph computes in; None where nothing floats.
-        moved: gives results of eager with its floats moved by a few last bits. Called where integers differ.
+        perturbed: gives results of eager for inputs that were perturbed by a few last bits. Called where integers
+            differ.
         reference: gives results in high precision, if it can. Called where floats differ by more than a few roundings.
         unordered: tells which elements of a result (its name) come in any order, if it can. Called where some differ;
             these are compared sorted.
         narrowed: gives results of eager with the narrowest products that are allowed, if there are any. Called where
             floats differ by too much without it.
-        alike: tells which integers of a result (its name, ours, eager's) are as good as eager's, if it can. Called
+        as_good: tells which integers of a result (its name, ours, eager's) are as good as eager's, if it can. Called
             where integers differ.
     """
 
     inputs_seed: int = 0
-    sorted_places: torch.Tensor | None = None
+    sorted_positions: torch.Tensor | None = None
     found: Verification = field(default_factory=Verification)
     inside: torch.dtype | None = None
-    moved: Callable[[], Sequence[Results]] = tuple
+    perturbed: Callable[[], Sequence[Results]] = tuple
     reference: Callable[[], Results | None] = lambda: None
     unordered: Callable[[str], torch.Tensor | None] = lambda _name: None
     narrowed: Callable[[], Narrowed | None] = lambda: None
-    alike: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None] = lambda _name, _ours, _theirs: None
+    as_good: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None] = lambda _name, _ours, _theirs: None
 
     def compare(self, ours: Results, theirs: Results, *, without: Set[str] = frozenset()) -> None:
-        """Compares all but those of some names.
+        """Compares all results but those named `without`.
 
         Raises:
-            VerificationFailed: they are not near enough.
+            VerificationFailed: they are too far apart.
         """
         if ours.keys() != theirs.keys():
             # Only a list of them that is too short or too long, or gradients that nobody expects, can lead here.
@@ -97,7 +98,7 @@ class Comparison:
                 self._compare_in_order(name, _dense(ours[name]), _dense(expected))
 
     def agrees(self, ours: Results, theirs: Results, *, name: str) -> bool:
-        """Whether those of one name are near enough."""
+        """Returns whether the results of one name are near enough."""
         try:
             self.compare({name: ours[name]}, {name: theirs[name]})
         except VerificationFailed:
@@ -112,11 +113,11 @@ class Comparison:
             replace(self, found=found)._compare_tensor(name, ours, theirs)
         except VerificationFailed:
             can_sort = not theirs.is_complex() and theirs.dtype not in _NOT_COMPARED
-            places = self.unordered(name) if self.sorted_places is None and can_sort else None
-            if places is None or places.shape != theirs.shape:
+            positions = self.unordered(name) if self.sorted_positions is None and can_sort else None
+            if positions is None or positions.shape != theirs.shape:
                 raise
             found.CopyFrom(self.found)
-            sorting = replace(self, found=found, sorted_places=places)
+            sorting = replace(self, found=found, sorted_positions=positions)
             sorting._compare_tensor(name, sorting._arranged(ours), sorting._arranged(theirs))
         self.found.CopyFrom(found)
 
@@ -203,14 +204,14 @@ class Comparison:
             )
 
     def _arranged(self, elements: torch.Tensor) -> torch.Tensor:
-        if self.sorted_places is None:
+        if self.sorted_positions is None:
             return elements
         arranged = elements.clone()
-        arranged[self.sorted_places] = elements[self.sorted_places].sort().values
+        arranged[self.sorted_positions] = elements[self.sorted_positions].sort().values
         return arranged
 
     def _narrowed_of(self, name: str, compared: torch.Tensor) -> tuple[torch.Tensor, torch.dtype] | None:
-        """Elements of the result of a name with narrow products, and the dtype that has their steps."""
+        """Returns elements of the result with narrow products, and the dtype that has the precision of these."""
         narrowed = self.narrowed()
         result = _like(compared, narrowed.results.get(name)) if narrowed is not None else None
         if narrowed is None or result is None or not bool(result.isfinite().all()):
@@ -228,45 +229,46 @@ class Comparison:
     def _compare_integers(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
         if torch.equal(_integers(ours), _integers(theirs)):
             return
-        alike = self.alike(name, ours, theirs)
-        if alike is not None:
-            self._hold_choices(name, ours != theirs, alike)
+        as_good = self.as_good(name, ours, theirs)
+        if as_good is not None:
+            self._hold_selections(name, ours != theirs, as_good)
             return
         ours, theirs = _integers(ours), _integers(theirs)
         differing = ours != theirs
         count = int(differing.sum())
         if count == 0:
             return
-        unsteady, swing = self._unsteady(name, theirs)
-        strays = int((differing & ~unsteady).sum())
+        unsteady, largest_step = self._unsteady(name, theirs)
+        outliers = int((differing & ~unsteady).sum())
         excused = differing & unsteady
         self.found.differing_integers += count
-        if strays > theirs.numel() // _ELEMENTS_BY_STRAY or _largest_difference(ours[excused], theirs[excused]) > swing:
+        too_far = _largest_difference(ours[excused], theirs[excused]) > largest_step
+        if outliers > theirs.numel() // _ELEMENTS_PER_OUTLIER or too_far:
             raise VerificationFailed(
                 f"{name} differs from eager in {count} of {theirs.numel()} elements, "
-                f"{strays} of which hang on no last bit of a float"
+                f"{outliers} of which depend on no last bit of a float"
             )
 
-    def _hold_choices(self, name: str, differing: torch.Tensor, alike: torch.Tensor) -> None:
-        count, wrong = int(differing.sum()), int((differing & ~alike).sum())
+    def _hold_selections(self, name: str, differing: torch.Tensor, as_good: torch.Tensor) -> None:
+        count, wrong = int(differing.sum()), int((differing & ~as_good).sum())
         self.found.differing_integers += count
-        if wrong > differing.numel() // _ELEMENTS_BY_STRAY:
+        if wrong > differing.numel() // _ELEMENTS_PER_OUTLIER:
             raise VerificationFailed(
                 f"{name} differs from eager in {count} of {differing.numel()} elements, {wrong} of which pick what is "
                 "not nearly equal"
             )
 
     def _unsteady(self, name: str, theirs: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Which elements eager gives differently once its floats are moved, and the largest step among them."""
-        unsteady, swing = torch.zeros_like(theirs, dtype=torch.bool), 0.0
-        for moved in self.moved():
-            other = moved[name]
+        """Returns a mask of the elements that perturbed inputs change, and the largest change."""
+        unsteady, largest_step = torch.zeros_like(theirs, dtype=torch.bool), 0.0
+        for perturbed in self.perturbed():
+            other = perturbed[name]
             # Their number may hang on the elements.
             if other.numel() == theirs.numel():
                 other = _integers(self._arranged(other))
                 unsteady |= other != theirs
-                swing = max(swing, _largest_difference(other, theirs))
-        return unsteady, swing
+                largest_step = max(largest_step, _largest_difference(other, theirs))
+        return unsteady, largest_step
 
 
 def differing_names(first: Results, second: Results) -> set[str]:
@@ -281,7 +283,7 @@ def differing_names(first: Results, second: Results) -> set[str]:
 def differing_elements(
     result: torch.Tensor, others: Sequence[torch.Tensor], *, inside: torch.dtype | None
 ) -> torch.Tensor | None:
-    """Which elements of a result are others in other runs; None where none are, or where their number differs."""
+    """Returns a mask of the elements that differ in other runs; None if none do, or if shapes differ."""
     theirs = _dense(result)
     if any(other.shape != theirs.shape for other in others) or theirs.numel() == 0:
         return None
@@ -289,8 +291,8 @@ def differing_elements(
     if theirs.is_floating_point():
         tolerance = max(tolerance_of(each) for each in (theirs.dtype, inside or theirs.dtype)) * _largest(theirs)
     differing = [(_dense(other).double() - theirs.double()).abs() > tolerance for other in others]
-    places = torch.stack(differing).any(0)
-    return places if bool(places.any()) else None
+    positions = torch.stack(differing).any(0)
+    return positions if bool(positions.any()) else None
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

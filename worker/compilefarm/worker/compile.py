@@ -1,4 +1,4 @@
-"""What a child does with a compile: decode, compile, run once, pack."""
+"""Compiles a job in a child: decode, compile, run once, pack."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Compiled:
     """A finished compile and the bytes it consists of.
 
     Attributes:
-        result: what goes into the manifest.
+        result: the part of the manifest that a compile knows.
         blobs: stored bytes by digest.
     """
 
@@ -94,7 +94,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
         TimeLimitExceeded: it takes too long to find that out.
         GraphRejected: torch refuses the graph itself.
         Inexpressible: the compile assumed something of the symbols that cannot be said as a guard.
-        UnexpectedSource: what was generated holds what no graph makes.
+        UnexpectedSource: generated source holds what Inductor never writes.
         Exception: whatever torch raises while it compiles.
     """
     replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})

@@ -1,8 +1,8 @@
-"""What the processes of a child take together, which no limit on a process counts: memory and files.
+"""Memory and disk space that the processes of a child use together, which limits of single processes do not bound.
 
 Read from /proc (proc(5)), where private pages, pages that are shared, and files in memory stand apart. A page that
-several processes have is counted once among them (Pss). What the kernel holds for a process elsewhere, such as memory
-that the driver of a GPU has pinned, is not seen.
+several processes have is counted once among them (Pss). Memory that the kernel holds for a process elsewhere,
+such as what the driver of a GPU has pinned, is not counted.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _FILE_IN_MEMORY = "/memfd:"
 
 
 def resident_bytes(pids: Collection[int]) -> int:
-    """Memory of some processes, counting what they share several times: quick, and never too little."""
+    """Returns the memory of some processes. Shared pages count once for each: fast, and never too little."""
     return sum(map(_resident, pids)) + _unnamed(pids)[0]
 
 
 def memory_bytes(pids: Collection[int]) -> int:
-    """Memory of some processes. It takes the kernel milliseconds for each gigabyte."""
+    """Returns the memory of some processes, exactly. Takes milliseconds for each gigabyte."""
     return sum(map(_memory_of, pids)) + _unnamed(pids)[0]
 
 
 def disk_bytes(folder: Path, pids: Collection[int]) -> int:
-    """What lies in a folder, and in files that some processes have open, and that have no name any more.
+    """Returns the disk space of a folder, and of deleted files that some processes have open.
 
     Raises:
         OSError: some of it cannot be seen: a folder is closed, or its path too long.
@@ -48,15 +48,15 @@ def disk_bytes(folder: Path, pids: Collection[int]) -> int:
 
 
 def task_count(pids: Collection[int]) -> int:
-    """Threads of some processes, of which each has at least one."""
+    """Returns the number of threads of some processes."""
     return sum(_first_of(Path("/proc", str(pid), "status"), "Threads:") for pid in pids)
 
 
 def _memory_of(pid: int) -> int:
-    places = Path("/proc", str(pid))
+    folder = Path("/proc", str(pid))
     # Another user's process may not be looked into that far; nothing can be read of one that has ended.
-    found = _sum_of(places / "smaps_rollup", _PROPORTIONAL)
-    return _resident(pid) if found is None else found + (_sum_of(places / "status", _FURTHER) or 0)
+    found = _sum_of(folder / "smaps_rollup", _PROPORTIONAL)
+    return _resident(pid) if found is None else found + (_sum_of(folder / "status", _FURTHER) or 0)
 
 
 def _resident(pid: int) -> int:
@@ -64,7 +64,7 @@ def _resident(pid: int) -> int:
 
 
 def _sum_of(path: Path, names: Collection[str]) -> int | None:
-    """Bytes; None if it cannot be read."""
+    """Returns the sum of some lines in bytes; None if the file cannot be read."""
     found = _numbers(path, names)
     return None if found is None else sum(found) * _KIB
 
@@ -74,7 +74,7 @@ def _first_of(path: Path, name: str) -> int:
 
 
 def _numbers(path: Path, names: Collection[str]) -> list[int] | None:
-    """What some lines say; None if the file cannot be read, or its process has ended."""
+    """Returns the numbers of some lines; None if the file cannot be read, or its process has ended."""
     try:
         # A process may call itself anything, also what is no text.
         lines = path.read_text(errors="replace").splitlines()
@@ -85,7 +85,7 @@ def _numbers(path: Path, names: Collection[str]) -> list[int] | None:
 
 
 def _unnamed(pids: Collection[int]) -> tuple[int, int]:
-    """Bytes of open files without a name: in memory, with what sockets and pipes may hold, and on a disk."""
+    """Returns the bytes of open files without a name, and of sockets and pipes: in memory, and on a disk."""
     in_memory: dict[tuple[int, int], int] = {}
     on_disk: dict[tuple[int, int], int] = {}
     for link, found in _open_files(pids):
@@ -109,7 +109,7 @@ def _open_files(pids: Collection[int]) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _entries_in(folder: Path) -> Iterator[os.stat_result]:
-    """What lies in a folder and below, however deep.
+    """Yields everything in a folder, at any depth.
 
     Raises:
         OSError: some of it cannot be seen.

@@ -1,4 +1,4 @@
-"""A control group of its own for each child (cgroups(7), version 2): the kernel bounds what all in it take together."""
+"""A control group for each child (cgroups(7), version 2): the kernel bounds what its processes take together."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class ControlGroupsUnavailable(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlGroups:
-    """A group in which this process may make others.
+    """A control group in which this process may create others.
 
     Attributes:
-        folder: its folder. Nothing else than this farm runs in it itself.
-        memory_bytes: how much memory a child may take beside what it shares with its fork server; None is any.
-        most_tasks: how many processes and threads it may be; None is any number.
+        folder: the folder of the group. No process but this farm runs directly in it.
+        memory_bytes: how much memory a child may take beside what it shares with its fork server; None: any.
+        most_tasks: how many processes and threads it may be; None: any number.
     """
 
     folder: Path
@@ -45,7 +45,7 @@ class ControlGroups:
             ControlGroupsUnavailable: that is not possible.
         """
         try:
-            self._step_aside()
+            self._move_out()
             (self.folder / "cgroup.subtree_control").write_text("+memory +pids")
             self.make().check()
         except OSError as error:
@@ -55,16 +55,16 @@ class ControlGroups:
                 "controllers memory and pids (systemd: Delegate=yes, and the group of the service itself)"
             ) from error
 
-    def _step_aside(self) -> None:
+    def _move_out(self) -> None:
         if str(os.getpid()) not in _processes_in(self.folder):
             return
-        aside = self.folder / "compilefarm"
-        aside.mkdir(exist_ok=True)
+        below = self.folder / "compilefarm"
+        below.mkdir(exist_ok=True)
         # Some may fork meanwhile.
         while pids := _processes_in(self.folder):
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
-                    (aside / "cgroup.procs").write_text(pid)
+                    (below / "cgroup.procs").write_text(pid)
 
     def make(self) -> ControlGroup:
         """A new group.
@@ -103,10 +103,10 @@ class ControlGroup:
         (self.path / name).write_text(value)
 
     def check(self) -> None:
-        """Removes it, if it can be ended as well.
+        """Removes the group, if its processes could be killed.
 
         Raises:
-            OSError: it cannot be ended: the kernel is older than 5.14.
+            OSError: groups cannot be killed: the kernel is older than 5.14.
         """
         can_be_ended = (self.path / "cgroup.kill").exists()
         self.path.rmdir()
@@ -115,18 +115,18 @@ class ControlGroup:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel ended something in it because of its limit."""
+        """Whether the kernel killed a process in the group because of its memory limit."""
         with contextlib.suppress(FileNotFoundError):
             events = dict(line.split() for line in (self.path / "memory.events").read_text().splitlines())
             return int(events["oom_kill"]) > 0
         return False
 
     def kill(self) -> None:
-        """Ends all that runs in it, whatever it starts meanwhile."""
+        """Kills all processes in the group, new ones included."""
         self.set("cgroup.kill", "1")
 
     async def remove(self) -> None:
-        """Ends all that runs in it, and removes it.
+        """Kills all processes in the group, and removes it.
 
         Raises:
             TimeoutError: something in it does not end.
@@ -145,17 +145,17 @@ def _processes_in(group: Path) -> list[str]:
 
 
 def memory_limits(*, root: Path = _ROOT, told: Path = Path("/proc/self/cgroup")) -> Iterator[int]:
-    """Bytes that the control groups of this process may take, of both versions, where somebody has said so.
+    """Yields the memory limits of the control groups of this process, of both versions, in bytes.
 
     Args:
         root: where control groups are mounted.
         told: where the kernel says in which groups this process is (cgroups(7)).
     """
     for line in told.read_text().splitlines():
-        _, controllers, place = line.split(":", 2)
+        _, controllers, path = line.split(":", 2)
         if controllers in _MEMORY_FILES:
             mounted, name = _MEMORY_FILES[controllers]
-            group = Path(place.lstrip("/"))
+            group = Path(path.lstrip("/"))
             for each in (group, *group.parents):
                 # Without a limit it says "max". The first of all has no such file.
                 with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The graph of a check as eager runs it, in its own precision and in a higher one."""
+"""Runs the uncompiled graph of a verification: as it is, perturbed, and in high precision."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from compilefarm.graph.tolerances import coarsest, epsilon_of
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.checkpoints import keep_random_state
-from compilefarm.worker.choices import Choice, alike, find_choices, watching
 from compilefarm.worker.comparison import Comparison, differing_elements
 from compilefarm.worker.narrowing import Narrowed, find_narrowed
 from compilefarm.worker.reference import find_reference
 from compilefarm.worker.results import Results, run
 from compilefarm.worker.seeds import SEED
+from compilefarm.worker.selections import Selection, are_as_good, find_selections, with_selected_values
 from compilefarm.worker.synthetic import inputs_of
-from compilefarm.worker.ties import LastFirst, ranks
+from compilefarm.worker.ties import LastFirst, has_ranking
 
 # Of the first inputs that are tried; it differs from that of a compile.
 INPUT_SEED = 1
 
-# Seeds by which floats are moved to find out which integers hang on their last bits.
-_MOVES = (1, 2, 3)
+# Seeds by which floats are perturbed to find out which integers hang on their last bits.
+_PERTURBATION_SEEDS = (1, 2, 3)
 
 
 class Eager:
-    """What an artifact is compared with. Runs that only some comparisons need are made when they are asked for, once.
+    """Results of the uncompiled graph, with which an artifact is compared. Each kind of run is made once, when it is
+    needed.
 
     Args:
         decoded: the graph.
         job: says what its inputs look like, and how large they are.
-        attempt: at inputs that it takes, as in `inputs_of`.
-        first_seed: of the first attempt.
+        attempt: number of the attempt to find inputs that the graph takes, as in `inputs_of`.
+        first_seed: seed of the inputs of the first attempt.
     """
 
     def __init__(self, decoded: DecodedJob, job: Job, *, attempt: int = 0, first_seed: int = INPUT_SEED) -> None:
@@ -53,34 +54,34 @@ class Eager:
         self.inside = _coarsest_inside(decoded.graph_module)
 
     def run(self, program: Callable[..., Any] | None = None, *, seed: int = SEED) -> dict[str, Any]:
-        """Results of the graph, or of another program, on inputs of its own."""
+        """Returns the results of the graph, or of another program, on a fresh copy of the inputs."""
         return run(program or self.program, self.inputs(), seed=seed, written=self.written)
 
     def comparison(self, found: Verification, *, random: Set[str] = frozenset()) -> Comparison:
-        """Compares with what eager gives.
+        """Returns a comparison with the results of eager.
 
         Args:
-            found: is told how far apart they were.
+            found: receives the measured differences.
             random: names of results that differ from seed to seed, for which there is no reference.
         """
         return Comparison(
             inputs_seed=self._inputs_seed,
             found=found,
             inside=self.inside,
-            moved=self.moved,
+            perturbed=self.perturbed,
             narrowed=self.narrowed,
             unordered=self.unordered,
-            alike=lambda name, ours, theirs: None if name in random else self.alike(name, ours, theirs),
+            as_good=lambda name, ours, theirs: None if name in random else self.as_good(name, ours, theirs),
             reference=lambda: {name: value for name, value in (self.reference() or {}).items() if name not in random},
         )
 
     @functools.cached_property
-    def _moved(self) -> Sequence[Results]:
+    def _perturbed(self) -> Sequence[Results]:
         results: list[Results] = []
         narrowed = self.narrowed()
         dtype = coarsest(each for each in (self.inside, narrowed and narrowed.dtype) if each is not None)
         epsilon = epsilon_of(dtype) if dtype is not None else 0.0
-        for seed in _MOVES:
+        for seed in _PERTURBATION_SEEDS:
             given = self.inputs()
             move_by_last_bits(given, seed=seed, epsilon=epsilon)
             try:
@@ -89,20 +90,20 @@ class Eager:
                 break
         return results
 
-    def moved(self) -> Sequence[Results]:
-        """Results with all floats of its inputs moved by a few last bits."""
-        return self._moved
+    def perturbed(self) -> Sequence[Results]:
+        """Returns results for inputs whose floats were moved by a few last bits, several times."""
+        return self._perturbed
 
     @functools.cached_property
     def _reordered(self) -> tuple[Results, Sequence[Results]]:
-        """Results, and others in which equal elements, or nearly equal ones, come in another order."""
+        """Returns results, and others in which equal and nearly equal elements come in another order."""
         with LastFirst():
             last_first = self.run()
-        return self.run(), [last_first, *self.moved()]
+        return self.run(), [last_first, *self.perturbed()]
 
     def unordered(self, name: str) -> torch.Tensor | None:
-        """Which elements of a result hang on which of equal elements, or nearly equal ones, is the first."""
-        if not ranks(self.program):
+        """Returns a mask of the elements that depend on the order of equal and nearly equal elements, or None."""
+        if not has_ranking(self.program):
             return None
         results, others = self._reordered
         return differing_elements(results[name], [other[name] for other in others], inside=self.inside)
@@ -112,7 +113,7 @@ class Eager:
         return find_narrowed(self.run)
 
     def narrowed(self) -> Narrowed | None:
-        """Results with products in the narrowest precision that is allowed; None where that changes nothing."""
+        """Returns results with products in the narrowest precision that is allowed; None if that changes nothing."""
         return self._narrowed
 
     @functools.cached_property
@@ -126,35 +127,37 @@ class Eager:
             lambda given: run(program, given, seed=SEED, written=self.written), self.inputs, inside=self.inside
         )
 
-    def alike(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor | None:
-        """Which elements of a result that picks among values are as good as eager's; None if it is no such result."""
-        choice = self._choices.get(name)
-        if choice is None or self.inside is None:
+    def as_good(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor | None:
+        """Returns a mask of the indices that are as good as eager's; None if the result is no selection."""
+        selection = self._selections.get(name)
+        if selection is None or self.inside is None:
             return None
         eager, reference = self._picked_from
-        place = f"output {list(self._choices).index(name)}"
-        if reference is None or any(each[place].shape != reference[place].shape for each in eager):
+        output = f"output {list(self._selections).index(name)}"
+        if reference is None or any(each[output].shape != reference[output].shape for each in eager):
             return None
-        values = [each[place] for each in eager]
-        return alike(ours, theirs, choice=choice, eager=values, reference=reference[place], inside=self.inside)
+        values = [each[output] for each in eager]
+        return are_as_good(
+            ours, theirs, selection=selection, eager=values, reference=reference[output], inside=self.inside
+        )
 
     @functools.cached_property
-    def _choices(self) -> Mapping[str, Choice]:
-        return find_choices(self.program)
+    def _selections(self) -> Mapping[str, Selection]:
+        return find_selections(self.program)
 
     @functools.cached_property
     def _picked_from(self) -> tuple[Sequence[Results], Results | None]:
-        watched = watching(self.program, self._choices)
+        watched = with_selected_values(self.program, self._selections)
         narrowed = find_narrowed(lambda: self.run(watched))
         eager = [self.run(watched), *([narrowed.results] if narrowed is not None else [])]
         return eager, self._find_reference(watched)
 
     def reference(self) -> Results | None:
-        """Results in high precision; None where there are none."""
+        """Returns results in high precision; None if the graph has none."""
         return self._reference
 
 
 def _coarsest_inside(graph_module: torch.fx.GraphModule) -> torch.dtype | None:
-    """The coarsest floats that a graph computes, such as those of autocast."""
+    """Returns the coarsest dtype of floats inside a graph, such as that of autocast."""
     values = (node.meta.get("example_value") for node in nodes_of(graph_module))
     return coarsest(value.dtype for value in values if isinstance(value, torch.Tensor))

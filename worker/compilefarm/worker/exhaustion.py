@@ -1,4 +1,4 @@
-"""Tells errors of a graph from those of a limit that it ran into."""
+"""Tells whether an error means that memory or disk was exhausted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORDS_OF_DISK = ("No space left on device", "Disk quota exceeded")
 
 
 def find_exhausted(error: Exception) -> FailureKind.ValueType | None:
-    """What ran out: memory, room on a disk, or what a file may hold; None if the error is of another kind."""
+    """Returns what was exhausted: memory, disk, or the size limit of a file; None for errors of other kinds."""
     for cause in _causes(error):
         number = cause.errno if isinstance(cause, OSError) else None
         if isinstance(cause, torch.OutOfMemoryError) or _says(cause, _WORDS_OF_DEVICE):
@@ -40,7 +40,7 @@ def find_exhausted(error: Exception) -> FailureKind.ValueType | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that led to it. Inductor raises one of its own "from None" and keeps the first
+    """Yields an error and its causes. Inductor raises one of its own "from None" and keeps the first
     (torch/_inductor/exc.py: InductorError.inner_exception).
     """
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""What an error within a child is called on the wire."""
+"""Turns errors within a child into failures on the wire."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_MESSAGE = 4000
 
 
 def failure_of(error: Exception) -> ChildFailure:
-    """What an error of a task is called on the wire."""
+    """Returns the failure that an error of a task becomes."""
     return ChildFailure(
         invalid_request=isinstance(error, InvalidRequest),
         failure=CompileFailure(

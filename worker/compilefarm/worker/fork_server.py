@@ -1,4 +1,4 @@
-"""A supervisor's end of a fork server, which makes children that need not import anything; in a sandbox or not."""
+"""The supervisor's end of a fork server, which forks children that have imported everything; in a sandbox or not."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
+from compilefarm.worker.child_variables import child_variables
 from compilefarm.worker.control_groups import ControlGroup
-from compilefarm.worker.interpreters import throwaway_copy
+from compilefarm.worker.descendants import descendants_of
+from compilefarm.worker.interpreters import copy_in_memory
 from compilefarm.worker.sandbox import FOLDER, Sandbox
 from compilefarm.worker.scratch import ScratchFolder
 from compilefarm.worker.seccomp import open_filter
-from compilefarm.worker.strays import processes_below
-from compilefarm.worker.surroundings import surroundings
 
 _PIPE_BYTES = 64 * 1024
 _TAIL_BYTES = 16 * 1024
@@ -32,11 +32,11 @@ _T = TypeVar("_T")
 
 
 class ForkServerDied(Exception):
-    """There is none that could be forked; the message holds why, and the end of what it printed."""
+    """No fork server is left to fork; the message has the reason, and the end of what it printed."""
 
 
 class ForkedChild:
-    """A child and its pipes. It was started; `kill` and then `close` end it.
+    """A running child and its pipes. `kill` and then `close` end it.
 
     Attributes:
         pid: number of the process, and of its group. In a sandbox it is another process there that does the work, in a
@@ -44,25 +44,25 @@ class ForkedChild:
         stdin, stdout, stderr: its pipes.
     """
 
-    def __init__(self, pid: int, *, pipes: _Pipes, place: _Place | None) -> None:
+    def __init__(self, pid: int, *, pipes: _Pipes, idle_sandbox: _IdleSandbox | None) -> None:
         self.pid = pid
         self.stdin = pipes.stdin
         self.stdout = pipes.stdout
         self.stderr = pipes.stderr
         self._pipes = pipes
-        self._place = place
-        self._end = asyncio.create_task(_code(pipes.news), name=f"end of process {pid}")
+        self._idle_sandbox = idle_sandbox
+        self._end = asyncio.create_task(_code(pipes.status), name=f"end of process {pid}")
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended by itself, or was killed by somebody else."""
+        """Whether the process has ended."""
         return self._end.done()
 
     def kill(self) -> None:
-        """Kills it and everything it started; without a sandbox, what is still of its group."""
-        if self._place is not None:
+        """Kills the child and everything that it started; without a sandbox, those still in its process group."""
+        if self._idle_sandbox is not None:
             # The one outside waits for the one inside; without it, nobody would, and bubblewrap could not end.
-            self._place.kill()
+            self._idle_sandbox.kill()
             return
         # It may not be at the head of its group yet.
         if not self.has_ended:
@@ -72,21 +72,21 @@ class ForkedChild:
             os.killpg(self.pid, signal.SIGKILL)
 
     def pids(self) -> set[int]:
-        """Numbers of the processes that it consists of now, as seen from here."""
-        heads = {self.pid} if self._place is None else {self.pid, self._place.pid}
-        return heads | processes_below(heads)
+        """Returns the process numbers of the child and its descendants, as seen from this process."""
+        heads = {self.pid} if self._idle_sandbox is None else {self.pid, self._idle_sandbox.pid}
+        return heads | descendants_of(heads)
 
     async def wait(self) -> int:
-        """How it ended: its exit status, or less than zero, the number of the signal that killed it."""
+        """Waits for the end; returns the exit status, or the negative number of the signal that killed the child."""
         return await asyncio.shield(self._end)
 
     async def close(self) -> None:
-        """Waits until it has ended, once it was killed. To be awaited once, in the end."""
+        """Waits for the end of a child that was killed, and closes its pipes. To be awaited once."""
         await asyncio.wait([self._end], timeout=_LINGER_SECONDS)
         self._end.cancel()
         await self._pipes.close()
-        if self._place is not None:
-            await self._place.close()
+        if self._idle_sandbox is not None:
+            await self._idle_sandbox.close()
 
 
 class ForkServer:
@@ -107,7 +107,7 @@ class ForkServer:
 
     @property
     def log_tail(self) -> str:
-        """The end of what it printed before it was forked."""
+        """The end of what the fork server printed."""
         return "" if self._running is None else self._running.log_tail
 
     async def fork(
@@ -118,11 +118,11 @@ class ForkServer:
         Args:
             folder: where it runs, and what it may write to.
             variables: of the child alone.
-            sandbox: what it is put in.
-            group: the control group that it joins.
+            sandbox: the sandbox of the child; None: none.
+            group: the control group that the child joins; None: none.
 
         Raises:
-            ForkServerDied: there is none to fork.
+            ForkServerDied: the fork server ended, or does not answer.
             OSError: the program cannot be started, or the sandbox cannot be made.
         """
         async with self._starting:
@@ -130,67 +130,67 @@ class ForkServer:
                 await self.close()
                 self._running = await _Running.start(self._command, environment=self._environment)
             running = self._running
-        place = None if sandbox is None else await _Place.open(sandbox, folder=folder)
+        idle_sandbox = None if sandbox is None else await _IdleSandbox.open(sandbox, folder=folder)
         where = folder if sandbox is None else FOLDER
         try:
             async with asyncio.timeout(self._answer_seconds if running.has_forked else None):
-                everything = surroundings(where, additions={**self._environment, **variables})
-                return await running.fork(where, variables=everything, place=place, group=group)
+                everything = child_variables(where, additions={**self._environment, **variables})
+                return await running.fork(where, variables=everything, idle_sandbox=idle_sandbox, group=group)
         except BaseException as error:
-            if place is not None:
-                place.kill()
-                await place.close()
+            if idle_sandbox is not None:
+                idle_sandbox.kill()
+                await idle_sandbox.close()
             if isinstance(error, TimeoutError):
                 await self.end_if_silent()
                 raise ForkServerDied(f"it gave no answer for {self._answer_seconds:.0f} s and was ended") from error
             raise
 
     async def end_if_silent(self) -> None:
-        """Ends it if it was its answer that was waited for in vain; the next child gets another."""
+        """Ends a fork server that does not answer; the next child gets another one."""
         if self._running is not None and self._running.is_silent:
             await self.close()
 
     async def close(self) -> None:
-        """Ends it, and with it children that were not ended before."""
+        """Ends the fork server and all children that are left."""
         running, self._running = self._running, None
         if running is not None:
             await running.close()
 
 
 class _Pipes:
-    """Those between this process and a child.
+    """The pipes between this process and a child.
 
     Attributes:
-        stdin, stdout, stderr, news: the ends of this process.
-        theirs: the others, as long as they are open here.
+        stdin, stdout, stderr, status: the ends of this process.
+        child_ends: the ends of the child, as long as they are open here.
     """
 
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
-    news: asyncio.StreamReader
+    status: asyncio.StreamReader
 
     def __init__(self) -> None:
         self._transports: list[asyncio.BaseTransport] = []
-        self.theirs: list[int] = []
+        self.child_ends: list[int] = []
 
     @classmethod
     async def open(cls) -> _Pipes:
         pipes = cls()
         try:
             pipes.stdin = await pipes._writer()
-            pipes.stdout, pipes.stderr, pipes.news = [await pipes._reader() for _ in range(3)]
+            pipes.stdout, pipes.stderr, pipes.status = [await pipes._reader() for _ in range(3)]
         except BaseException:
             await pipes.close()
             raise
         return pipes
 
-    def close_theirs(self) -> None:
-        while self.theirs:
-            os.close(self.theirs.pop())
+    def close_child_ends(self) -> None:
+        while self.child_ends:
+            os.close(self.child_ends.pop())
 
     async def close(self) -> None:
-        self.close_theirs()
+        self.close_child_ends()
         for transport in self._transports:
             transport.close()
         # asyncio closes the pipes in its next turn.
@@ -198,7 +198,7 @@ class _Pipes:
 
     async def _writer(self) -> asyncio.StreamWriter:
         reading, writing = os.pipe()
-        self.theirs.append(reading)
+        self.child_ends.append(reading)
         # As asyncio.open_connection: the protocol knows when there is room in the pipe.
         transport, protocol = await _loop().connect_write_pipe(
             _protocol_of(asyncio.StreamReader()), FileIO(writing, "w")
@@ -208,14 +208,14 @@ class _Pipes:
 
     async def _reader(self) -> asyncio.StreamReader:
         reading, writing = os.pipe()
-        self.theirs.append(writing)
+        self.child_ends.append(writing)
         stream = asyncio.StreamReader(limit=_PIPE_BYTES)
         self._transports.append((await _loop().connect_read_pipe(_protocol_of(stream), FileIO(reading)))[0])
         return stream
 
 
 class _Running:
-    """A fork server that was started."""
+    """A running fork server."""
 
     def __init__(self, process: Process, *, requests: socket.socket, folder: ScratchFolder) -> None:
         self._process = process
@@ -231,19 +231,19 @@ class _Running:
 
     @classmethod
     async def start(cls, command: Sequence[str], *, environment: Mapping[str, str]) -> _Running:
-        executable = await _uncancelled(asyncio.to_thread(throwaway_copy, command[0]), undo=_close_copy)
+        executable = await _uncancelled(asyncio.to_thread(copy_in_memory, command[0]), undo=_close_copy)
         folder = ScratchFolder()
         # It keeps the bounds of messages.
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             process = await _uncancelled(
                 asyncio.create_subprocess_exec(
                     *command,
                     executable=None if executable is None else f"/proc/{os.getpid()}/fd/{executable}",
-                    stdin=theirs.fileno(),
+                    stdin=server_end.fileno(),
                     stdout=PIPE,
                     stderr=STDOUT,
-                    env=surroundings(folder.path, additions=environment),
+                    env=child_variables(folder.path, additions=environment),
                     cwd=folder.path,
                     start_new_session=True,
                 ),
@@ -254,7 +254,7 @@ class _Running:
             folder.remove()
             raise
         finally:
-            theirs.close()
+            server_end.close()
             await _close_copy(executable)
         return cls(process, requests=ours, folder=folder)
 
@@ -267,20 +267,25 @@ class _Running:
         return self._tail.decode(errors="replace").strip()
 
     async def fork(
-        self, folder: Path, *, variables: Mapping[str, str], place: _Place | None, group: ControlGroup | None
+        self,
+        folder: Path,
+        *,
+        variables: Mapping[str, str],
+        idle_sandbox: _IdleSandbox | None,
+        group: ControlGroup | None,
     ) -> ForkedChild:
         request = {
             "folder": str(folder),
             "variables": dict(variables),
-            "sandbox": None if place is None else place.first_pid,
+            "sandbox": None if idle_sandbox is None else idle_sandbox.first_pid,
             "group": None if group is None else str(group.path),
         }
         pipes = await _Pipes.open()
         try:
-            passed_on = pipes.theirs if place is None else [*pipes.theirs, place.first]
+            passed_on = pipes.child_ends if idle_sandbox is None else [*pipes.child_ends, idle_sandbox.first]
             socket.send_fds(self._requests, [json.dumps(request).encode()], passed_on)
-            pipes.close_theirs()
-            if not (told := await pipes.news.readline()):
+            pipes.close_child_ends()
+            if not (told := await pipes.status.readline()):
                 raise await self._died()
             message = json.loads(told)
             self.is_silent = False
@@ -295,7 +300,7 @@ class _Running:
             if isinstance(error, BrokenPipeError | ConnectionResetError):
                 raise await self._died() from error
             raise
-        return ForkedChild(message["pid"], pipes=pipes, place=place)
+        return ForkedChild(message["pid"], pipes=pipes, idle_sandbox=idle_sandbox)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -331,7 +336,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """bubblewrap, with its pipes, which asyncio's Process does not give away."""
+    """A running bubblewrap, and the pipes that asyncio's Process does not expose."""
 
     process: Process
     transport: asyncio.SubprocessTransport
@@ -357,7 +362,7 @@ async def _start(command: Sequence[str], *, folder: Path, passed_on: Sequence[in
         stdin=DEVNULL,
         stdout=PIPE,
         stderr=PIPE,
-        env=surroundings(FOLDER),
+        env=child_variables(FOLDER),
         cwd=folder,
         start_new_session=True,
         pass_fds=passed_on,
@@ -365,12 +370,12 @@ async def _start(command: Sequence[str], *, folder: Path, passed_on: Sequence[in
     return _Started(process=Process(transport, protocol, loop), transport=transport)
 
 
-class _Place:
-    """A sandbox with nothing in it but a process that waits, so that others can join it.
+class _IdleSandbox:
+    """A sandbox in which one idle process runs, so that a child can join its namespaces.
 
     Attributes:
         first_pid: number of the first process inside.
-        first: a handle (pidfd_open(2)) of it. With it all others in there end.
+        first: a handle (pidfd_open(2)) of that process. All others inside end with it.
     """
 
     def __init__(self, started: _Started, *, first_pid: int, first: int) -> None:
@@ -379,11 +384,11 @@ class _Place:
         self.first = first
 
     @classmethod
-    async def open(cls, sandbox: Sandbox, *, folder: Path) -> _Place:
+    async def open(cls, sandbox: Sandbox, *, folder: Path) -> _IdleSandbox:
         reading, writing = os.pipe()
         with FileIO(reading) as pipe:
             system_calls = open_filter()
-            command = sandbox.around_nothing(folder=folder, info=writing, system_calls=system_calls)
+            command = sandbox.idle_command(folder=folder, info=writing, system_calls=system_calls)
             try:
                 started = await _uncancelled(
                     _start(command, folder=folder, passed_on=(writing, system_calls)), undo=_Started.end
@@ -409,7 +414,7 @@ class _Place:
 
     @property
     def pid(self) -> int:
-        """Number of bubblewrap, to which everything in the sandbox descends that loses its parent."""
+        """The process number of bubblewrap, the ancestor of all processes inside."""
         return self._started.process.pid
 
     def kill(self) -> None:
@@ -426,7 +431,7 @@ class _Place:
 
 
 def words_of(code: int) -> str:
-    """How a process ended."""
+    """Says in words how a process ended."""
     if code >= 0:
         return f"ended with status {code}"
     hint = " (as the kernel does when memory runs out)" if -code == signal.SIGKILL else ""
@@ -434,7 +439,7 @@ def words_of(code: int) -> str:
 
 
 async def _uncancelled(starting: Coroutine[Any, Any, _T], *, undo: Callable[[_T], Awaitable[None]]) -> _T:
-    """What is started, or nothing: what has half begun cannot be ended safely; a moment later it can."""
+    """Awaits a start that must not be interrupted halfway: when cancelled, it is completed first and then undone."""
     task = asyncio.create_task(starting)
     try:
         return await asyncio.shield(task)
@@ -456,8 +461,8 @@ async def _end_process(process: Process) -> None:
     await process.wait()
 
 
-async def _code(news: asyncio.StreamReader) -> int:
-    told = await news.readline()
+async def _code(status: asyncio.StreamReader) -> int:
+    told = await status.readline()
     # Without its fork server a child is killed as well.
     return json.loads(told)["code"] if told else -signal.SIGKILL
 

@@ -1,8 +1,8 @@
-"""What a fork server does: it imports what children need, and becomes one whenever it is asked to (fork(2)).
+"""The fork server: a process that imports what children need, and forks a child for each request (fork(2)).
 
 Imports take seconds of a processor, a fork 20 ms. A fork server never sees a task, so that every child begins as the
 first one did. Requests come on a socket that is its standard input: a frame of JSON, and with it (SCM_RIGHTS, unix(7))
-what will be the child's standard input, output and error, a pipe for news of it, and the sandbox if there is one.
+the child's standard input, output and error, a pipe that tells the supervisor its status, and the sandbox if any.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from compilefarm.worker.control_groups import enter
+from compilefarm.worker.descendants import kill_descendants
 from compilefarm.worker.namespaces import (
     adopt_orphans,
     end_with_parent,
@@ -29,38 +30,37 @@ from compilefarm.worker.namespaces import (
     leave_no_core,
 )
 from compilefarm.worker.seccomp import filter_system_calls
-from compilefarm.worker.strays import end_strays
 
 # Of 1000: how much rather than others a child is ended when memory runs out.
 _OOM_SCORE = 500
 _REQUEST_BYTES = 128 * 1024
-# Standard input, output and error, the pipe for news, and the first process of a sandbox.
+# Standard input, output and error, the status pipe, and the first process of a sandbox.
 _DESCRIPTORS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A child that is wanted.
+    """A request for a child.
 
     Attributes:
-        folder: where it runs.
-        variables: of its environment.
+        folder: the working directory of the child.
+        variables: its environment variables.
         standard: its standard input, output and error.
-        news: where it is told how it fares.
-        sandbox: number of the first process of the sandbox that it joins, and a handle of that; None leaves it outside.
-        group: folder of the control group that it joins; None leaves it in this one's.
+        status_pipe: where its number and its exit status are written.
+        sandbox: number of the first process of the sandbox that it joins, and a handle of that; None: no sandbox.
+        group: folder of the control group that it joins; None: that of the fork server.
     """
 
     folder: str
     variables: Mapping[str, str]
     standard: Sequence[int]
-    news: int
+    status_pipe: int
     sandbox: tuple[int, int] | None
     group: Path | None
 
     @classmethod
     def receive(cls, requests: socket.socket) -> _Request | None:
-        """The next one; None if nobody can ask any more.
+        """Receives the next request; None once the supervisor has closed its end.
 
         Raises:
             IndexError: fewer descriptors came than were sent, as when too many files are open (unix(7), MSG_CTRUNC).
@@ -70,12 +70,12 @@ class _Request:
         if not content:
             return None
         asked = json.loads(content)
-        standard, news, further = descriptors[:3], descriptors[3], descriptors[4:]
+        standard, status_pipe, further = descriptors[:3], descriptors[3], descriptors[4:]
         sandbox = None if asked["sandbox"] is None else (asked["sandbox"], further[0])
         group = None if asked["group"] is None else Path(asked["group"])
-        return cls(asked["folder"], asked["variables"], standard, news, sandbox, group)
+        return cls(asked["folder"], asked["variables"], standard, status_pipe, sandbox, group)
 
-    def close_all_but_news(self) -> None:
+    def close_all_but_status_pipe(self) -> None:
         _close(*self.standard)
         if self.sandbox is not None:
             os.close(self.sandbox[1])
@@ -85,22 +85,22 @@ class _Request:
 class _Child:
     pid: int
     handle: int
-    news: int
+    status_pipe: int
 
-    def tell_end(self, *, others: Collection[int]) -> None:
-        """To be called once it has ended: ends what is left of it, and of none of the others."""
+    def report_end(self, *, others: Collection[int]) -> None:
+        """Reports the exit status of a child that has ended, and kills the descendants that it left behind."""
         _, status = os.waitpid(self.pid, 0)
-        end_strays(others)
-        _tell(self.news, {"code": os.waitstatus_to_exitcode(status)})
+        kill_descendants(others)
+        _report(self.status_pipe, {"code": os.waitstatus_to_exitcode(status)})
         self.close()
 
     def close(self) -> None:
-        _close(self.handle, self.news)
+        _close(self.handle, self.status_pipe)
 
 
 def wait_to_be_forked() -> None:
-    """Returns in every child that is asked for, and never in this process, which ends when nobody can ask any more, and
-    with it all that is left of children.
+    """Forks a child for each request. Returns in each child only; the fork server exits here, with all descendants,
+    once the supervisor has closed its end.
 
     To be called with one thread of Python: others would be missing in children, and locks that they hold would stay
     locked.
@@ -118,25 +118,25 @@ def wait_to_be_forked() -> None:
         for key, _ in selector.select():
             if key.fileobj is not requests:
                 selector.unregister(key.fd)
-                children.pop(key.fd).tell_end(others=_pids(children))
+                children.pop(key.fd).report_end(others=_pids(children))
                 continue
             request = _Request.receive(requests)
             if request is None:
-                end_strays(())
+                kill_descendants(())
                 os._exit(0)
             try:
                 pid = os.fork()
             except OSError as error:
-                _tell(request.news, {"error": f"no process could be forked: {error}"})
-                request.close_all_but_news()
-                os.close(request.news)
+                _report(request.status_pipe, {"error": f"no process could be forked: {error}"})
+                request.close_all_but_status_pipe()
+                os.close(request.status_pipe)
                 continue
             if pid == 0:
                 selector.close()
                 requests.close()
                 for other in children.values():
                     other.close()
-                _become(request)
+                _become_child(request)
                 return
             child = _watched(pid, request)
             children[child.handle] = child
@@ -148,33 +148,33 @@ def _pids(children: Mapping[int, _Child]) -> set[int]:
 
 
 def _watched(pid: int, request: _Request) -> _Child:
-    """The child, once who asked has been told of it; it is killed if nobody wants it any more."""
+    """Tells the supervisor of a new child; kills the child if the supervisor has gone."""
     # In a sandbox, whoever asked has ended that.
-    if not _tell(request.news, {"pid": pid}) and request.sandbox is None:
+    if not _report(request.status_pipe, {"pid": pid}) and request.sandbox is None:
         os.kill(pid, signal.SIGKILL)
-    request.close_all_but_news()
-    return _Child(pid, os.pidfd_open(pid), request.news)
+    request.close_all_but_status_pipe()
+    return _Child(pid, os.pidfd_open(pid), request.status_pipe)
 
 
-def _tell(news: int, message: dict[str, Any]) -> bool:
-    """Whether who asked still wants to know."""
+def _report(status_pipe: int, message: dict[str, Any]) -> bool:
+    """Writes a message to the supervisor; returns whether it still listens."""
     try:
-        os.write(news, json.dumps(message).encode() + b"\n")
+        os.write(status_pipe, json.dumps(message).encode() + b"\n")
     except BrokenPipeError:
         return False
     return True
 
 
-def _become(request: _Request) -> None:
-    """The rest of a fork: its pipes, its place, its surroundings. Ends the process if it cannot get there."""
+def _become_child(request: _Request) -> None:
+    """Sets up a forked child: session, pipes, sandbox, variables and working directory. Exits if that fails."""
     try:
         os.setsid()
-        _be_ended_first()
+        _raise_oom_score()
         if request.group is not None:
             enter(request.group)
         for target, descriptor in enumerate(request.standard):
             os.dup2(descriptor, target)
-        _close(*request.standard, request.news)
+        _close(*request.standard, request.status_pipe)
         if request.sandbox is None:
             end_with_parent()
             adopt_orphans()
@@ -186,27 +186,27 @@ def _become(request: _Request) -> None:
             leave_no_core()
             filter_system_calls()
             # It ends with the sandbox.
-            _stay_outside()
+            _enter_pid_namespace()
         os.environ.update(request.variables)
         os.chdir(request.folder)
         # It was looked up once, perhaps, in the process that was forked.
         tempfile.tempdir = None
     except BaseException as error:  # noqa: BLE001 - a process that may be half in a sandbox goes no further
-        os.write(2, f"the process could not get to its place: {error!r}\n".encode())
+        os.write(2, f"the child could not be set up: {error!r}\n".encode())
         os._exit(1)
 
 
-def _be_ended_first() -> None:
-    """When the machine's memory runs out the kernel ends this process before the farm (proc(5))."""
+def _raise_oom_score() -> None:
+    """Has the kernel kill this process before the farm when memory runs out (proc(5))."""
     score = Path("/proc/self/oom_score_adj")
     # Without privilege it can only become higher; a pod of Kubernetes may have a higher one.
     if int(score.read_text()) < _OOM_SCORE:
         score.write_text(str(_OOM_SCORE))
 
 
-def _stay_outside() -> None:
-    """Returns in a child of this process, which is in the namespace of processes that this one has entered: children
-    alone are (pid_namespaces(7)). This process ends as that one does.
+def _enter_pid_namespace() -> None:
+    """Forks once more and returns in the new process: after setns(2), only children are in the process namespace
+    (pid_namespaces(7)). This process waits outside and ends as the new one does.
     """
     pid = os.fork()
     if pid == 0:

@@ -18,15 +18,15 @@ _M = TypeVar("_M", bound=Message)
 
 
 class BrokenPipeOfMessages(Exception):
-    """The other end closed the pipe within a message, or sent something that is none."""
+    """The other end closed the pipe within a message, or sent something else."""
 
 
 class MessageTooLarge(BrokenPipeOfMessages):
-    """The other end says that a message comes which is larger than it may be."""
+    """The other end announces a message that is larger than allowed."""
 
 
 def pack_frame(message: Message) -> bytes:
-    """A message as it goes into the pipe."""
+    """Returns the bytes of a message on the pipe."""
     content = message.SerializeToString()
     return len(content).to_bytes(LENGTH_BYTES, "little") + content
 
@@ -59,15 +59,15 @@ async def read_frame_async(
     """As `read_frame`, for the end that must not trust the other.
 
     Args:
-        pipe: where it comes.
-        kind: what it is.
-        largest_bytes: how large it may be.
+        pipe: the pipe.
+        kind: the type of the message.
+        largest_bytes: the largest message that is accepted.
         bytes_field: number of the field of a message that consists of bytes. A message of more than
             LARGEST_STRUCTURE_BYTES has to hold that one alone.
 
     Raises:
-        BrokenPipeOfMessages: as there.
-        MessageTooLarge: a message is said to be larger than it may be.
+        BrokenPipeOfMessages: as `read_frame`.
+        MessageTooLarge: a message is announced that is larger than allowed.
     """
     try:
         head = await pipe.readexactly(LENGTH_BYTES)

@@ -1,4 +1,4 @@
-"""A copy of an interpreter that nobody else runs."""
+"""Copies an interpreter, so that a child cannot change the file that others run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SE
 _LIMIT_SECONDS = 60
 
 
-def throwaway_copy(program: str) -> int | None:
-    """A file in memory that runs as an interpreter does, to be closed once it has been started from
-    /proc/PID/fd/NUMBER; None if there can be none.
+def copy_in_memory(program: str) -> int | None:
+    """Copies an interpreter into memory. Returns the descriptor, to be started as /proc/PID/fd/NUMBER and then closed;
+    None if no copy can be made.
 
-    What a process was started from it can reach in every sandbox that it joins (/proc/self/exe, proc(5)), as it was
-    mounted where it was started: whoever takes over a child could make the interpreter of this machine one that runs
-    with the rights of its owner.
+    A process can reach the file that it was started from in every sandbox that it joins (/proc/self/exe, proc(5)), as
+    it was mounted outside: whoever takes over a child could make the interpreter of this machine one that runs with the
+    rights of its owner.
 
     Args:
         program: the interpreter, as in a command.
@@ -50,7 +50,7 @@ def throwaway_copy(program: str) -> int | None:
 
 
 def _is_program(path: str) -> bool:
-    """Whether it is none that another one has to run."""
+    """Returns whether the file is a program, and no script."""
     with open(path, "rb") as file:
         return file.read(len(_ELF)) == _ELF
 

@@ -1,4 +1,4 @@
-"""Limits for work that a request can make as long and as large as it likes."""
+"""Limits of time and memory for the work of a child."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import Never
 
 
 class TimeLimitExceeded(Exception):
-    """Work took longer than it may."""
+    """Work took longer than its time limit."""
 
 
-class _TookTooLong(BaseException):
-    """No Exception, so that nothing takes it for an answer of torch."""
+class _TimeIsUp(BaseException):
+    """Ends limited work. Not an Exception, so that no handler in torch catches it."""
 
 
 @contextmanager
 def time_limit(seconds: float, *, doing: str) -> Iterator[None]:
-    """Ends what happens inside after a while; in the main thread, for work that returns to Python now and then.
+    """Ends the work inside after a time. For the main thread, and work that returns to Python now and then.
 
     Raises:
-        TimeLimitExceeded: it took longer.
+        TimeLimitExceeded: the work took longer.
     """
 
     def end(_: int, __: FrameType | None) -> Never:
-        raise _TookTooLong
+        raise _TimeIsUp
 
     before = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
-    except _TookTooLong:
+    except _TimeIsUp:
         raise TimeLimitExceeded(f"{doing} takes more than {seconds:.0f} s") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -43,7 +43,7 @@ def time_limit(seconds: float, *, doing: str) -> Iterator[None]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The limits of a child."""
+    """Adds the options that set the limits of a child."""
     option = parser.add_argument
     option("--memory-limit", type=int, default=None, metavar="BYTES", help="what a task may take")
     option("--file-limit", type=int, default=None, metavar="BYTES", help="what a file may hold")
@@ -62,7 +62,7 @@ def impose(arguments: argparse.Namespace) -> None:
 
 
 def limit_memory(further_bytes: int) -> None:
-    """Has this process fail at an allocation that goes beyond so much more memory than it has now.
+    """Limits this process to so much more memory than it has now; allocations beyond fail.
 
     Processes that it starts from now on have the same limit. What counts is private and writable (RLIMIT_DATA,
     getrlimit(2)): not files that are mapped, and not the addresses that CUDA reserves, which are many times the memory

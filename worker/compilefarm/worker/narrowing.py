@@ -1,4 +1,4 @@
-"""A graph as eager may run it, too: products of float32 in the narrowest precision that the process's settings allow.
+"""Runs a graph with products of float32 in the narrowest precision that the settings of the process allow.
 
 Eager and Inductor each choose kernels for themselves. Where TF32 is allowed, one may take it for a convolution that the
 other computes in float32, and both are right: what TF32 leaves of a result is found out by rounding operands to it.
@@ -35,8 +35,8 @@ class Narrowed:
     """Results of a graph with narrow products.
 
     Attributes:
-        results: them.
-        dtype: has the steps of the coarsest precision of these products.
+        results: the results by name.
+        dtype: a dtype with the precision of the coarsest of these products.
     """
 
     results: Results
@@ -47,13 +47,13 @@ class Narrowing(InsideMode):
     """Rounds operands of products to the precisions that are allowed.
 
     Attributes:
-        met: the precisions that something was rounded to.
+        applied: the precisions that something was rounded to.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._precisions = {is_cuda: narrow_precisions(is_cuda=is_cuda) for is_cuda in (False, True)}
-        self.met: set[torch.dtype] = set()
+        self.applied: set[torch.dtype] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -63,7 +63,7 @@ class Narrowing(InsideMode):
         if product is None:
             return func(*args, **kwargs)
         written = set(_written(func))
-        narrowed = [each if place in written else self._narrow(each, product) for place, each in enumerate(args)]
+        narrowed = [each if position in written else self._narrow(each, product) for position, each in enumerate(args)]
         named = {name: each if name in written else self._narrow(each, product) for name, each in kwargs.items()}
         return func(*narrowed, **named)
 
@@ -74,7 +74,7 @@ class Narrowing(InsideMode):
         dtype = self._precisions[given.is_cuda].get(product)
         if dtype is None:
             return given
-        self.met.add(dtype)
+        self.applied.add(dtype)
         return _rounded(given, dtype)
 
 
@@ -93,7 +93,7 @@ def find_narrowed(run: Callable[[], Results]) -> Narrowed | None:
     except Exception as error:  # noqa: BLE001 - a graph that looks at the bits of its products raises what it likes
         log.info("no results with narrow products: %s", error)
         return None
-    dtype = coarsest(mode.met)
+    dtype = coarsest(mode.applied)
     return Narrowed(results=results, dtype=dtype) if dtype is not None else None
 
 
@@ -116,8 +116,8 @@ def _name(func: Any) -> str:
 
 
 def _written(func: Any) -> Iterator[int | str]:
-    """Places and names of arguments that an operator writes to."""
+    """Positions and names of arguments that an operator writes to."""
     if isinstance(func, OpOverload):
-        for place, argument in enumerate(func._schema.arguments):
+        for position, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
-                yield from (place, argument.name)
+                yield from (position, argument.name)

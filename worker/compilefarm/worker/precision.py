@@ -1,4 +1,4 @@
-"""How much of a difference is rounding, and whether a program rounds no worse than eager."""
+"""Errors of rounding: how far results are from a reference, and how far they may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One child process from start to end, and nothing left of it afterwards."""
+"""The life of one child process, from start to end."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _WORDS_OF_MEMORY = ("std::bad_alloc", "LLVM ERROR: out of memory")
 
 
 class ChildDied(Exception):
-    """The process ended without an answer; the message holds how, and the end of what it printed."""
+    """The process ended without an answer; the message says how, and has the end of what it printed."""
 
 
 class ChildNotStarted(ChildDied):
-    """No child could be made ready; the message holds why."""
+    """No child could be made ready; the message says why."""
 
 
 class ChildOutOfMemory(ChildDied):
-    """It ended itself because it had no memory left, or was ended because it took more than it may."""
+    """The child ran out of memory, or was killed because it took more than its limit."""
 
 
 class ChildOutOfDisk(ChildDied):
-    """It was ended because its files took more than they may."""
+    """The child was killed because its files took more than their limit."""
 
 
 class ChildSaidTooMuch(ChildDied):
-    """It was about to return more than it may."""
+    """The child was about to return more than its limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +54,19 @@ class ChildSettings:
     """How children are started.
 
     Attributes:
-        server: what becomes them. Whoever made it closes it in the end.
-        variables: of children, beside those that the fork server has.
-        scratch_folder: where each child gets a private folder; None is the system's place for such.
+        server: forks the children. Its owner closes it.
+        variables: environment variables of children, beside those that the fork server has.
+        scratch_folder: where each child gets a private folder; None: the system's folder for temporary files.
         start_seconds: how long a child may take to be ready; the first one, with what its fork server takes.
         answer_seconds: how long a child that waits for its task may take to say so.
         output_bytes: how much a child may return in all.
-        memory_bytes: how much memory a child and all that it starts may take together, beyond what they have when its
-            task begins; None is any.
-        disk_bytes: how much their files may; None is any.
+        memory_bytes: how much memory a child and its descendants may take together, beyond what they have when its
+            task begins; None: any.
+        disk_bytes: how much space their files may take; None: any.
         most_tasks: how many processes and threads they may be; None is any number.
-        sample_seconds: how often that is looked at. Between two looks they may take more.
-        groups: where each child gets a control group of its own; None leaves it in the farm's.
-        sandbox: what children are put in; None leaves them as any other process.
+        sample_seconds: how often these are measured. In between, children may take more.
+        groups: makes a control group for each child; None: children stay in that of the farm.
+        sandbox: the sandbox of children; None: none.
     """
 
     server: ForkServer
@@ -135,12 +135,12 @@ class ChildProcess:
 
     @property
     def folder(self) -> Path:
-        """Its private folder."""
+        """The private folder of the child."""
         return self._folder.path
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended by itself, or was killed by somebody else."""
+        """Whether the process has ended."""
         return self._forked.has_ended
 
     @property
@@ -164,7 +164,7 @@ class ChildProcess:
         return message.ready
 
     async def answers(self) -> bool:
-        """Whether it is there and waits for its task. It may have been stopped, by whoever can send it signals."""
+        """Pings the child; returns whether it answers. It may have been stopped by a signal."""
         try:
             async with asyncio.timeout(self._settings.answer_seconds):
                 await self._give(ChildTask(ping=PingTask()))
@@ -174,7 +174,7 @@ class ChildProcess:
         return message.WhichOneof("message") == "pong"
 
     async def messages(self, task: ChildTask) -> AsyncIterator[ChildMessage]:
-        """Gives the child its task and yields what it says until it closes its end.
+        """Gives the child its task and yields its messages.
 
         Raises:
             ChildDied: it ended within a message.
@@ -238,7 +238,7 @@ class ChildProcess:
         return message
 
     async def _watch(self) -> None:
-        """Ends it when it takes more than it may."""
+        """Kills the child when it exceeds a limit."""
         try:
             at_first = await asyncio.to_thread(resident_bytes, self._forked.pids())
             while self._excess is None:

@@ -1,4 +1,4 @@
-"""The reference of a check: what a graph computes where hardly anything is rounded.
+"""The reference of a verification: the results of a graph in high precision.
 
 Eager and the artifact both round, at different places. Neither is the truth, so both are held to the same graph with
 every floating point number as float64, or as float32 where memory forbids that, in it and on the way to its results.

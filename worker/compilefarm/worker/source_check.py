@@ -1,7 +1,7 @@
-"""A second wall behind the decoder: generated source is held against what Inductor writes before it is compiled or run.
+"""Checks generated source before it is compiled or run: defence in depth behind the decoder.
 
-What a request says must not become code. The decoder sees to that; should some text get through all the same, the
-source then holds what no graph makes: a name that Inductor's generators do not know, an import, a statement at the
+Text of a request must not become code. The decoder prevents that; should some text get through all the same, the
+source holds what Inductor never writes: a name that Inductor's generators do not know, an import, a statement at the
 level of the module, a quote that ends too early. Such a source is refused.
 """
 
@@ -26,18 +26,18 @@ from compilefarm.core.compiler_settings import names
 
 
 class UnexpectedSource(Exception):
-    """Generated source holds what no graph makes: an attack, or a fault of this package."""
+    """Generated source holds what Inductor never writes: an attack, or a defect of this package."""
 
 
 def check_source(source: str, extension: str) -> None:
-    """Looks at a source that Inductor is about to compile or to run.
+    """Checks a source that Inductor is about to compile or to run.
 
     Args:
         source: the whole of it.
         extension: of the file that it is written to ("py", "main.cpp"), or `TUNING`.
 
     Raises:
-        UnexpectedSource: it holds what no graph makes.
+        UnexpectedSource: it holds what Inductor never writes.
     """
     kind = extension.rpartition(".")[2]
     if kind == "py":
@@ -62,7 +62,7 @@ _PLAIN = re.compile(r"[\x20-\x7e]*")
 
 
 def _is_known(word: str) -> bool:
-    """Whether the generators write a name, or make it of such parts ("tmp_acc0_vec")."""
+    """Returns whether Inductor's generators write a name, or the parts of it ("tmp_acc0_vec")."""
     known, plain = words_of_generators(), _NUMBER.sub("", word)
     is_never_written = word in _NEVER_WRITTEN or word.strip("_") in _NEVER_WRITTEN
     return not is_never_written and (plain in known or known.issuperset(plain.split("_")))
@@ -95,7 +95,7 @@ _DIRECTIVE = re.compile(
 
 
 def check_cpp(source: str) -> None:
-    """Looks at a program in C++.
+    """Checks a program in C++.
 
     Raises:
         UnexpectedSource: it holds a directive, a name or a literal that no graph makes.
@@ -167,7 +167,7 @@ _OPERATORS = re.compile(r"(torch\.ops\.\w+|aten|inductor_ops|_quantized|extern_k
 
 
 def check_python(source: str, *, is_tuning: bool = False) -> None:
-    """Looks at a wrapper or at a kernel for Triton; sources within it are looked at as well.
+    """Checks a wrapper or a kernel for Triton, and the sources within it.
 
     Args:
         source: the whole module.
@@ -210,7 +210,7 @@ def _check_statement(statement: ast.stmt) -> None:
 
 
 def _measures(statement: ast.stmt) -> bool:
-    """Whether it is one of those that measure kernels (torch/_inductor/codegen/wrapper.py: kernel_autotune_calls)."""
+    """Returns whether a statement measures kernels (torch/_inductor/codegen/wrapper.py: kernel_autotune_calls)."""
     match statement:
         case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Attribute() as guard))], body=body):
             return ast.unparse(guard) == "torch.cuda._DeviceGuard" and all(map(_measures, body))
@@ -248,7 +248,7 @@ def _check_imported(name: str, *, module: str) -> None:
 
 
 def _is_imported(name: str, *, module: str) -> bool:
-    """Whether the generators have a wrapper import something."""
+    """Returns whether Inductor's wrappers have this import."""
     if module == "ctypes":
         return name.startswith("c_")
     if name in _NEVER_WRITTEN:

@@ -1,4 +1,4 @@
-"""A child that is warm before it is needed."""
+"""Keeps a spare child warm, so that a task need not wait for imports."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class SpareChild:
     """Keeps one child ready, and hands it out for one task.
 
     Args:
-        settings: how it is started.
+        settings: how children are started.
         at_once: starts another as soon as one is handed out, and not only when `warm_up` is called.
-        owner: whose it is, for messages.
+        owner: name of the worker, for messages.
         restart_seconds: how long to wait before a child that could not start is started again.
     """
 
@@ -40,12 +40,12 @@ class SpareChild:
 
     @property
     def ready(self) -> ChildReady | None:
-        """What children say of themselves and this machine; None before the first has said it."""
+        """How children describe themselves and this machine; None before the first is ready."""
         return self._ready
 
     @property
     def problem(self) -> str | None:
-        """Why none can be started; None if none has failed since the last that could."""
+        """Why no child can be started; None if the last attempt succeeded."""
         return self._problem
 
     @property
@@ -63,15 +63,15 @@ class SpareChild:
             )
 
     async def attempted(self) -> None:
-        """Waits until the child is ready or has failed; the latter shows in `problem`."""
+        """Waits until the child is ready or could not start, which shows in `problem`."""
         await self._attempted.wait()
 
     @contextlib.asynccontextmanager
     async def taken(self) -> AsyncIterator[ChildProcess]:
-        """The child, for one task; nothing is left of it afterwards.
+        """Hands out the child for one task, and ends it afterwards.
 
         Raises:
-            ChildNotStarted: there is none, and the last attempt to start one failed.
+            ChildNotStarted: no child is ready, and the last attempt to start one failed.
         """
         child = await self._take()
         try:

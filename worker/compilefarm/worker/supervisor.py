@@ -1,8 +1,8 @@
 """A supervisor owns one slot. It is plain Python and never imports torch.
 
 It keeps spare children warm, gives each one task, watches it, kills its process group, and never uses it again. One
-compiles, with the compiler imported; another checks the artifact, with no more imported than a pod has. Digests of what
-a child returns are computed here: a child can only return bytes.
+compiles, with the compiler imported; another verifies the artifact, with no more imported than a pod has. Digests of
+what a child returns are computed here: a child can only return bytes.
 """
 
 from __future__ import annotations
@@ -64,18 +64,19 @@ OnPhase = Callable[[Phase.ValueType], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSettings:
-    """One slot.
+    """Settings of one slot.
 
     Attributes:
-        name: of the worker, unique in its pool.
+        name: the name of the worker, unique in its pool.
         environment_name: what the operator calls its environment.
         compiler: how children that compile are started.
-        verifier: how children that check artifacts are started; None returns artifacts unchecked.
+        verifier: how children that verify artifacts are started; None returns artifacts unverified.
         compile_seconds: how long a compile may take before it is ended.
-        verify_seconds: how long the check may take.
+        verify_seconds: how long a verification may take before it is ended.
         restart_seconds: how long to wait before a child that could not start is started again.
         overlaps: whether the next children start while a job is at work. On a CPU they would take cores from it, and
-            threads that wait for each other after every kernel lose a turn each time: a check of 0.9 s took 6.9 s on
+            threads that wait for each other after every kernel lose a turn each time: a verification of 0.9 s took 6.9
+                s on
             two cores.
         headers_folder: where the headers of the toolchain lie.
         no_sandbox: why children are in no sandbox; empty if they are in one.
@@ -115,7 +116,7 @@ class Supervisor:
         self._spares = [spare for spare in (self._compiler, self._verifier) if spare is not None]
 
     def view(self) -> WorkerView:
-        """The worker as it stands."""
+        """Returns the state of the worker."""
         ready = self.ready
         return WorkerView(
             name=self._settings.name,
@@ -131,7 +132,7 @@ class Supervisor:
 
     @property
     def ready(self) -> ChildReady | None:
-        """What the first child said of itself and this machine; None before that."""
+        """How the first child described itself and this machine; None before that."""
         return self._compiler.ready
 
     async def start(self) -> None:
@@ -168,7 +169,7 @@ class Supervisor:
         raise AssertionError("messages() ends only by raising")
 
     async def run(self, assignment: Assignment, *, on_phase: OnPhase) -> Artifact | CompileFailure:
-        """Does a job.
+        """Compiles and verifies a job.
 
         Raises:
             InvalidRequest: the job is malformed or forbidden.
@@ -178,18 +179,18 @@ class Supervisor:
         return await self._named(assignment, self._run(assignment, on_phase))
 
     async def verify(self, assignment: Assignment, artifact: Artifact) -> Artifact | CompileFailure:
-        """Checks an artifact that was made without a check.
+        """Verifies an artifact that was made without a verification.
 
         Raises:
             As `run`.
         """
-        assert self._verifier is not None, f"worker {self._settings.name} does not check"
+        assert self._verifier is not None, f"worker {self._settings.name} does not verify"
         return await self._named(assignment, self._verify(assignment, artifact, self._verifier, lambda _: None))
 
     async def _named(
         self, assignment: Assignment, work: Coroutine[Any, Any, Artifact | CompileFailure]
     ) -> Artifact | CompileFailure:
-        """Does the work of a job, and calls by name what came of the child."""
+        """Runs the work of a job, and turns what happened to the child into a failure or an error."""
         assert not self._has_job, f"worker {self._settings.name} has a job already"
         self._has_job = True
         try:
@@ -273,7 +274,7 @@ class Supervisor:
         except TimeoutError:
             return CompileFailure(
                 kind=FAILURE_KIND_TIMEOUT,
-                message=f"the check of the artifact took longer than {self._settings.verify_seconds:.0f} s; "
+                message=f"the verification of the artifact took longer than {self._settings.verify_seconds:.0f} s; "
                 "the artifact was made, and nothing is known to be wrong with it",
             )
         except (ChildNotStarted, ChildOutOfMemory, ChildOutOfDisk):
@@ -305,7 +306,7 @@ class Supervisor:
                     case "failed":
                         raise _TaskFailed(checked_failure(message.failed), log_tail=child.log_tail)
                     case other:
-                        raise ChildDied(f"it said {other} within a check")
+                        raise ChildDied(f"it said {other} within a verification")
         raise AssertionError("messages() ends only by raising")
 
     @staticmethod
@@ -340,6 +341,6 @@ class Supervisor:
 
 
 def _failure(kind: FailureKind.ValueType, text: str) -> CompileFailure:
-    """A failure whose text has the end of what was printed below its first line."""
+    """Returns a failure; `text` is its message, and below the first line the end of what the child printed."""
     headline, _, log_tail = text.partition("\n")
     return CompileFailure(kind=kind, message=headline, log_tail=log_tail)

@@ -1,4 +1,4 @@
-"""Inputs that nobody sent, and graphs that do not take them."""
+"""Synthetic inputs for graphs, and whether an error is due to them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ ATTEMPTS = 3
 def inputs_of(
     job: Job, decoded: DecodedJob, *, first_seed: int, attempt: int = 0
 ) -> Callable[[], list[torch.Tensor | int]]:
-    """Makes inputs for a graph, the same ones whenever it is called.
+    """Returns a function that makes synthetic inputs for a graph, the same ones at each call.
 
     Args:
-        job: says what they look like.
-        decoded: the same, decoded: what consumes an input says what elements it may have.
-        first_seed: of the elements of the first attempt.
-        attempt: which of ATTEMPTS this is. The last one makes nothing of consumers: integers are zero.
+        job: describes the inputs.
+        decoded: the decoded graph: the operators that take an input tell which elements it may have.
+        first_seed: seed of the first attempt.
+        attempt: which of ATTEMPTS this is. The last one ignores the operators that take an input: integers are zero.
     """
     fillers = find_fillers(decoded.graph_module) if attempt < ATTEMPTS - 1 else None
     return lambda: random_inputs(job, seed=first_seed + attempt, fillers=fillers)
 
 
 def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob, *, error: Exception) -> bool:
-    """Whether synthetic inputs are to blame for an error of the program that had them.
+    """Returns whether an error of a program is due to its synthetic inputs.
 
     A graph that asserts something of elements, or indexes by what it computes of them, may refuse zeros and ones. Then
     eager refuses them, too.
 
     Args:
-        inputs: made as those were that the program had.
+        inputs: a fresh copy of the inputs of the program.
         decoded: the graph.
-        error: what the program raised.
+        error: the error that the program raised.
     """
     if find_exhausted(error) is not None:
         return False
@@ -55,7 +55,7 @@ def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob, *, er
 
 
 def _is_gpu_lost() -> bool:
-    """Whether an assertion on a GPU has left a process that can compute nothing there any more."""
+    """Returns whether a failed assertion on the GPU has left this process unable to use it."""
     try:
         torch.cuda.synchronize()
     except RuntimeError:

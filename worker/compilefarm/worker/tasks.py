@@ -1,4 +1,4 @@
-"""A child waits for its task, and says that it is there when it is asked."""
+"""How a child receives its task."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from compilefarm.worker.frames import read_frame, write_frame
 
 
 def receive_task(tasks: BinaryIO, answers: BinaryIO) -> ChildTask | None:
-    """The task, once it comes; None when there will be none.
+    """Waits for the task, and answers pings meanwhile; returns None if the supervisor closes the pipe.
 
     Args:
-        tasks: the pipe on which it comes.
-        answers: the pipe on which this process says that it is there.
+        tasks: the pipe on which tasks come.
+        answers: the pipe for answers.
     """
     while (task := read_frame(tasks, ChildTask)) is not None and task.WhichOneof("task") == "ping":
         write_frame(answers, ChildMessage(pong=ChildPong()))

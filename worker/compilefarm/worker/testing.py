@@ -444,7 +444,7 @@ def _stop_the_group(pipe: BinaryIO) -> None:
     os.kill(0, signal.SIGSTOP)
 
 
-def _print_surroundings(pipe: BinaryIO) -> None:
+def _print_variables(pipe: BinaryIO) -> None:
     content = "\n".join(f"{name}={value}" for name, value in sorted(os.environ.items())).encode()
     _compile(pipe, named=content, sent=content)
 
@@ -463,7 +463,7 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "lie-about-digest": lambda pipe: _compile(pipe, named=b"good", sent=b"evil", claimed=digest_of(b"good")),
     "refuse": lambda pipe: _fail(pipe, kind=FAILURE_KIND_COMPILE_ERROR, invalid_request=True),
     "fail": lambda pipe: _fail(pipe, kind=FAILURE_KIND_COMPILE_ERROR),
-    "print-surroundings": _print_surroundings,
+    "print-variables": _print_variables,
     "abort-without-memory": _abort_without_memory,
     "allocate": _allocate,
     "take-shared-memory": lambda pipe: _take(pipe, _shared_memory),

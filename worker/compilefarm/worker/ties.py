@@ -1,6 +1,7 @@
-"""A graph as eager may run it, too: of equal elements, the last one comes out of a sort first.
+"""Runs a graph so that of equal elements the last one comes first out of a sort.
 
-Which one comes first is nowhere said, unless a sort is asked to be stable. What hangs on it has no one order.
+Unless a sort is stable, the order of equal elements is not defined, and results that depend on it may come in any
+order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from compilefarm.worker.reference import InsideMode
 # As graphs name them.
 _ORDERING = frozenset({"argsort", "kthvalue", "median", "mode", "msort", "nanmedian", "sort", "topk"})
 _ATEN = torch.ops.aten
-# What these become; each gives values with their places.
+# What these become; each gives values with their positions.
 _RANKING = frozenset({
     _ATEN.kthvalue.default, _ATEN.median.dim, _ATEN.mode.default, _ATEN.nanmedian.dim, _ATEN.sort.default,
     _ATEN.sort.stable, _ATEN.topk.default,
@@ -26,26 +27,26 @@ _RANKING = frozenset({
 
 
 class LastFirst(InsideMode):
-    """Has all that ranks elements look at them from the last to the first."""
+    """Reverses the input of every operator that ranks elements."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func not in _RANKING or kwargs.get("stable") or args[0].dim() == 0:
             return func(*args, **kwargs)
         dimension = _dimension(func, args, kwargs)
-        values, places = func(args[0].flip(dimension), *args[1:], **kwargs)
-        return values, args[0].shape[dimension] - 1 - places
+        values, positions = func(args[0].flip(dimension), *args[1:], **kwargs)
+        return values, args[0].shape[dimension] - 1 - positions
 
 
-def ranks(graph_module: GraphModule) -> bool:
-    """Whether a graph sorts, or picks by rank."""
+def has_ranking(graph_module: GraphModule) -> bool:
+    """Returns whether a graph sorts, or selects by rank."""
     return any(_name(node.target) in _ORDERING for node in nodes_of(graph_module))
 
 
 def _dimension(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     arguments = func._schema.arguments
-    place = next(place for place, argument in enumerate(arguments) if argument.name == "dim")
-    found: int = args[place] if place < len(args) else kwargs.get("dim", arguments[place].default_value)
+    position = next(position for position, argument in enumerate(arguments) if argument.name == "dim")
+    found: int = args[position] if position < len(args) else kwargs.get("dim", arguments[position].default_value)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the C++ compiler of this machine can do, found out once per machine rather than once per process."""
+"""Caches what the C++ compiler of this machine can do, once per machine rather than once per process."""
 
 from __future__ import annotations
 

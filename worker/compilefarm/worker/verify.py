@@ -1,4 +1,4 @@
-"""What a child does with a check: load the artifact as a client would, no compiler in reach, and compare with eager."""
+"""Verifies an artifact in a clean child: loads it as a pod would, without a compiler, and compares it with eager."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.comparison import Comparison, VerificationFailed, differing_names
+from compilefarm.worker.cuda_graphs import CALLS, CudaGraphProgram, placed
 from compilefarm.worker.eager import INPUT_SEED, Eager
-from compilefarm.worker.empty import find_unwritten
 from compilefarm.worker.exhaustion import find_exhausted
-from compilefarm.worker.recorded import CALLS, RecordedProgram, placed
-from compilefarm.worker.results import Results, all_that_is_left, call
+from compilefarm.worker.results import Results, call, results_of
 from compilefarm.worker.seeds import SEED, check_random, find_randomness
 from compilefarm.worker.synthetic import ATTEMPTS, are_refused
+from compilefarm.worker.uninitialized import find_uninitialized
 
 TIMED_CALLS = 5
 TIMED_SECONDS = 2.0
@@ -45,13 +45,13 @@ Program = Callable[..., Any]
 
 
 class EagerRefuses(Exception):
-    """Eager takes no synthetic inputs: nothing can be said of what an artifact computes."""
+    """Eager refuses all synthetic inputs, so the results of an artifact cannot be compared."""
 
 
-def check_once(device: torch.device) -> None:
-    """Draws the numbers of a check, and compares a few elements on a GPU.
+def warm_up_comparison(device: torch.device) -> None:
+    """Draws the random numbers of a verification, and compares a few elements on a GPU.
 
-    CUDA reads each kernel of torch's libraries when it is launched first: for a small graph, most of its check.
+    CUDA loads each kernel of torch's libraries when it is first launched: for a small graph, most of the verification.
     """
     draw_noise(seed=INPUT_SEED)
     for dtype in _USUAL:
@@ -61,7 +61,7 @@ def check_once(device: torch.device) -> None:
 
 
 def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
-    """Checks an artifact.
+    """Verifies an artifact.
 
     Args:
         task: the artifact and its job.
@@ -71,7 +71,7 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
         VerificationFailed: it gives other results than eager, or it started a program.
         FarmError: it cannot be loaded.
     """
-    surroundings = dict(os.environ)
+    variables = dict(os.environ)
     _hide_compilers()
     started_programs = watch_processes()
     kernel_work = count_kernel_work(with_triton=task.job.environment.HasField("cuda"))
@@ -82,17 +82,20 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
         recording = recording_settings(task.job.options)
         program = load_artifact(task.manifest, blobs=blobs, recording=recording)
         if recording:
-            program = RecordedProgram(program, static_inputs=decoded.static_inputs)
+            program = CudaGraphProgram(program, static_inputs=decoded.static_inputs)
         figures = Verification(load_seconds=time.perf_counter() - started)
-        check = partial(_check_finished, started_programs, kernel_work)
+        check_finished = partial(_check_finished, started_programs, kernel_work)
         try:
             if task.job.graph.kernels:
-                _compare_with_kernels(task, decoded, program, figures, check=check, surroundings=surroundings)
+                _compare_with_kernels(
+                    task, decoded, program, figures, check_finished=check_finished, variables=variables
+                )
             else:
                 before = len(started_programs)
                 eager, theirs = first_run(decoded, task.job)
                 del started_programs[before:]
-                compare(task, _first_call(program, eager, figures, check=check), theirs, program, eager, figures)
+                ours = _first_call(program, eager, figures, check_finished=check_finished)
+                compare(task, ours, theirs, program, eager, figures)
                 _time(program, eager, figures)
         except EagerRefuses as refusal:
             figures.not_compared = f"the graph does not run on synthetic inputs: {refusal}"[:_LONGEST_REASON]
@@ -100,13 +103,13 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
 
 
 def first_run(decoded: DecodedJob, job: Job) -> tuple[Eager, Results]:
-    """What eager gives for the first synthetic inputs that it takes.
+    """Runs eager on the first synthetic inputs that it accepts.
 
     It comes before the artifact: on a GPU, an error can leave a process in which nothing runs any more, so that nobody
     could tell afterwards whose fault it was.
 
     Raises:
-        EagerRefuses: it takes none.
+        EagerRefuses: it accepts none.
     """
     for attempt in range(ATTEMPTS):
         eager = Eager(decoded, job, attempt=attempt)
@@ -120,16 +123,16 @@ def first_run(decoded: DecodedJob, job: Job) -> tuple[Eager, Results]:
 
 
 def _first_call(
-    program: Program, eager: Eager, figures: Verification, *, check: Callable[[Verification], None]
+    program: Program, eager: Eager, figures: Verification, *, check_finished: Callable[[Verification], None]
 ) -> Results:
     given = placed(program, eager.inputs())
     torch.manual_seed(SEED)
     started = time.perf_counter()
     outputs = call(program, given)
     figures.first_call_seconds = time.perf_counter() - started
-    left = all_that_is_left(outputs, given, written=eager.written)
-    check(figures)
-    return left
+    results = results_of(outputs, given, written=eager.written)
+    check_finished(figures)
+    return results
 
 
 def _compare_with_kernels(
@@ -138,35 +141,35 @@ def _compare_with_kernels(
     program: Program,
     figures: Verification,
     *,
-    check: Callable[[Verification], None],
-    surroundings: Mapping[str, str],
+    check_finished: Callable[[Verification], None],
+    variables: Mapping[str, str],
 ) -> None:
-    """Where the graph has kernels of the user's own the artifact comes first: it must find its own, and eager compiles
-    them.
+    """Compares a graph with Triton kernels of the user. The artifact runs first, as it has to bring its kernels along;
+    eager compiles them.
     """
     eager = Eager(decoded, task.job)
     try:
-        ours = _first_call(program, eager, figures, check=check)
+        ours = _first_call(program, eager, figures, check_finished=check_finished)
     except VerificationFailed:
         raise
     except Exception as error:
         if are_refused(eager.inputs(), decoded, error=error):
             raise EagerRefuses(error) from error
         raise
-    _tune_eager(eager.program, eager.inputs(), surroundings)
+    _tune_eager(eager.program, eager.inputs(), variables)
     compare(task, ours, eager.run(), program, eager, figures)
     _time(program, eager, figures)
 
 
 def _time(program: Program, eager: Eager, figures: Verification) -> None:
-    """In the mode of the job: torch.func takes derivatives only where gradients may be taken."""
+    """Measures calls, in the mode of the job: torch.func takes derivatives only where gradients are enabled."""
     given = eager.inputs()
     figures.call_seconds = _median_seconds(program, placed(program, given))
     figures.eager_call_seconds = _median_seconds(eager.program, given)
 
 
 def _check_finished(started_programs: Sequence[Start], kernel_work: KernelWork, result: Verification) -> None:
-    """Whether the worker has left nothing to do."""
+    """Raises VerificationFailed if loading or calling the artifact compiled, measured or started anything."""
     result.compiled_kernels, result.benchmarks = kernel_work.compiled, kernel_work.benchmarks
     result.subprocesses = len(started_programs)
     if started_programs:
@@ -181,14 +184,14 @@ def _hide_compilers() -> None:
     os.environ.update(_WITHOUT_COMPILERS)
 
 
-def _tune_eager(eager: Callable[..., Any], inputs: Sequence[Any], surroundings: Mapping[str, str]) -> None:
-    """Runs kernels of the user's own once by themselves, which compiles them.
+def _tune_eager(eager: Callable[..., Any], inputs: Sequence[Any], variables: Mapping[str, str]) -> None:
+    """Runs eager once with compilers in reach, which compiles Triton kernels of the user.
 
     Those that are tuned measure their configurations at their first call, and write to the same tensors each time.
     """
     for name in _WITHOUT_COMPILERS:
         del os.environ[name]
-    os.environ.update(surroundings)
+    os.environ.update(variables)
     call(eager, inputs)
 
 
@@ -199,7 +202,7 @@ def _counted(started: Sequence[Start]) -> str:
 
 
 def _with_other_sizes(task: VerifyTask) -> Job | None:
-    """The job with each number one larger that may be, where the guards allow it; None where nothing may differ."""
+    """Returns the job with every symbolic size one larger, if the guards allow it; None if no size may differ."""
     hints = [
         hint + 1 if not symbol.HasField("upper") or hint < symbol.upper else hint
         for symbol, hint in zip(task.job.symbols, task.job.hints, strict=True)
@@ -215,12 +218,12 @@ def _with_other_sizes(task: VerifyTask) -> Job | None:
 def compare(
     task: VerifyTask, ours: Results, theirs: Results, program: Program, eager: Eager, figures: Verification
 ) -> None:
-    """Compares at the sizes of the job, and at others where it may have others."""
+    """Compares results at the sizes of the job, and at other sizes if symbols allow some."""
     # What is compared for other reasons leaves no figures.
     near = Comparison(inside=eager.inside, unordered=eager.unordered)
     draws_alike = bool(config_patches(task.job.options)[0].get("fallback_random"))
     randomness = find_randomness(theirs, lambda seed: eager.run(seed=seed), draws_alike=draws_alike, near=near)
-    randomness = randomness.with_unsteady(find_unwritten(eager.program, eager.run), theirs)
+    randomness = randomness.with_unsteady(find_uninitialized(eager.program, eager.run), theirs)
     without = randomness.names
     # Other numbers are drawn in a higher precision.
     eager.comparison(figures, random=randomness.drawn).compare(ours, theirs, without=without)
@@ -229,7 +232,7 @@ def compare(
     tensors = {name for name, value in theirs.items() if isinstance(value, torch.Tensor)}
     figures.compared = len(tensors - without)
     figures.compared_by_seed, figures.unsteady = len(randomness.seeded), len(randomness.unsteady)
-    if isinstance(program, RecordedProgram):
+    if isinstance(program, CudaGraphProgram):
         for call_number in range(1, CALLS):
             replayed = Eager(eager.decoded, task.job, first_seed=INPUT_SEED + ATTEMPTS * call_number)
             _compare_beyond(program, replayed, figures, without=without, random=randomness.drawn)
@@ -242,7 +245,7 @@ def compare(
 def _compare_beyond(
     program: Program, eager: Eager, figures: Verification, *, without: Set[str], random: Set[str]
 ) -> None:
-    """Compares at sizes that the artifact was not tuned for."""
+    """Compares results for other inputs than the artifact was tuned for."""
     try:
         expected = eager.run()
     except Exception:  # noqa: BLE001 - whatever eager raises, the model does not take these sizes

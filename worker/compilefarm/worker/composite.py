@@ -1,4 +1,4 @@
-"""Workers of several environments, such as two releases of torch, as one pool."""
+"""A pool composed of several, such as one for each release of torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from compilefarm.worker.supervisor import OnPhase
 log = logging.getLogger(__name__)
 
 
-class JointPool:
-    """Several pools, whose workers have different names. Satisfies compilefarm.core.pool.WorkerPool."""
+class CompositePool:
+    """Several pools as one. Their workers have different names. Satisfies compilefarm.core.pool.WorkerPool."""
 
     def __init__(self, pools: Sequence[WorkerPool]) -> None:
         self._pools = pools

@@ -14,7 +14,7 @@ from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker import verify
 from compilefarm.worker.comparison import VerificationFailed
-from compilefarm.worker.recorded import RecordedProgram
+from compilefarm.worker.cuda_graphs import CudaGraphProgram
 
 Check = Callable[[Callable[..., Any]], Verification]
 
@@ -73,7 +73,7 @@ def test_a_replay_that_reads_no_new_inputs_is_found(check: Check) -> None:
 
 
 def test_static_inputs_stay_where_they_are_and_results_do_not_change_with_the_next_call() -> None:
-    program = RecordedProgram(_Recorded(), static_inputs=[0])
+    program = CudaGraphProgram(_Recorded(), static_inputs=[0])
     weights = [torch.full((2,), float(number)) for number in range(4)]
     x = torch.ones(2)
     results = [program(*program.place([weight, x]))[0] for weight in weights]

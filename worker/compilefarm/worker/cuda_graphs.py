@@ -1,4 +1,4 @@
-"""Programs that the process which calls them records as CUDA graphs, for checks.
+"""Programs that are recorded as CUDA graphs when they are called, as verifications run them.
 
 torch runs such a program three ways: the first call warms up, the second records, later ones replay. Results of a call
 lie in memory that the next one writes to, and static inputs are read where they were when it was recorded.
@@ -13,16 +13,16 @@ import torch
 
 from compilefarm.graph.leaves import leaf_of
 
-# Of which the first warms up, the second records, and the last replays.
+# The first call warms up, the second records, and the last replays.
 CALLS = 3
 
 
-class RecordedProgram:
-    """A program with its static inputs kept in place.
+class CudaGraphProgram:
+    """A program whose static inputs stay at their addresses.
 
     Args:
-        program: it.
-        static_inputs: numbers of the inputs that are where they were at each call.
+        program: the program.
+        static_inputs: numbers of the inputs that have to be at the same addresses at each call.
     """
 
     def __init__(self, program: Callable[..., Any], *, static_inputs: Sequence[int]) -> None:
@@ -30,7 +30,7 @@ class RecordedProgram:
         self._kept: dict[int, torch.Tensor | None] = dict.fromkeys(static_inputs)
 
     def place(self, inputs: Sequence[Any]) -> list[Any]:
-        """The same inputs, static ones where they were at the call before."""
+        """Returns the inputs, static ones copied to where they were at the call before."""
         return [self._place(number, given) if number in self._kept else given for number, given in enumerate(inputs)]
 
     def _place(self, number: int, given: torch.Tensor) -> torch.Tensor:
@@ -50,5 +50,5 @@ class RecordedProgram:
 
 
 def placed(program: Callable[..., Any], inputs: Sequence[Any]) -> Sequence[Any]:
-    """The inputs where the program has to have them."""
-    return program.place(inputs) if isinstance(program, RecordedProgram) else inputs
+    """Returns the inputs at the addresses where the program needs them."""
+    return program.place(inputs) if isinstance(program, CudaGraphProgram) else inputs

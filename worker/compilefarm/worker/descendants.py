@@ -1,4 +1,4 @@
-"""Processes that left the child that started them: they are found, and ended, where no sandbox keeps them together.
+"""Finds and kills processes that descend from a child but left its group and session. A sandbox needs no such search.
 
 A process whose parent ends belongs to the next of its ancestors that asked for such (PR_SET_CHILD_SUBREAPER, prctl(2)).
 Children ask for it, so that what they start stays below them; so does their fork server, below which it comes to lie
@@ -19,8 +19,8 @@ from pathlib import Path
 _LIMIT_SECONDS = 5.0
 
 
-def processes_below(pids: Collection[int], *, apart_from: Collection[int] = ()) -> set[int]:
-    """What descends from some processes, without those and without a part of the tree."""
+def descendants_of(pids: Collection[int], *, apart_from: Collection[int] = ()) -> set[int]:
+    """Returns the descendants of some processes, without those below `apart_from`."""
     parents = dict(_parents())
     found: set[int] = set()
     more = set(pids)
@@ -30,16 +30,16 @@ def processes_below(pids: Collection[int], *, apart_from: Collection[int] = ()) 
     return found
 
 
-def end_strays(children: Collection[int]) -> None:
-    """Ends all that descends from this process, but some of its children and what is below them."""
+def kill_descendants(children: Collection[int]) -> None:
+    """Kills all descendants of this process but some children and their descendants."""
     limit = time.monotonic() + _LIMIT_SECONDS
-    while (strays := processes_below({os.getpid()}, apart_from=children)) and time.monotonic() < limit:
+    while (descendants := descendants_of({os.getpid()}, apart_from=children)) and time.monotonic() < limit:
         # All at once: whoever is left could start others.
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in strays:
+            for pid in descendants:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-        for pid in strays:
+        for pid in descendants:
             _wait(pid, until=limit)
 
 

@@ -66,7 +66,7 @@ async def test_it_ends_with_a_job_that_is_cancelled_and_with_no_other() -> None:
 FARM = """
 import asyncio
 from tests.worker.jobs import hanging_job
-from tests.worker.test_strays import daemon_of, supervising
+from tests.worker.test_descendants import daemon_of, supervising
 
 async def main():
     async with supervising("hang-with-daemon") as (supervisor,):

@@ -1,4 +1,4 @@
-"""Results that hang on memory that nobody wrote to, of which eager gives what lay there before."""
+"""Finds results that depend on uninitialized memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EMPTY = frozenset(
 
 
 class _Filling(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no type
-    """Has memory that nobody wrote to hold one number."""
+    """Fills uninitialized memory with a number."""
 
     supports_higher_order_operators = True
 
@@ -34,12 +34,12 @@ class _Filling(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no ty
         return result
 
 
-def find_unwritten(graph_module: GraphModule, run: Callable[[], Results]) -> Set[str]:
-    """Names of results that differ with what lies in such memory.
+def find_uninitialized(graph_module: GraphModule, run: Callable[[], Results]) -> Set[str]:
+    """Returns the names of results that depend on what lies in uninitialized memory.
 
     Args:
-        graph_module: what runs. If it asks for no such memory it is not run.
-        run: runs it; the same each time, but for that memory.
+        graph_module: the graph. It is not run if it allocates no such memory.
+        run: runs the graph on the same inputs each time.
     """
     if not any(_name(node.target) in _EMPTY for node in nodes_of(graph_module)):
         return frozenset()

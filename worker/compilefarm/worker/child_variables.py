@@ -1,4 +1,4 @@
-"""The variables of children."""
+"""Environment variables of children."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compilefarm.core.variables import MATCHED_NAMES
 
-# What a compiler may know of this process: where programs and libraries are, nothing that opens a door.
+# What a compiler may know of this process: where programs and libraries are, no credentials.
 _PASSED_ON = (
     "CC", "CPATH", "CUDA_HOME", "CUDA_PATH", "CXX", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LIBRARY_PATH",
     "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES", "PATH", "PYTHONPATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV",
@@ -17,11 +17,11 @@ _PASSED_ON = (
 )  # fmt: skip
 
 
-def surroundings(folder: Path, *, additions: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables of a child: its caches are its own and go with it.
+def child_variables(folder: Path, *, additions: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns the environment variables of a child. Caches lie in its own folder and are removed with it.
 
     Args:
-        folder: its own, by the path that it knows.
+        folder: the folder of the child, by its path inside the sandbox if there is one.
         additions: variables beside the few that are passed on.
     """
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}

@@ -1,7 +1,8 @@
-"""Integers that say which of some values is the largest: of two that are nearly equal, either is right.
+"""Results that are indices of selected values, such as those of argmax, sort and topk.
 
-What the artifact picked is looked up in the reference. It is as good as eager's choice where the two values there are
-nearer to each other than eager's own values are to the reference.
+Of two values that are nearly equal either may be selected. The values that the artifact and eager selected are looked
+up in the reference: the artifact's selection is as good if the two are nearer to each other than eager's values are to
+the reference.
 """
 
 from __future__ import annotations
@@ -29,59 +30,59 @@ _TIMES_EAGER = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A result that picks among values.
+class Selection:
+    """A result that holds indices of values.
 
     Attributes:
-        values: the node that has them.
-        dimension: along which; None: among all of them.
+        values: the node whose values are selected.
+        dimension: the dimension along which they are selected; None: among all elements.
     """
 
     values: Node
     dimension: int | None
 
 
-def find_choices(graph_module: GraphModule) -> Mapping[str, Choice]:
-    """Outputs of a graph that pick, by the names that results have."""
+def find_selections(graph_module: GraphModule) -> Mapping[str, Selection]:
+    """Returns the outputs of a graph that are indices of selected values, by the names that results have."""
     outputs = graph_module.graph.output_node().args[0]
     assert isinstance(outputs, Sequence)
-    found = {f"output {number}": _choice(node) for number, node in enumerate(outputs) if isinstance(node, Node)}
-    return {name: choice for name, choice in found.items() if choice is not None}
+    found = {f"output {number}": _selection(node) for number, node in enumerate(outputs) if isinstance(node, Node)}
+    return {name: selection for name, selection in found.items() if selection is not None}
 
 
-def watching(graph_module: GraphModule, choices: Mapping[str, Choice]) -> GraphModule:
-    """The graph with the values that are picked from as its only results, in the order of the choices."""
+def with_selected_values(graph_module: GraphModule, selections: Mapping[str, Selection]) -> GraphModule:
+    """Returns a copy of the graph whose results are the values that each selection is made from, in that order."""
     copy, nodes = Graph(), dict[Node, Node]()
     copy.graph_copy(graph_module.graph, val_map=nodes)
-    copy.output(tuple(nodes[choice.values] for choice in choices.values()))
+    copy.output(tuple(nodes[selection.values] for selection in selections.values()))
     return GraphModule(graph_module, copy)
 
 
-def alike(
+def are_as_good(
     ours: torch.Tensor,
     theirs: torch.Tensor,
     *,
-    choice: Choice,
+    selection: Selection,
     eager: Sequence[torch.Tensor],
     reference: torch.Tensor,
     inside: torch.dtype,
 ) -> torch.Tensor:
-    """Which elements are as good as those of eager.
+    """Returns a mask of the selected indices that are as good as those of eager.
 
     Args:
-        ours: what the artifact picked.
-        theirs: what eager picked.
-        choice: among what.
+        ours: the indices that the artifact gave.
+        theirs: the indices that eager gave.
+        selection: the values that they are indices of.
         eager: the values of eager, as often as they were computed.
         reference: those of the reference.
         inside: the coarsest dtype on the way to them.
     """
     exact = reference.double()
     off = torch.stack([(near.double() - exact).abs() for near in eager]).amax(0)
-    if choice.dimension is None:
+    if selection.dimension is None:
         exact, off, dimension = exact.flatten(), off.flatten(), 0
     else:
-        dimension = choice.dimension % max(exact.dim(), 1)
+        dimension = selection.dimension % max(exact.dim(), 1)
     size = exact.shape[dimension]
     shape = [each if number != dimension else -1 for number, each in enumerate(exact.shape)]
     chosen, expected = ours.reshape(shape).long(), theirs.reshape(shape).long()
@@ -94,13 +95,13 @@ def alike(
 
 
 def _are_distinct(chosen: torch.Tensor, dimension: int) -> torch.Tensor:
-    """By row, since nothing is picked twice."""
+    """Returns a mask of the rows without repeated indices: no value is selected twice."""
     order = chosen.sort(dimension).values
     repeated = (order.diff(dim=dimension) == 0).any(dimension, keepdim=True)
     return ~repeated.expand(chosen.shape)
 
 
-def _choice(node: Node) -> Choice | None:
+def _selection(node: Node) -> Selection | None:
     while _name(node) in _CARRIERS and isinstance(node.args[0], Node):
         node = node.args[0]
     if node.target is operator.getitem and node.args[1] == 1 and isinstance(node.args[0], Node):
@@ -108,14 +109,14 @@ def _choice(node: Node) -> Choice | None:
     return _described(node, among=_OF_INDICES)
 
 
-def _described(node: Node, *, among: frozenset[str]) -> Choice | None:
+def _described(node: Node, *, among: frozenset[str]) -> Selection | None:
     name = _name(node)
     values = node.args[0] if node.args else node.kwargs.get("input")
     if name not in among or not isinstance(values, Node):
         return None
     position = 2 if name in _COUNTING else 1
     dimension: Any = node.args[position] if len(node.args) > position else node.kwargs.get("dim", _default(name))
-    return Choice(values=values, dimension=dimension) if dimension is None or type(dimension) is int else None
+    return Selection(values=values, dimension=dimension) if dimension is None or type(dimension) is int else None
 
 
 def _default(name: str) -> int | None:
