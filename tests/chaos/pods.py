@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from compilefarm.client import Farm
-from compilefarm.client.farm import Surroundings
+from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.records import Ledger
 from compilefarm.client.testing import FakeGraphModule
 
@@ -59,7 +59,7 @@ def run_pod(
         address,
         timeout_seconds=timeout_seconds,
         connect_timeout_seconds=connect_timeout_seconds,
-        surroundings=Surroundings(runtime=ScriptedRuntime(), ledger=ledger),
+        dependencies=Dependencies(runtime=ScriptedRuntime(), ledger=ledger),
     )
     with closing(farm):
         return list(_obtain(farm, names, ledger=ledger, size_bytes=size_bytes))

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compilefarm.client.runtime import Encoded, Options
+from compilefarm.client.options import Options
+from compilefarm.client.runtime import Encoded
 from compilefarm.client.testing import FakeRuntime
 from compilefarm.core.keys import key_of
 from compilefarm.service.testing import sample_job

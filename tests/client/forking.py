@@ -6,7 +6,8 @@ import os
 import sys
 import threading
 
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime
 
 
@@ -19,7 +20,7 @@ def main(address: str, scene: str) -> None:
             working.set()
             go_on.wait()
 
-    farm = Farm(address, on_progress=on_progress, surroundings=Surroundings(runtime=FakeRuntime()))
+    farm = Farm(address, on_progress=on_progress, dependencies=Dependencies(runtime=FakeRuntime()))
     thread = threading.Thread(target=compiled_by, args=(farm, "slow"))
     if scene != "before_first_call":
         compiled_by(farm, "first")

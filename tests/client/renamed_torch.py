@@ -33,7 +33,10 @@ FOLDERS = ("proto/compilefarm/graph", "proto/compilefarm/artifact", "client/comp
 _OURS = ("compilefarm.graph.", "compilefarm.artifact.", "compilefarm.client.saving")
 
 # What goes on without the rest, and with whatever attributes of torch's modules it finds.
-_LOCAL = [f"compilefarm.client.{name}" for name in ("compilers", "local", "resorts", "runtime", "ways")]
+_LOCAL = [
+    f"compilefarm.client.{name}"
+    for name in ("captured_graph", "compilers", "local", "programs", "resorts", "torch_runtime")
+]
 # Read with getattr.
 _BY_TEXT = "torch._functorch.config.force_non_lazy_backward_lowering"
 # There is no compile without it.

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.core.digests import digest_of
@@ -68,8 +69,8 @@ def address(farm: EndlessFarm) -> Iterator[str]:
 def ask(address: str, *, pods: int = 1, **settings: Any) -> list[GraphRecord]:
     """Asks with several threads at once; the pod is served by itself in time."""
     ledger = Ledger()
-    around = Surroundings(runtime=FakeRuntime(), ledger=ledger)
-    with closing(Farm(address, timeout_seconds=BUDGET_SECONDS, surroundings=around, **settings)) as farm:
+    dependencies = Dependencies(runtime=FakeRuntime(), ledger=ledger)
+    with closing(Farm(address, timeout_seconds=BUDGET_SECONDS, dependencies=dependencies, **settings)) as farm:
         started = time.monotonic()
         with ThreadPoolExecutor(pods) as pool:
             modules = [FakeGraphModule(f"graph {number}", blobs=HELD) for number in range(pods)]
@@ -116,34 +117,34 @@ def take_over() -> None:
 def test_a_pod_that_would_rather_serve_does_not_wait_for_a_lookup(
     farm: EndlessFarm, address: str, is_stored: bool, outcome: str
 ) -> None:
-    around = Surroundings(runtime=FakeRuntime(), ledger=Ledger(), patience_seconds=0.05)
-    with closing(Farm(address, on_miss="eager", surroundings=around)) as pod:
+    dependencies = Dependencies(runtime=FakeRuntime(), ledger=Ledger(), patience_seconds=0.05)
+    with closing(Farm(address, on_miss="eager", dependencies=dependencies)) as pod:
         if is_stored:
-            farm.keys.add(key_of(around.runtime.encode(FakeGraphModule(), [], options={}).job).text)
+            farm.keys.add(key_of(dependencies.runtime.encode(FakeGraphModule(), [], options={}).job).text)
         farm.before_answer = lambda method: method == "Lookup" and farm.over.wait()  # type: ignore[assignment,return-value]
         program = pod.backend(FakeGraphModule(), [])
         assert program()[0] == "eager"
-        (record,) = around.ledger.records()
+        (record,) = dependencies.ledger.records()
         assert (record.outcome, record.resort, record.reason) == ("eager", "eager", "no_answer_yet")
         farm.over.set()
         take_over()
         assert program()[0] == "farm"
-        (record,) = around.ledger.records()
+        (record,) = dependencies.ledger.records()
         assert (record.outcome, record.resort, record.reason) == (outcome, None, "")
 
 
 def test_a_pod_that_would_rather_serve_does_not_wait_for_a_connection() -> None:
-    around = Surroundings(runtime=FakeRuntime(), ledger=Ledger(), patience_seconds=0.05)
+    dependencies = Dependencies(runtime=FakeRuntime(), ledger=Ledger(), patience_seconds=0.05)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with closing(Farm(address, on_miss="eager", connect_timeout_seconds=2.0, surroundings=around)) as pod:
+        with closing(Farm(address, on_miss="eager", connect_timeout_seconds=2.0, dependencies=dependencies)) as pod:
             program = pod.backend(FakeGraphModule(), [])
             assert program()[0] == "eager"
-            (record,) = around.ledger.records()
+            (record,) = dependencies.ledger.records()
             assert record.reason == "no_answer_yet"
             take_over()
     assert program()[0] == "eager"
-    (record,) = around.ledger.records()
+    (record,) = dependencies.ledger.records()
     assert (record.outcome, record.resort, record.reason) == ("fallback", "eager", "unreachable")
 
 
@@ -161,8 +162,8 @@ def test_an_artifact_that_comes_in_drops(farm: EndlessFarm, address: str) -> Non
 def test_calls_are_watched_by_one_thread(farm: EndlessFarm, address: str) -> None:
     together = threading.Barrier(9, timeout=30)
     farm.before_compile = lambda: together.wait() and None
-    around = Surroundings(runtime=FakeRuntime(), ledger=Ledger())
-    with closing(Farm(address, surroundings=around)) as pod, ThreadPoolExecutor(8) as pool:
+    dependencies = Dependencies(runtime=FakeRuntime(), ledger=Ledger())
+    with closing(Farm(address, dependencies=dependencies)) as pod, ThreadPoolExecutor(8) as pool:
         places = [pool.submit(lambda n=n: pod.backend(FakeGraphModule(f"{n}"), [])()[0]) for n in range(8)]  # type: ignore[misc]
         while together.n_waiting < 8:
             time.sleep(0)

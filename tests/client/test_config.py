@@ -8,8 +8,12 @@ import pydoc
 import pytest
 
 from compilefarm.client.config import SETTINGS, ClientConfig, ConfigurationError, Settings, read_config
+from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.farm import Farm
+from compilefarm.client.records import Ledger
+from compilefarm.client.testing import FakeGraphModule, FakeRuntime
 from compilefarm.client.trust import Trust
+from compilefarm.core.errors import Unreachable
 from compilefarm.core.signatures import new_signing_key
 
 
@@ -112,6 +116,20 @@ def test_a_farm_without_an_address_says_how_to_give_one(monkeypatch: pytest.Monk
     monkeypatch.delenv("COMPILEFARM_ADDRESS", raising=False)
     with pytest.raises(ConfigurationError, match="COMPILEFARM_ADDRESS"):
         Farm()
+
+
+def test_a_farm_of_a_configuration_reads_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILEFARM_ADDRESS", "elsewhere:1")
+    monkeypatch.setenv("COMPILEFARM_ON_FAILURE", "eager")
+    # Nobody listens there.
+    config = ClientConfig(address="127.0.0.1:1", on_failure="error", connect_timeout_seconds=5.0)
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        Farm(config, dependencies=Dependencies(runtime=FakeRuntime(), ledger=Ledger())).backend(FakeGraphModule(), [])
+
+
+def test_a_setting_beside_a_configuration_is_refused() -> None:
+    with pytest.raises(TypeError, match="no settings beside the configuration: put on_miss into it"):
+        Farm(ClientConfig(address="farm:7077"), on_miss="local", tenant=None)
 
 
 def test_arguments_variables_and_documentation_follow_from_one_table() -> None:

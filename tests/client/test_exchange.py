@@ -11,7 +11,8 @@ import grpc
 import grpc_testing
 import pytest
 
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, manifest_of
 from compilefarm.core.digests import digest_of
@@ -45,10 +46,10 @@ class Script:
             [*blobs.DESCRIPTOR.services_by_name.values(), *compiles.DESCRIPTOR.services_by_name.values()],
             grpc_testing.strict_fake_time(0),
         )
-        around = Surroundings(
+        dependencies = Dependencies(
             runtime=self.runtime, clock=self.clock, ledger=self.ledger, open_channel=lambda _: self._channel
         )
-        self.farm = Farm("farm:1", on_progress=self._note, surroundings=around, **settings)
+        self.farm = Farm("farm:1", on_progress=self._note, dependencies=dependencies, **settings)
         self._pool = ThreadPoolExecutor(1)
 
     def start(self, graph: FakeGraphModule | None = None) -> Future[Any]:

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from compilefarm.client.clock import SystemClock
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.records import GraphRecord, Ledger, summarize
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.core.errors import CorruptArtifact, NoMatchingWorker, NotStored, Unreachable
@@ -49,10 +50,10 @@ class Pod:
         self.runtime = FakeRuntime()
         self.ledger = Ledger()
         self.clock = clock or FakeClock()
-        around = Surroundings(
+        dependencies = Dependencies(
             runtime=self.runtime, clock=clock or SystemClock(), ledger=self.ledger, patience_seconds=60
         )
-        self.farm = Farm(address, surroundings=around, **settings)
+        self.farm = Farm(address, dependencies=dependencies, **settings)
 
     def where(self, name: str = "graph") -> str:
         place: str = self.farm.backend(FakeGraphModule(name), [])()[0]

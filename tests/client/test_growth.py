@@ -15,7 +15,8 @@ from torch import fx
 from torch._guards import CompileContext, CompileId, compile_context
 
 from compilefarm.artifact.inductor import kernels
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.records import Ledger
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime
 from compilefarm.graph import tracing
@@ -54,7 +55,7 @@ def sized_parts(owner: Any, *, depth: int = 6) -> int:
 
 def test_ten_thousand_graphs_leave_no_more_than_the_last_records() -> None:
     ledger = Ledger()
-    farm = Farm(DEAD, surroundings=Surroundings(runtime=FakeRuntime(), ledger=ledger))
+    farm = Farm(DEAD, dependencies=Dependencies(runtime=FakeRuntime(), ledger=ledger))
 
     def compile_some(count: int) -> None:
         for number in range(count):
@@ -71,7 +72,7 @@ def test_ten_thousand_graphs_leave_no_more_than_the_last_records() -> None:
 
 
 def test_a_farm_that_is_not_there_keeps_no_tensors_of_the_pod() -> None:
-    farm = Farm(DEAD, on_failure="eager", surroundings=Surroundings(ledger=Ledger()))
+    farm = Farm(DEAD, on_failure="eager", dependencies=Dependencies(ledger=Ledger()))
     torch._dynamo.reset()
     x = torch.ones(3)
     memory = weakref.ref(x.untyped_storage())

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, manifest_of
 from compilefarm.core.digests import digest_of
@@ -124,10 +125,10 @@ class Asked:
 
 def pod_of(network: SlowNetwork, *, clock: FakeClock, ledger: Ledger, **given: Any) -> Farm:
     # Its threads run in no time; what hangs ends by the clock.
-    around = Surroundings(
+    dependencies = Dependencies(
         runtime=FakeRuntime(), clock=clock, ledger=ledger, open_channel=lambda _: network, patience_seconds=60
     )
-    return Farm("farm:1", timeout_seconds=BUDGET_SECONDS, surroundings=around, **given)
+    return Farm("farm:1", timeout_seconds=BUDGET_SECONDS, dependencies=dependencies, **given)
 
 
 def ask(farm: HostileFarm, **given: Any) -> Asked:

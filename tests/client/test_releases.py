@@ -12,9 +12,11 @@ from unittest.mock import patch
 
 import pytest
 
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
+from compilefarm.client.options import Options
 from compilefarm.client.records import GraphRecord, Ledger
-from compilefarm.client.runtime import Encoded, Options
+from compilefarm.client.runtime import Encoded
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime
 from compilefarm.core import keys
 from compilefarm.core.keys import PART_NAMES, UNNAMED_FORMAT, Part, find_foreign_parts, key_of
@@ -45,7 +47,7 @@ class Runtime(FakeRuntime):
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         del graph_module, example_inputs, options
         self.environment = self._request.job.environment
-        return self.restate(self._request)
+        return self.encode_request(self._request)
 
     def check_fits(self, manifest: Manifest, environment: Environment) -> None:
         """What scripted workers make fits everywhere."""
@@ -75,7 +77,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 def ask(address: str, job: Job = JOB) -> GraphRecord:
     """What becomes of a graph in a pod of this release."""
     ledger = Ledger()
-    farm = Farm(address, surroundings=Surroundings(runtime=Runtime(job), ledger=ledger))
+    farm = Farm(address, dependencies=Dependencies(runtime=Runtime(job), ledger=ledger))
     assert farm.backend(FakeGraphModule(), [])()[0] in ("farm", "local")
     farm.close()
     (record,) = ledger.records()

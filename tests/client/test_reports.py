@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from compilefarm.client.clock import SystemClock
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.records import Ledger
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.core.errors import InvalidRequest
@@ -38,8 +39,8 @@ class Pod:
     def __init__(self, address: str, **settings: Any) -> None:
         self.runtime = FakeRuntime()
         self.ledger = Ledger()
-        around = Surroundings(runtime=self.runtime, clock=SystemClock(), ledger=self.ledger)
-        self.farm = Farm(address, surroundings=around, **settings)
+        dependencies = Dependencies(runtime=self.runtime, clock=SystemClock(), ledger=self.ledger)
+        self.farm = Farm(address, dependencies=dependencies, **settings)
 
     def where(self, name: str = "graph") -> str:
         place: str = self.farm.backend(FakeGraphModule(name), [])()[0]

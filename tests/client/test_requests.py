@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from compilefarm.client import Farm, save_request
-from compilefarm.client.farm import Surroundings
+from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.records import Ledger
 from compilefarm.client.testing import FarmServicer, serving
 from compilefarm.core.errors import NotStored, UnusableRequestFile
@@ -28,7 +28,7 @@ def farm() -> Iterator[Farm]:
     # Of a function that it has seen with other sizes Dynamo makes sizes inputs.
     torch._dynamo.reset()
     with serving(FarmServicer()) as address:
-        farm = Farm(address, on_miss="error", surroundings=Surroundings(ledger=Ledger()))
+        farm = Farm(address, on_miss="error", dependencies=Dependencies(ledger=Ledger()))
         yield farm
         farm.close()
     torch._dynamo.reset()

@@ -20,8 +20,9 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from compilefarm.client import compilers, runtime
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client import captured_graph, compilers
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.local import InputsChange, run_unless_inputs_change, tensors_of
 from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.client.refusals import BY_STATUS
@@ -122,8 +123,8 @@ class Pod:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.ledger = Ledger()
         self.compile: Any = lambda graph_module, *_, **__: graph_module.forward
-        monkeypatch.setattr(runtime, "compile_graph", lambda *given, **named: self.compile(*given, **named))
-        self.farm = Farm(DEAD, surroundings=Surroundings(ledger=self.ledger), **settings)
+        monkeypatch.setattr(captured_graph, "compile_graph", lambda *given, **named: self.compile(*given, **named))
+        self.farm = Farm(DEAD, dependencies=Dependencies(ledger=self.ledger), **settings)
 
     def program(self, function: Any = relu_plus_one) -> Any:
         return self.farm.compile(fx.symbolic_trace(function), [torch.ones(2)])

@@ -11,13 +11,15 @@ import torch
 from torch import fx, nn
 
 from compilefarm.client.comparison import compare
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.findings import Finding
 from compilefarm.client.local import tensors_of
 from compilefarm.client.records import Ledger
-from compilefarm.client.runtime import Encoded, TorchRuntime
+from compilefarm.client.runtime import Encoded
 from compilefarm.client.self_check import SelfCheck
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -255,7 +257,7 @@ def test_a_program_that_differs_is_not_used_and_the_farm_hears_of_it(
 ) -> None:
     ledger, runtime = Ledger(), FakeRuntime()
     runtime.finding = finding
-    farm = Farm(address, self_check=1, surroundings=Surroundings(runtime=runtime, ledger=ledger))
+    farm = Farm(address, self_check=1, dependencies=Dependencies(runtime=runtime, ledger=ledger))
     program = farm.backend(FakeGraphModule(), [])
     assert [program()[0], program()[0]] == places
     (record,) = ledger.records()
@@ -301,7 +303,7 @@ def test_where_no_compile_is_possible_the_uncompiled_graph_takes_its_place(
     ledger, runtime = Ledger(), FakeRuntime()
     runtime.finding = Finding(outcome="differs", detail="result 0 differs")
     prepare(runtime)
-    farm = Farm(address, self_check=1, surroundings=Surroundings(runtime=runtime, ledger=ledger), **settings)
+    farm = Farm(address, self_check=1, dependencies=Dependencies(runtime=runtime, ledger=ledger), **settings)
     program = farm.backend(FakeGraphModule(), [])
     assert [program()[0], program()[0]] == ["eager", "eager"]
     (record,) = ledger.records()
@@ -329,10 +331,10 @@ def test_a_graph_is_compiled_here_in_the_middle_of_its_first_call(
         return graph_module.forward
 
     compiled: list[Sequence[Any]] = []
-    monkeypatch.setattr("compilefarm.client.runtime.compile_graph", compile_graph)
+    monkeypatch.setattr("compilefarm.client.captured_graph.compile_graph", compile_graph)
     monkeypatch.setattr("compilefarm.client.compilers._obstacle", lambda _: "")
     ledger = Ledger()
-    farm = Farm(address, self_check=1, surroundings=Surroundings(runtime=WrongPrograms(), ledger=ledger))
+    farm = Farm(address, self_check=1, dependencies=Dependencies(runtime=WrongPrograms(), ledger=ledger))
     torch._dynamo.reset()
     program = torch.compile(lambda x: x.sin() * 2, backend=farm.backend, dynamic=dynamic)
     x = torch.linspace(0, 1, 3, requires_grad=True)
@@ -370,7 +372,7 @@ def test_an_input_that_has_gradients_only_afterwards_is_no_leaf() -> None:
 def test_nothing_is_compared_unless_that_is_asked_for(address: str) -> None:
     ledger, runtime = Ledger(), FakeRuntime()
     runtime.finding = Finding(outcome="differs")
-    farm = Farm(address, surroundings=Surroundings(runtime=runtime, ledger=ledger))
+    farm = Farm(address, dependencies=Dependencies(runtime=runtime, ledger=ledger))
     assert farm.backend(FakeGraphModule(), [])()[0] == "farm"
     assert ledger.records()[0].self_check is None
     farm.close()
@@ -389,7 +391,7 @@ def test_a_wrong_program_is_not_called_while_another_is_made() -> None:
     runtime, ledger = FakeRuntime(), Ledger()
     runtime.finding = Finding(outcome="differs", detail="by much")
     check = SelfCheck(fraction=1.0, resorts=Compiling(), report=lambda *_: None)  # type: ignore[arg-type]  # as much as it uses
-    entry = ledger.open(name="", nodes=1, clock=FakeClock())
-    program = check.watch(lambda: "farm", ways=runtime.ways(FakeGraphModule(), [], options=dict), entry=entry)
+    writer = ledger.open(name="", nodes=1, clock=FakeClock())
+    program = check.watch(lambda: "farm", graph=runtime.local_graph(FakeGraphModule(), [], options=dict), writer=writer)
     assert program() == "local"
     assert meanwhile == ["begun", "local"]

@@ -11,7 +11,8 @@ import pytest
 
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.plans import Plan, PlannedGraph
 from compilefarm.client.prewarming import Prewarming
 from compilefarm.client.records import GraphRecord, Ledger
@@ -68,8 +69,8 @@ def address(farm: HangingFarm) -> Iterator[str]:
 
 def ask_for_graphs(address: str, **settings: Any) -> list[GraphRecord]:
     ledger = Ledger()
-    around = Surroundings(runtime=FakeRuntime(), clock=FakeClock(), ledger=ledger)
-    with closing(Farm(address, surroundings=around, **settings)) as farm:
+    dependencies = Dependencies(runtime=FakeRuntime(), clock=FakeClock(), ledger=ledger)
+    with closing(Farm(address, dependencies=dependencies, **settings)) as farm:
         places = [farm.backend(FakeGraphModule(f"graph {number}", blobs=HELD), [])()[0] for number in range(5)]
     assert places == ["local"] * 5
     return list(ledger.records())

@@ -48,7 +48,7 @@ def test_public_names() -> None:
         "timeout_seconds",
         "connect_timeout_seconds",
         "on_progress",
-        "surroundings",
+        "dependencies",
     ]
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from compilefarm.client.config import ClientConfig, ConfigurationError, read_config
 from compilefarm.client.connection import Connection
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime
 from compilefarm.client.trust import Trust
 from compilefarm.core.errors import NotAllowed, NotAuthenticated, Unreachable
@@ -123,7 +124,7 @@ def test_those_that_do_not_fit_part_quickly_and_the_pod_compiles_locally(
             tls_ca=trust.tls_ca,
             tls_certificate=trust.tls_certificate,
             tls_key=trust.tls_key,
-            surroundings=Surroundings(runtime=runtime),
+            dependencies=Dependencies(runtime=runtime),
         )
         assert farm_.backend(FakeGraphModule(), [])(1) == ("local", {}, (1,))
         farm_.close()

@@ -14,7 +14,8 @@ import pytest
 
 from compilefarm.client.config import ClientConfig, OnMiss
 from compilefarm.client.connection import Connection
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.records import Ledger
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime
 from compilefarm.client.trust import Trust
@@ -88,8 +89,8 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 def strict_farm(asking: AskingFarm) -> Farm:
-    around = Surroundings(runtime=FakeRuntime())
-    return Farm(asking.address, token_file=str(asking.token_file), on_failure="error", surroundings=around)
+    dependencies = Dependencies(runtime=FakeRuntime())
+    return Farm(asking.address, token_file=str(asking.token_file), on_failure="error", dependencies=dependencies)
 
 
 REFUSED = pytest.mark.parametrize(
@@ -103,8 +104,8 @@ def test_a_refused_caller_is_told_and_goes_on(
     token: str, remedy: str, on_miss: OnMiss, asking: AskingFarm, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger()
-    around = Surroundings(runtime=FakeRuntime(), ledger=ledger)
-    farm = Farm(asking.address, token=token, on_miss=on_miss, surroundings=around)
+    dependencies = Dependencies(runtime=FakeRuntime(), ledger=ledger)
+    farm = Farm(asking.address, token=token, on_miss=on_miss, dependencies=dependencies)
     assert farm.backend(FakeGraphModule(), [])()[0] == "local"
     assert [(record.outcome, record.reason) for record in ledger.records()] == [("fallback", "not_authenticated")]
     (line,) = (line for line in caplog.records if line.name == "compilefarm.client")
@@ -120,7 +121,7 @@ def test_a_strict_caller_that_is_refused_is_told_by_an_exception(
     token: str, remedy: str, settings: dict[str, Any], asking: AskingFarm, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime = FakeRuntime()
-    farm = Farm(asking.address, token=token, surroundings=Surroundings(runtime=runtime), **settings)
+    farm = Farm(asking.address, token=token, dependencies=Dependencies(runtime=runtime), **settings)
     with pytest.raises(NotAuthenticated, match=remedy):
         farm.backend(FakeGraphModule(), [])
     assert runtime.local_compiles == 0
@@ -133,8 +134,8 @@ def test_a_token_that_the_farm_no_longer_knows_costs_a_serving_pod_nothing_but_t
 ) -> None:
     ledger = Ledger()
     asking.use("first", role="compile")
-    around = Surroundings(runtime=FakeRuntime(), ledger=ledger)
-    farm = Farm(asking.address, token="first", surroundings=around)
+    dependencies = Dependencies(runtime=FakeRuntime(), ledger=ledger)
+    farm = Farm(asking.address, token="first", dependencies=dependencies)
     # Graphs of a fake runtime are empty: the farm knows the caller, and says so.
     farm.backend(FakeGraphModule("before"), [])
     asking.use("second")
@@ -168,7 +169,7 @@ def stranger() -> Iterator[str]:
 def test_a_stranger_that_asks_who_calls_is_told_of_and_the_pod_goes_on(
     on_miss: OnMiss, stranger: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    farm = Farm(stranger, on_miss=on_miss, surroundings=Surroundings(runtime=FakeRuntime()))
+    farm = Farm(stranger, on_miss=on_miss, dependencies=Dependencies(runtime=FakeRuntime()))
     assert farm.backend(FakeGraphModule(), [])()[0] == "local"
     assert any(stranger in record.getMessage() for record in warnings_in(caplog))
     farm.close()
@@ -176,7 +177,7 @@ def test_a_stranger_that_asks_who_calls_is_told_of_and_the_pod_goes_on(
 
 @pytest.mark.parametrize("settings", [{"on_miss": "error"}, {"on_failure": "error"}])
 def test_a_strict_caller_is_told_of_a_stranger_by_an_exception(settings: dict[str, Any], stranger: str) -> None:
-    farm = Farm(stranger, surroundings=Surroundings(runtime=FakeRuntime()), **settings)
+    farm = Farm(stranger, dependencies=Dependencies(runtime=FakeRuntime()), **settings)
     with pytest.raises(NotAuthenticated, match=stranger):
         farm.backend(FakeGraphModule(), [])
     farm.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,17 @@ from torch._dynamo.aot_compile_types import SerializableCallable
 
 from compilefarm.client import backend as entry_point
 from compilefarm.client.config import ConfigurationError
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
+from compilefarm.client.local_graph import LocalGraph
+from compilefarm.client.options import Options, merge_options
+from compilefarm.client.programs import Program
 from compilefarm.client.records import Ledger
 from compilefarm.client.requests import save_request
-from compilefarm.client.runtime import Encoded, Options, TorchRuntime, merge_options
+from compilefarm.client.runtime import Encoded
 from compilefarm.client.saving import SavableProgram
-from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
-from compilefarm.client.ways import Program, Ways
+from compilefarm.client.testing import FakeGraphModule, FakeLocalGraph, FakeRuntime, FarmServicer, serving
+from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.options import capture_options
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -43,9 +46,17 @@ class EagerRuntime(FakeRuntime):
         program: Program = self.graphs[-1].forward
         return program
 
-    def ways(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Callable[[], Options]) -> Ways:
-        ways = super().ways(graph_module, example_inputs, options=options)
-        return replace(ways, compile=lambda: graph_module.forward, eager=lambda: graph_module.forward)
+    def local_graph(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Callable[[], Options]
+    ) -> LocalGraph:
+        return EagerGraph(self, graph_module.forward)
+
+
+class EagerGraph(FakeLocalGraph):
+    """A graph that runs as it is, compiled or not."""
+
+    def eager(self) -> Program:
+        return self.compile()
 
 
 @pytest.fixture
@@ -61,7 +72,7 @@ def runtime() -> EagerRuntime:
 
 @pytest.fixture
 def farm(address: str, runtime: EagerRuntime) -> Iterator[Farm]:
-    farm = Farm(address, surroundings=Surroundings(runtime=runtime, ledger=Ledger()))
+    farm = Farm(address, dependencies=Dependencies(runtime=runtime, ledger=Ledger()))
     yield farm
     farm.close()
     torch._dynamo.reset()
@@ -88,7 +99,7 @@ def test_an_unknown_mode_is_refused_as_torch_refuses_it() -> None:
 
 def refuse(options: dict[str, Any]) -> str:
     """What torch.compile with the backend of a farm raises; the farm is not asked."""
-    farm = Farm("127.0.0.1:9", surroundings=Surroundings(ledger=Ledger()))
+    farm = Farm("127.0.0.1:9", dependencies=Dependencies(ledger=Ledger()))
     torch._dynamo.reset()
     with pytest.raises(RuntimeError, match="has no Inductor option") as caught:
         torch.compile(torch.nn.ReLU(), backend=farm.backend, options=options)(torch.ones(1))
@@ -142,7 +153,7 @@ def test_the_entry_point_reads_the_environment(
     made: list[Farm] = []
 
     def make() -> Farm:
-        made.append(Farm(surroundings=Surroundings(runtime=runtime, ledger=Ledger())))
+        made.append(Farm(dependencies=Dependencies(runtime=runtime, ledger=Ledger())))
         return made[-1]
 
     monkeypatch.setattr(entry_point, "_farm", None)
@@ -207,7 +218,7 @@ def test_the_changed_graph_shares_its_parameters(farm: Farm, runtime: EagerRunti
 
 def test_an_unreachable_farm_costs_a_graph_nothing_but_time(runtime: EagerRuntime) -> None:
     ledger = Ledger()
-    farm = Farm("no-such-host.invalid:1", surroundings=Surroundings(runtime=runtime, ledger=ledger))
+    farm = Farm("no-such-host.invalid:1", dependencies=Dependencies(runtime=runtime, ledger=ledger))
     value = torch.tensor([-1.0, 2.0])
     torch.testing.assert_close(farm.compile(fx.symbolic_trace(one_value), [value])(value), one_value(value))
     assert [record.reason for record in ledger.records()] == ["unreachable"]
@@ -216,7 +227,7 @@ def test_an_unreachable_farm_costs_a_graph_nothing_but_time(runtime: EagerRuntim
 @pytest.mark.compiles
 def test_without_a_farm_the_model_is_compiled_by_inductor_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     ledger = Ledger()
-    farm = Farm("no-such-host.invalid:1", surroundings=Surroundings(ledger=ledger))
+    farm = Farm("no-such-host.invalid:1", dependencies=Dependencies(ledger=ledger))
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     value = torch.randn(2, 4)
     with torch.no_grad():

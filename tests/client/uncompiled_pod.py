@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from compilefarm.client import Farm
-from compilefarm.client.farm import Surroundings
+from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.records import Ledger
 from compilefarm.client.testing import FakeClock
 
@@ -40,7 +40,7 @@ def main() -> None:
         address, count = argument.split(",")
         # Waits cost no time, and every graph finds a farm that was given up to be tried again.
         clock = FakeClock()
-        farm = Farm(address, timeout_seconds=60, surroundings=Surroundings(clock=clock, ledger=ledger))
+        farm = Farm(address, timeout_seconds=60, dependencies=Dependencies(clock=clock, ledger=ledger))
         for number in range(int(count)):
             clock.seconds += 100.0
             ask(farm, number)

@@ -15,7 +15,7 @@ import torch
 from torch._inductor.exc import InductorError
 
 from compilefarm.client import Farm
-from compilefarm.client.farm import Surroundings
+from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
 
@@ -75,7 +75,7 @@ NO_FALLBACKS = {"implicit_fallbacks": False}
 def became(farm: ServedFarm, program: Callable[[torch.Tensor], torch.Tensor]) -> GraphRecord:
     """What a pod notes of a graph."""
     ledger = Ledger()
-    backend = Farm(farm.address, surroundings=Surroundings(ledger=ledger)).backend
+    backend = Farm(farm.address, dependencies=Dependencies(ledger=ledger)).backend
     torch.compile(program, backend=backend, fullgraph=True)(torch.eye(3))
     (record,) = ledger.records()
     return record
@@ -152,7 +152,7 @@ def test_a_graph_that_fails_locally_fails_alike_on_the_farm_and_runs_as_it_is(co
     expected = str(failed.value).partition("\n")[0]
     ledger = Ledger()
     assert torch.equal(
-        compiled(Farm(contained.address, surroundings=Surroundings(ledger=ledger)).backend), torch.eye(3)
+        compiled(Farm(contained.address, dependencies=Dependencies(ledger=ledger)).backend), torch.eye(3)
     )
     (record,) = ledger.records()
     assert (record.reason, record.resort) == ("compile_error", "eager")

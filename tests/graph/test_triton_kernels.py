@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from compilefarm.artifact.environment import describe_environment
-from compilefarm.client.runtime import TorchRuntime
+from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.environments import differences, narrowed
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.keys import key_of
@@ -441,7 +441,7 @@ def test_a_pod_that_cannot_compile_compares_no_programs_with_kernels(
     given = [torch.ones(300, requires_grad=name == "in subgraphs") for _ in range(inputs)]
     graph = trace(function, *given)
     graph.graph_module.forward = refuse
-    monkeypatch.setattr("compilefarm.client.runtime.find_obstacle", lambda _: "there is no compiler")
-    ways = TorchRuntime().ways(graph.graph_module, graph.example_inputs, options=dict)
-    finding = ways.compare(refuse, graph.example_inputs)
+    monkeypatch.setattr("compilefarm.client.captured_graph.find_obstacle", lambda _: "there is no compiler")
+    local_graph = TorchRuntime().local_graph(graph.graph_module, graph.example_inputs, options=dict)
+    finding = local_graph.compare(refuse, graph.example_inputs)
     assert (finding.outcome, finding.detail.endswith("there is no compiler")) == ("skipped", True)

@@ -15,8 +15,9 @@ from rich.console import Console
 
 from compilefarm.cli.words import console
 from compilefarm.cli.workers import table_of
+from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.exchange import CompileFailed
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.farm import Farm
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer
 from compilefarm.client.testing import serving as serving_farm
 from compilefarm.core.errors import NotAuthenticated
@@ -60,10 +61,10 @@ def test_the_log_of_a_pod_has_one_line_without_control_characters(
     fails: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving_farm(HostileFarm(fails=fails)) as address:
-        around = Surroundings(runtime=FakeRuntime())
-        with closing(Farm(address, surroundings=around)) as farm:
+        dependencies = Dependencies(runtime=FakeRuntime())
+        with closing(Farm(address, dependencies=dependencies)) as farm:
             assert farm.backend(FakeGraphModule(), [])()[0] == "local"
-        strict = Farm(address, on_failure="error", surroundings=around)
+        strict = Farm(address, on_failure="error", dependencies=dependencies)
         with closing(strict), pytest.raises((NotAuthenticated, CompileFailed)) as raised:
             strict.backend(FakeGraphModule(), [])
     (line,) = [record.getMessage() for record in caplog.records if record.name == "compilefarm.client"][:1]

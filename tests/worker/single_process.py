@@ -14,11 +14,13 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from compilefarm.client.calling_convention import passing_held, restoring_messages
 from compilefarm.client.comparison import compare as compare_in_pod
 from compilefarm.client.findings import Finding
-from compilefarm.client.outputs import passing_held, saying
-from compilefarm.client.runtime import Encoded, TorchRuntime
-from compilefarm.client.ways import Program, Ways
+from compilefarm.client.local_graph import LocalGraph
+from compilefarm.client.programs import Program
+from compilefarm.client.runtime import Encoded
+from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.artifacts import ARTIFACT_FORMAT
 from compilefarm.core.errors import FarmError, InvalidRequest
 from compilefarm.graph.admission import Admitted, decode
@@ -140,16 +142,16 @@ class SingleProcessFarm:
         """Encodes the graph while Dynamo traces. All else is done at its first call, which has what is compared on."""
         self._on_stage("encode")
         with self._runtime.fixing_floats(graph_module):
-            ways = self._runtime.ways(graph_module, example_inputs, options=lambda: self._options)
+            graph = self._runtime.local_graph(graph_module, example_inputs, options=lambda: self._options)
             try:
                 encoded = self._runtime.encode(graph_module, example_inputs, options=self._options)
             except Bypass as bypass:
                 self.reports.append(GraphReport(outcome=Outcome.BYPASS, message=f"{bypass.reason}: {bypass}"))
-                return ways.eager()
-        return self._tried(encoded, ways)
+                return graph.eager()
+        return self._tried(encoded, graph)
 
-    def _tried(self, encoded: Encoded, ways: Ways) -> Program:
-        eager, attempts = ways.eager(), [_Attempt(encoded, ways, self._make, self._on_stage)]
+    def _tried(self, encoded: Encoded, graph: LocalGraph) -> Program:
+        eager, attempts = graph.eager(), [_Attempt(encoded, graph, self._make, self._on_stage)]
 
         def run(*inputs: Any) -> Any:
             if attempts:
@@ -162,7 +164,7 @@ class SingleProcessFarm:
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     encoded: Encoded
-    ways: Ways
+    graph: LocalGraph
     make: Make
     on_stage: Callable[[str], None]
 
@@ -198,7 +200,7 @@ class _Attempt:
         else:
             is_refused = False
         self.on_stage("compare")
-        for_pod = saying(passing_held(program, self.encoded.held), self.encoded.messages)
+        for_pod = restoring_messages(passing_held(program, self.encoded.held), self.encoded.messages)
         finding = self._compared(for_pod, inputs)
         outcome = self._outcome(finding, inputs, is_refused=is_refused, is_checked=not refusal)
         message = "; ".join(filter(None, [refusal, finding.detail]))
@@ -225,11 +227,11 @@ class _Attempt:
 
     def _own(self, inputs: Sequence[Any]) -> Finding:
         """What the pod finds of what it compiles itself. One that raises differs."""
-        if obstacle := self.ways.find_late_obstacle():
+        if obstacle := self.graph.find_late_obstacle():
             return Finding(outcome="skipped", detail=obstacle)
         self.on_stage("local")
         try:
-            program = self.ways.compile()
+            program = self.graph.compile()
         except Exception as error:  # noqa: BLE001 - the caller judges it
             return Finding(outcome="differs", detail=f"{type(error).__name__}: {error}")
         return self._compared(program, inputs)
@@ -240,7 +242,7 @@ class _Attempt:
         self.on_stage("local")
         job = self.encoded.job
         try:
-            own = TorchRuntime().ways_of_job(self.encoded).compile()
+            own = TorchRuntime().local_graph_of_request(self.encoded).compile()
             with apply_ambient(job.ambient):
                 eager, _ = first_run(decode(job, blobs=self.encoded.blobs, admitted=_admitted(self.encoded)), job)
                 code, given = eager.program.code, eager.inputs()
@@ -250,7 +252,7 @@ class _Attempt:
 
     def _compared(self, program: Program, inputs: Sequence[Any]) -> Finding:
         try:
-            return self.ways.compare(program, inputs)
+            return self.graph.compare(program, inputs)
         except Exception as error:  # noqa: BLE001 - as in the pod: what cannot be compared is no proof
             return Finding(outcome="skipped", detail=f"{type(error).__name__}: {error}")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from compilefarm.client.runtime import TorchRuntime
+from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.worker.comparison import VerificationFailed
 from tests.worker import trials
 from tests.worker.operators import names_of_operators
@@ -81,7 +81,7 @@ def test_a_wrong_program_is_refused_and_told_from_what_the_pod_compiles(monkeypa
     monkeypatch.setattr("tests.worker.single_process.compare", lambda *_: None)
     farm = SingleProcessFarm(make=_off(0.1))
     torch._dynamo.reset()
-    monkeypatch.setattr("compilefarm.client.runtime.compile_graph", lambda graph, *_, **__: graph.forward)
+    monkeypatch.setattr("compilefarm.client.captured_graph.compile_graph", lambda graph, *_, **__: graph.forward)
     torch.compile(torch.sin, backend=farm.backend)(torch.rand(3, 4))
     (report,) = farm.reports
     assert report.outcome is Outcome.WRONG

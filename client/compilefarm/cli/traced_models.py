@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from compilefarm.cli.functions import NoSuchFunction, get_function
-from compilefarm.client.captures import Capture, FakingRuntime
+from compilefarm.client.recording_backend import FakeTensorRuntime, RecordingBackend
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT
 from compilefarm.core.recordings import Recording
 
@@ -57,7 +57,7 @@ def trace_model(arguments: argparse.Namespace) -> Recording:
         make = get_function(arguments.model)
     except NoSuchFunction as error:
         raise CannotTrace(str(error)) from error
-    capture = Capture(FakingRuntime())
+    capture = RecordingBackend(FakeTensorRuntime())
     if arguments.device == "cuda" and arguments.environment is None:
         # The facts of a GPU come from the farm.
         arguments.environment = DEFAULT_ENVIRONMENT

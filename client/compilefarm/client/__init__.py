@@ -7,6 +7,7 @@ import os
 # Read once, when grpc is imported. Without it grpcio 1.62 crashes a process that forks while a call is under way.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 
+import compilefarm.client.backend  # noqa: F401 - functions that torch saved ask the farm of the process that loads them
 from compilefarm.client.farm import Farm
 from compilefarm.client.records import stats
 from compilefarm.client.requests import save_request

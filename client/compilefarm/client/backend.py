@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from compilefarm.client.farm import Farm
-from compilefarm.client.runtime import Options
-from compilefarm.client.ways import Program
+from compilefarm.client.options import Options
+from compilefarm.client.program_sources import set_source_of_process
+from compilefarm.client.programs import Program
+from compilefarm.core.requests import Request
 
 _lock = threading.Lock()
 _farm: Farm | None = None
@@ -41,3 +43,10 @@ def farm_of_process() -> Farm:
         if _farm is None:
             _farm = Farm()
         return _farm
+
+
+def _ask_farm_of_process(request: Request) -> Program:
+    return farm_of_process().compile_request(request)
+
+
+set_source_of_process(_ask_farm_of_process)

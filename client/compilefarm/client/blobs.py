@@ -76,7 +76,7 @@ def _send(digest: str, content: bytes, *, connection: Connection, budget: Budget
     # A piece is taken when there is room for it, so that too tells that the other end lives.
     pieces = silence.broken_by(_pieces(digest, content))
     with connection.calls():
-        call = line.blobs.Write.future(pieces, timeout=budget.left())
+        call = line.blobs.Write.future(pieces, timeout=budget.timeout())
         with silence.watching(call):
             call.result()
 
@@ -87,7 +87,7 @@ def _find_missing(digests: Sequence[str], *, connection: Connection, budget: Bud
         line = connection.line(within_seconds=budget.left())
         question = FindMissingRequest(digests=digests[start : start + _DIGESTS_PER_QUESTION])
         with connection.calls():
-            call = line.blobs.FindMissing.future(question, timeout=budget.left())
+            call = line.blobs.FindMissing.future(question, timeout=budget.timeout())
             with Silence().watching(call):
                 missing += call.result().digests
     return missing
@@ -102,7 +102,7 @@ def _pieces(digest: str, content: bytes) -> Iterator[WriteRequest]:
 
 def _start_read(blob: Blob, offset_bytes: int, *, connection: Connection, budget: Budget) -> _Read:
     request = ReadRequest(digest=blob.digest, offset_bytes=offset_bytes)
-    return connection.line(within_seconds=budget.left()).blobs.Read(request, timeout=budget.left())
+    return connection.line(within_seconds=budget.left()).blobs.Read(request, timeout=budget.timeout())
 
 
 def _receive(blob: Blob, read: _Read, *, connection: Connection, budget: Budget) -> bytes:

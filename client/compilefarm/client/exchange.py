@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from compilefarm.client.blobs import fetch, send_missing
+from compilefarm.client.blobs import fetch
 from compilefarm.client.clock import Budget
-from compilefarm.client.config import Priority
+from compilefarm.client.compile_call import CompileCall, metadata_of
+from compilefarm.client.config import ClientConfig, Priority
 from compilefarm.client.connection import Connection
-from compilefarm.client.records import Entry, Outcome
+from compilefarm.client.origins import require_origin
+from compilefarm.client.records import Outcome, RecordWriter
+from compilefarm.client.retries import INTERACTIVE, Retries
 from compilefarm.client.runtime import Encoded, Runtime
 from compilefarm.client.silence import Cancellable, Silence
-from compilefarm.client.verification import check_origin
 from compilefarm.core.artifacts import blobs_to_run, check_guards
 from compilefarm.core.enum_words import word_of
-from compilefarm.core.errors import (
-    Busy,
-    Draining,
-    FarmError,
-    InternalError,
-    MissingBlobs,
-    NotStored,
-    OutOfTime,
-    Silent,
-    StoreUnavailable,
-    Unreachable,
-    WorkerLost,
-)
-from compilefarm.core.keys import FORMATS, key_of
-from compilefarm.core.metadata import REQUEST_KEY, TENANT_KEY, say_key_formats
+from compilefarm.core.errors import FarmError, InternalError, NotStored, OutOfTime, Silent
+from compilefarm.core.keys import key_of
 from compilefarm.core.printable import printable
-from compilefarm.core.public_keys import PublicKey
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -49,16 +37,6 @@ _PRIORITIES: dict[Priority, wire.Priority.ValueType] = {
     "background": wire.PRIORITY_BACKGROUND,
     "prewarm": wire.PRIORITY_PREWARM,
 }
-# The same question may have an answer a moment later: the key leads to the same job, to its result, or to a new job
-# (a blob that is gone makes the entry a miss).
-_WORTH_ASKING_AGAIN = (Draining, WorkerLost, StoreUnavailable, Unreachable, MissingBlobs, NotStored)
-_SECONDS_BEFORE_ASKING_AGAIN = (1.0, 3.0)
-# A farm that had accepted the graph and went away is probably being started anew, which takes seconds; the key leads to
-# the job's result then, or to the job.
-_GONE = (Draining, Unreachable)
-_SECONDS_BEFORE_REJOINING = (1.0, 2.0, 4.0, 8.0, 15.0)
-# A farm that says "at once" again and again is not asked in a tight loop.
-_LEAST_SECONDS_WHEN_BUSY = 0.5
 
 
 class CompileFailed(Exception):
@@ -89,17 +67,16 @@ class Delivery:
 
 
 class Exchange:
-    """The talk about one graph.
+    """The talk about one graph. It is told how its calls go (`CallObserver`).
 
     Args:
         encoded: the graph.
         connection: to the farm.
         runtime: gets ready for loading while the farm works.
+        config: says how urgent a compile is, for whom it is, and who may say that an artifact is for the graph.
         budget: what the talk may take.
-        priority: how urgent a compile is.
-        tenant: for whom it is; empty if that is not said.
-        trusted: who may say that an artifact is for the graph; if there are none, anybody.
-        entry: where it is noted.
+        writer: of the record of the graph.
+        on_progress: called while the farm works.
     """
 
     def __init__(
@@ -108,21 +85,18 @@ class Exchange:
         *,
         connection: Connection,
         runtime: Runtime,
+        config: ClientConfig,
         budget: Budget,
-        priority: Priority,
-        tenant: str,
-        trusted: Sequence[PublicKey] = (),
-        entry: Entry,
+        writer: RecordWriter,
+        on_progress: OnProgress,
     ) -> None:
         self._encoded = encoded
         self._connection = connection
         self._runtime = runtime
+        self._config = config
         self._budget = budget
-        self._priority = _PRIORITIES[priority]
-        self._entry = entry
-        told = {REQUEST_KEY: entry.record.request_id, TENANT_KEY: tenant}
-        self._metadata = (say_key_formats(FORMATS), *((key, value) for key, value in told.items() if value))
-        self._trusted = trusted
+        self._writer = writer
+        self._on_progress = on_progress
         self._is_accepted = False
 
     def look_up(self) -> Delivery:
@@ -133,50 +107,55 @@ class Exchange:
             FarmError: the farm gave none.
         """
         try:
-            with self._leaving_the_dead():
-                with self._entry.phase("wait"):
+            with self._giving_up_who_is_gone():
+                with self._writer.phase("wait"):
                     manifest = self._ask_lookup()
                 return self._fetch(manifest, outcome="hit")
         except NotStored:
             key = key_of(self._encoded.job).text
-            self._entry.name_key(key)
+            self._writer.name_key(key)
             raise NotStored(f"nothing is stored under {key}: prewarm this graph, or ask with on_miss='wait'") from None
 
-    def compile(self, *, on_progress: OnProgress) -> Delivery:
+    def compile(self) -> Delivery:
         """Fetches the artifact, and waits for the farm to make it if it is not stored.
 
         Raises:
             CompileFailed: the farm tried and has none.
             FarmError: the farm gave none.
         """
-        with self._entry.phase("wait"):
+        with self._writer.phase("wait"):
             # An address at which nobody answers is not asked again.
             self._connection.line(within_seconds=self._budget.left())
-        with self._leaving_the_dead():
-            return self._compile(on_progress)
-
-    def _compile(self, on_progress: OnProgress) -> Delivery:
-        asking_again, rejoining = list(_SECONDS_BEFORE_ASKING_AGAIN), list(_SECONDS_BEFORE_REJOINING)
-        while True:
-            try:
-                return self._compile_once(on_progress)
-            except Busy as error:
-                delay = max(error.retry_after_seconds, _LEAST_SECONDS_WHEN_BUSY)
-                if not self._budget.allows(max(delay, error.estimated_wait_seconds)):
-                    raise
-            except Silent:
-                # It would be silent again.
-                raise
-            except _WORTH_ASKING_AGAIN as error:
-                delays = rejoining if self._is_accepted and isinstance(error, _GONE) else asking_again
-                if not delays or not self._budget.allows(delays[0]):
-                    raise
-                delay = delays.pop(0)
-            with self._entry.phase("wait"):
-                self._budget.wait(delay)
+        retries = Retries(INTERACTIVE, budget=self._budget, wait=self._wait)
+        with self._giving_up_who_is_gone():
+            return retries.ask(self._compile_once, is_accepted=lambda: self._is_accepted)
 
     @contextmanager
-    def _leaving_the_dead(self) -> Iterator[None]:
+    def during(self, call: Cancellable) -> Iterator[None]:
+        """Gets ready for loading while gRPC's own threads send a request and receive the first that is said to it."""
+        try:
+            self._runtime.preload()
+        except BaseException:
+            call.cancel()
+            raise
+        yield
+
+    def sent(self, size_bytes: int) -> None:
+        """Counts the bytes."""
+        self._writer.count(sent=size_bytes)
+
+    def accepted(self, key: str) -> None:
+        """Notes the key. From now on the farm knows the job."""
+        self._is_accepted = True
+        self._writer.name_key(key)
+
+    def progressed(self, progress: wire.Progress) -> None:
+        """Tells the caller."""
+        phase = word_of(Phase, progress.phase, prefix="PHASE_")
+        self._on_progress(phase, progress.elapsed_seconds, progress.jobs_ahead)
+
+    @contextmanager
+    def _giving_up_who_is_gone(self) -> Iterator[None]:
         """Has the farm left alone for a while if the talk ends because nobody is there, or nobody who talks."""
         try:
             yield
@@ -188,77 +167,48 @@ class Exchange:
             self._connection.give_up(error)
             raise
 
-    def _compile_once(self, on_progress: OnProgress) -> Delivery:
-        with self._entry.phase("wait"):
-            finished = self._ask_with_tensors(on_progress)
+    def _wait(self, seconds: float) -> None:
+        with self._writer.phase("wait"):
+            self._budget.wait(seconds)
+
+    def _compile_once(self) -> Delivery:
+        call = CompileCall(
+            wire.CompileRequest(job=self._encoded.job, priority=_PRIORITIES[self._config.priority]),
+            blobs=self._encoded.blobs,
+            connection=self._connection,
+            metadata=self._metadata(),
+            budget=self._budget,
+            observer=self,
+        )
+        with self._writer.phase("wait"):
+            finished = call.finish()
         if finished.HasField("failure"):
             raise CompileFailed(finished.failure)
         if not finished.HasField("manifest") or finished.outcome not in _OUTCOMES:
             raise InternalError("the farm says that it is done, but not what came of it: upgrade the older end")
         return self._fetch(finished.manifest, outcome=_OUTCOMES[finished.outcome])
 
-    def _ask_with_tensors(self, on_progress: OnProgress) -> wire.Finished:
-        """Asks; sends the tensors that the farm says it misses, which it takes from nobody else, and asks again."""
-        try:
-            return self._ask_compile(on_progress)
-        except MissingBlobs:
-            if not self._encoded.blobs:
-                raise
-        sent = send_missing(self._encoded.blobs, connection=self._connection, budget=self._budget)
-        self._entry.count(sent=sent)
-        return self._ask_compile(on_progress)
-
     def _ask_lookup(self) -> Manifest:
         request = wire.LookupRequest(job=self._encoded.job)
         line = self._connection.line(within_seconds=self._budget.left())
-        self._entry.count(sent=request.ByteSize())
+        self.sent(request.ByteSize())
         with self._connection.calls():
-            call = line.compiles.Lookup.future(request, timeout=self._budget.left(), metadata=self._metadata)
-            self._preload_during(call)
-            with Silence().watching(call):
+            call = line.compiles.Lookup.future(request, timeout=self._budget.timeout(), metadata=self._metadata())
+            with self.during(call), Silence().watching(call):
                 manifest = call.result().manifest
         self._is_accepted = True
         return manifest
 
-    def _ask_compile(self, on_progress: OnProgress) -> wire.Finished:
-        request = wire.CompileRequest(job=self._encoded.job, priority=self._priority)
-        line = self._connection.line(within_seconds=self._budget.left())
-        self._entry.count(sent=request.ByteSize())
-        with self._connection.calls():
-            call = line.compiles.Compile(request, timeout=self._budget.left(), metadata=self._metadata)
-            self._preload_during(call)
-            silence = Silence()
-            with silence.watching(call):
-                return self._listen(silence.broken_by(call), on_progress)
-
-    def _preload_during(self, call: Cancellable) -> None:
-        """Gets ready for loading while gRPC's own threads send a request and receive the first that is said to it."""
-        try:
-            self._runtime.preload()
-        except BaseException:
-            call.cancel()
-            raise
-
-    def _listen(self, responses: Iterator[wire.CompileResponse], on_progress: OnProgress) -> wire.Finished:
-        for response in responses:
-            event = response.WhichOneof("event")
-            if event == "accepted":
-                self._is_accepted = True
-                self._entry.name_key(response.accepted.key)
-            elif event == "progress":
-                progress = response.progress
-                phase = word_of(Phase, progress.phase, prefix="PHASE_")
-                on_progress(phase, progress.elapsed_seconds, progress.jobs_ahead)
-            elif event == "finished":
-                return response.finished
-        raise InternalError("the farm ended the talk without an answer")
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return metadata_of(tenant=self._config.tenant, request_id=self._writer.record.request_id)
 
     def _fetch(self, manifest: Manifest, *, outcome: Outcome) -> Delivery:
-        self._entry.name_key(manifest.key)
-        check_origin(manifest, self._encoded.job, trusted=self._trusted)
-        self._runtime.check_fits(manifest, self._encoded.job.environment)
-        check_guards(manifest, self._encoded.job)
-        with self._entry.phase("fetch"):
+        self._writer.name_key(manifest.key)
+        job = self._encoded.job
+        require_origin(manifest, job, trusted=self._config.trust.trusted_keys)
+        self._runtime.check_fits(manifest, job.environment)
+        check_guards(manifest, job)
+        with self._writer.phase("fetch"):
             blobs = fetch(blobs_to_run(manifest), connection=self._connection, budget=self._budget)
-        self._entry.count(fetched=sum(map(len, blobs.values())))
+        self._writer.count(fetched=sum(map(len, blobs.values())))
         return Delivery(outcome=outcome, manifest=manifest, blobs=blobs)

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import grpc
-
-from compilefarm.client.blobs import send_missing
 from compilefarm.client.clock import Budget, Clock, SystemClock
+from compilefarm.client.compile_call import CompileCall, metadata_of
 from compilefarm.client.connection import Connection
 from compilefarm.client.plans import Plan, PlannedGraph
-from compilefarm.client.silence import Silence
+from compilefarm.client.retries import UNHURRIED, Retries
+from compilefarm.client.silence import Cancellable
 from compilefarm.core.enum_words import word_of
-from compilefarm.core.errors import (
-    Busy,
-    Draining,
-    FarmError,
-    InternalError,
-    JobCancelled,
-    MissingBlobs,
-    NotAllowed,
-    Silent,
-    StoreUnavailable,
-    Unreachable,
-    WorkerLost,
-)
-from compilefarm.core.keys import FORMATS
-from compilefarm.core.metadata import TENANT_KEY, say_key_formats
+from compilefarm.core.errors import FarmError, JobCancelled, NotAllowed, Silent
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.job_pb2 import FailureKind
 
 DEFAULT_PARALLEL = 16
-# A farm that is started anew takes seconds; one that is gone for longer is gone.
-_SECONDS_BEFORE_ASKING_AGAIN = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-_WORTH_ASKING_AGAIN = (Draining, MissingBlobs, StoreUnavailable, Unreachable, WorkerLost)
-_LEAST_SECONDS_WHEN_BUSY = 0.5
-_SECONDS_TO_SEND_TENSORS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +95,12 @@ class Prewarming:
         pause: Callable[[float], object] | None = None,
     ) -> None:
         self._connection = connection
-        self._metadata = (say_key_formats(FORMATS), *([(TENANT_KEY, tenant)] if tenant else ()))
+        self._tenant = tenant
         self._parallel = parallel
         self._clock = clock or SystemClock()
         self._stopped = threading.Event()
         self._pause = pause or self._stopped.wait
-        self._lock = threading.Lock()
-        self._calls: set[grpc.Call] = set()
+        self._calls = _Calls()
 
     def run(self, plan: Plan, *, on_served: OnServed = lambda _: None) -> Report:
         """Has everything compiled that is missing, and returns what became of it.
@@ -153,71 +134,73 @@ class Prewarming:
 
     def _stop(self) -> None:
         self._stopped.set()
-        with self._lock:
-            for call in self._calls:
-                call.cancel()
+        self._calls.end()
 
     def _serve(self, graph: PlannedGraph) -> Served:
-        delays = list(_SECONDS_BEFORE_ASKING_AGAIN)
-        while True:
-            started = self._clock.now()
-            try:
-                return self._ask(graph)
-            except NotAllowed:
-                raise
-            except Busy as error:
-                # A full queue means waiting: whoever prewarms is in no hurry.
-                delay = max(error.retry_after_seconds, _LEAST_SECONDS_WHEN_BUSY)
-            except Silent as error:
-                # It would be silent again, and to the other graphs too.
+        retries = Retries(UNHURRIED, budget=Budget(math.inf, clock=self._clock), wait=self._wait)
+        try:
+            return retries.ask(lambda: self._ask(graph))
+        except NotAllowed:
+            raise
+        except FarmError as error:
+            if isinstance(error, Silent):
+                # It would be silent to the other graphs, too.
                 self._connection.give_up(error)
-                return _failed(graph, error.reason, str(error))
-            except _WORTH_ASKING_AGAIN as error:
-                if self._clock.now() - started > _SECONDS_BEFORE_ASKING_AGAIN[-1]:
-                    # It was there for a while: this is another outage.
-                    delays = list(_SECONDS_BEFORE_ASKING_AGAIN)
-                if not delays or self._stopped.is_set():
-                    return _failed(graph, error.reason, str(error))
-                delay = delays.pop(0)
-            except FarmError as error:
-                return _failed(graph, error.reason, str(error))
-            if self._stopped.is_set():
-                return _failed(graph, JobCancelled.reason, "prewarming was ended")
-            self._pause(delay)
+            return _failed(graph, error.reason, str(error))
+
+    def _wait(self, seconds: float) -> None:
+        if self._stopped.is_set():
+            raise JobCancelled("prewarming was ended")
+        self._pause(seconds)
 
     def _ask(self, graph: PlannedGraph) -> Served:
-        """Asks; sends the tensors that the farm says it misses, which it takes from nobody else, and asks again."""
-        try:
-            return self._ask_once(graph)
-        except MissingBlobs:
-            if not graph.request.blobs:
-                raise
-        budget = Budget(_SECONDS_TO_SEND_TENSORS, clock=self._clock)
-        send_missing(graph.request.blobs, connection=self._connection, budget=budget)
-        return self._ask_once(graph)
+        call = CompileCall(
+            wire.CompileRequest(job=graph.request.job, priority=wire.PRIORITY_PREWARM),
+            blobs=graph.request.blobs,
+            connection=self._connection,
+            metadata=metadata_of(tenant=self._tenant),
+            budget=Budget(math.inf, clock=self._clock),
+            observer=self._calls,
+        )
+        return _served(graph, call.finish())
 
-    def _ask_once(self, graph: PlannedGraph) -> Served:
-        line = self._connection.line()
-        request = wire.CompileRequest(job=graph.request.job, priority=wire.PRIORITY_PREWARM)
-        with self._connection.calls():
-            call = line.compiles.Compile(request, metadata=self._metadata)
-            self._follow(call)
-            silence = Silence()
-            try:
-                with silence.watching(call):
-                    for response in silence.broken_by(call):
-                        if response.HasField("finished"):
-                            return _served(graph, response.finished)
-            finally:
-                with self._lock:
-                    self._calls.discard(call)
-        raise InternalError("the farm ended the talk without an answer")
 
-    def _follow(self, call: grpc.Call) -> None:
+class _Calls:
+    """The calls that are under way, to be ended together; their `CallObserver`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: set[Cancellable] = set()
+        self._is_ended = False
+
+    def end(self) -> None:
+        """Ends all calls, and those that begin later."""
         with self._lock:
-            self._calls.add(call)
-        if self._stopped.is_set():
-            call.cancel()
+            self._is_ended = True
+            for call in self._under_way:
+                call.cancel()
+
+    @contextmanager
+    def during(self, call: Cancellable) -> Iterator[None]:
+        """Has the call ended with the others."""
+        with self._lock:
+            self._under_way.add(call)
+            if self._is_ended:
+                call.cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way.discard(call)
+
+    def sent(self, size_bytes: int) -> None:
+        """Nobody counts them."""
+
+    def accepted(self, key: str) -> None:
+        """The plan has the key."""
+
+    def progressed(self, progress: wire.Progress) -> None:
+        """Nobody watches one graph among many."""
 
 
 def _served(graph: PlannedGraph, finished: wire.Finished) -> Served:

@@ -109,11 +109,11 @@ class Ledger:
         self._numbers = itertools.count()
         self._records: dict[int, GraphRecord] = {}
 
-    def open(self, *, name: str, nodes: int, clock: Clock) -> Entry:
+    def open(self, *, name: str, nodes: int, clock: Clock) -> RecordWriter:
         """Begins the record of a graph."""
         request_id = secrets.token_hex(8)
         record = GraphRecord(number=next(self._numbers), name=name, nodes=nodes, request_id=request_id)
-        return Entry(record, ledger=self, clock=clock)
+        return RecordWriter(record, ledger=self, clock=clock)
 
     def put(self, record: GraphRecord) -> None:
         """Keeps a record in place of the one with the same number."""
@@ -126,7 +126,7 @@ class Ledger:
         return sorted(self._records.copy().values(), key=lambda record: record.number)
 
 
-class Entry:
+class RecordWriter:
     """The record of one graph while it is being written."""
 
     def __init__(self, record: GraphRecord, *, ledger: Ledger, clock: Clock) -> None:

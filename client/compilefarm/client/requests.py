@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compilefarm.client.outputs import returning_tuple, returns_one_value
-from compilefarm.client.runtime import Options, TorchRuntime, merge_options
+from compilefarm.client.calling_convention import returning_tuple, returns_one_value
+from compilefarm.client.options import Options, merge_options
+from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.requests import Request, write_request
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from compilefarm.client.announcements import announce, announce_difference, announce_uncompiled
 from compilefarm.client.config import OnFailure
 from compilefarm.client.local import InputsChange, is_for_dynamo, is_of_compiler
-from compilefarm.client.records import Entry
-from compilefarm.client.switch import Switch
-from compilefarm.client.ways import Program, Ways
+from compilefarm.client.local_graph import LocalGraph
+from compilefarm.client.programs import Program, Switch
+from compilefarm.client.records import RecordWriter
 from compilefarm.core.errors import InvalidRequest
 
 # Says why a graph cannot be run at all, compiled or not.
@@ -18,7 +18,7 @@ _HOPELESS = (InvalidRequest,)
 
 
 class Resorts:
-    """Goes through the ways: a compile where that is possible, else the uncompiled graph.
+    """Programs without the farm: a compile where that is possible, else the uncompiled graph.
 
     Args:
         on_failure: "eager" leaves the compile out, unless the pod is to compile what is not stored; "error" leaves the
@@ -28,78 +28,78 @@ class Resorts:
     def __init__(self, *, on_failure: OnFailure) -> None:
         self._on_failure = on_failure
 
-    def take(self, ways: Ways, *, entry: Entry, defect: Exception | None = None) -> Program:
+    def take(self, graph: LocalGraph, *, writer: RecordWriter, defect: Exception | None = None) -> Program:
         """A program by the first way that leads to one. The log says in a line which that is, and why.
 
         Args:
-            ways: to a program.
-            entry: says why there is none of the farm.
+            graph: the graph.
+            writer: says why there is none of the farm.
             defect: what the client failed with, if that is why.
 
         Raises:
             InvalidRequest, GraphRejected: the graph came as a request, and means nothing here.
             Exception: with on_failure="error", what ended the compile.
         """
-        obstacle = self._find_obstacle(ways, entry=entry)
+        obstacle = self._find_obstacle(graph, writer=writer)
         if obstacle:
-            entry.resort_to("eager", obstacle=obstacle)
-            announce(entry.record, defect=defect)
-            return ways.eager()
-        entry.resort_to("local")
-        announce(entry.record, defect=defect)
-        return self._compile(ways, entry=entry)
+            writer.resort_to("eager", obstacle=obstacle)
+            announce(writer.record, defect=defect)
+            return graph.eager()
+        writer.resort_to("local")
+        announce(writer.record, defect=defect)
+        return self._compile(graph, writer=writer)
 
-    def replace(self, ways: Ways, *, entry: Entry) -> Program:
+    def replace(self, graph: LocalGraph, *, writer: RecordWriter) -> Program:
         """A program in the place of one of the farm that computes something else, while that is called: nothing is left
         for Dynamo to do. The log says so in a line.
 
         Args:
-            ways: to a program.
-            entry: says what the other computes.
+            graph: the graph.
+            writer: says what the other computes.
         """
-        obstacle = self._find_late_obstacle(ways)
-        entry.resort_to("eager" if obstacle else "local", obstacle=obstacle)
-        announce_difference(entry.record)
+        obstacle = self._find_late_obstacle(graph)
+        writer.resort_to("eager" if obstacle else "local", obstacle=obstacle)
+        announce_difference(writer.record)
         if obstacle:
-            return ways.eager()
+            return graph.eager()
         try:
-            return self._compile(ways, entry=entry)
+            return self._compile(graph, writer=writer)
         except Exception as error:  # noqa: BLE001 - logged; the uncompiled graph is right
-            _settle_for_eager(entry, error)
-            return ways.eager()
+            _settle_for_eager(writer, error)
+            return graph.eager()
 
-    def _find_late_obstacle(self, ways: Ways) -> str:
+    def _find_late_obstacle(self, graph: LocalGraph) -> str:
         if self._on_failure != "local":
             return "on_failure says so"
-        return ways.find_late_obstacle() or ways.find_obstacle()
+        return graph.find_late_obstacle() or graph.find_obstacle()
 
-    def _find_obstacle(self, ways: Ways, *, entry: Entry) -> str:
+    def _find_obstacle(self, graph: LocalGraph, *, writer: RecordWriter) -> str:
         if self._on_failure == "error":
             return ""
-        if self._on_failure == "eager" and entry.record.outcome != "local":
+        if self._on_failure == "eager" and writer.record.outcome != "local":
             return "on_failure says so"
-        return ways.find_obstacle()
+        return graph.find_obstacle()
 
-    def _compile(self, ways: Ways, *, entry: Entry) -> Program:
+    def _compile(self, graph: LocalGraph, *, writer: RecordWriter) -> Program:
         if self._on_failure == "error":
-            with entry.phase("local"):
-                return ways.compile()
-        eager = ways.eager()
+            with writer.phase("local"):
+                return graph.compile()
+        eager = graph.eager()
         try:
-            with entry.phase("local"):
-                program = ways.compile()
+            with writer.phase("local"):
+                program = graph.compile()
         except _HOPELESS:
             raise
         except Exception as error:
             if is_for_dynamo(error):
                 raise
-            _settle_for_eager(entry, error)
+            _settle_for_eager(writer, error)
             return eager
-        return _sheltered(program, eager=eager, retry=ways.retry, entry=entry)
+        return _sheltered(program, eager=eager, retry=graph.retry, writer=writer)
 
 
 def _sheltered(
-    program: Program, *, eager: Program, retry: Callable[[Program, Sequence[Any]], Any], entry: Entry
+    program: Program, *, eager: Program, retry: Callable[[Program, Sequence[Any]], Any], writer: RecordWriter
 ) -> Program:
     """The program, or the uncompiled graph from the first call on if that ends in a compiler."""
 
@@ -110,7 +110,7 @@ def _sheltered(
             if not is_of_compiler(error):
                 raise
             switch.program = eager
-            _settle_for_eager(entry, error)
+            _settle_for_eager(writer, error)
             try:
                 return retry(eager, inputs)
             except InputsChange:
@@ -123,6 +123,6 @@ def _sheltered(
     return switch
 
 
-def _settle_for_eager(entry: Entry, error: Exception) -> None:
-    entry.resort_to("eager", obstacle=f"{type(error).__name__}: {error}")
-    announce_uncompiled(entry.record)
+def _settle_for_eager(writer: RecordWriter, error: Exception) -> None:
+    writer.resort_to("eager", obstacle=f"{type(error).__name__}: {error}")
+    announce_uncompiled(writer.record)

@@ -1,37 +1,21 @@
 """Programs that torch can save: a function compiled ahead of time holds what to ask a farm, not what it answered.
 
 `torch.compile(...).aot_compile(...)` saves bytecode, guards, and what the backend returned; a process that loads it
-runs no Dynamo. torch/_dynamo/aot_compile_types.py says what a backend has to return for that.
+runs no Dynamo. torch/_dynamo/aot_compile_types.py says what a backend has to return for that. Saved functions name this
+module and its class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 from torch._dynamo.aot_compile_types import SerializableCallable  # torch/_dynamo/aot_compile_types.py
 
-from compilefarm.client.backend import farm_of_process
+from compilefarm.client.program_sources import program_for
+from compilefarm.client.programs import Program
 from compilefarm.client.runtime import Encoded
-from compilefarm.client.ways import Program
 from compilefarm.core.requests import Request, pack_request, unpack_request
 from compilefarm.graph.bypass import Bypass
-
-Ask = Callable[[Request], Program]
-
-_ask: ContextVar[Ask | None] = ContextVar("ask", default=None)
-
-
-@contextmanager
-def asking(ask: Ask) -> Iterator[None]:
-    """Has programs that are loaded inside come from there, rather than from the farm that the environment names."""
-    token = _ask.set(ask)
-    try:
-        yield
-    finally:
-        _ask.reset(token)
 
 
 class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has no types there
@@ -74,5 +58,4 @@ class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has n
             UnusableRequestFile: the bytes are no request.
             As `Farm.compile_request`.
         """
-        ask = _ask.get() or farm_of_process().compile_request
-        return ask(unpack_request(data))
+        return program_for(unpack_request(data))

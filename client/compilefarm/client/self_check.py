@@ -11,10 +11,10 @@ from typing import Any
 
 from compilefarm.client.findings import Finding
 from compilefarm.client.local import is_for_dynamo
-from compilefarm.client.records import Entry
+from compilefarm.client.local_graph import LocalGraph
+from compilefarm.client.programs import Program, Switch
+from compilefarm.client.records import RecordWriter
 from compilefarm.client.resorts import Resorts
-from compilefarm.client.switch import Switch
-from compilefarm.client.ways import Program, Ways
 
 Report = Callable[[str, Finding], None]
 
@@ -37,27 +37,27 @@ class SelfCheck:
         self._report = report
         self._draw = draw
 
-    def watch(self, program: Program, *, ways: Ways, entry: Entry) -> Program:
+    def watch(self, program: Program, *, graph: LocalGraph, writer: RecordWriter) -> Program:
         """The program; if it is one of the sample, its first call finds out whether it is right, and a compile here, or
         the uncompiled graph, takes its place if it is not."""
         if self._draw() >= self._fraction:
             return program
 
         def first(*inputs: Any) -> Any:
-            finding = self._check(program, inputs, ways=ways)
-            entry.note_self_check(finding)
+            finding = self._check(program, inputs, graph=graph)
+            writer.note_self_check(finding)
             # Calls of other threads meanwhile have no program that is known to be wrong.
             differs = finding.outcome == "differs"
-            switch.program = self._resorts.replace(ways, entry=entry) if differs else program
-            self._report(entry.record.key, finding)
+            switch.program = self._resorts.replace(graph, writer=writer) if differs else program
+            self._report(writer.record.key, finding)
             return switch.program(*inputs)
 
         switch = Switch(first)
         return switch
 
-    def _check(self, program: Program, inputs: Sequence[Any], *, ways: Ways) -> Finding:
+    def _check(self, program: Program, inputs: Sequence[Any], *, graph: LocalGraph) -> Finding:
         try:
-            return ways.compare(program, inputs)
+            return graph.compare(program, inputs)
         except Exception as error:
             if is_for_dynamo(error):
                 raise

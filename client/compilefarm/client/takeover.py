@@ -9,9 +9,8 @@ from typing import TypeVar
 
 from compilefarm.client.announcements import announce, announce_defect
 from compilefarm.client.exchange import CompileFailed
-from compilefarm.client.records import Entry
-from compilefarm.client.switch import Switch
-from compilefarm.client.ways import Program
+from compilefarm.client.programs import Program, Switch
+from compilefarm.client.records import RecordWriter
 from compilefarm.core.errors import FarmError
 
 _Answer = TypeVar("_Answer")
@@ -36,14 +35,14 @@ def is_there(answer: Future[_Answer], *, within_seconds: float) -> bool:
     return bool(wait([answer], timeout=within_seconds).done)
 
 
-def serve_meanwhile(eager: Program, *, obtain: Callable[[], Program], entry: Entry) -> Program:
+def serve_meanwhile(eager: Program, *, obtain: Callable[[], Program], writer: RecordWriter) -> Program:
     """The uncompiled graph, and from some call on the program of the farm.
 
     Args:
         eager: the uncompiled graph.
-        obtain: waits for the program, in a thread of its own; notes in the entry what came of it. A process that ends
+        obtain: waits for the program, in a thread of its own; notes in the writer what came of it. A process that ends
             does not wait for it.
-        entry: of the graph.
+        writer: of the graph.
     """
 
     def take_over() -> None:
@@ -51,17 +50,17 @@ def serve_meanwhile(eager: Program, *, obtain: Callable[[], Program], entry: Ent
             switch.program = obtain()
         except (CompileFailed, FarmError) as error:
             stay(error.reason, str(error))
-            announce(entry.record)
+            announce(writer.record)
         except Exception as error:  # noqa: BLE001 - logged; the graph goes on uncompiled
             stay("defect", f"{type(error).__name__}: {error}")
-            announce_defect(error, where=f"graph {entry.record.number}")
+            announce_defect(error, where=f"graph {writer.record.number}")
 
     def stay(reason: str, message: str) -> None:
-        entry.resort_to("eager", obstacle="on_miss says so")
-        entry.close("fallback", reason=reason, message=message)
+        writer.resort_to("eager", obstacle="on_miss says so")
+        writer.close("fallback", reason=reason, message=message)
 
     switch = Switch(eager)
-    entry.resort_to("eager", obstacle="the farm is asked for a program meanwhile")
-    announce(entry.record)
+    writer.resort_to("eager", obstacle="the farm is asked for a program meanwhile")
+    announce(writer.record)
     threading.Thread(target=take_over, name="program of the farm", daemon=True).start()
     return switch

@@ -14,8 +14,11 @@ from typing import Any, BinaryIO
 import grpc
 
 from compilefarm.client.findings import Finding
-from compilefarm.client.runtime import Encoded, Options
-from compilefarm.client.ways import Program, Ways
+from compilefarm.client.local_graph import LocalGraph
+from compilefarm.client.options import Options
+from compilefarm.client.program_sources import ProgramSource
+from compilefarm.client.programs import Program
+from compilefarm.client.runtime import Encoded
 from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import REASON_KEY, FarmError, IncompatibleArtifact, MissingBlobs, NotStored
@@ -120,7 +123,7 @@ class FakeRuntime:
         job = Job(environment=self.environment, options=JobOptions(inductor=said))
         return _FakeEncoded(job=job, blobs=graph_module.blobs)
 
-    def restate(self, request: Request) -> Encoded:
+    def encode_request(self, request: Request) -> Encoded:
         if self.encoding_error is not None:
             raise self.encoding_error
         job = Job()
@@ -156,35 +159,55 @@ class FakeRuntime:
     def put_guards(self, encoded: Encoded, manifest: Manifest) -> None:
         pass
 
-    def ways(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Callable[[], Options]) -> Ways:
-        return self._ways(lambda *inputs: ("local", dict(options()), inputs))
+    def local_graph(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Callable[[], Options]
+    ) -> LocalGraph:
+        return FakeLocalGraph(self, lambda *inputs: ("local", dict(options()), inputs))
 
-    def ways_of_job(self, encoded: Encoded) -> Ways:
-        return self._ways(lambda *inputs: ("local", encoded.job, inputs))
-
-    def _ways(self, program: Program) -> Ways:
-        def compile_here() -> Program:
-            self.local_compiles += 1
-            if self.local_error is not None:
-                raise self.local_error
-            return program
-
-        return Ways(
-            find_obstacle=lambda: self.obstacle,
-            find_late_obstacle=lambda: self.late_obstacle,
-            compile=compile_here,
-            eager=lambda: lambda *inputs: ("eager", None, inputs),
-            compare=lambda *_: self.finding,
-            retry=lambda eager, inputs: eager(*inputs),
-        )
+    def local_graph_of_request(self, encoded: Encoded) -> LocalGraph:
+        return FakeLocalGraph(self, lambda *inputs: ("local", encoded.job, inputs))
 
     def savable(self, program: Program, encoded: Encoded | None) -> Program:
         """Programs of this runtime are not saved."""
         return program
 
-    def load_saved(self, file: BinaryIO, *, ask: Callable[[Request], Program], given: Mapping[str, Any]) -> Program:
+    def load_saved(self, file: BinaryIO, *, source: ProgramSource, given: Mapping[str, Any]) -> Program:
         """A file of this runtime is a request."""
-        return ask(unpack_request(file.read()))
+        return source(unpack_request(file.read()))
+
+
+class FakeLocalGraph:
+    """A graph whose uncompiled program says so; the rest is as its runtime says.
+
+    Args:
+        runtime: whose graph it is.
+        program: what a compile makes of it.
+    """
+
+    def __init__(self, runtime: FakeRuntime, program: Program) -> None:
+        self._runtime = runtime
+        self._program = program
+
+    def find_obstacle(self) -> str:
+        return self._runtime.obstacle
+
+    def find_late_obstacle(self) -> str:
+        return self._runtime.late_obstacle
+
+    def compile(self) -> Program:
+        self._runtime.local_compiles += 1
+        if self._runtime.local_error is not None:
+            raise self._runtime.local_error
+        return self._program
+
+    def eager(self) -> Program:
+        return lambda *inputs: ("eager", None, inputs)
+
+    def compare(self, program: Program, inputs: Sequence[Any]) -> Finding:
+        return self._runtime.finding
+
+    def retry(self, eager: Program, inputs: Sequence[Any]) -> Any:
+        return eager(*inputs)
 
 
 def manifest_of(*contents: bytes, key: str = "key", torch: str = "2.11.0") -> Manifest:

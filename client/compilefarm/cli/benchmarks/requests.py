@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compilefarm.client.captures import Capture, FakingRuntime
+from compilefarm.client.recording_backend import FakeTensorRuntime, RecordingBackend
 from compilefarm.core.recordings import Recording
 
 
@@ -13,7 +13,7 @@ def trace_requests(count: int) -> Recording:
     from compilefarm.cli.benchmarks.cases import perceptron
     from compilefarm.graph.tracing import faking
 
-    capture = Capture(FakingRuntime())
+    capture = RecordingBackend(FakeTensorRuntime())
     with faking(), torch.no_grad():
         compiled = torch.compile(perceptron().eval(), backend=capture.backend, dynamic=False)
         for number in range(count):

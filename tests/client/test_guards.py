@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from compilefarm.client.sizes import within
+from compilefarm.client.guards import guarded
 from compilefarm.core import expressions
 from compilefarm.core.errors import IncompatibleArtifact
 from compilefarm.v1.graph_pb2 import Dimension, Expression, Input, Operation, TensorSpec
@@ -32,7 +32,7 @@ def tensor(shape: list[Any], stride: list[Any], offset: Any = 0) -> Input:
 
 
 def where(job: Job, *inputs: Any, guards: list[Expression]) -> str:
-    program = within(guards, job=job, program=lambda *_: "farm", otherwise=lambda *_: "eager")
+    program = guarded(guards, job=job, program=lambda *_: "farm", otherwise=lambda *_: "eager")
     place: str = program(*inputs)
     return place
 

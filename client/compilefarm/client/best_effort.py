@@ -11,7 +11,7 @@ from compilefarm.client.announcements import announce_defect
 from compilefarm.client.local import is_for_dynamo
 
 
-class Tolerant(AbstractContextManager[None]):
+class BestEffort(AbstractContextManager[None]):
     """Enters a context. A defect of that context is logged; what happens inside goes on as if it were not there.
 
     Args:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compilefarm.client.ways import Program
+from compilefarm.client.programs import Program
 from compilefarm.core.errors import IncompatibleArtifact
 from compilefarm.core.expressions import holds
 from compilefarm.v1.graph_pb2 import Expression, Input
 from compilefarm.v1.job_pb2 import Job
 
 
-def within(guards: Sequence[Expression], *, job: Job, program: Program, otherwise: Program) -> Program:
+def guarded(guards: Sequence[Expression], *, job: Job, program: Program, otherwise: Program) -> Program:
     """The program for calls whose sizes its guards allow.
 
     Args:

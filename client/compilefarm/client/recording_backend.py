@@ -1,17 +1,19 @@
-"""What a workload would ask of a farm, found out without asking one: its graphs are captured, and run as they are."""
+"""Records what a workload would ask of a farm, without asking one: its graphs are captured, and run uncompiled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compilefarm.client.local import is_for_dynamo
-from compilefarm.client.runtime import Options, Runtime, TorchRuntime, merge_options
-from compilefarm.client.tape import bypass_of
-from compilefarm.client.ways import Program
-from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording, file_of
+from compilefarm.client.options import Options, merge_options
+from compilefarm.client.programs import Program
+from compilefarm.client.recorder import bypass_of
+from compilefarm.client.runtime import Runtime
+from compilefarm.client.torch_runtime import TorchRuntime
+from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording, file_of, read_recording
 from compilefarm.core.requests import Request
 from compilefarm.v1.environment_pb2 import Environment
 
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
     from compilefarm.graph.encode import EnvironmentNeeds
 
 
-class FakingRuntime(TorchRuntime):
+# As Farm.backend is called.
+Backend = Callable[..., Program]
+
+
+class FakeTensorRuntime(TorchRuntime):
     """The torch of this process, where tensors are fake and GPUs need not be there.
 
     Graphs of a GPU come without the facts of one: such requests have to be said for an environment of the farm.
@@ -38,7 +44,7 @@ class FakingRuntime(TorchRuntime):
         return environment
 
 
-class Capture:
+class RecordingBackend:
     """A backend of torch.compile that takes note of graphs.
 
     Args:
@@ -85,6 +91,24 @@ class Capture:
     def recording(self) -> Recording:
         """What was noted so far; it lies in no folder."""
         return _recording(self._requests, bypasses=self._bypasses)
+
+
+def record(what: Callable[[Backend], object] | Iterable[Request] | str | Path, *, runtime: Runtime) -> Recording:
+    """Returns what is to be prewarmed as a recording.
+
+    Args:
+        what: a function that compiles and calls models with the backend that it is handed; or requests; or the folder
+            of a recording.
+        runtime: torch.
+
+    Raises:
+        UnusableRecording, UnusableRequestFile: the folder cannot be used.
+    """
+    if callable(what):
+        backend = RecordingBackend(runtime)
+        what(backend.backend)
+        return backend.recording()
+    return read_recording(Path(what)) if isinstance(what, str | Path) else recording_of(what)
 
 
 def recording_of(requests: Iterable[Request]) -> Recording:

@@ -15,10 +15,11 @@ from compilefarm.artifact.environment import describe_environment
 from compilefarm.cli.main import main
 from compilefarm.cli.traced_models import CannotTrace, add_model_arguments, trace_model
 from compilefarm.client import Farm, save_request
-from compilefarm.client.captures import Capture
-from compilefarm.client.farm import Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.options import Options
+from compilefarm.client.recording_backend import RecordingBackend
 from compilefarm.client.records import Ledger
-from compilefarm.client.runtime import Options, TorchRuntime
+from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.keys import key_of
 from compilefarm.core.recordings import Recording
 from compilefarm.core.requests import read_request
@@ -100,7 +101,7 @@ def call(model: nn.Module, shapes: Sequence[str], *, backend: Any) -> list[torch
 def test_a_model_without_elements_has_the_keys_of_a_real_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shapes = MODELS[name]
     monkeypatch.setattr(f"{__name__}.make", make, raising=False)
-    model, capture = make(), Capture(TorchRuntime())
+    model, capture = make(), RecordingBackend(TorchRuntime())
     results = call(model, shapes, backend=capture.backend)
     with torch.no_grad():
         torch.testing.assert_close(results, [model(real(text)) for text in shapes])
@@ -156,7 +157,7 @@ def pool() -> ScriptedPool:
 
 
 def farm_at(address: str) -> Farm:
-    return Farm(address, surroundings=Surroundings(ledger=Ledger()))
+    return Farm(address, dependencies=Dependencies(ledger=Ledger()))
 
 
 def test_a_farm_is_prewarmed_with_what_a_function_does(pool: ScriptedPool, tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ class _Defective(TorchRuntime):
 
 
 def test_a_defect_of_the_client_is_noted_beside_the_other_graphs() -> None:
-    capture = Capture(_Defective())
+    capture = RecordingBackend(_Defective())
     call(mlp(), ["float32[8, 16]"], backend=capture.backend)
     (noted,) = capture.recording().bypasses
     assert (noted.reason, noted.message) == ("defect", "AttributeError: no such name")
@@ -206,7 +207,7 @@ def test_the_command_traces_and_has_it_compiled(pool: ScriptedPool, capsys: pyte
 
 
 def test_the_vocabulary_of_this_torch_knows_what_graphs_call() -> None:
-    capture = Capture(TorchRuntime())
+    capture = RecordingBackend(TorchRuntime())
     call(Broken(), ["float32[4, 16]"], backend=capture.backend)
     known = {(entry.kind, name) for entry in describe_vocabulary().targets for name in entry.names}
     for recorded in capture.recording().requests:

@@ -11,7 +11,7 @@ import pytest
 
 from compilefarm.client import Farm
 from compilefarm.client.config import ConfigurationError, read_config
-from compilefarm.client.farm import Surroundings
+from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.records import Ledger
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.core.digests import digest_of
@@ -28,7 +28,7 @@ def address() -> Iterator[str]:
 
 def farm_at(address: str, folder: Path, **settings: Any) -> tuple[Farm, FakeRuntime]:
     runtime = FakeRuntime()
-    farm = Farm(address, record=folder, surroundings=Surroundings(runtime=runtime, ledger=Ledger()), **settings)
+    farm = Farm(address, record=folder, dependencies=Dependencies(runtime=runtime, ledger=Ledger()), **settings)
     return farm, runtime
 
 

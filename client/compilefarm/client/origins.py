@@ -1,4 +1,4 @@
-"""Whether an artifact is what was asked for, and of the farm: asked before anything of it is fetched."""
+"""Refuses artifacts that are not what was asked for, or not of the farm, before anything of them is fetched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Manifest
 
 
-def check_origin(manifest: Manifest, job: Job, *, trusted: Sequence[PublicKey]) -> None:
+def require_origin(manifest: Manifest, job: Job, *, trusted: Sequence[PublicKey]) -> None:
     """Passes if the artifact is for the job, and somebody who is trusted says so.
 
     Args:

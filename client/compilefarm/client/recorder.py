@@ -19,7 +19,7 @@ from compilefarm.v1.request_file_pb2 import CompileArguments
 log = logging.getLogger("compilefarm.client")
 
 
-class Tape(Protocol):
+class GraphRecorder(Protocol):
     """Takes note of graphs, in the order in which they come."""
 
     def note_request(self, encoded: Encoded, *, arguments: CompileArguments, record: GraphRecord) -> None:
@@ -29,7 +29,7 @@ class Tape(Protocol):
         """Takes note of a graph that no farm is asked for, be it that saying it failed."""
 
 
-class NoTape:
+class NoRecorder:
     """Takes no note."""
 
     def note_request(self, encoded: Encoded, *, arguments: CompileArguments, record: GraphRecord) -> None:
@@ -39,7 +39,7 @@ class NoTape:
         pass
 
 
-class FolderTape:
+class FolderRecorder:
     """Takes note in a folder. What cannot be written is said as loud as a log can, and is missing.
 
     Args:
@@ -72,15 +72,15 @@ def bypass_of(error: Exception, *, name: str, nodes: int, first: int) -> Recorde
     return RecordedBypass(reason="defect", message=message, name=name, nodes=nodes, first=first)
 
 
-def open_tape(config: ClientConfig) -> Tape:
+def open_recorder(config: ClientConfig) -> GraphRecorder:
     """What the configuration asks for.
 
     Raises:
         UnusableRecording: nothing can be recorded in the folder that it names.
     """
     if not config.record:
-        return NoTape()
-    return FolderTape(Recorder(Path(config.record), tensors=config.record_tensors))
+        return NoRecorder()
+    return FolderRecorder(Recorder(Path(config.record), tensors=config.record_tensors))
 
 
 def _complain(record: GraphRecord, error: Exception) -> None:

@@ -1,14 +1,16 @@
-"""A program that another may take the place of."""
+"""Programs: what the graphs of a pod become."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from compilefarm.client.ways import Program
+# Takes what the graph takes, in order.
+Program = Callable[..., Any]
 
 
 class Switch:
-    """Calls a program.
+    """A program that calls another, which can be replaced.
 
     Attributes:
         program: what is called. Replacing it is atomic: a call that is under way ends with the program that it began

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from compilefarm.client.config import ConfigurationError
-from compilefarm.client.farm import Farm, Surroundings
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.farm import Farm
 from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.core.signatures import SigningKey, new_signing_key
 from compilefarm.v1.manifest_pb2 import Manifest
@@ -28,7 +29,7 @@ class Pod:
         self.farm = Farm(
             address,
             trusted_keys=[key.public.text for key in trusted],
-            surroundings=Surroundings(runtime=self.runtime),
+            dependencies=Dependencies(runtime=self.runtime),
         )
 
     def _count(self, content: bytes, offset_bytes: int) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from compilefarm.client.ways import Program
+from compilefarm.client.programs import Program
 from compilefarm.graph.messages import restore
 
 
@@ -42,7 +42,7 @@ def passing_held(program: Program, held: Sequence[Any]) -> Program:
     return lambda *inputs: program(*inputs, *held)
 
 
-def saying(program: Program, messages: Sequence[str]) -> Program:
+def restoring_messages(program: Program, messages: Sequence[str]) -> Program:
     """The program, with errors that say the messages of the graph's own assertions, which stayed in this process.
 
     Args:

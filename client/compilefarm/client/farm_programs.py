@@ -1,0 +1,118 @@
+"""Programs that come from the farm: at once, or later where a pod would rather serve than wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from compilefarm.client.clock import Budget
+from compilefarm.client.config import ClientConfig
+from compilefarm.client.connection import Connection
+from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.exchange import Delivery, Exchange, OnProgress
+from compilefarm.client.guards import guarded
+from compilefarm.client.loading import Loader
+from compilefarm.client.local_graph import LocalGraph
+from compilefarm.client.programs import Program
+from compilefarm.client.records import RecordWriter
+from compilefarm.client.runtime import Encoded
+from compilefarm.client.takeover import in_background, is_there, serve_meanwhile
+from compilefarm.core.errors import NotStored
+
+
+class FarmPrograms:
+    """Asks the farm for programs, as `on_miss` says.
+
+    Args:
+        config: of the client.
+        dependencies: torch, and time.
+        connection: to the farm.
+        loader: makes programs of artifacts.
+        on_progress: called while the farm works.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        dependencies: Dependencies,
+        connection: Connection,
+        loader: Loader,
+        on_progress: OnProgress,
+    ) -> None:
+        self._config = config
+        self._dependencies = dependencies
+        self._connection = connection
+        self._loader = loader
+        self._on_progress = on_progress
+
+    def obtain(self, encoded: Encoded, *, graph: LocalGraph, writer: RecordWriter) -> Program:
+        """Returns the program of the farm, or, with on_miss="eager", one that it takes the place of later.
+
+        Args:
+            encoded: the graph as the wire says it.
+            graph: the same as this process can run it.
+            writer: of its record.
+
+        Raises:
+            CompileFailed, FarmError: the farm gave none.
+        """
+        exchange = self._exchange(encoded, writer=writer)
+        if self._config.on_miss == "wait":
+            delivery = exchange.compile()
+        elif self._config.on_miss == "eager":
+            return self._obtain_unless_slow(encoded, exchange=exchange, graph=graph, writer=writer)
+        else:
+            delivery = exchange.look_up()
+        return self._loader.load(encoded, delivery, is_traced=True, graph=graph, writer=writer)
+
+    def obtain_later(
+        self,
+        encoded: Encoded,
+        *,
+        graph: LocalGraph,
+        writer: RecordWriter,
+        look_up: Callable[[], Delivery] | None = None,
+    ) -> Program:
+        """Returns the uncompiled graph, whose place the program of the farm takes when it is there.
+
+        Args:
+            encoded, graph, writer: as for `obtain`.
+            look_up: waits for a look-up that is under way; None if the farm has said that nothing is stored.
+        """
+
+        def deliver() -> Delivery:
+            if look_up is not None:
+                with suppress(NotStored):
+                    return look_up()
+            return self._exchange(encoded, writer=writer).compile()
+
+        def obtain() -> Program:
+            delivery = deliver()
+            writer.resort_to(None)
+            program = self._loader.load(encoded, delivery, is_traced=False, graph=graph, writer=writer)
+            return guarded(delivery.manifest.guards, job=encoded.job, program=program, otherwise=eager)
+
+        eager = graph.eager()
+        return serve_meanwhile(eager, obtain=obtain, writer=writer)
+
+    def _obtain_unless_slow(
+        self, encoded: Encoded, *, exchange: Exchange, graph: LocalGraph, writer: RecordWriter
+    ) -> Program:
+        answer = in_background(exchange.look_up)
+        patience = self._dependencies.patience_seconds
+        if not is_there(answer, within_seconds=patience):
+            writer.close("eager", reason="no_answer_yet", message=f"the farm has not answered within {patience:g} s")
+            return self.obtain_later(encoded, graph=graph, writer=writer, look_up=answer.result)
+        return self._loader.load(encoded, answer.result(), is_traced=True, graph=graph, writer=writer)
+
+    def _exchange(self, encoded: Encoded, *, writer: RecordWriter) -> Exchange:
+        return Exchange(
+            encoded,
+            connection=self._connection,
+            runtime=self._dependencies.runtime,
+            config=self._config,
+            budget=Budget(self._config.timeout_seconds, clock=self._dependencies.clock),
+            writer=writer,
+            on_progress=self._on_progress,
+        )

@@ -1,0 +1,73 @@
+"""Makes a program of an artifact that was fetched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compilefarm.client.announcements import announce, announce_unrecorded
+from compilefarm.client.calling_convention import passing_held, restoring_messages
+from compilefarm.client.exchange import Delivery
+from compilefarm.client.local_graph import LocalGraph
+from compilefarm.client.programs import Program, Switch
+from compilefarm.client.records import RecordWriter
+from compilefarm.client.runtime import Encoded, Runtime
+from compilefarm.client.self_check import SelfCheck
+from compilefarm.core.artifacts import compile_seconds_of
+
+
+class Loader:
+    """Loads artifacts, and notes how that went.
+
+    Args:
+        runtime: torch.
+        self_check: compares some programs with their graphs.
+    """
+
+    def __init__(self, *, runtime: Runtime, self_check: SelfCheck) -> None:
+        self._runtime = runtime
+        self._self_check = self_check
+
+    def load(
+        self, encoded: Encoded, delivery: Delivery, *, is_traced: bool, graph: LocalGraph, writer: RecordWriter
+    ) -> Program:
+        """Loads an artifact.
+
+        Args:
+            encoded: the graph that it is for.
+            delivery: the artifact.
+            is_traced: whether Dynamo traces the graph at this moment, so that it takes guards.
+            graph: the same graph as this process can run it.
+            writer: of the record of the graph.
+
+        Raises:
+            CorruptArtifact: the artifact makes no program.
+            IncompatibleArtifact: it has guards that do not hold.
+        """
+        with writer.phase("load"):
+            program = self._load(encoded, delivery, is_traced=is_traced, writer=writer)
+        writer.credit(compile_seconds_of(delivery.manifest))
+        writer.close(delivery.outcome)
+        announce(writer.record)
+        return self._self_check.watch(_timing_first_call(program, writer=writer), graph=graph, writer=writer)
+
+    def _load(self, encoded: Encoded, delivery: Delivery, *, is_traced: bool, writer: RecordWriter) -> Program:
+        def note_unrecorded(error: Exception) -> None:
+            writer.note_unrecorded(f"{type(error).__name__}: {error}")
+            announce_unrecorded(writer.record)
+
+        manifest = delivery.manifest
+        program = self._runtime.load(encoded, manifest, blobs=delivery.blobs, on_unrecorded=note_unrecorded)
+        if is_traced:
+            self._runtime.put_guards(encoded, manifest)
+        return restoring_messages(passing_held(program, encoded.held), encoded.messages)
+
+
+def _timing_first_call(program: Program, *, writer: RecordWriter) -> Program:
+    def first(*inputs: Any) -> Any:
+        with writer.phase("first_call"):
+            result = program(*inputs)
+        switch.program = program
+        return result
+
+    switch = Switch(first)
+    return switch

@@ -1,0 +1,129 @@
+"""The torch of this process. What leans on torch is imported where it is used: nothing before the first graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from compilefarm.client.captured_graph import CapturedGraph
+from compilefarm.client.local_graph import LocalGraph
+from compilefarm.client.options import Options
+from compilefarm.client.program_sources import ProgramSource, programs_from
+from compilefarm.client.programs import Program
+from compilefarm.client.requested_graph import RequestedGraph
+from compilefarm.client.runtime import Encoded
+from compilefarm.core.errors import IncompatibleArtifact
+from compilefarm.core.requests import Request
+from compilefarm.graph.bypass import Bypass
+from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.request_file_pb2 import CompileArguments
+
+if TYPE_CHECKING:
+    from compilefarm.graph.encode import EnvironmentNeeds
+
+
+class TorchRuntime:
+    """The torch of this process."""
+
+    def fixing_floats(self, graph_module: Any) -> AbstractContextManager[None]:
+        from compilefarm.graph.tracing import fixing_floats
+
+        return fixing_floats(graph_module)
+
+    def check_options(self, options: Options) -> None:
+        from compilefarm.graph.options import check_names
+
+        check_names(options)
+
+    def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
+        from compilefarm.artifact.inductor.programs import compile_lock
+        from compilefarm.graph.encode import encode_job
+        from compilefarm.graph.tracing import are_watched, passes_state
+
+        with compile_lock():
+            encoded = encode_job(
+                graph_module,
+                example_inputs,
+                options=options,
+                environment=self.describe,
+                holds_state=not passes_state(),
+            )
+        if encoded.symbols and not are_watched(encoded.symbols):
+            raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
+        return encoded
+
+    def encode_request(self, request: Request) -> Encoded:
+        from compilefarm.graph.restating import restate_job
+
+        return restate_job(request.job, blobs=request.blobs, environment=self.describe)
+
+    def describe(self, needs: EnvironmentNeeds) -> Environment:
+        """This machine, as far as a graph needs it."""
+        from compilefarm.artifact.environment import describe_environment
+
+        return describe_environment(needs)
+
+    def describe_call(self, *, mode: str | None, options: Options) -> CompileArguments:
+        from compilefarm.graph.options import capture_arguments
+
+        return capture_arguments(mode=mode, user_options=options)
+
+    def preload(self) -> None:
+        from compilefarm.artifact.load import preload
+
+        preload()
+
+    def check_fits(self, manifest: Manifest, environment: Environment) -> None:
+        from compilefarm.artifact.load import check_fits
+
+        check_fits(manifest, environment)
+
+    def load(
+        self,
+        encoded: Encoded,
+        manifest: Manifest,
+        *,
+        blobs: Mapping[str, bytes],
+        on_unrecorded: Callable[[Exception], None],
+    ) -> Program:
+        from compilefarm.artifact.load import load_artifact
+
+        # A job has one GPU, or none.
+        device = next(iter(encoded.cuda_devices), 0)
+        return load_artifact(
+            manifest,
+            blobs=blobs,
+            cuda_device=device,
+            recording=encoded.recording,
+            on_unrecorded=on_unrecorded,
+        )
+
+    def put_guards(self, encoded: Encoded, manifest: Manifest) -> None:
+        if not manifest.guards:
+            return
+        from compilefarm.graph.symbols import put_guards
+
+        if not put_guards(manifest.guards, encoded.symbols):
+            raise IncompatibleArtifact("the artifact has guards that do not hold for this call")
+
+    def local_graph(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Callable[[], Options]
+    ) -> LocalGraph:
+        return CapturedGraph(graph_module, example_inputs, options=options)
+
+    def local_graph_of_request(self, encoded: Encoded) -> LocalGraph:
+        return RequestedGraph(encoded)
+
+    def savable(self, program: Program, encoded: Encoded | None) -> Program:
+        from compilefarm.client.saving import SavableProgram
+
+        return SavableProgram(program, encoded=encoded)
+
+    def load_saved(self, file: BinaryIO, *, source: ProgramSource, given: Mapping[str, Any]) -> Program:
+        import torch.compiler
+
+        with programs_from(source):
+            loaded: Program = torch.compiler.load_compiled_function(file, **given)
+        return loaded
