@@ -20,9 +20,7 @@ from unittest.mock import AsyncMock, MagicMock
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from compilefarm.cli.flags import Flag, flags_of
 from compilefarm.cli.main import COMMANDS
-from compilefarm.cli.serve_config import ServeConfig
 from compilefarm.client import plans
 from compilefarm.client.config import SETTINGS
 from compilefarm.client.records import OUTCOMES
@@ -33,6 +31,8 @@ from compilefarm.service.clock import SystemClock
 from compilefarm.service.counters import Counters
 from compilefarm.service.job_metrics import JobMetrics
 from compilefarm.service.state_metrics import StateCollector
+from compilefarm.serving.config import ServeConfig
+from compilefarm.serving.flags import Flag, flags_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference.md"

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compilefarm.cli.benchmarks.points import Point
-from compilefarm.cli.benchmarks.report import Measured, Report, read_report
-from compilefarm.cli.benchmarks.tables import Column, point_columns, timing_columns, title, work_columns
+from compilefarm.benchmarks.points import Point
+from compilefarm.benchmarks.report import Measured, Report, read_report
+from compilefarm.benchmarks.tables import Column, point_columns, timing_columns, title, work_columns
 
 
 def main(paths: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from compilefarm.cli.benchmarks.cases import Case, make_case
+from compilefarm.benchmarks.cases import Case, make_case
 from compilefarm.client import Farm
 
 _ROUNDS = 200

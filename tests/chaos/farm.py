@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from compilefarm.cli.serve import READY_LINE
+from compilefarm.serving.farm import READY_LINE
 from tests.farm.serving import descendants
 
 ROOT = Path(__file__).parent.parent.parent

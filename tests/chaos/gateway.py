@@ -11,12 +11,12 @@ import logging
 import sys
 from pathlib import Path
 
-from compilefarm.cli.serve import READY_LINE
 from compilefarm.core.pool import WorkerPool
 from compilefarm.service.clock import SystemClock
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.journal import Journal
 from compilefarm.service.testing import ScriptedPool, serving
+from compilefarm.serving.farm import READY_LINE
 from compilefarm.store.opening import open_store
 from compilefarm.worker.pool import LocalPool, PoolSettings
 

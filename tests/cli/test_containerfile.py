@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from compilefarm.cli import health
-from compilefarm.cli.flags import given_flags
 from compilefarm.cli.main import COMMANDS
 from compilefarm.cli.serve import add_arguments
-from compilefarm.cli.serve_config import ServeConfig
+from compilefarm.serving.config import ServeConfig
+from compilefarm.serving.flags import given_flags
 
 ROOT = Path(__file__).parents[2]
 # Of a container file; each is one line once those that end with a backslash are joined.

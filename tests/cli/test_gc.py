@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compilefarm.cli.sizes import size
+from compilefarm.serving.sizes import size
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.store.uses import LEASE_SECONDS

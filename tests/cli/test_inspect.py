@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from compilefarm.artifact.blobs import pack
+from compilefarm.builder.packing import pack
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from compilefarm.cli.safeguards import check_user, root_allowed, sandbox_mode
 from compilefarm.service.config import CannotStart, GatewayConfig
+from compilefarm.serving.safeguards import check_user, root_allowed, sandbox_mode
 from compilefarm.worker.sandbox import Mode
 
 _ALONE = GatewayConfig()

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from compilefarm.cli import serve
-from compilefarm.cli.flags import UnusableFile, flags_of
 from compilefarm.cli.main import main
-from compilefarm.cli.serve_config import ServeConfig, read_config
+from compilefarm.serving.config import ServeConfig, read_config
+from compilefarm.serving.flags import UnusableFile, flags_of
 
 # A text, and what it means, for each setting that a file can give.
 WHOLE = f"""

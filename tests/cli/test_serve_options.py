@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from compilefarm.cli import serve
-from compilefarm.cli.serve_config import ServeConfig, read_config
 from compilefarm.service.config import CannotStart, GatewayConfig
+from compilefarm.serving.config import ServeConfig, read_config
+from compilefarm.serving.pools import kept_from_compiles
 
 
 def settings(*arguments: str) -> ServeConfig:
@@ -71,9 +72,9 @@ def test_what_a_farm_keeps_is_kept_from_compiles(monkeypatch: pytest.MonkeyPatch
         *("--tls-certificate", "/public.pem", "--tls-key", "/private.pem"),
     )
     kept = {tmp_path / "store", Path("/state"), Path("/callers.toml"), tmp_path / "key.pem", Path("/private.pem")}
-    assert set(serve.kept_from_compiles(given)) == kept
+    assert set(kept_from_compiles(given)) == kept
     remote = settings("--store", "s3://bucket/farm", "--state", "/state", "--signer", "unix:/run/signer")
-    assert set(serve.kept_from_compiles(remote)) == {Path("/state"), Path("/run/signer")}
+    assert set(kept_from_compiles(remote)) == {Path("/state"), Path("/run/signer")}
 
 
 def test_the_store_can_be_limited() -> None:

@@ -28,9 +28,9 @@ from compilefarm.client import Farm, compilers, stats
 ROOT = Path(__file__).parent.parent.parent
 # Nobody listens there.
 ADDRESS = "127.0.0.1:1"
-FOLDERS = ("proto/compilefarm/graph", "proto/compilefarm/artifact", "client/compilefarm/client")
+FOLDERS = ("proto/compilefarm/graph", "client/compilefarm/loader", "client/compilefarm/client")
 # Imported by a pod that has no graph yet; these use no torch.
-_OURS = ("compilefarm.graph.", "compilefarm.artifact.", "compilefarm.client.saving")
+_OURS = ("compilefarm.graph.", "compilefarm.loader.", "compilefarm.client.saving")
 
 # What goes on without the rest, and with whatever attributes of torch's modules it finds.
 _LOCAL = [

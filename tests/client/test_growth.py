@@ -14,7 +14,6 @@ import torch
 from torch import fx
 from torch._guards import CompileContext, CompileId, compile_context
 
-from compilefarm.artifact.inductor import kernels
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.farm import Farm
 from compilefarm.client.records import Ledger
@@ -22,6 +21,7 @@ from compilefarm.client.testing import FakeGraphModule, FakeRuntime
 from compilefarm.graph import tracing
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.testing import fixed_environment
+from compilefarm.loader import kernels
 
 DEAD = "127.0.0.1:1"
 _TABLES = (dict, list, set, deque, weakref.WeakValueDictionary)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from compilefarm.artifact.environment import describe_environment
 from compilefarm.cli.main import main
 from compilefarm.cli.traced_models import CannotTrace, add_model_arguments, trace_model
 from compilefarm.client import Farm, save_request
@@ -25,6 +24,7 @@ from compilefarm.core.recordings import Recording
 from compilefarm.core.requests import read_request
 from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.graph.vocabulary import describe_vocabulary
+from compilefarm.loader.environment import describe_environment
 from compilefarm.service.testing import ScriptedPool, serving_in_thread
 from compilefarm.v1.environment_pb2 import Cuda
 from compilefarm.v1.graph_pb2 import TargetKind

@@ -15,7 +15,7 @@ import sys
 before = set(sys.modules)
 import compilefarm.client
 heavy = {"torch", "numpy", "triton", "sympy", "obstore", "cryptography"}
-heavy |= {"compilefarm.store", "compilefarm.artifact.load"}
+heavy |= {"compilefarm.store", "compilefarm.loader.load"}
 print(sorted(heavy & set(sys.modules)), len(set(sys.modules) - before))
 """
 

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import torch
 from torch.fx import GraphModule
 
-from compilefarm.artifact.environment import describe_environment
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EncodedJob, encode_job
 from compilefarm.graph.tracing import fixing_floats
+from compilefarm.loader.environment import describe_environment
 from compilefarm.v1.job_pb2 import Job
 
 from .comparison import Leaf, differences, look_at

@@ -10,14 +10,14 @@ from typing import get_args
 
 import pytest
 
-from compilefarm.cli.flags import flags_of
 from compilefarm.cli.main import COMMANDS
-from compilefarm.cli.serve_config import ServeConfig
 from compilefarm.client.config import SETTINGS
 from compilefarm.client.records import OUTCOMES, Outcome
 from compilefarm.core import retargeting
 from compilefarm.core.errors import BY_REASON
 from compilefarm.graph import bypass
+from compilefarm.serving.config import ServeConfig
+from compilefarm.serving.flags import flags_of
 from compilefarm.v1.job_pb2 import FailureKind
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STEP = re.compile(r"^\d+\. `(service|worker|client|cli|graph|artifact|core)/(\w+)\.py: ([\w.]+)`", re.MULTILINE)
+STEP = re.compile(
+    r"^\d+\. `(service|worker|client|cli|serving|graph|loader|builder|core)/(\w+)\.py: ([\w.]+)`", re.MULTILINE
+)
 WAYS = [part for part in (ROOT / "ARCHITECTURE.md").read_text().split("\n## ") if part.startswith("The way of ")]
 STEPS = [step for way in WAYS for step in STEP.findall(way)]
 

@@ -31,4 +31,5 @@ with torch.no_grad():
         outcomes = [record.outcome for record in stats()[before:]]
         seen.append({"model": name, "outcomes": outcomes, "difference": difference})
 assert [record.self_check for record in stats() if record.self_check and record.self_check.outcome == "differs"] == []
-print(json.dumps({"models": seen, "started": [f"{each.event} {each}" for each in started]}))
+imported = sorted(name for name in sys.modules if name.startswith("compilefarm."))
+print(json.dumps({"models": seen, "started": [f"{each.event} {each}" for each in started], "imported": imported}))

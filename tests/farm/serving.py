@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compilefarm.cli.safeguards import root_allowed
-from compilefarm.cli.serve import READY_LINE
+from compilefarm.serving.farm import READY_LINE
+from compilefarm.serving.safeguards import root_allowed
 from tests.processes import descendants
 
 COMMAND = (sys.executable, "-m", "compilefarm.cli.main")

@@ -9,14 +9,14 @@ import grpc
 import pytest
 import torch
 
-from compilefarm.artifact.environment import describe_environment
-from compilefarm.artifact.load import load_artifact
 from compilefarm.client import Farm, stats
 from compilefarm.core.artifacts import blobs_to_run
 from compilefarm.core.errors import CorruptArtifact
 from compilefarm.graph.admission import Admitted
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.testing import capture
+from compilefarm.loader.environment import describe_environment
+from compilefarm.loader.load import load_artifact
 from compilefarm.v1.blob_service_pb2 import ReadRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
 from compilefarm.v1.child_pb2 import VerifyTask

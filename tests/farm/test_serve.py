@@ -15,11 +15,11 @@ import grpc
 import pytest
 import torch
 
-from compilefarm.artifact.environment import describe_environment
-from compilefarm.cli.safeguards import root_allowed
 from compilefarm.core.errors import REASON_KEY
 from compilefarm.core.metadata import REQUEST_KEY
 from compilefarm.graph.encode import encode_job
+from compilefarm.loader.environment import describe_environment
+from compilefarm.serving.safeguards import root_allowed
 from compilefarm.v1.compile_service_pb2 import CompileRequest, CompileResponse
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_MEMORY, PHASE_COMPILING, Job

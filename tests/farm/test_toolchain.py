@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compilefarm.cli.serve import _cache_folder
+from compilefarm.serving.pools import cache_folder
 
 from .serving import ServedFarm
 
@@ -19,8 +19,8 @@ _COMPILE = """
 import sys
 from pathlib import Path
 import torch
-from compilefarm.artifact.inductor.build_trials import replay_build_trials
-from compilefarm.artifact.inductor.headers import offer_headers
+from compilefarm.builder.build_trials import replay_build_trials
+from compilefarm.builder.headers import offer_headers
 from compilefarm.v1.child_pb2 import Toolchain
 
 folder = Path(sys.argv[1])
@@ -39,7 +39,7 @@ print(programs)
 def test_a_compile_tries_no_compiler_and_builds_no_headers(farm: ServedFarm, tmp_path: Path) -> None:
     assert farm.status()["workers"]
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _COMPILE, str(_cache_folder())],
+        [sys.executable, "-W", "ignore", "-c", _COMPILE, str(cache_folder())],
         env={**os.environ, "TMPDIR": str(tmp_path), "USER": "compilefarm", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -8,9 +8,9 @@ import grpc
 import pytest
 import torch
 
-from compilefarm.artifact.environment import describe_environment
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.testing import trace
+from compilefarm.loader.environment import describe_environment
 from compilefarm.v1.compile_service_pb2 import CompileRequest, Finished
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 

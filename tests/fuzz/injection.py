@@ -28,11 +28,11 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
 
-from compilefarm.artifact.inductor.generated_sources import watching_sources
-from compilefarm.artifact.inductor.programs import compile_to_program
+from compilefarm.builder.generated_sources import watching_sources
 from compilefarm.core.errors import FarmError
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
+from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.decode import DecodedJob, GraphRejected
 from compilefarm.graph.options import config_patches
 from compilefarm.v1.job_pb2 import Job

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compilefarm.artifact.blobs import unpack
 from compilefarm.core.artifacts import blobs_to_run
+from compilefarm.loader.blobs import unpack
 from compilefarm.store.layout import MANIFESTS
 from compilefarm.store.opening import open_store
 

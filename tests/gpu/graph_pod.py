@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch._dynamo.utils import compilation_time_metrics, counters
 
-from compilefarm.artifact.inductor.kernels import count_kernel_work
 from compilefarm.client import stats
 from compilefarm.core.processes import watch_processes
+from compilefarm.worker.kernel_work import count_kernel_work
 
 from .graph_cases import CASES, GENERATE, Case, Function, Generation
 from .phases import count_python_calls, timing_imports

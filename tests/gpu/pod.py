@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from compilefarm.artifact.inductor.kernels import KernelWork, count_kernel_work
 from compilefarm.client import Farm, stats
 from compilefarm.core.processes import Start, watch_processes
+from compilefarm.worker.kernel_work import KernelWork, count_kernel_work
 
 from .workloads import WORKLOADS, Workload
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compilefarm.artifact.blobs import pack
+from compilefarm.builder.packing import pack
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 

@@ -21,8 +21,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch._inductor import cudagraph_trees
 
-from compilefarm.artifact.inductor import recording
-from compilefarm.artifact.inductor.recording import Recording, recorded_with
+from compilefarm.loader import recording
+from compilefarm.loader.recording import Recording, recorded_with
 
 _CALLS = 6
 

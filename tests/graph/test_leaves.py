@@ -12,10 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.keys import key_of
 from compilefarm.graph.decode import decode_input, decode_job
-from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.leaves import as_result, is_result, leaf_of
 from compilefarm.graph.testing import capture, trace
 from compilefarm.v1.graph_pb2 import Input, TensorSpec
+from compilefarm.worker.inputs import random_inputs
 
 
 def result() -> torch.Tensor:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from compilefarm.artifact.environment import describe_environment
 from compilefarm.core.environments import differences, narrowed
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.keys import key_of
@@ -17,6 +16,7 @@ from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EnvironmentNeeds, encode_job
 from compilefarm.graph.operators import describe_operators, import_operators
 from compilefarm.graph.testing import capture
+from compilefarm.loader.environment import describe_environment
 from compilefarm.v1.environment_pb2 import CustomOperator, Environment
 from compilefarm.v1.job_pb2 import Job
 

@@ -17,12 +17,12 @@ from compilefarm.core.expressions import holds, say
 from compilefarm.core.keys import key_of
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import GraphRejected, decode_job
-from compilefarm.graph.inputs import random_inputs
 from compilefarm.graph.symbols import Inexpressible
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.graph.tracing import fixing_floats
 from compilefarm.v1.graph_pb2 import Call, Node, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
+from compilefarm.worker.inputs import random_inputs
 
 
 def dynamic(model: Callable[..., Any], *args: Any) -> CapturedGraph:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from compilefarm.artifact.environment import describe_environment
 from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.environments import differences, narrowed
 from compilefarm.core.errors import InvalidRequest
@@ -22,6 +21,7 @@ from compilefarm.graph.decode import DecodedJob, GraphRejected, decode_job
 from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds, encode_job
 from compilefarm.graph.launches import is_launch
 from compilefarm.graph.testing import CapturedGraph, fixed_environment, trace
+from compilefarm.loader.environment import describe_environment
 from compilefarm.service.validation import validate
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Launch, TritonFunction, TritonGlobal, TritonKernel, Value

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from compilefarm.artifact.inductor.programs import compile_to_program
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.decode import decode_job
-from compilefarm.graph.operator_guard import guarding_operators
 from compilefarm.graph.targets import OPERATOR_OVERLOAD, PYTHON_FUNCTION
 from compilefarm.graph.testing import capture
 from compilefarm.v1.graph_pb2 import Call, Graph, Node, Sequence, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
+from compilefarm.worker.operator_guard import guarding_operators
 from tests.graph.test_subgraphs import PROGRAMS
 
 # Of these torch runs one body when it compiles, not when it runs them on fake tensors.

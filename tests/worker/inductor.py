@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from compilefarm.artifact.inductor.programs import compile_to_program
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
+from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.encode import EncodedJob
 from compilefarm.graph.options import config_patches
 from compilefarm.v1.child_pb2 import VerifyTask

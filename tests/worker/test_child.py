@@ -14,7 +14,7 @@ import pytest
 _FORKED = """
 import ctypes, os, sys, threading
 import torch
-from compilefarm.artifact.inductor import kernel_compiles
+from compilefarm.builder import kernel_compiles
 from compilefarm.worker import child
 try:
     ctypes.CDLL("libcuda.so.1")

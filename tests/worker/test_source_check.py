@@ -12,8 +12,8 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from compilefarm.artifact.inductor.generated_sources import TUNING, watching_sources
-from compilefarm.artifact.inductor.programs import compile_to_program
+from compilefarm.builder.generated_sources import TUNING, watching_sources
+from compilefarm.graph.compiling import compile_to_program
 from compilefarm.worker.source_check import UnexpectedSource, check_source
 from tests.worker.single_process import Outcome, SingleProcessFarm
 

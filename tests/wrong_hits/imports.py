@@ -12,13 +12,13 @@ import sys
 
 import torch
 
-from compilefarm.artifact.environment import describe_environment
 from compilefarm.core.variables import matched_variables
 from compilefarm.graph.ambient import capture_ambient
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.knobs import matched_knobs
 from compilefarm.graph.options import capture_options
 from compilefarm.graph.testing import capture
+from compilefarm.loader.environment import describe_environment
 
 
 def program(x: torch.Tensor) -> torch.Tensor:

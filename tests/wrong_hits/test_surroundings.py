@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from compilefarm.artifact import environment
-from compilefarm.artifact.environment import describe_environment
 from compilefarm.core.environments import differences
 from compilefarm.core.keys import key_of
 from compilefarm.core.treatment import Treatment
@@ -19,6 +17,8 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.encode import EnvironmentNeeds, encode_job
 from compilefarm.graph.knobs import knob_names, matched_knobs
 from compilefarm.graph.testing import CapturedGraph, capture
+from compilefarm.loader import environment
+from compilefarm.loader.environment import describe_environment
 from compilefarm.v1.environment_pb2 import Environment, LibraryVersion
 from compilefarm.v1.job_pb2 import Job
 

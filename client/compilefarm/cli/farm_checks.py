@@ -153,8 +153,8 @@ def _environment() -> Environment:
     # They take seconds to import, and most commands never need them.
     import torch
 
-    from compilefarm.artifact.environment import describe_environment
     from compilefarm.graph.encode import EnvironmentNeeds
+    from compilefarm.loader.environment import describe_environment
 
     has_gpu = torch.cuda.is_available()
     return describe_environment(EnvironmentNeeds(cpu=not has_gpu, cuda_device=0 if has_gpu else None))

@@ -10,8 +10,8 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from compilefarm.cli.sizes import size
 from compilefarm.cli.words import console, size_words
+from compilefarm.serving.sizes import size
 from compilefarm.store.collector import Collected
 from compilefarm.store.opening import collect_garbage
 

@@ -11,7 +11,6 @@ from google.protobuf import json_format
 from rich.console import Console
 from rich.table import Column, Table
 
-from compilefarm.artifact.blobs import unpack
 from compilefarm.cli.farm import TIMEOUT_SECONDS, add_address, connection
 from compilefarm.cli.words import console, enum_words, seconds_words, size_words
 from compilefarm.client.blobs import fetch
@@ -20,6 +19,7 @@ from compilefarm.client.connection import Connection
 from compilefarm.core.environments import describe
 from compilefarm.core.errors import CorruptArtifact, NotStored
 from compilefarm.core.expressions import say
+from compilefarm.loader.blobs import unpack
 from compilefarm.v1.admin_service_pb2 import InspectRequest
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from compilefarm.v1.job_pb2 import Phase

@@ -13,15 +13,16 @@ from compilefarm.core.errors import FarmError
 from compilefarm.core.printable import printable
 
 # Where each command lives, and what it does. Imported only when it is used: a pod that asks for the status has no
-# gateway installed.
+# gateway installed, and nothing that is installed has benchmarks.
+_BENCHMARKS = "compilefarm.benchmarks"
 COMMANDS = {
     "serve": ("compilefarm.cli.serve", "run a farm: gateway, workers on this host, and a store"),
     "demo": (
-        "compilefarm.cli.demo",
+        "compilefarm.benchmarks.demo",
         "run a model with an empty and with a warm farm on this machine, and show the seconds of each",
     ),
     "bench": (
-        "compilefarm.cli.bench",
+        "compilefarm.benchmarks.command",
         "measure a farm and its alternatives (caches, ahead-of-time compiles) on this machine",
     ),
     "status": ("compilefarm.cli.status", "show workers, queue, hits and store of a farm"),
@@ -75,6 +76,8 @@ def _load(module: str, command: argparse.ArgumentParser) -> object:
     try:
         implementation = importlib.import_module(module)
     except ModuleNotFoundError as error:
+        if error.name == _BENCHMARKS:
+            command.error("it is no part of what is installed; in a checkout of Compilefarm: python3 dev.py setup")
         if (error.name or "").startswith("compilefarm"):
             raise
         command.error(f"the package {error.name!r} is missing; install compilefarm[all]")

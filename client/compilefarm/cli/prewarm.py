@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compilefarm.cli.farm import add_address, connection
-from compilefarm.cli.numbers import percentage, positive
 from compilefarm.cli.plans import check_data, plan_data, report_data, show_check, show_plan, show_report
 from compilefarm.cli.progress import showing_progress
 from compilefarm.cli.traced_models import CannotTrace, add_model_arguments, trace_model
@@ -21,6 +20,7 @@ from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming
 from compilefarm.core.errors import UnusableRecording, UnusableRequestFile
 from compilefarm.core.printable import printable
 from compilefarm.core.recordings import Recording, read_recording
+from compilefarm.serving.numbers import percentage, positive
 
 _Run = Callable[[argparse.Namespace], int]
 # As argparse ends a program that was asked wrongly.

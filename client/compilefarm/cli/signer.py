@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import signal
 import sys
 
 from compilefarm.core.errors import FarmError
-from compilefarm.service.clock import SystemClock
 from compilefarm.service.logs import FORMATTERS
-from compilefarm.service.signer import Signer
-from compilefarm.service.signer_service import serving_signer
-from compilefarm.service.signing import read_key_file
-
-log = logging.getLogger(__name__)
+from compilefarm.serving.process import set_up_log
+from compilefarm.serving.signer import sign
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,23 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Signs until SIGTERM or SIGINT."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(FORMATTERS[arguments.log_format]())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    set_up_log(arguments.log_format)
     try:
-        asyncio.run(_sign(arguments))
+        asyncio.run(sign(arguments.key, address=arguments.listen, group=arguments.group))
     except (FarmError, RuntimeError) as error:
         print(f"compilefarm signer: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-async def _sign(arguments: argparse.Namespace) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    signer = Signer(read_key_file(arguments.key), clock=SystemClock())
-    async with serving_signer(signer, address=arguments.listen, group=arguments.group):
-        log.info("signing with %s at %s", signer.public.text, arguments.listen)
-        await stop.wait()

@@ -36,8 +36,8 @@ class RequestedGraph:
         return ""
 
     def compile(self) -> Program:
-        from compilefarm.artifact.inductor.programs import compile_lock, compile_to_program
         from compilefarm.graph.ambient import apply_ambient
+        from compilefarm.graph.compiling import compile_lock, compile_to_program
         from compilefarm.graph.options import config_patches
 
         job = self._encoded.job

@@ -38,7 +38,7 @@ class TorchRuntime:
         check_names(options)
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
-        from compilefarm.artifact.inductor.programs import compile_lock
+        from compilefarm.graph.compiling import compile_lock
         from compilefarm.graph.encode import encode_job
         from compilefarm.graph.tracing import are_watched, passes_state
 
@@ -61,7 +61,7 @@ class TorchRuntime:
 
     def describe(self, needs: EnvironmentNeeds) -> Environment:
         """This machine, as far as a graph needs it."""
-        from compilefarm.artifact.environment import describe_environment
+        from compilefarm.loader.environment import describe_environment
 
         return describe_environment(needs)
 
@@ -71,12 +71,12 @@ class TorchRuntime:
         return capture_arguments(mode=mode, user_options=options)
 
     def preload(self) -> None:
-        from compilefarm.artifact.load import preload
+        from compilefarm.loader.load import preload
 
         preload()
 
     def check_fits(self, manifest: Manifest, environment: Environment) -> None:
-        from compilefarm.artifact.load import check_fits
+        from compilefarm.loader.load import check_fits
 
         check_fits(manifest, environment)
 
@@ -88,7 +88,7 @@ class TorchRuntime:
         blobs: Mapping[str, bytes],
         on_unrecorded: Callable[[Exception], None],
     ) -> Program:
-        from compilefarm.artifact.load import load_artifact
+        from compilefarm.loader.load import load_artifact
 
         # A job has one GPU, or none.
         device = next(iter(encoded.cuda_devices), 0)

@@ -9,7 +9,7 @@ from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_TUNING, Job
 from compilefarm.v1.manifest_pb2 import Blob, Manifest
 
 # The layout of the artifacts that this release writes and reads (Manifest.format).
-ARTIFACT_FORMAT = 1
+ARTIFACT_FORMAT = 2
 
 
 def blobs_to_run(manifest: Manifest) -> list[Blob]:

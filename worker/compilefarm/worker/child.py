@@ -20,21 +20,21 @@ from typing import BinaryIO
 
 import torch
 
-from compilefarm.artifact.environment import describe_environment
-from compilefarm.artifact.inductor import kernel_compiles
-from compilefarm.artifact.inductor.build_trials import run_build_trials
-from compilefarm.artifact.inductor.generated_sources import imports_written, paths_written, words_of_generators
-from compilefarm.artifact.inductor.headers import include_folders, precompile_headers, use_own_folder
-from compilefarm.artifact.inductor.programs import compile_once, preload_compiler, preload_loader
+from compilefarm.builder import kernel_compiles
+from compilefarm.builder.build_trials import run_build_trials
+from compilefarm.builder.generated_sources import imports_written, paths_written, words_of_generators
+from compilefarm.builder.headers import include_folders, precompile_headers, use_own_folder
+from compilefarm.builder.preloading import compile_once, preload_compiler
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.admission import Admitted
 from compilefarm.graph.contractions import CONTRACTION_LIBRARY
 from compilefarm.graph.encode import EnvironmentNeeds
-from compilefarm.graph.inputs import draw_noise
 from compilefarm.graph.operators import describable, import_operators
 from compilefarm.graph.replacements import find_replacement
 from compilefarm.graph.targets import target_names
 from compilefarm.graph.vocabulary import describe_vocabulary
+from compilefarm.loader.environment import describe_environment
+from compilefarm.loader.programs import preload_loader
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
     ChildBlob,
@@ -52,6 +52,7 @@ from compilefarm.worker.compile import INPUT_SEED, compile_task
 from compilefarm.worker.failures import failure_of
 from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import write_frame
+from compilefarm.worker.inputs import draw_noise
 from compilefarm.worker.tasks import receive_task
 from compilefarm.worker.verify import verify_task, warm_up_comparison
 

@@ -11,18 +11,19 @@ from pathlib import Path
 
 import torch
 
-from compilefarm.artifact.blobs import pack
-from compilefarm.artifact.inductor.build_trials import replay_build_trials
-from compilefarm.artifact.inductor.generated_sources import watching_sources
-from compilefarm.artifact.inductor.headers import offer_headers
-from compilefarm.artifact.inductor.libraries import BuiltLibrary, recording_libraries
-from compilefarm.artifact.inductor.programs import FinishedProgram, compile_to_program, finish_program
-from compilefarm.artifact.triton_builds import built_libraries
+from compilefarm.builder.build_trials import replay_build_trials
+from compilefarm.builder.generated_sources import watching_sources
+from compilefarm.builder.headers import offer_headers
+from compilefarm.builder.libraries import recording_libraries
+from compilefarm.builder.packing import pack
+from compilefarm.builder.programs import FinishedProgram, finish_program
+from compilefarm.builder.triton_builds import built_libraries
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
+from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.decode import DecodedJob
-from compilefarm.graph.operator_guard import guarding_operators
 from compilefarm.graph.options import config_patches
+from compilefarm.loader.libraries import BuiltLibrary
 from compilefarm.v1.child_pb2 import CompileResult, CompileTask
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Job, Phase
 from compilefarm.v1.manifest_pb2 import (
@@ -35,6 +36,7 @@ from compilefarm.v1.manifest_pb2 import (
     Timing,
 )
 from compilefarm.worker.limits import time_limit
+from compilefarm.worker.operator_guard import guarding_operators
 from compilefarm.worker.source_check import check_source
 from compilefarm.worker.synthetic import ATTEMPTS, are_refused, inputs_of
 

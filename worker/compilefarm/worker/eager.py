@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from compilefarm.graph.decode import DecodedJob
-from compilefarm.graph.inputs import move_by_last_bits
 from compilefarm.graph.targets import nodes_of
 from compilefarm.graph.tolerances import coarsest, epsilon_of
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker.checkpoints import keep_random_state
 from compilefarm.worker.comparison import Comparison, differing_elements
+from compilefarm.worker.inputs import move_by_last_bits
 from compilefarm.worker.narrowing import Narrowed, find_narrowed
 from compilefarm.worker.reference import find_reference
 from compilefarm.worker.results import Results, run

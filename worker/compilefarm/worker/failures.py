@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compilefarm.artifact.inductor.programs import not_serializable_error
+from compilefarm.builder.programs import not_serializable_error
 from compilefarm.core.errors import FarmError, InvalidRequest
 from compilefarm.graph.decode import GraphRejected
 from compilefarm.graph.symbols import Inexpressible

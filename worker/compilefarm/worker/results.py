@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from compilefarm.graph.inputs import draw_gradient
 from compilefarm.graph.leaves import leaf_of
 from compilefarm.worker.cuda_graphs import placed
+from compilefarm.worker.inputs import draw_gradient
 
 Results = Mapping[str, Any]
 

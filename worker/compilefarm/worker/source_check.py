@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from compilefarm.artifact.inductor.generated_sources import (
+from compilefarm.builder.generated_sources import (
     TUNING,
     imports_written,
     is_module_of_torch,

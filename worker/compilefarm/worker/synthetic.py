@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from compilefarm.graph.decode import DecodedJob
-from compilefarm.graph.fillers import find_fillers
-from compilefarm.graph.inputs import random_inputs
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.exhaustion import find_exhausted
+from compilefarm.worker.fillers import find_fillers
+from compilefarm.worker.inputs import random_inputs
 
 # How often other inputs are tried where a graph refuses some.
 ATTEMPTS = 3

@@ -12,15 +12,13 @@ from typing import Any
 
 import torch
 
-from compilefarm.artifact.inductor.kernels import KernelWork, count_kernel_work
-from compilefarm.artifact.load import load_artifact
 from compilefarm.core.expressions import holds
 from compilefarm.core.processes import Start, watch_processes
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.decode import DecodedJob
-from compilefarm.graph.inputs import draw_noise, keep_integers
 from compilefarm.graph.options import config_patches, recording_settings
+from compilefarm.loader.load import load_artifact
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
@@ -28,6 +26,8 @@ from compilefarm.worker.comparison import Comparison, VerificationFailed, differ
 from compilefarm.worker.cuda_graphs import CALLS, CudaGraphProgram, placed
 from compilefarm.worker.eager import INPUT_SEED, Eager
 from compilefarm.worker.exhaustion import find_exhausted
+from compilefarm.worker.inputs import draw_noise, keep_integers
+from compilefarm.worker.kernel_work import KernelWork, count_kernel_work
 from compilefarm.worker.results import Results, call, results_of
 from compilefarm.worker.seeds import SEED, check_random, find_randomness
 from compilefarm.worker.synthetic import ATTEMPTS, are_refused

@@ -1,0 +1,65 @@
+"""A farm in one process: gateway, local workers and store put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from compilefarm.service.app import Gateway
+from compilefarm.service.clock import SystemClock
+from compilefarm.service.journal import Journal
+from compilefarm.service.signing import open_signing_policy
+from compilefarm.serving.config import ServeConfig
+from compilefarm.serving.pools import make_pool
+from compilefarm.serving.process import end_asked
+from compilefarm.serving.safeguards import check_user
+from compilefarm.store.opening import open_store
+
+log = logging.getLogger(__name__)
+
+READY_LINE = "compilefarm: ready at "
+
+
+async def serve(config: ServeConfig) -> None:
+    """Serves until SIGTERM or SIGINT. Prints READY_LINE and the address once it takes requests.
+
+    Raises:
+        FarmError: it cannot start; CannotStart where the configuration is why.
+        RuntimeError: there are no workers as they were asked for.
+    """
+    check_user(allow_root=config.allow_root)
+    end = end_asked()
+    signing = await open_signing_policy(
+        key_file=config.signing_key, signer=config.signer, trusted_keys=config.trusted_keys
+    )
+    store = await open_store(
+        config.store,
+        size_limit_bytes=config.store_size_limit,
+        cache_bytes=config.cache_memory,
+        read_only=config.read_only,
+        signing=signing,
+    )
+    log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
+    with contextlib.closing(Journal(config.state_folder(), clock=SystemClock())) as journal:
+        pool = await asyncio.to_thread(make_pool, config)
+        gateway = Gateway(config.gateway(), store=store, signing=signing, pool=pool, journal=journal)
+        await _run(gateway, end=end, grace_seconds=config.grace)
+
+
+async def _run(gateway: Gateway, *, end: asyncio.Event, grace_seconds: float) -> None:
+    starting, ending = asyncio.create_task(gateway.start()), asyncio.create_task(end.wait())
+    await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return
+        starting.result()
+        print(f"{READY_LINE}{gateway.address}", flush=True)
+        if gateway.metrics_address:
+            log.info("metrics are at http://%s/metrics", gateway.metrics_address)
+        await ending
+    finally:
+        ending.cancel()
+        await gateway.close(grace_seconds=grace_seconds)

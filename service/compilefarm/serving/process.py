@@ -1,0 +1,25 @@
+"""What the programs of a farm do as processes: they log, and serve until they are told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+from compilefarm.service.logs import FORMATTERS
+
+
+def set_up_log(log_format: str) -> None:
+    """Writes log lines to standard error, in one of FORMATTERS."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(FORMATTERS[log_format]())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def end_asked() -> asyncio.Event:
+    """The event of SIGTERM or SIGINT, from now on."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    return asked

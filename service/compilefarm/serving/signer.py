@@ -1,0 +1,31 @@
+"""The signer of a farm: keeps the signing key in a process, and best a user, of its own."""
+
+from __future__ import annotations
+
+import logging
+
+from compilefarm.service.clock import SystemClock
+from compilefarm.service.signer import Signer
+from compilefarm.service.signer_service import serving_signer
+from compilefarm.service.signing import read_key_file
+from compilefarm.serving.process import end_asked
+
+log = logging.getLogger(__name__)
+
+
+async def sign(key_file: str, *, address: str, group: str | None) -> None:
+    """Signs until SIGTERM or SIGINT.
+
+    Args:
+        key_file: of the private key.
+        address: `unix:` and the path of the socket.
+        group: whose users may connect, beside this user; None: nobody else's.
+
+    Raises:
+        FarmError: the key cannot be read, or the socket not be made.
+    """
+    end = end_asked()
+    signer = Signer(read_key_file(key_file), clock=SystemClock())
+    async with serving_signer(signer, address=address, group=group):
+        log.info("signing with %s at %s", signer.public.text, address)
+        await end.wait()

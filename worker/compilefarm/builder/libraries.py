@@ -1,0 +1,31 @@
+"""The shared libraries that Inductor builds from C++: which one answers which source."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from compilefarm.loader.libraries import BuiltLibrary, answering
+
+
+@contextlib.contextmanager
+def recording_libraries() -> Iterator[list[BuiltLibrary]]:
+    """Collects every library that Inductor builds and loads inside, in the order of first use."""
+    built: dict[str, BuiltLibrary] = {}
+
+    def record(_: Any, source_digest: str, build: Callable[[], Any]) -> Callable[[], Any]:
+        load = build()
+
+        def load_and_record() -> Any:
+            library = load()
+            path = getattr(library, "__file__", None) or library._name  # a module or a ctypes.CDLL
+            built[source_digest] = BuiltLibrary(source_digest=source_digest, name=library.key, path=path)
+            recorded[:] = built.values()
+            return library
+
+        return load_and_record
+
+    recorded: list[BuiltLibrary] = []
+    with answering(record):
+        yield recorded

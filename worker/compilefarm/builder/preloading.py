@@ -1,0 +1,56 @@
+"""What every compile of a process needs, done before there is a job."""
+
+from __future__ import annotations
+
+import importlib
+
+import torch
+from torch._subclasses import FakeTensorMode  # torch/_subclasses/fake_tensor.py
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from compilefarm.graph.compiling import compile_to_program
+from compilefarm.loader.programs import preload_loader
+
+_COMPILING = (
+    "torch._inductor.compile_fx",
+    "torch._inductor.async_compile",
+    # These three are imported by the first compile with a kernel otherwise: a tenth of a second.
+    "sympy.physics.units",
+    "sympy.tensor.tensor",
+    "torch.utils.cpp_extension",
+)
+
+
+def preload_compiler(*, with_triton: bool) -> None:
+    """Imports what compiling needs: seconds of work that need not wait for a job.
+
+    Args:
+        with_triton: with what compiles and launches its kernels.
+    """
+    for name in _COMPILING:
+        importlib.import_module(name)
+    preload_loader(with_triton=with_triton)
+
+
+def compile_once(device: torch.device) -> None:
+    """Compiles something small: much is read and registered by the first compile of a process.
+
+    That is a sixth of the compile of a small encoder. A product of matrices has no kernel that would have to be built.
+    On a GPU this starts the processes that compile kernels.
+
+    Args:
+        device: what jobs will be compiled for; patterns of graphs are registered by device
+            (torch/_inductor/fx_passes/joint_graph.py: lazy_init).
+    """
+    graph = torch.fx.Graph()
+    left, right = graph.placeholder("left"), graph.placeholder("right")
+    product = graph.call_function(torch.matmul, (left, right))
+    graph.output((product,))
+    fake_mode = FakeTensorMode(shape_env=ShapeEnv())
+    with fake_mode:
+        inputs = [torch.empty(8, 8, device=device) for _ in range(2)]
+        for node, value in zip((left, right, product), (*inputs, inputs[0] @ inputs[1]), strict=True):
+            node.meta["example_value"] = value
+    graph_module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    with torch.no_grad():
+        compile_to_program(graph_module, inputs, fake_mode=fake_mode, inductor_options={}, functorch_options={})

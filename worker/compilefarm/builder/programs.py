@@ -1,0 +1,99 @@
+"""Compiled programs without what only compiling needed: what goes into an artifact."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compilefarm.builder.kernels import FinishedKernel, names_of_kernels, take_kernels
+from compilefarm.builder.wrappers import finished_wrapper
+
+# For logs of a compile that happened elsewhere: nobody who runs the program reads them.
+_LOGGED_BY_GRAPH = ("runnable_graph_str", "inductor_post_grad_graph_str")
+_LOGGED_BY_ENTRY = ("aot_joint_graph_str", "aot_forward_graph_str", "aot_backward_graph_str")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedProgram:
+    """A compiled program without what only compiling needed.
+
+    Attributes:
+        content: for compilefarm.loader.programs.
+        kernels: of Triton; they have to be offered before the content is loaded.
+        sources: what Inductor made of the graph on the way, for people: text by path.
+    """
+
+    content: bytes
+    kernels: list[FinishedKernel]
+    sources: Mapping[str, str]
+
+
+class KernelsLeft(Exception):
+    """A program has kernels that the worker does not find, so that an artifact of it would not be finished work."""
+
+
+def finish_program(program: Any) -> FinishedProgram:
+    """What of a compiled program goes into an artifact. It has run, so that its kernels are chosen.
+
+    Raises:
+        KernelsLeft: some of them cannot be packed.
+    """
+    # With torch's table of launched kernels (torch/_dynamo/aot_compile_types.py), which a load would write over that of
+    # the pod. It is for kernels that Inductor leaves to Python; here it compiles all.
+    entry, *_ = pickle.loads(program.serialize())  # noqa: S301 - pickled by this very process
+    sources = {f"{_file_of(name)}.txt": getattr(entry, name) for name in _LOGGED_BY_ENTRY}
+    for name in _LOGGED_BY_ENTRY:
+        setattr(entry, name, None)
+    kernels: list[FinishedKernel] = []
+    for folder, part in (("forward", entry.compiled_fw), ("backward", entry.compiled_bw)):
+        if part is not None:
+            graph = part.result
+            sources[f"{folder}/wrapper.py"] = graph.source_code
+            sources |= {f"{folder}/{_file_of(name)}.txt": getattr(graph, name) for name in _LOGGED_BY_GRAPH}
+            kernels += _finish(graph)
+    for kernel in kernels:
+        sources |= {f"kernels/{kernel.name}.{kind}": text for kind, text in kernel.sources.items()}
+    return FinishedProgram(
+        content=pickle.dumps((entry, {}, {})),
+        kernels=kernels,
+        sources={path: text for path, text in sources.items() if text},
+    )
+
+
+def _file_of(name: str) -> str:
+    return name.removesuffix("_str")
+
+
+def _finish(graph: Any) -> list[FinishedKernel]:
+    """Finishes a CompiledFxGraph (torch/_inductor/output_code.py); returns its kernels.
+
+    Raises:
+        KernelsLeft: some of them cannot be packed.
+    """
+    codecache = importlib.import_module("torch._inductor.codecache")
+    code_hash = codecache.code_hash
+    path = codecache.get_path(graph.cache_key, "py")[2]
+    modules = [module for module in codecache.PyCodeCache.modules if module.__file__ == path]
+    source, kernels = take_kernels(graph.source_code, modules)
+    if left := names_of_kernels(source):
+        raise KernelsLeft(f"kernels that were not found in this process would be compiled by pods: {', '.join(left)}")
+    # All variants of all kernels, with every step between source and machine code.
+    graph._triton_bundle = None
+    graph.source_code = finished_wrapper(source)
+    # It names the file that the wrapper is written to. A pod's cache may hold the unfinished one under the old name.
+    graph.cache_key = code_hash(graph.source_code)
+    for name in _LOGGED_BY_GRAPH:
+        setattr(graph, name, "")
+    # How the graph was compiled. Unpickling the table of decompositions imports it.
+    graph.fx_kwargs.pop("get_decomp_fn", None)
+    return kernels
+
+
+def not_serializable_error() -> type[Exception]:
+    """What a compile raises when torch cannot save its result (torch/_functorch/_aot_autograd/autograd_cache.py)."""
+    module = importlib.import_module("torch._functorch._aot_autograd.autograd_cache")
+    error: type[Exception] = module.BypassAOTAutogradCache
+    return error

@@ -1,0 +1,94 @@
+"""Elements of synthetic inputs of which something is known."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from compilefarm.worker.fillers import Filler, Kind
+
+_LARGEST_DIVISOR = 5
+# Of probabilities: this far from zero and one.
+_MARGIN = 0.05
+
+
+def elements_of(tensor: torch.Tensor, filler: Filler, *, uniform: torch.Tensor, signed: torch.Tensor) -> torch.Tensor:
+    """Elements for a tensor, in one dimension: as many as it has, or as many as were drawn, to be repeated.
+
+    Args:
+        tensor: what they are for.
+        filler: what they have to be.
+        uniform: numbers between 0.5 and 1.5.
+        signed: the same with either sign.
+    """
+    shares = uniform - 0.5
+    match filler.kind:
+        case Kind.INDEX:
+            made = (shares * filler.bound).floor().clamp(0, max(filler.bound - 1, 0))
+        case Kind.PLACES:
+            made = _places(tensor.shape, filler.bound)
+        case Kind.OFFSETS:
+            made = torch.arange(tensor.numel()) * filler.bound // max(tensor.numel(), 1)
+        case Kind.COUNT:
+            made = torch.full_like(uniform, filler.bound)
+        case Kind.COUNTING:
+            made = torch.arange(tensor.shape[-1] if tensor.dim() else 1).expand(tensor.shape).flatten()
+        case Kind.DEFINITE:
+            return _definite(tensor, signed)
+        case Kind.ORDERED:
+            made = _steps(tensor)
+        case Kind.DIVISOR:
+            made = signed if tensor.is_floating_point() else (shares * _LARGEST_DIVISOR).floor() + 1
+        case Kind.POSITIVE:
+            made = uniform if tensor.is_floating_point() else (shares * _LARGEST_DIVISOR).floor() + 1
+        case Kind.PROBABILITY:
+            made = shares * (1 - 2 * _MARGIN) + _MARGIN
+    return made.to(tensor.dtype)
+
+
+def mask_of(tensor: torch.Tensor, *, uniform: torch.Tensor) -> torch.Tensor:
+    """Booleans for a tensor, in one dimension: three of four are true.
+
+    Of each row the first is true and the second is not: masks say either what is attended to or what is not, and both
+    have to leave something.
+    """
+    positions = torch.arange(len(uniform)) % (tensor.shape[-1] if tensor.dim() else 1)
+    return ((uniform < 1.25) | (positions == 0)) & (positions != 1)
+
+
+def _places(shape: torch.Size, bound: int) -> torch.Tensor:
+    """Integers below a bound: all different in as many of the last dimensions as it allows, and along each other."""
+    if not shape.numel() or not bound:
+        return torch.zeros(shape.numel())
+    steps, counted = [], 1
+    for size in reversed(shape):
+        steps.append(counted if counted * size <= bound else 1)
+        counted *= size
+    grids = torch.meshgrid(*(torch.arange(size) for size in shape), indexing="ij")
+    numbers = sum((grid * step for grid, step in zip(grids, reversed(steps), strict=True)), torch.zeros(()).long())
+    return (numbers.flatten() * _coprime(bound) + bound // 3) % bound
+
+
+def _definite(tensor: torch.Tensor, signed: torch.Tensor) -> torch.Tensor:
+    """Matrices whose diagonals outweigh all else in a row, one after the other."""
+    size = tensor.shape[-1] if tensor.dim() > 1 else 0
+    if not size or tensor.shape[-2] != size:
+        return signed.to(tensor.dtype)
+    whole = len(signed) // size**2 * size**2
+    drawn = (signed[:whole] if whole else signed.repeat(size**2 // len(signed) + 1)[: size**2]).view(-1, size, size)
+    symmetric = (drawn + drawn.mT) / (2 * size) + 3 * torch.eye(size)
+    antisymmetric = (drawn - drawn.mT) / (2 * size)
+    made = torch.complex(symmetric, antisymmetric) if tensor.is_complex() else symmetric
+    return made.flatten().to(tensor.dtype)
+
+
+def _coprime(bound: int) -> int:
+    """A step that comes to every number below a bound before it comes to one again."""
+    return next(step for step in range(int(bound * 0.6) + 1, 2 * bound + 2) if math.gcd(step, bound) == 1)
+
+
+def _steps(tensor: torch.Tensor) -> torch.Tensor:
+    size = tensor.shape[-1] if tensor.dim() else 1
+    steps = torch.arange(size) if not tensor.is_floating_point() else (torch.arange(size) + 0.5) / size
+    return steps.expand(tensor.shape).flatten()
