@@ -6,11 +6,15 @@ each: "done", or the name of the error.
 
 from __future__ import annotations
 
+import argparse
+import array
+import contextlib
 import ctypes
 import errno
 import json
 import os
 import platform
+import signal
 import socket
 import stat
 import sys
@@ -20,6 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from compilefarm.v1.child_pb2 import ChildBlob, ChildMessage, ChildReady, ChildTask
+from compilefarm.worker import limits
 from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import read_frame, write_frame
 from compilefarm.worker.seccomp import MACHINES
@@ -40,12 +45,41 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    limits.add_arguments(parser)
+    arguments = parser.parse_args()
     wait_to_be_forked()
     with os.fdopen(os.dup(1), "wb") as pipe:
         write_frame(pipe, ChildMessage(ready=ChildReady()))
+        limits.impose(arguments)
         read_frame(sys.stdin.buffer, ChildTask)
         found = json.dumps(_found()).encode()
+        _open_its_folder()
+        kept = _descriptors_on_their_way()
         write_frame(pipe, ChildMessage(blob=ChildBlob(content=found)))
+        signal.pause()
+        assert kept
+
+
+def _open_its_folder() -> None:
+    """Leaves a program there that runs with the rights of the farm, for all users of the machine."""
+    folder = Path(os.environ["TMPDIR"])
+    (folder / "program").touch()
+    (folder / "program").chmod(0o4755)
+    folder.chmod(0o777)
+
+
+def _descriptors_on_their_way() -> list[socket.socket]:
+    """Sockets that hold as many as the kernel lets this user send, received by nobody."""
+    many, kept = array.array("i", [0] * 250), list[socket.socket]()
+    with contextlib.suppress(OSError):
+        while True:
+            kept += socket.socketpair()
+            kept[-1].setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    kept[-1].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)])
+    return kept
 
 
 def _found() -> dict[str, object]:
@@ -101,6 +135,7 @@ def _places() -> Iterator[tuple[str, Callable[[], object]]]:
     stranger = int(os.environ["STRANGER"])
     yield "signal a stranger", lambda: os.kill(stranger, 0)
     yield "read of a stranger", Path(f"/proc/{stranger}/environ").read_bytes
+    yield "change the first process", lambda: os.close(os.open("/proc/1/mem", os.O_RDWR))
     yield "connect", lambda: socket.create_connection(("127.0.0.1", int(os.environ["PORT"])), timeout=5)
     yield "connect outside", lambda: socket.create_connection(("192.0.2.1", 80), timeout=5)
     yield "connect by name", lambda: _connect(f"\0{os.environ['SOCKET_NAME']}")
@@ -127,8 +162,12 @@ def _of_the_machine() -> Iterator[Path]:
     yield from (path for path in Path("/dev").iterdir() if not path.is_symlink() and path.name not in ("pts", "shm"))
     yield from map(Path, ("/", "/usr", "/etc/ld.so.cache", sys.prefix, sys.executable))
     # But for the copy that nobody else runs.
-    programs = Path("/proc").glob("[0-9]*/exe")
-    yield from (path for path in programs if not os.readlink(path).startswith("/memfd:"))
+    yield from (path for path in Path("/proc").glob("[0-9]*/exe") if not _is_copy(path))
+
+
+def _is_copy(path: Path) -> bool:
+    # That of a process whose memory is closed cannot even be read.
+    return _outcome(partial(os.readlink, path)) == "done" and os.readlink(path).startswith("/memfd:")
 
 
 def _change(path: Path) -> None:

@@ -111,8 +111,9 @@ def test_nothing_of_the_host_is_reached(found: Found) -> None:
         "look at /var": "ENOENT",
         "signal a stranger": "ESRCH",
         "read of a stranger": "ENOENT",
-        "connect": "ECONNREFUSED",
-        "connect outside": "ENETUNREACH",
+        "change the first process": "EACCES",
+        "connect": "EAFNOSUPPORT",
+        "connect outside": "EAFNOSUPPORT",
         "connect by name": "ECONNREFUSED",
         "another user": "EINVAL",
         "a device": "EPERM",
@@ -120,6 +121,16 @@ def test_nothing_of_the_host_is_reached(found: Found) -> None:
         "write to /sys": "EROFS",
         "write to its folder": "done",
     }
+
+
+def test_no_other_user_gets_at_what_it_leaves(found: Found) -> None:
+    # A program with the rights of the farm's user, in a folder that it has opened to everybody.
+    assert found["planted"] == []
+
+
+def test_others_are_started_beside_one_that_holds_all_descriptors_it_can(found: Found) -> None:
+    # The kernel counts those of a user: the farm could send its fork server none any more.
+    assert found["another child"] == "ready"
 
 
 @pytest.mark.parametrize("process", ["self", "1"])

@@ -31,10 +31,20 @@ async def supervising(child: ChildSettings, **settings: Any) -> AsyncIterator[Su
         child: who compiles.
         settings: others of its `SlotSettings`; nobody checks unless they name a verifier.
     """
-    supervisor = Supervisor(SlotSettings(**{"name": "slot", "compiler": child, "verifier": None} | settings))
-    await supervisor.start()
-    try:
+    async with supervising_slots(child, slots=1, **settings) as (supervisor,):
         yield supervisor
+
+
+@contextlib.asynccontextmanager
+async def supervising_slots(child: ChildSettings, *, slots: int, **settings: Any) -> AsyncIterator[list[Supervisor]]:
+    """Several supervisors, as `supervising`, whose children are forked from one server."""
+    fields = {"name": "slot", "compiler": child, "verifier": None} | settings
+    supervisors = [Supervisor(SlotSettings(**fields)) for _ in range(slots)]
+    for supervisor in supervisors:
+        await supervisor.start()
+    try:
+        yield supervisors
     finally:
-        await supervisor.close()
+        for supervisor in supervisors:
+            await supervisor.close()
         await child.server.close()

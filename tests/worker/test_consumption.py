@@ -63,6 +63,14 @@ async def test_a_child_that_becomes_too_many_is_ended(sandbox: Sandbox | None) -
             await supervisor.run(JOB, on_phase=lambda _: None)
 
 
+async def test_a_child_that_opens_too_many_files_is_ended(sandbox: Sandbox | None) -> None:
+    # Each costs the farm a look, each second: with a million it would see the memory no more.
+    child = child_settings("open-many-files", most_files=400, sandbox=sandbox)
+    async with supervising(child) as supervisor:
+        with pytest.raises(ProcessDied, match="its processes opened more than 400 files together"):
+            await supervisor.run(JOB, on_phase=lambda _: None)
+
+
 async def test_folders_count_as_well(sandbox: Sandbox | None) -> None:
     child = child_settings("make-folders", disk_bytes=200 * 16 * 1024, sandbox=sandbox)
     async with supervising(child) as supervisor:

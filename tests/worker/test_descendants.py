@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 
 import pytest
 
 from compilefarm.core.pool import Artifact
-from compilefarm.worker.supervisor import SlotSettings, Supervisor
+from compilefarm.worker.supervisor import Supervisor
 from compilefarm.worker.testing import child_settings
 from tests.processes import alive, is_alive
-from tests.worker.jobs import JOB, hanging_job
-
-
-@contextlib.asynccontextmanager
-async def supervising(script: str, *, slots: int = 1) -> AsyncIterator[list[Supervisor]]:
-    child = child_settings(script)
-    supervisors = [Supervisor(SlotSettings(name=f"slot-{n}", compiler=child, verifier=None)) for n in range(slots)]
-    for supervisor in supervisors:
-        await supervisor.start()
-    try:
-        yield supervisors
-    finally:
-        for supervisor in supervisors:
-            await supervisor.close()
-        await child.server.close()
+from tests.worker.jobs import JOB, hanging_job, supervising, supervising_slots
 
 
 async def daemon_of(supervisor: Supervisor) -> int:
@@ -41,7 +25,7 @@ async def daemon_of(supervisor: Supervisor) -> int:
 
 
 async def test_it_ends_with_a_job_that_is_done() -> None:
-    async with supervising("compile-with-daemon") as (supervisor,):
+    async with supervising(child_settings("compile-with-daemon")) as supervisor:
         artifact = await supervisor.run(JOB, on_phase=lambda _: None)
         assert isinstance(artifact, Artifact)
         (pid,) = artifact.blobs.values()
@@ -49,7 +33,7 @@ async def test_it_ends_with_a_job_that_is_done() -> None:
 
 
 async def test_it_ends_with_a_job_that_is_cancelled_and_with_no_other() -> None:
-    async with supervising("hang-with-daemon", slots=2) as (one, other):
+    async with supervising_slots(child_settings("hang-with-daemon"), slots=2) as (one, other):
         jobs = [await hanging_job(one), await hanging_job(other)]
         ends, stays = await daemon_of(one), await daemon_of(other)
         assert alive({ends, stays}) == {ends, stays}
@@ -65,11 +49,12 @@ async def test_it_ends_with_a_job_that_is_cancelled_and_with_no_other() -> None:
 
 FARM = """
 import asyncio
-from tests.worker.jobs import hanging_job
-from tests.worker.test_descendants import daemon_of, supervising
+from compilefarm.worker.testing import child_settings
+from tests.worker.jobs import hanging_job, supervising
+from tests.worker.test_descendants import daemon_of
 
 async def main():
-    async with supervising("hang-with-daemon") as (supervisor,):
+    async with supervising(child_settings("hang-with-daemon")) as supervisor:
         job = await hanging_job(supervisor)
         print(await daemon_of(supervisor), flush=True)
         await job

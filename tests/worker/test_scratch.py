@@ -39,9 +39,9 @@ def test_what_a_killed_process_left_is_removed(abandoned: Path) -> None:
 
 def test_folders_in_use_stay(tmp_path: Path, abandoned: Path) -> None:
     used = ScratchFolder(tmp_path)
-    age(used.path)
+    age(used.path.parent)
     remove_abandoned(tmp_path)
-    assert list(tmp_path.iterdir()) == [used.path]
+    assert list(tmp_path.iterdir()) == [used.path.parent]
     used.remove()
     assert list(tmp_path.iterdir()) == []
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Collection, Iterator
+from itertools import islice
 from pathlib import Path
 
 _KIB = 1024
@@ -50,6 +51,11 @@ def disk_bytes(folder: Path, pids: Collection[int]) -> int:
 def task_count(pids: Collection[int]) -> int:
     """Returns the number of threads of some processes."""
     return sum(_first_of(Path("/proc", str(pid), "status"), "Threads:") for pid in pids)
+
+
+def file_count(pids: Collection[int], *, most: int) -> int:
+    """Open files of some processes. Once there are more than `most` it counts no further."""
+    return sum(1 for _ in islice(_descriptors(pids), most + 1))
 
 
 def _memory_of(pid: int) -> int:
@@ -100,12 +106,16 @@ def _unnamed(pids: Collection[int]) -> tuple[int, int]:
 
 
 def _open_files(pids: Collection[int]) -> Iterator[tuple[str, os.stat_result]]:
+    for entry in _descriptors(pids):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            yield os.readlink(entry.path), entry.stat()
+
+
+def _descriptors(pids: Collection[int]) -> Iterator[os.DirEntry[str]]:
     for pid in pids:
         # It may end meanwhile; of bubblewrap nothing is to be seen, and it opens nothing.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    yield os.readlink(entry.path), entry.stat()
+            yield from os.scandir(f"/proc/{pid}/fd")
 
 
 def _entries_in(folder: Path) -> Iterator[os.stat_result]:

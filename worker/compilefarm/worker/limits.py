@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--memory-limit", type=int, default=None, metavar="BYTES", help="what a task may take")
     option("--file-limit", type=int, default=None, metavar="BYTES", help="what a file may hold")
     option("--process-limit", type=int, default=None, metavar="N", help="processes and threads of this user")
+    option("--descriptor-limit", type=int, default=None, metavar="N", help="open files of a process")
 
 
 def impose(arguments: argparse.Namespace) -> None:
@@ -59,6 +60,8 @@ def impose(arguments: argparse.Namespace) -> None:
     if arguments.process_limit is not None:
         # Within a user namespace only what runs in there counts (user_namespaces(7)). The administrator has no limit.
         resource.setrlimit(resource.RLIMIT_NPROC, (arguments.process_limit, arguments.process_limit))
+    if arguments.descriptor_limit is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (arguments.descriptor_limit, arguments.descriptor_limit))
 
 
 def limit_memory(further_bytes: int) -> None:

@@ -16,10 +16,13 @@ import struct
 
 # What a program has to be that is run in a sandbox only so that others can join it: it says when the sandbox is there.
 # As the first process there, it is the parent of all that lose theirs, and has the kernel forget them when they end. It
-# leaves no core, see below.
+# leaves no core, see below, and closes its memory (PR_SET_DUMPABLE): a child could have it run what it likes otherwise
+# (/proc/1/mem), without the limits that the child has.
 PLACEHOLDER = """
-import os, resource, signal
+import ctypes, os, resource, signal, sys
 resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+if ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) != 0:
+    sys.exit("the memory of the first process cannot be closed")
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 os.write(1, b".")
 while True:

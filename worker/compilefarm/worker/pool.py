@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -27,6 +28,11 @@ log = logging.getLogger(__name__)
 
 # Threads, too. A compile has as many processes as there are processors, and each perhaps as many threads.
 _PROCESSES = max(4096, (os.cpu_count() or 1) ** 2)
+# Of one process. The farm has more: of files that are on their way in sockets, the kernel counts those of a user, and
+# sends no more of them than it may open (unix(7), ETOOMANYREFS).
+_DESCRIPTORS = 4096
+# Of a whole child, which the farm looks through each second.
+_FILES = 32 * 1024
 
 
 def child_command(python: str) -> tuple[str, ...]:
@@ -146,6 +152,7 @@ class _Servers:
             *settings.command,
             f"--memory-limit={memory}",
             f"--file-limit={settings.output_bytes}",
+            f"--descriptor-limit={_descriptors()}",
             # Elsewhere all processes of the user would count, also those of other jobs.
             *([f"--process-limit={_PROCESSES}"] if settings.sandbox is not None else []),
             # Each child sees one GPU, which is number 0 to it.
@@ -193,6 +200,11 @@ def _memory_bytes(settings: PoolSettings) -> int:
     return settings.memory_bytes or _memory_of_machine() * 3 // 4 // _shares(settings)
 
 
+def _descriptors() -> int:
+    own, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(_DESCRIPTORS, own // 2)
+
+
 def _groups(settings: PoolSettings) -> ControlGroups | None:
     if settings.control_group is None:
         return None
@@ -215,6 +227,7 @@ def _child(
         memory_bytes=_memory_bytes(settings),
         disk_bytes=settings.disk_bytes,
         most_tasks=_PROCESSES,
+        most_files=_FILES,
         groups=_groups(settings),
         sandbox=sandbox and replace(sandbox, readable=(*sandbox.readable, *readable)),
     )

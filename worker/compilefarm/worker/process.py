@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask, PingTask
-from compilefarm.worker.consumption import disk_bytes, memory_bytes, resident_bytes, task_count
+from compilefarm.worker.consumption import disk_bytes, file_count, memory_bytes, resident_bytes, task_count
 from compilefarm.worker.control_groups import ControlGroup, ControlGroups
 from compilefarm.worker.fork_server import ForkedChild, ForkServer, ForkServerDied, words_of
 from compilefarm.worker.frames import BrokenPipeOfMessages, MessageTooLarge, pack_frame, read_frame_async
@@ -64,6 +64,7 @@ class ChildSettings:
             task begins; None: any.
         disk_bytes: how much space their files may take; None: any.
         most_tasks: how many processes and threads they may be; None is any number.
+        most_files: how many files they may have open together; None is any number.
         sample_seconds: how often these are measured. In between, children may take more.
         groups: makes a control group for each child; None: children stay in that of the farm.
         sandbox: the sandbox of children; None: none.
@@ -78,6 +79,7 @@ class ChildSettings:
     memory_bytes: int | None = None
     disk_bytes: int | None = None
     most_tasks: int | None = None
+    most_files: int | None = None
     sample_seconds: float = 1.0
     groups: ControlGroups | None = None
     sandbox: Sandbox | None = None
@@ -250,14 +252,17 @@ class ChildProcess:
 
     def _find_excess(self, memory_at_first: int) -> ChildDied | None:
         settings, pids = self._settings, self._forked.pids()
+        # Both first, since they decide how long the rest takes.
+        if settings.most_tasks is not None and task_count(pids) > settings.most_tasks:
+            return ChildDied(f"it became more than {settings.most_tasks} processes and threads")
+        if settings.most_files is not None and file_count(pids, most=settings.most_files) > settings.most_files:
+            return ChildDied(f"its processes opened more than {settings.most_files} files together")
         if settings.memory_bytes is not None:
             limit = memory_at_first + settings.memory_bytes
             if resident_bytes(pids) > limit and memory_bytes(pids) > limit:
                 return ChildOutOfMemory(f"its processes took more than {settings.memory_bytes} bytes together")
         if settings.disk_bytes is not None and disk_bytes(self.folder, pids) > settings.disk_bytes:
             return ChildOutOfDisk(f"its files took more than {settings.disk_bytes} bytes, the limit of this farm")
-        if settings.most_tasks is not None and task_count(pids) > settings.most_tasks:
-            return ChildDied(f"it became more than {settings.most_tasks} processes and threads")
         return None
 
     async def _cause_of_death(self) -> ChildDied:

@@ -21,6 +21,12 @@ _YOUNGEST_SECONDS = 60.0
 class ScratchFolder:
     """A new folder, locked by this process for as long as it lives.
 
+    Whoever may use it owns it and may open it to everybody, with programs in it that run with its owner's rights. So it
+    lies in another, which nobody else may enter.
+
+    Attributes:
+        path: the folder.
+
     Args:
         parent: where to make it; None is the system's place for temporary files.
 
@@ -29,16 +35,18 @@ class ScratchFolder:
     """
 
     def __init__(self, parent: Path | None = None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        self._around = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._lock = os.open(self._around, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path = self._around / "own"
+        self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
         """Removes it with all that lies in it, as far as this user may."""
         try:
-            remove_tree(self.path)
+            remove_tree(self._around)
         except OSError as error:
-            log.warning("cannot remove %s: %s", self.path, error)
+            log.warning("cannot remove %s: %s", self._around, error)
         finally:
             os.close(self._lock)
 

@@ -37,7 +37,9 @@ _PR_SET_SECCOMP = 22
 
 # linux/sched.h: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
-_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
+_AF_UNIX = 1
+# AF_INET, AF_INET6. There is no network, and what TCP holds counts for the whole machine (tcp(7): tcp_mem).
+_INTERNET = (2, 10)
 _AF_NETLINK = 16
 # NETLINK_ROUTE, of which libraries ask addresses (getifaddrs(3)), and NETLINK_KOBJECT_UEVENT, which tells of devices.
 # Neither has anything to tell in a network namespace of one's own, nor takes an order without privilege.
@@ -88,11 +90,13 @@ class UnknownMachine(RuntimeError):
     """The system calls of this architecture are not known here."""
 
 
-def filter_program(machine: str | None = None) -> bytes:
+def filter_program(machine: str | None = None, *, may_hide: bool = False) -> bytes:
     """The filter, as an array of struct sock_filter (linux/filter.h).
 
     Args:
         machine: an architecture as uname(2) calls it; None is this machine's.
+        may_hide: whether a process may close its memory to others of its user (PR_SET_DUMPABLE), which also hides how
+            much memory it takes.
 
     Raises:
         UnknownMachine: its system calls are not known.
@@ -100,13 +104,17 @@ def filter_program(machine: str | None = None) -> bytes:
     name = machine or platform.machine()
     if name not in MACHINES:
         raise UnknownMachine(f"no filter of system calls is known for {name}, only for {' and '.join(MACHINES)}")
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(MACHINES[name]))
+    return b"".join(
+        struct.pack("=HBBI", *instruction) for instruction in _instructions(MACHINES[name], may_hide=may_hide)
+    )
 
 
 def open_filter() -> int:
-    """A file that holds the filter, for a program that is told its descriptor (bwrap --seccomp)."""
+    """A file that holds the filter of a sandbox's first process, for a program that is told its descriptor
+    (bwrap --seccomp).
+    """
     descriptor = os.memfd_create("filter")
-    os.write(descriptor, filter_program())
+    os.write(descriptor, filter_program(may_hide=True))
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
@@ -127,7 +135,7 @@ def filter_system_calls() -> None:
         raise OSError(number, f"prctl(2) PR_SET_SECCOMP failed: {os.strerror(number)}")
 
 
-def _instructions(machine: Machine) -> list[_Instruction]:
+def _instructions(machine: Machine, *, may_hide: bool) -> list[_Instruction]:
     program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine.audit), _refuse(errno.EPERM), _RELOAD]
     if machine.first_foreign is not None:
         program += [(_GREATER_OR_EQUAL, 0, 1, machine.first_foreign), _refuse(errno.EPERM)]
@@ -139,11 +147,14 @@ def _instructions(machine: Machine) -> list[_Instruction]:
     program += _if_call(machine.number("clone"), _refuse_bits(0, _NEW_NAMESPACES))
     program += _if_call(machine.number("ioctl"), _refuse_values(1, _TERMINAL_INPUT))
     program += _if_call(machine.number("personality"), _refuse_others(0, _PERSONALITIES))
-    # A process can hide with the first how much memory it takes.
-    program += _if_call(machine.number("prctl"), _refuse_values(0, (_PR_SET_DUMPABLE, _PR_SET_SECCOMP)))
+    options = (_PR_SET_SECCOMP,) if may_hide else (_PR_SET_DUMPABLE, _PR_SET_SECCOMP)
+    program += _if_call(machine.number("prctl"), _refuse_values(0, options))
     netlink = _if_argument(0, _AF_NETLINK, _refuse_others(2, _NETLINK_PROTOCOLS))
-    program += _if_call(machine.number("socket"), [*netlink, *_refuse_others(0, (*_FAMILIES, _AF_NETLINK))])
-    program += _if_call(machine.number("socketpair"), _refuse_others(0, _FAMILIES))
+    # As on a kernel that has no internet.
+    internet = _refuse_values(0, _INTERNET, error=errno.EAFNOSUPPORT)
+    families = _refuse_others(0, (_AF_UNIX, _AF_NETLINK))
+    program += _if_call(machine.number("socket"), [*internet, *netlink, *families])
+    program += _if_call(machine.number("socketpair"), _refuse_others(0, (_AF_UNIX,)))
     program += _if_call(machine.number("setsockopt"), _if_argument(1, _SOL_SOCKET, _refuse_values(2, _SOCKET_FILTERS)))
     return [*program, (_RETURN, 0, 0, _ALLOW)]
 
@@ -169,8 +180,8 @@ def _refuse_bits(argument: int, bits: int) -> list[_Instruction]:
     return [_load(argument), (_ANY_BIT, 0, 1, bits), _refuse(errno.EPERM), _RELOAD]
 
 
-def _refuse_values(argument: int, values: Iterable[int]) -> list[_Instruction]:
-    tests = [instruction for value in values for instruction in ((_EQUAL, 0, 1, value), _refuse(errno.EPERM))]
+def _refuse_values(argument: int, values: Iterable[int], *, error: int = errno.EPERM) -> list[_Instruction]:
+    tests = [instruction for value in values for instruction in ((_EQUAL, 0, 1, value), _refuse(error))]
     return [_load(argument), *tests, _RELOAD]
 
 

@@ -82,6 +82,7 @@ def child_settings(
     memory_bytes: int | None = None,
     disk_bytes: int | None = None,
     most_tasks: int | None = None,
+    most_files: int | None = None,
     groups: ControlGroups | None = None,
     sandbox: Sandbox | None = None,
     answer_seconds: float = 20.0,
@@ -92,8 +93,8 @@ def child_settings(
     Args:
         script: its name.
         limits: options of compilefarm.worker.limits, for the child itself.
-        start_seconds, output_bytes, memory_bytes, disk_bytes, most_tasks, groups, sandbox, answer_seconds:
-            see ChildSettings.
+        start_seconds, output_bytes, memory_bytes, disk_bytes, most_tasks, most_files, groups, sandbox,
+            answer_seconds: see ChildSettings.
         environment: see ForkServer.
 
     Returns:
@@ -107,6 +108,7 @@ def child_settings(
         memory_bytes=memory_bytes,
         disk_bytes=disk_bytes,
         most_tasks=most_tasks,
+        most_files=most_files,
         sample_seconds=0.05,
         groups=groups,
         sandbox=sandbox,
@@ -439,6 +441,12 @@ def _make_folders(pipe: BinaryIO) -> None:
     _hang(pipe)
 
 
+def _open_many_files(pipe: BinaryIO) -> None:
+    kept = [os.dup(0) for _ in range(500)]
+    _hang(pipe)
+    assert kept
+
+
 def _stop_the_group(pipe: BinaryIO) -> None:
     write_frame(pipe, ChildMessage(progress=ChildProgress(phase=PHASE_COMPILING)))
     os.kill(0, signal.SIGSTOP)
@@ -492,6 +500,7 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "bury": _bury,
     "close-its-folder": _close_its_folder,
     "make-folders": _make_folders,
+    "open-many-files": _open_many_files,
     "hide-behind-a-name": lambda pipe: _hide_behind_a_name(pipe, _shared_memory),
 }
 _CHECKS: dict[str, Callable[[BinaryIO], None]] = {
