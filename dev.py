@@ -34,6 +34,7 @@ STATIC = (
     "python -m compileall -q proto service worker client tests/benchmarks",
     "python proto/generate.py --check",
     "python docs/reference.py --check",
+    "python docs/site.py",
 )
 
 
