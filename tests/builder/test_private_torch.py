@@ -304,6 +304,14 @@ def test_aot_autograd_reads_in_one_place_which_inputs_are_static() -> None:
     assert module._try_get_metadata_from_dynamo(graph, {}.keys(), 1, []) == (None, []), "sources and numbers"
 
 
+def test_entries_are_pickled_by_one_function() -> None:
+    """_pickling_real_tensors stands in for it."""
+    cache = importlib.import_module("torch._functorch._aot_autograd.autograd_cache").AOTAutogradCache
+    assert isinstance(inspect.getattr_static(cache, "_pickle_entry"), staticmethod)
+    assert list(inspect.signature(cache._pickle_entry).parameters) == ["entry", "remote"]
+    assert "AOTAutogradCache._pickle_entry(entry, remote)" in inspect.getsource(cache.save)
+
+
 def test_torch_records_in_a_tree_that_can_be_watched() -> None:
     trees = importlib.import_module("torch._inductor.cudagraph_trees")
     names = list(inspect.signature(trees.cudagraphify_impl).parameters)
@@ -358,7 +366,7 @@ _CANARIES = {
     "torch._functorch": test_settings_that_a_compile_and_a_load_rely_on_exist,
     "torch._functorch.aot_autograd": test_aot_autograd_reads_in_one_place_which_inputs_are_static,
     "torch._functorch._aot_autograd.aot_autograd_result": test_a_bundle_is_one_entry_and_two_tables,
-    "torch._functorch._aot_autograd.autograd_cache": test_settings_that_a_compile_and_a_load_rely_on_exist,
+    "torch._functorch._aot_autograd.autograd_cache": test_entries_are_pickled_by_one_function,
     "torch._functorch.config": test_settings_that_a_compile_and_a_load_rely_on_exist,
     "torch._guards": test_a_program_is_loaded_in_a_context_of_its_own,
     "torch._inductor": test_settings_that_a_compile_and_a_load_rely_on_exist,

@@ -12,6 +12,7 @@ from torch._guards import TracingContext, tracing  # torch/_guards.py
 from torch._subclasses import FakeTensorMode  # torch/_subclasses/fake_tensor.py
 
 from compilefarm.graph.targets import cacheable_names
+from compilefarm.graph.tracing import not_faking
 
 
 def compile_lock() -> contextlib.AbstractContextManager[object]:
@@ -59,6 +60,7 @@ def compile_to_program(
         tracing(TracingContext(fake_mode)),
         torch._functorch.config.patch(settings),  # torch/_functorch/config.py
         _with_static_inputs(static_inputs),
+        _pickling_real_tensors(),
     ):
         return standalone_compile(
             graph_module,
@@ -82,3 +84,24 @@ def _with_static_inputs(numbers: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         module._try_get_metadata_from_dynamo = original
+
+
+@contextlib.contextmanager
+def _pickling_real_tensors() -> Iterator[None]:
+    """Inside, programs are pickled as they are outside of a compile: there the elements of a tensor on a GPU can be
+    read, such as those of an index that is written in the model (`x[[0, 2]]`). Torch does so itself after 2.11.
+
+    Stands in for what pickles them (torch/_functorch/_aot_autograd/autograd_cache.py).
+    """
+    cache: Any = importlib.import_module("torch._functorch._aot_autograd.autograd_cache").AOTAutogradCache
+    original = cache._pickle_entry
+
+    def pickle_entry(entry: Any, remote: bool) -> Any:
+        with not_faking():
+            return original(entry, remote)
+
+    cache._pickle_entry = staticmethod(pickle_entry)
+    try:
+        yield
+    finally:
+        cache._pickle_entry = staticmethod(original)
