@@ -1,4 +1,4 @@
-"""The line to the farm: wrong addresses, silence, somebody else, forks, many threads."""
+"""The connection to the farm: wrong addresses, silence, somebody else, forks, many threads."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def free_address() -> str:
 
 def refusal(connection: Connection) -> FarmError:
     with pytest.raises(FarmError) as caught:
-        connection.line()
+        connection.stubs()
     assert caught.value.__cause__ is None
     return caught.value
 
@@ -146,7 +146,7 @@ def test_an_address_is_left_alone_for_a_while_and_then_tried_again() -> None:
         clock.seconds += 29
         assert "the next attempt is in 1 s" in str(refusal(connection))
         clock.seconds += 2
-        assert connection.line() is connection.line()
+        assert connection.stubs() is connection.stubs()
         connection.close()
 
 
@@ -168,7 +168,7 @@ def test_a_connection_that_nothing_comes_through_any_more_ends(monkeypatch: pyte
         proxy = FaultProxy(address)
         with proxy.run(), ThreadPoolExecutor(1) as pool:
             connection = connect(proxy.address)
-            call = connection.line().compiles.Compile(CompileRequest(), timeout=300)
+            call = connection.stubs().compiles.Compile(CompileRequest(), timeout=300)
             asked.wait()
             proxy.set_fault(Fault.BLACK_HOLE)
             with pytest.raises(grpc.RpcError) as caught:
@@ -182,11 +182,11 @@ def test_a_line_that_was_given_up_is_not_used_for_a_while() -> None:
     clock = FakeClock()
     with serving(FarmServicer()) as address:
         connection = connect(address, clock=clock)
-        line = connection.line()
+        stubs = connection.stubs()
         connection.give_up(Unreachable("gone"))
         assert "gone" in str(refusal(connection))
         clock.seconds += 31
-        assert connection.line() is not line
+        assert connection.stubs() is not stubs
         connection.close()
 
 
@@ -195,18 +195,18 @@ def test_twenty_threads_share_one_line() -> None:
     with serving(servicer) as address:
         connection = connect(address)
         with ThreadPoolExecutor(20) as pool:
-            lines = list(pool.map(lambda _: connection.line(), range(200)))
+            made = list(pool.map(lambda _: connection.stubs(), range(200)))
         connection.close()
-    assert {id(line) for line in lines} == {id(lines[0])}
+    assert {id(stubs) for stubs in made} == {id(made[0])}
     assert servicer.questions == 1
 
 
 def test_a_closed_connection_connects_again() -> None:
     with serving(FarmServicer()) as address:
         connection = connect(address)
-        first = connection.line()
+        first = connection.stubs()
         connection.close()
-        assert connection.line() is not first
+        assert connection.stubs() is not first
         connection.close()
 
 

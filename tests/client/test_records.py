@@ -16,23 +16,23 @@ from compilefarm.client.records import GraphRecord, Ledger, summarize
 from compilefarm.client.testing import FakeClock
 
 
-def test_seconds_add_up_by_phase() -> None:
+def test_seconds_add_up_by_step() -> None:
     clock = FakeClock()
-    entry = Ledger().open(name="", nodes=3, clock=clock)
+    writer = Ledger().open(name="", nodes=3, clock=clock)
     for _ in range(2):
-        with entry.phase("wait"):
+        with writer.step("wait"):
             clock.wait(1.5)
     clock.on_wait = lambda: 1 / 0
-    with pytest.raises(ZeroDivisionError), entry.phase("fetch"):
+    with pytest.raises(ZeroDivisionError), writer.step("fetch"):
         clock.wait(0.25)
-    assert entry.record.seconds == {"wait": 3.0, "fetch": 0.25}
+    assert writer.record.seconds == {"wait": 3.0, "fetch": 0.25}
 
 
 def test_records_are_frozen_and_do_not_change_under_the_reader() -> None:
     ledger = Ledger()
-    entry = ledger.open(name="block", nodes=3, clock=FakeClock())
+    writer = ledger.open(name="block", nodes=3, clock=FakeClock())
     (before,) = ledger.records()
-    entry.close("hit")
+    writer.close("hit")
     assert (before.outcome, ledger.records()[0].outcome) == (None, "hit")
     with pytest.raises(FrozenInstanceError):
         before.outcome = "hit"
@@ -42,9 +42,9 @@ def test_threads_lose_no_record() -> None:
     ledger = Ledger()
 
     def work(_: int) -> None:
-        entry = ledger.open(name="", nodes=1, clock=FakeClock())
-        entry.count(sent=1, fetched=2)
-        entry.close("hit")
+        writer = ledger.open(name="", nodes=1, clock=FakeClock())
+        writer.add_bytes(sent=1, fetched=2)
+        writer.close("hit")
         ledger.records()
 
     with ThreadPoolExecutor(20) as pool:

@@ -49,7 +49,7 @@ class Runtime(FakeRuntime):
         self.environment = self._request.job.environment
         return self.encode_request(self._request)
 
-    def check_fits(self, manifest: Manifest, environment: Environment) -> None:
+    def require_fit(self, manifest: Manifest, environment: Environment) -> None:
         """What scripted workers make fits everywhere."""
 
 

@@ -315,7 +315,7 @@ def test_where_no_compile_is_possible_the_uncompiled_graph_takes_its_place(
 class WrongPrograms(TorchRuntime):
     """The torch of this process, with programs of the farm that compute nothing."""
 
-    def check_fits(self, manifest: Manifest, environment: Environment) -> None:
+    def require_fit(self, manifest: Manifest, environment: Environment) -> None:
         """What a scripted farm has fits everywhere."""
 
     def load(self, encoded: Encoded, manifest: Manifest, **_: Any) -> Function:

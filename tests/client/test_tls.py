@@ -69,17 +69,17 @@ def connected(address: str, trust: Trust) -> Iterator[Connection]:
 
 def greet(address: str, trust: Trust) -> None:
     with connected(address, trust) as connection:
-        connection.line().blobs.FindMissing(FindMissingRequest())
+        connection.stubs().blobs.FindMissing(FindMissingRequest())
 
 
 def jobs(address: str, trust: Trust) -> None:
     with connected(address, trust) as connection:
-        AdminServiceStub(connection.line().channel).ListJobs(ListJobsRequest())
+        AdminServiceStub(connection.stubs().channel).ListJobs(ListJobsRequest())
 
 
 def status(address: str, trust: Trust) -> None:
     with connected(address, trust) as connection:
-        AdminServiceStub(connection.line().channel).Status(StatusRequest())
+        AdminServiceStub(connection.stubs().channel).Status(StatusRequest())
 
 
 def test_a_farm_and_a_client_that_trust_the_same_authority_meet(place: Place) -> None:
@@ -159,13 +159,13 @@ def test_a_certificate_is_renewed_while_the_farm_runs(place: Place) -> None:
     with serving_in_thread(config=place.config) as address:
         greet(address, Trust(tls_ca=place.ca))
         with connected(address, Trust(tls_ca=place.ca)) as early:
-            early.line()
+            early.stubs()
             successor.issue().write(place.folder, name="farm")
             greet(address, Trust(tls_ca=new_ca))
             with pytest.raises(Unreachable, match="did not issue its certificate"):
                 greet(address, Trust(tls_ca=place.ca))
             # Who is connected stays so.
-            early.line().blobs.FindMissing(FindMissingRequest())
+            early.stubs().blobs.FindMissing(FindMissingRequest())
 
 
 def test_a_renewal_that_is_half_done_is_not_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:

@@ -58,7 +58,7 @@ def connect(address: str, trust: Trust) -> Connection:
 
 def missing(connection: Connection) -> list[str]:
     with connection.calls():
-        return list(connection.line().blobs.FindMissing(FindMissingRequest(digests=[DIGEST])).digests)
+        return list(connection.stubs().blobs.FindMissing(FindMissingRequest(digests=[DIGEST])).digests)
 
 
 def test_a_token_lets_in(asking: AskingFarm) -> None:
@@ -70,17 +70,17 @@ def test_a_token_lets_in(asking: AskingFarm) -> None:
 def test_a_token_in_a_file_may_be_replaced_while_a_line_is_open(asking: AskingFarm) -> None:
     connection = connect(asking.address, Trust(token_file=str(asking.token_file)))
     assert missing(connection) == [DIGEST]
-    line = connection.line()
+    stubs = connection.stubs()
     asking.use("second-token")
     assert missing(connection) == [DIGEST]
-    assert connection.line() is line
+    assert connection.stubs() is stubs
     connection.close()
 
 
 def test_a_role_that_is_too_small_is_said_at_the_call(asking: AskingFarm) -> None:
     connection = connect(asking.address, Trust(token="first"))
     with pytest.raises(NotAllowed, match="caller 'a' has role 'read', and Write needs 'compile'"), connection.calls():
-        connection.line().blobs.Write(iter([WriteRequest(digest=DIGEST, chunk=b"x")]))
+        connection.stubs().blobs.Write(iter([WriteRequest(digest=DIGEST, chunk=b"x")]))
     connection.close()
 
 
@@ -198,9 +198,9 @@ def test_a_token_file_that_holds_no_token_is_named(
 
 def test_a_token_file_that_vanishes_while_a_line_is_open_is_named(asking: AskingFarm) -> None:
     farm = strict_farm(asking)
-    farm._connection.line()
+    farm._connection.stubs()
     asking.token_file.unlink()
-    # Encoding, waiting and reporting meet a line that is there.
+    # Encoding, waiting and reporting meet a connection that is there.
     with pytest.raises(NotAuthenticated, match="cannot be read"):
         farm.backend(FakeGraphModule(), [])
     farm.close()
@@ -211,10 +211,10 @@ def test_the_token_of_the_environment_is_used_unless_one_is_given(
 ) -> None:
     monkeypatch.setenv("COMPILEFARM_TOKEN_FILE", str(asking.token_file))
     farm = Farm(asking.address)
-    assert farm._connection.line()
+    assert farm._connection.stubs()
     farm.close()
     with pytest.raises(NotAuthenticated):
-        Farm(asking.address, token="other")._connection.line()
+        Farm(asking.address, token="other")._connection.stubs()
 
 
 def test_a_token_does_not_show() -> None:

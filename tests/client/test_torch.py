@@ -117,7 +117,7 @@ def test_an_unknown_option_is_refused_as_torch_refuses_it(tmp_path: Path) -> Non
 
 def test_an_option_of_a_device_that_torch_does_not_know_is_left_to_torch() -> None:
     options = {"of_a_plugin.level": 3, "epilogue_fusion": False}
-    TorchRuntime().check_options(options)
+    TorchRuntime().require_known_options(options)
     with pytest.raises(Bypass, match="of_a_plugin"):
         capture_options(options, cuda=False)
 

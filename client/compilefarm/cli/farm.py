@@ -79,7 +79,7 @@ def admin_at(address: str) -> Iterator[AdminServiceStub]:
         FarmError: what the farm says to a call.
     """
     with connection_to(address) as connected:
-        yield AdminServiceStub(connected.line().channel)
+        yield AdminServiceStub(connected.stubs().channel)
 
 
 @contextmanager

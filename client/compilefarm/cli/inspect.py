@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints what is stored under a key."""
     with connection(arguments) as farm:
-        found = AdminServiceStub(farm.line().channel).Inspect(InspectRequest(key=arguments.key))
+        found = AdminServiceStub(farm.stubs().channel).Inspect(InspectRequest(key=arguments.key))
         if arguments.source is not None:
             write_sources(found.manifest, farm, folder=arguments.source)
     if arguments.json:

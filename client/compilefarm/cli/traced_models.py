@@ -57,7 +57,7 @@ def trace_model(arguments: argparse.Namespace) -> Recording:
         make = get_function(arguments.model)
     except NoSuchFunction as error:
         raise CannotTrace(str(error)) from error
-    capture = RecordingBackend(FakeTensorRuntime())
+    recorder = RecordingBackend(FakeTensorRuntime())
     if arguments.device == "cuda" and arguments.environment is None:
         # The facts of a GPU come from the farm.
         arguments.environment = DEFAULT_ENVIRONMENT
@@ -67,7 +67,7 @@ def trace_model(arguments: argparse.Namespace) -> Recording:
                 model = make()
                 calls = [_make_inputs(text) for text in arguments.shapes]
             dynamic = None if arguments.dynamic is None else arguments.dynamic == "yes"
-            compiled = torch.compile(model, backend=capture.backend, dynamic=dynamic)
+            compiled = torch.compile(model, backend=recorder.backend, dynamic=dynamic)
             with torch.set_grad_enabled(arguments.gradients):
                 for inputs in calls:
                     compiled(*inputs)
@@ -78,7 +78,7 @@ def trace_model(arguments: argparse.Namespace) -> Recording:
         raise CannotTrace(
             f"{arguments.model} cannot be traced without elements ({type(error).__name__}: {error}); record it in a pod"
         ) from error
-    return capture.recording()
+    return recorder.recording()
 
 
 def _make_inputs(text: str) -> list[Any]:

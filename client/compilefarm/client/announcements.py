@@ -68,7 +68,7 @@ def _line(record: GraphRecord) -> str:
         request = f" (request {record.request_id})" if record.outcome == "fallback" else ""
         what = f"runs uncompiled ({record.obstacle})" if record.resort == "eager" else "is compiled locally"
         return f"{graph} {what}, {why} [{record.reason}]: {_shown(record.message)}{request}"
-    seconds = ", ".join(f"{phase} {spent:.2f} s" for phase, spent in record.seconds.items())
+    seconds = ", ".join(f"{step} {spent:.2f} s" for step, spent in record.seconds.items())
     megabytes = record.bytes_fetched / 1e6
     return f"{graph} {record.outcome}: {seconds}; {megabytes:.2f} MB fetched, key {record.key}"
 

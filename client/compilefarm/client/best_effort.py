@@ -1,4 +1,4 @@
-"""A context that is done without where it fails."""
+"""A context manager that is done without where it fails."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class BestEffort(AbstractContextManager[None]):
     """Enters a context. A defect of that context is logged; what happens inside goes on as if it were not there.
 
     Args:
-        make: makes the context, and imports what it needs.
-        where: what it is about, for the log.
+        make: makes the context manager, and imports what it needs.
+        where: what it is about, in words for the log.
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]], *, where: str) -> None:

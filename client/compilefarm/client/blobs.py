@@ -1,4 +1,4 @@
-"""Blobs on their way: what a graph holds goes up, what an artifact is made of comes down."""
+"""Uploads the tensors that graphs hold, and downloads the blobs of artifacts."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class _Read(Protocol):
 
 
 def send_missing(blobs: Mapping[str, bytes], *, connection: Connection, budget: Budget) -> int:
-    """Sends what the farm does not have.
+    """Uploads the blobs that the farm does not have.
 
     Args:
         blobs: content by digest.
 
     Returns:
-        The number of bytes sent.
+        The number of bytes that were sent.
     """
     missing = _find_missing(sorted(blobs), connection=connection, budget=budget)
     for digest in missing:
@@ -45,13 +45,13 @@ def send_missing(blobs: Mapping[str, bytes], *, connection: Connection, budget: 
 
 
 def fetch(blobs: Sequence[Blob], *, connection: Connection, budget: Budget) -> dict[str, bytes]:
-    """Fetches blobs and checks that their bytes are what their digests say.
+    """Downloads blobs, and compares their bytes with their digests.
 
     Returns:
         Stored bytes by digest.
 
     Raises:
-        CorruptArtifact: they are not.
+        CorruptArtifact: the bytes of a blob are not those of its digest.
         NotStored: a blob is gone.
     """
     wanted = deque({blob.digest: blob for blob in blobs}.values())
@@ -72,11 +72,11 @@ def fetch(blobs: Sequence[Blob], *, connection: Connection, budget: Budget) -> d
 
 
 def _send(digest: str, content: bytes, *, connection: Connection, budget: Budget) -> None:
-    line, silence = connection.line(within_seconds=budget.left()), Silence()
+    stubs, silence = connection.stubs(within_seconds=budget.left()), Silence()
     # A piece is taken when there is room for it, so that too tells that the other end lives.
-    pieces = silence.broken_by(_pieces(digest, content))
+    pieces = silence.noting_activity(_pieces(digest, content))
     with connection.calls():
-        call = line.blobs.Write.future(pieces, timeout=budget.timeout())
+        call = stubs.blobs.Write.future(pieces, timeout=budget.timeout())
         with silence.watching(call):
             call.result()
 
@@ -84,10 +84,10 @@ def _send(digest: str, content: bytes, *, connection: Connection, budget: Budget
 def _find_missing(digests: Sequence[str], *, connection: Connection, budget: Budget) -> list[str]:
     missing: list[str] = []
     for start in range(0, len(digests), _DIGESTS_PER_QUESTION):
-        line = connection.line(within_seconds=budget.left())
+        stubs = connection.stubs(within_seconds=budget.left())
         question = FindMissingRequest(digests=digests[start : start + _DIGESTS_PER_QUESTION])
         with connection.calls():
-            call = line.blobs.FindMissing.future(question, timeout=budget.timeout())
+            call = stubs.blobs.FindMissing.future(question, timeout=budget.timeout())
             with Silence().watching(call):
                 missing += call.result().digests
     return missing
@@ -102,7 +102,7 @@ def _pieces(digest: str, content: bytes) -> Iterator[WriteRequest]:
 
 def _start_read(blob: Blob, offset_bytes: int, *, connection: Connection, budget: Budget) -> _Read:
     request = ReadRequest(digest=blob.digest, offset_bytes=offset_bytes)
-    return connection.line(within_seconds=budget.left()).blobs.Read(request, timeout=budget.timeout())
+    return connection.stubs(within_seconds=budget.left()).blobs.Read(request, timeout=budget.timeout())
 
 
 def _receive(blob: Blob, read: _Read, *, connection: Connection, budget: Budget) -> bytes:
@@ -129,7 +129,7 @@ def _receive(blob: Blob, read: _Read, *, connection: Connection, budget: Budget)
 def _append_chunks(content: bytearray, read: _Read, *, blob: Blob, connection: Connection) -> None:
     silence = Silence()
     with connection.calls(), silence.watching(read):
-        for response in silence.broken_by(read):
+        for response in silence.noting_activity(read):
             content += response.chunk
             if len(content) > blob.size_bytes:
                 raise CorruptArtifact(f"blob {blob.digest} has more than the {blob.size_bytes} bytes announced")

@@ -1,4 +1,4 @@
-"""What lies between a graph and its program: artifacts return several values, and hold no tensors of the model."""
+"""Adapts programs to how graphs are called: artifacts return several values, and hold no tensors of the model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def returning_tuple(graph_module: Any) -> Any:
 
 
 def first_of(program: Program) -> Program:
-    """The program that returns the first of the values that `program` returns."""
+    """Returns a program that returns the first of the values that `program` returns."""
 
     def run(*inputs: Any) -> Any:
         return program(*inputs)[0]
@@ -36,18 +36,18 @@ def first_of(program: Program) -> Program:
 
 
 def passing_held(program: Program, held: Sequence[Any]) -> Program:
-    """The program with the tensors passed that its graph holds."""
+    """Returns a program that passes the tensors that its graph holds after the inputs."""
     if not held:
         return program
     return lambda *inputs: program(*inputs, *held)
 
 
 def restoring_messages(program: Program, messages: Sequence[str]) -> Program:
-    """The program, with errors that say the messages of the graph's own assertions, which stayed in this process.
+    """Returns a program whose errors have the messages of the graph's own assertions, which stayed in this process.
 
     Args:
-        program: what the farm made; its errors hold numbers in the place of messages.
-        messages: by number.
+        program: the program of the farm; its errors hold numbers in the place of messages.
+        messages: the messages, by number.
     """
     if not messages:
         return program

@@ -1,4 +1,4 @@
-"""Time as the client sees it: a clock, and the budget that a graph may spend."""
+"""A clock, and the budget of seconds that a graph may spend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compilefarm.core.errors import OutOfTime
 
 
 class Clock(Protocol):
-    """What tells the time and lets it pass."""
+    """Tells the time, and waits."""
 
     def now(self) -> float:
         """Seconds since some fixed moment."""
@@ -68,5 +68,5 @@ class Budget:
         return self.spent() + seconds < self._seconds
 
     def wait(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Waits for so many seconds."""
         self._clock.wait(seconds)

@@ -17,19 +17,19 @@ from compilefarm.v1 import compile_service_pb2 as wire
 
 
 class CallObserver(Protocol):
-    """Is told how a call goes."""
+    """Is told of the events of a call."""
 
     def during(self, call: Cancellable) -> AbstractContextManager[None]:
         """Entered when the request is on its way, and left when the call has ended."""
 
     def sent(self, size_bytes: int) -> None:
-        """So many bytes were sent."""
+        """Called with the number of bytes that were sent."""
 
     def accepted(self, key: str) -> None:
-        """The farm has accepted the job, and calls it so."""
+        """Called with the key when the farm has accepted the job."""
 
     def progressed(self, progress: wire.Progress) -> None:
-        """The farm is at work."""
+        """Called now and then while the farm works."""
 
 
 def metadata_of(*, tenant: str = "", request_id: str = "") -> tuple[tuple[str, str], ...]:
@@ -48,11 +48,11 @@ class CompileCall:
 
     Args:
         request: the job, and how urgent it is.
-        blobs: tensors that the graph holds, by digest.
+        blobs: bytes of the tensors that the graph holds, by digest.
         connection: to the farm.
         metadata: of the call.
-        budget: what it may take.
-        observer: is told how it goes.
+        budget: seconds that the call may take.
+        observer: is told of its events.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class CompileCall:
         return self._ask()
 
     def _ask(self) -> wire.Finished:
-        line = self._connection.line(within_seconds=self._budget.left())
+        stubs = self._connection.stubs(within_seconds=self._budget.left())
         self._observer.sent(self._request.ByteSize())
         with self._connection.calls():
-            call = line.compiles.Compile(self._request, timeout=self._budget.timeout(), metadata=self._metadata)
+            call = stubs.compiles.Compile(self._request, timeout=self._budget.timeout(), metadata=self._metadata)
             with self._observer.during(call):
                 silence = Silence()
                 with silence.watching(call):
-                    return self._listen(silence.broken_by(call))
+                    return self._listen(silence.noting_activity(call))
 
     def _listen(self, responses: Iterator[wire.CompileResponse]) -> wire.Finished:
         for response in responses:
@@ -106,4 +106,4 @@ class CompileCall:
                 self._observer.progressed(response.progress)
             elif event == "finished":
                 return response.finished
-        raise InternalError("the farm ended the talk without an answer")
+        raise InternalError("the farm ended the call without an answer")

@@ -1,4 +1,4 @@
-"""The line to the farm: made late, one for each process, and given up for a while when nobody answers."""
+"""The connection to the farm: made at the first use, one for each process, given up for a while if nobody answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORK_SUPPORT = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "1").lower() in ("1",
 
 
 def open_channel(config: ClientConfig) -> grpc.Channel:
-    """A channel as this client wants it. It connects at the first call.
+    """Returns a channel to the farm. It connects at the first call.
 
     Raises:
         Unreachable: files that TLS needs cannot be used.
@@ -64,8 +64,8 @@ def _options(config: ClientConfig) -> list[tuple[str, int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A channel over which the farm has answered, and its services."""
+class Stubs:
+    """A channel over which the farm has answered, and the stubs of its services."""
 
     channel: grpc.Channel
     compiles: CompileServiceStub
@@ -91,12 +91,12 @@ class _GivenUp:
 @dataclass(slots=True)
 class _ProcessState:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    line: Line | None = None
+    stubs: Stubs | None = None
     given_up: _GivenUp | None = None
 
 
 class Connection:
-    """The line of this process to the farm. Threads share it; a forked process makes its own."""
+    """The connection of this process to the farm. Threads share it; a forked process makes its own."""
 
     def __init__(self, config: ClientConfig, *, clock: Clock, open_channel: OpenChannel = open_channel) -> None:
         self._config = config
@@ -106,11 +106,11 @@ class Connection:
         # which a thread of it may hold for ever, nor its channel, whose threads are not there.
         self._states: dict[int, _ProcessState] = {}
 
-    def line(self, *, within_seconds: float = math.inf) -> Line:
-        """The line, made if there is none.
+    def stubs(self, *, within_seconds: float = math.inf) -> Stubs:
+        """Returns the stubs, and connects if that has not been done.
 
         Args:
-            within_seconds: what making it, or waiting for a thread that makes it, may take at most.
+            within_seconds: what connecting, or waiting for a thread that connects, may take at most.
 
         Raises:
             OutOfTime: it took another thread longer.
@@ -122,18 +122,18 @@ class Connection:
         if not state.lock.acquire(timeout=min(within_seconds, threading.TIMEOUT_MAX)):
             raise OutOfTime(f"another thread of this process has tried to connect for {within_seconds:g} s")
         try:
-            if state.line is None:
+            if state.stubs is None:
                 self._check_forked()
                 self._check_given_up(state)
                 # What is left after waiting for others.
-                state.line = self._connect(state, seconds=min(self._config.connect_timeout_seconds, budget.left()))
-            return state.line
+                state.stubs = self._connect(state, seconds=min(self._config.connect_timeout_seconds, budget.left()))
+            return state.stubs
         finally:
             state.lock.release()
 
-    def find_line(self) -> Line | None:
-        """The line, if there is one: nothing is tried, and nobody waits."""
-        return self._state().line
+    def find_stubs(self) -> Stubs | None:
+        """Returns the stubs, or None where there is no connection yet: nothing is tried, and nobody waits."""
+        return self._state().stubs
 
     @contextmanager
     def calls(self) -> Iterator[None]:
@@ -144,28 +144,28 @@ class Connection:
             raise error_of(refusal, address=self._config.address) from None
 
     def give_up(self, error: FarmError) -> None:
-        """Leaves the address alone for a while, if the error says that nobody is there, or nobody who stays."""
+        """Leaves the address alone for a while, if the error says that nobody answers, or that the farm goes down."""
         if isinstance(error, _NOBODY):
             state = self._state()
             with state.lock:
                 # Not closed: another thread may be about to use it. It ends with its last user.
-                state.line = None
+                state.stubs = None
                 state.given_up = self._given_up(error)
 
     def close(self) -> None:
-        """Ends the line. A later call makes a new one."""
+        """Closes the connection. A later call connects again."""
         state = self._state()
         with state.lock:
-            if state.line is not None:
-                state.line.channel.close()
-                state.line = None
+            if state.stubs is not None:
+                state.stubs.channel.close()
+                state.stubs = None
 
     def _state(self) -> _ProcessState:
         return self._states.setdefault(os.getpid(), _ProcessState())
 
     def _check_forked(self) -> None:
         parents = [state for process, state in self._states.items() if process != os.getpid()]
-        if not _FORK_SUPPORT and any(state.line is not None for state in parents):
+        if not _FORK_SUPPORT and any(state.stubs is not None for state in parents):
             raise Unreachable(
                 "this process was forked from one that talked to the farm, and gRPC would hang in it: "
                 "unset GRPC_ENABLE_FORK_SUPPORT"
@@ -182,13 +182,13 @@ class Connection:
         until = self._clock.now() + self._config.retry_connect_seconds
         return _GivenUp(kind=type(error), message=str(error), until=until)
 
-    def _connect(self, state: _ProcessState, *, seconds: float) -> Line:
+    def _connect(self, state: _ProcessState, *, seconds: float) -> Stubs:
         channel = self._open_channel(self._config)
-        line = Line(channel=channel, compiles=CompileServiceStub(channel), blobs=BlobServiceStub(channel))
+        stubs = Stubs(channel=channel, compiles=CompileServiceStub(channel), blobs=BlobServiceStub(channel))
         try:
             with self.calls():
                 # Cheap to answer for a farm, and nobody else knows the question.
-                line.blobs.FindMissing(FindMissingRequest(), timeout=seconds)
+                stubs.blobs.FindMissing(FindMissingRequest(), timeout=seconds)
         except FarmError as error:
             channel.close()
             failure = self._silence(seconds) if isinstance(error, OutOfTime) else error
@@ -200,7 +200,7 @@ class Connection:
             channel.close()
             raise
         state.given_up = None
-        return line
+        return stubs
 
     def _silence(self, seconds: float) -> Unreachable:
         return Unreachable(f"nobody answers at {self._config.address} within {seconds:g} s: check address and network")

@@ -1,4 +1,4 @@
-"""One graph's talk with the farm: ask, wait, fetch; and ask again where that can help."""
+"""Obtains the artifact of one graph: looks it up or has it compiled, and downloads it; asks again where it helps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PRIORITIES: dict[Priority, wire.Priority.ValueType] = {
 
 
 class CompileFailed(Exception):
-    """The farm tried and has no artifact.
+    """The compile failed on the farm.
 
     Attributes:
         reason: the kind of failure as a word ("compile_error", "timeout").
@@ -67,14 +67,14 @@ class Delivery:
 
 
 class Exchange:
-    """The talk about one graph. It is told how its calls go (`CallObserver`).
+    """Asks the farm about one graph. It is the `CallObserver` of its calls.
 
     Args:
         encoded: the graph.
         connection: to the farm.
         runtime: gets ready for loading while the farm works.
         config: says how urgent a compile is, for whom it is, and who may say that an artifact is for the graph.
-        budget: what the talk may take.
+        budget: seconds that all calls may take together.
         writer: of the record of the graph.
         on_progress: called while the farm works.
     """
@@ -104,16 +104,16 @@ class Exchange:
 
         Raises:
             NotStored: it is not; the message names the key.
-            FarmError: the farm gave none.
+            FarmError: there is another reason why the artifact cannot be had.
         """
         try:
-            with self._giving_up_who_is_gone():
-                with self._writer.phase("wait"):
+            with self._giving_up_unreachable():
+                with self._writer.step("wait"):
                     manifest = self._ask_lookup()
                 return self._fetch(manifest, outcome="hit")
         except NotStored:
             key = key_of(self._encoded.job).text
-            self._writer.name_key(key)
+            self._writer.note_key(key)
             raise NotStored(f"nothing is stored under {key}: prewarm this graph, or ask with on_miss='wait'") from None
 
     def compile(self) -> Delivery:
@@ -123,16 +123,16 @@ class Exchange:
             CompileFailed: the farm tried and has none.
             FarmError: the farm gave none.
         """
-        with self._writer.phase("wait"):
+        with self._writer.step("wait"):
             # An address at which nobody answers is not asked again.
-            self._connection.line(within_seconds=self._budget.left())
+            self._connection.stubs(within_seconds=self._budget.left())
         retries = Retries(INTERACTIVE, budget=self._budget, wait=self._wait)
-        with self._giving_up_who_is_gone():
+        with self._giving_up_unreachable():
             return retries.ask(self._compile_once, is_accepted=lambda: self._is_accepted)
 
     @contextmanager
     def during(self, call: Cancellable) -> Iterator[None]:
-        """Gets ready for loading while gRPC's own threads send a request and receive the first that is said to it."""
+        """Imports what loading needs, while gRPC's own threads send the request and receive the first response."""
         try:
             self._runtime.preload()
         except BaseException:
@@ -142,21 +142,21 @@ class Exchange:
 
     def sent(self, size_bytes: int) -> None:
         """Counts the bytes."""
-        self._writer.count(sent=size_bytes)
+        self._writer.add_bytes(sent=size_bytes)
 
     def accepted(self, key: str) -> None:
-        """Notes the key. From now on the farm knows the job."""
+        """Notes the key, and that the farm knows the job from now on."""
         self._is_accepted = True
-        self._writer.name_key(key)
+        self._writer.note_key(key)
 
     def progressed(self, progress: wire.Progress) -> None:
-        """Tells the caller."""
+        """Calls `on_progress`."""
         phase = word_of(Phase, progress.phase, prefix="PHASE_")
         self._on_progress(phase, progress.elapsed_seconds, progress.jobs_ahead)
 
     @contextmanager
-    def _giving_up_who_is_gone(self) -> Iterator[None]:
-        """Has the farm left alone for a while if the talk ends because nobody is there, or nobody who talks."""
+    def _giving_up_unreachable(self) -> Iterator[None]:
+        """Has the farm left alone for a while if no answer comes because nobody is there, or the farm hangs."""
         try:
             yield
         except OutOfTime:
@@ -168,7 +168,7 @@ class Exchange:
             raise
 
     def _wait(self, seconds: float) -> None:
-        with self._writer.phase("wait"):
+        with self._writer.step("wait"):
             self._budget.wait(seconds)
 
     def _compile_once(self) -> Delivery:
@@ -180,7 +180,7 @@ class Exchange:
             budget=self._budget,
             observer=self,
         )
-        with self._writer.phase("wait"):
+        with self._writer.step("wait"):
             finished = call.finish()
         if finished.HasField("failure"):
             raise CompileFailed(finished.failure)
@@ -190,10 +190,10 @@ class Exchange:
 
     def _ask_lookup(self) -> Manifest:
         request = wire.LookupRequest(job=self._encoded.job)
-        line = self._connection.line(within_seconds=self._budget.left())
+        stubs = self._connection.stubs(within_seconds=self._budget.left())
         self.sent(request.ByteSize())
         with self._connection.calls():
-            call = line.compiles.Lookup.future(request, timeout=self._budget.timeout(), metadata=self._metadata())
+            call = stubs.compiles.Lookup.future(request, timeout=self._budget.timeout(), metadata=self._metadata())
             with self.during(call), Silence().watching(call):
                 manifest = call.result().manifest
         self._is_accepted = True
@@ -203,12 +203,12 @@ class Exchange:
         return metadata_of(tenant=self._config.tenant, request_id=self._writer.record.request_id)
 
     def _fetch(self, manifest: Manifest, *, outcome: Outcome) -> Delivery:
-        self._writer.name_key(manifest.key)
+        self._writer.note_key(manifest.key)
         job = self._encoded.job
         require_origin(manifest, job, trusted=self._config.trust.trusted_keys)
-        self._runtime.check_fits(manifest, job.environment)
+        self._runtime.require_fit(manifest, job.environment)
         check_guards(manifest, job)
-        with self._writer.phase("fetch"):
+        with self._writer.step("fetch"):
             blobs = fetch(blobs_to_run(manifest), connection=self._connection, budget=self._budget)
-        self._writer.count(fetched=sum(map(len, blobs.values())))
+        self._writer.add_bytes(fetched=sum(map(len, blobs.values())))
         return Delivery(outcome=outcome, manifest=manifest, blobs=blobs)

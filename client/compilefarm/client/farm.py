@@ -1,4 +1,4 @@
-"""A compile farm as a pod sees it: graphs go in, callables come out, whatever happens on the way."""
+"""`Farm`, a compile farm as a pod uses it."""
 
 from __future__ import annotations
 
@@ -149,11 +149,11 @@ class Farm:
         """Has the farm compile graphs before anybody needs them, all at once and behind whoever waits for one.
 
         Args:
-            what: a function that compiles and calls models with the backend that it is handed, such as
-                `lambda backend: torch.compile(model, backend=backend)(x)`; its graphs are noted, and run without being
-                compiled. Or requests, or the folder of a recording.
-            environment: name of the environment of the farm that they are said for; None: as they are.
-            mode: mode= of torch.compile that they are said for; None: as they are.
+            what: a function that compiles and calls models with the backend that it is given, such as
+                `lambda backend: torch.compile(model, backend=backend)(x)`; its graphs are recorded, and run
+                uncompiled. Or requests, or the folder of a recording.
+            environment: environment of the farm that requests are retargeted to, by name; None: they stay as they are.
+            mode: mode= of torch.compile that they are retargeted to; None: they stay as they are.
             parallel: requests at a time.
 
         Returns:

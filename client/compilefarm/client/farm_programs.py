@@ -16,7 +16,7 @@ from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.programs import Program
 from compilefarm.client.records import RecordWriter
 from compilefarm.client.runtime import Encoded
-from compilefarm.client.takeover import in_background, is_there, serve_meanwhile
+from compilefarm.client.takeover import has_answer, in_background, serve_meanwhile
 from compilefarm.core.errors import NotStored
 
 
@@ -47,15 +47,15 @@ class FarmPrograms:
         self._on_progress = on_progress
 
     def obtain(self, encoded: Encoded, *, graph: LocalGraph, writer: RecordWriter) -> Program:
-        """Returns the program of the farm, or, with on_miss="eager", one that it takes the place of later.
+        """Returns the program of the farm. With on_miss="eager" it may be the uncompiled graph for a while.
 
         Args:
-            encoded: the graph as the wire says it.
-            graph: the same as this process can run it.
+            encoded: the graph as a job.
+            graph: the same graph as this process can run it.
             writer: of its record.
 
         Raises:
-            CompileFailed, FarmError: the farm gave none.
+            CompileFailed, FarmError: the farm has no program.
         """
         exchange = self._exchange(encoded, writer=writer)
         if self._config.on_miss == "wait":
@@ -101,7 +101,7 @@ class FarmPrograms:
     ) -> Program:
         answer = in_background(exchange.look_up)
         patience = self._dependencies.patience_seconds
-        if not is_there(answer, within_seconds=patience):
+        if not has_answer(answer, within_seconds=patience):
             writer.close("eager", reason="no_answer_yet", message=f"the farm has not answered within {patience:g} s")
             return self.obtain_later(encoded, graph=graph, writer=writer, look_up=answer.result)
         return self._loader.load(encoded, answer.result(), is_traced=True, graph=graph, writer=writer)

@@ -1,4 +1,4 @@
-"""What a pod finds that compares a program of the farm with the uncompiled graph."""
+"""The result of comparing a program of the farm with the uncompiled graph."""
 
 from __future__ import annotations
 

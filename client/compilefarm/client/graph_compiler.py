@@ -65,7 +65,7 @@ class GraphCompiler:
         options = cache(lambda: merge_options(mode=asked.mode, options=asked.options))
         # A mode or an option that torch does not know is the caller's mistake; a torch without modes is none.
         with suppress(ImportError, AttributeError):
-            self._runtime.check_options(options())
+            self._runtime.require_known_options(options())
         return self._compile(
             lambda writer: self._encode(graph_module, example_inputs, asked=asked, options=options(), writer=writer),
             graph=self._runtime.local_graph(graph_module, example_inputs, options=options),
@@ -122,7 +122,7 @@ class GraphCompiler:
         options: Options,
         writer: RecordWriter,
     ) -> Encoded:
-        with writer.phase("encode"):
+        with writer.step("encode"):
             try:
                 encoded = self._runtime.encode(graph_module, example_inputs, options=options)
             except Exception as error:

@@ -1,4 +1,4 @@
-"""Sizes of a call, as guards of an artifact speak of them; for programs that come too late for Dynamo to guard."""
+"""Evaluates the guards of an artifact at every call, for programs that come too late for Dynamo to do that."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from compilefarm.v1.job_pb2 import Job
 
 
 def guarded(guards: Sequence[Expression], *, job: Job, program: Program, otherwise: Program) -> Program:
-    """The program for calls whose sizes its guards allow.
+    """Returns a program that is used for calls whose sizes its guards allow.
 
     Args:
-        guards: of the artifact, checked.
+        guards: of the artifact; they have been validated.
         job: the artifact's.
-        program: what they limit; takes the inputs of the job.
-        otherwise: takes all other calls.
+        program: of the artifact; takes the inputs of the job.
+        otherwise: is used for all other calls.
 
     Raises:
         IncompatibleArtifact: the inputs do not say each symbol of the job.

@@ -43,9 +43,9 @@ class Loader:
             CorruptArtifact: the artifact makes no program.
             IncompatibleArtifact: it has guards that do not hold.
         """
-        with writer.phase("load"):
+        with writer.step("load"):
             program = self._load(encoded, delivery, is_traced=is_traced, writer=writer)
-        writer.credit(compile_seconds_of(delivery.manifest))
+        writer.note_compile_seconds(compile_seconds_of(delivery.manifest))
         writer.close(delivery.outcome)
         announce(writer.record)
         return self._self_check.watch(_timing_first_call(program, writer=writer), graph=graph, writer=writer)
@@ -64,7 +64,7 @@ class Loader:
 
 def _timing_first_call(program: Program, *, writer: RecordWriter) -> Program:
     def first(*inputs: Any) -> Any:
-        with writer.phase("first_call"):
+        with writer.step("first_call"):
             result = program(*inputs)
         switch.program = program
         return result

@@ -12,15 +12,15 @@ from compilefarm.v1.manifest_pb2 import Manifest
 
 
 def require_origin(manifest: Manifest, job: Job, *, trusted: Sequence[PublicKey]) -> None:
-    """Passes if the artifact is for the job, and somebody who is trusted says so.
+    """Passes if the artifact is for the job, and a trusted key has signed it.
 
     Args:
         manifest: describes the artifact.
         job: what was asked for.
-        trusted: whose word counts; if there are none, anybody's does.
+        trusted: keys that may have signed it; if there are none, any farm is trusted.
 
     Raises:
-        UntrustedArtifact: nobody says so, or the artifact is for another job: of the same environment it could be
+        UntrustedArtifact: no trusted key has signed it, or it is for another job: of the same environment it could be
             loaded, and would compute something else.
     """
     if trusted:

@@ -44,7 +44,7 @@ _REASONS = {wire.PROSPECT_NO_WORKER: "no_worker", wire.PROSPECT_QUARANTINED: "qu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedGraph:
-    """A request of a recording, as the farm stands to it.
+    """A request of a recording, and what the farm would do about it.
 
     Attributes:
         file: of the request, below the folder of the recording.
@@ -88,15 +88,15 @@ class Plan:
     workers: Sequence[Worker] = field(default_factory=tuple)
 
     def standing(self, *standings: Standing) -> list[PlannedGraph]:
-        """The graphs of some standings."""
+        """Returns the graphs of some standings."""
         return [graph for graph in self.graphs if graph.standing in standings]
 
     def estimated_seconds(self) -> float:
-        """Until all that is missing is compiled, if nobody else wants the workers."""
+        """Returns the seconds until all that is missing is compiled, if nobody else wants the workers."""
         return estimate_seconds(self.standing("miss", "under way"), workers=self.workers)
 
     def worker_seconds(self) -> float:
-        """What workers together will spend on what is missing."""
+        """Returns the seconds that workers together will spend on what is missing."""
         return sum(graph.compile_seconds for graph in _distinct(self.standing("miss", "under way")))
 
 
@@ -118,12 +118,12 @@ class Coverage:
 
     @property
     def percent(self) -> float:
-        """Of the graphs; all of none."""
+        """The share of the graphs that is stored; 100 if there are none."""
         return 100.0 * self.stored / self.graphs if self.graphs else 100.0
 
 
 def coverage_of(plan: Plan) -> Coverage:
-    """How much of a recording is stored."""
+    """Returns how much of a recording is stored."""
     stored = plan.standing("hit")
     others = plan.standing("miss", "under way", "cannot")
     return Coverage(
@@ -135,13 +135,13 @@ def coverage_of(plan: Plan) -> Coverage:
 
 
 class Planner:
-    """Asks a farm how it stands to requests. Nothing is compiled for that.
+    """Asks a farm what it would do about requests. Nothing is compiled for that.
 
     Args:
         connection: to the farm.
-        environment: name of the environment of the farm that requests are said for; None: as they were recorded.
-        mode: mode= of torch.compile that they are said for; None: as they were recorded.
-        timeout_seconds: what one question may take.
+        environment: name of the environment of the farm that requests are retargeted to; None: they stay as recorded.
+        mode: mode= of torch.compile that they are retargeted to; None: they stay as recorded.
+        timeout_seconds: limit of one call.
     """
 
     def __init__(
@@ -158,14 +158,14 @@ class Planner:
         self._timeout_seconds = timeout_seconds
 
     def plan(self, recording: Recording) -> Plan:
-        """How the farm stands to a recording.
+        """Returns what the farm would do about a recording.
 
         Raises:
             NoMatchingWorker: it has no such environment.
             FarmError: it cannot be asked.
         """
-        line = self._connection.line()
-        admin = AdminServiceStub(line.channel)
+        stubs = self._connection.stubs()
+        admin = AdminServiceStub(stubs.channel)
         with self._connection.calls():
             workers = admin.ListWorkers(ListWorkersRequest(), timeout=self._timeout_seconds).workers
             targets = self._targets(admin, workers)
@@ -173,7 +173,7 @@ class Planner:
         return Plan(graphs=graphs, bypasses=recording.bypasses, workers=workers)
 
     def _targets(self, admin: AdminServiceStub, workers: Iterable[Worker]) -> list[Target]:
-        """The environments that requests may have to be said for."""
+        """Returns the environments that requests may have to be retargeted to."""
         if self._environment is not None:
             names = [self._environment]
         elif self._mode is not None:
@@ -198,22 +198,22 @@ class Planner:
             standing="cannot",
         )
         try:
-            request = self._said_anew(recorded.request, targets=targets)
+            request = self._retargeted(recorded.request, targets=targets)
             graph = replace(graph, request=request, key=key_of(request.job).text)
             return self._ask(graph)
         except (CannotRetarget, InvalidRequest) as error:
             return replace(graph, reason=error.reason, problem=str(error))
 
-    def _said_anew(self, request: Request, *, targets: Sequence[Target]) -> Request:
+    def _retargeted(self, request: Request, *, targets: Sequence[Target]) -> Request:
         if self._environment is None and self._mode is None:
             return request
         target = targets[0] if self._environment is not None else find_target(request.job.environment, targets)
         return replace(request, job=retarget(request, target=target, mode=self._mode))
 
     def _ask(self, graph: PlannedGraph) -> PlannedGraph:
-        line = self._connection.line()
+        stubs = self._connection.stubs()
         with self._connection.calls():
-            answer = line.compiles.Plan(
+            answer = stubs.compiles.Plan(
                 wire.PlanRequest(job=graph.request.job),
                 timeout=self._timeout_seconds,
                 metadata=(say_key_formats(FORMATS),),
@@ -236,13 +236,13 @@ class Planner:
         digests = request.missing_digests()
         if not digests:
             return ()
-        line = self._connection.line()
+        stubs = self._connection.stubs()
         with self._connection.calls():
-            return line.blobs.FindMissing(FindMissingRequest(digests=digests), timeout=self._timeout_seconds).digests
+            return stubs.blobs.FindMissing(FindMissingRequest(digests=digests), timeout=self._timeout_seconds).digests
 
 
 def estimate_seconds(graphs: Iterable[PlannedGraph], *, workers: Sequence[Worker]) -> float:
-    """How long workers take for graphs that are compiled in this order, each by the worker that is free first."""
+    """Returns the seconds that workers take for graphs in this order; the worker that is free first has the next."""
     free = {worker.name: 0.0 for worker in workers if worker.state != WORKER_STATE_FAILED}
     fitting: dict[bytes, list[str]] = {}
     for graph in _distinct(graphs):
@@ -261,7 +261,7 @@ def estimate_seconds(graphs: Iterable[PlannedGraph], *, workers: Sequence[Worker
 
 
 def _distinct(graphs: Iterable[PlannedGraph]) -> Iterator[PlannedGraph]:
-    """Those that are compiled: what was recorded for two environments may be the same in a third."""
+    """Yields each graph once: what was recorded for two environments may be the same graph in a third."""
     seen: set[bytes] = set()
     for graph in graphs:
         content = graph.request.job.SerializeToString(deterministic=True)

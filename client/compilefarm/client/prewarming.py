@@ -1,4 +1,4 @@
-"""Has a farm compile what a plan says is missing, and says how it goes."""
+"""Has a farm compile what a plan says is missing, and reports what came of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Served:
     """A graph after prewarming.
 
     Attributes:
-        graph: it.
+        graph: the planned graph.
         outcome: "hit" (it was stored), "compiled", "joined" (it was being compiled already), or "failed".
         reason: why it failed, as a word for machines; empty if it did not.
         problem: the same for people.
@@ -42,12 +42,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What prewarming came to.
+    """What became of the graphs of a plan.
 
     Attributes:
-        plan: what was to be done.
-        served: what became of each graph, in the order in which it was known: stored ones first.
-        seconds: that it took.
+        plan: the plan.
+        served: what became of each graph, stored graphs first, then in the order in which they were done.
+        seconds: duration so far.
     """
 
     plan: Plan
@@ -61,11 +61,11 @@ class Report:
 
     @property
     def unfinished(self) -> int:
-        """Graphs of which it is not known yet."""
+        """Number of graphs that are not done yet."""
         return len(self.plan.graphs) - len(self.served)
 
     def count(self, outcome: str) -> int:
-        """Graphs of one outcome."""
+        """Returns the number of graphs of one outcome."""
         return sum(each.outcome == outcome for each in self.served)
 
 
@@ -73,13 +73,13 @@ OnServed = Callable[[Report], None]
 
 
 class Prewarming:
-    """Asks for the graphs of a plan, so many at a time, behind everybody who waits for a compile.
+    """Asks for the graphs of a plan, several at a time, with less priority than processes that wait.
 
     What the farm has compiled stays, however this ends; the next plan finds it stored.
 
     Args:
         connection: to the farm.
-        tenant: for whom it is done; empty if that is not said.
+        tenant: for whom it is done; may be empty.
         parallel: requests at a time. The farm compiles as many at a time as it has workers.
         clock: time.
         pause: lets seconds pass, fewer when prewarming is ended.
@@ -166,7 +166,7 @@ class Prewarming:
 
 
 class _Calls:
-    """The calls that are under way, to be ended together; their `CallObserver`."""
+    """The calls that are under way, which can be ended together. It is their `CallObserver`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -182,7 +182,7 @@ class _Calls:
 
     @contextmanager
     def during(self, call: Cancellable) -> Iterator[None]:
-        """Has the call ended with the others."""
+        """Ends the call with the others."""
         with self._lock:
             self._under_way.add(call)
             if self._is_ended:

@@ -1,4 +1,4 @@
-"""Records what a pod asks of its farm. Nothing that goes wrong with that costs the pod its model."""
+"""Records the requests of a pod in a folder. A failure to record is logged, and the pod goes on."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ log = logging.getLogger("compilefarm.client")
 
 
 class GraphRecorder(Protocol):
-    """Takes note of graphs, in the order in which they come."""
+    """Records graphs, in the order in which they come."""
 
     def note_request(self, encoded: Encoded, *, arguments: CompileArguments, record: GraphRecord) -> None:
-        """Takes note of a graph that a farm is asked for."""
+        """Records a graph that a farm is asked for."""
 
     def note_bypass(self, reason: Exception, *, record: GraphRecord) -> None:
-        """Takes note of a graph that no farm is asked for, be it that saying it failed."""
+        """Records a graph that no farm is asked for: a bypass, or a defect of the encoder."""
 
 
 class NoRecorder:
-    """Takes no note."""
+    """Records nothing."""
 
     def note_request(self, encoded: Encoded, *, arguments: CompileArguments, record: GraphRecord) -> None:
         pass
@@ -40,7 +40,7 @@ class NoRecorder:
 
 
 class FolderRecorder:
-    """Takes note in a folder. What cannot be written is said as loud as a log can, and is missing.
+    """Records in a folder. What cannot be written is missing there, and is logged as an error.
 
     Args:
         recorder: of the folder.
@@ -65,7 +65,7 @@ class FolderRecorder:
 
 
 def bypass_of(error: Exception, *, name: str, nodes: int, first: int) -> RecordedBypass:
-    """Why a graph cannot be asked for; what is no Bypass is a defect of the client."""
+    """Returns why a graph cannot be asked for; what is no Bypass is a defect of the client."""
     if isinstance(error, Bypass):
         return RecordedBypass(reason=error.reason, message=str(error), name=name, nodes=nodes, first=first)
     message = f"{type(error).__name__}: {error}"
@@ -73,7 +73,7 @@ def bypass_of(error: Exception, *, name: str, nodes: int, first: int) -> Recorde
 
 
 def open_recorder(config: ClientConfig) -> GraphRecorder:
-    """What the configuration asks for.
+    """Returns the recorder that the configuration asks for.
 
     Raises:
         UnusableRecording: nothing can be recorded in the folder that it names.

@@ -26,9 +26,9 @@ Backend = Callable[..., Program]
 
 
 class FakeTensorRuntime(TorchRuntime):
-    """The torch of this process, where tensors are fake and GPUs need not be there.
+    """The torch of this process, with fake tensors, so that GPUs need not be there.
 
-    Graphs of a GPU come without the facts of one: such requests have to be said for an environment of the farm.
+    Requests for a GPU come without the facts of one: they have to be retargeted to an environment of the farm.
     """
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Any:
@@ -45,7 +45,7 @@ class FakeTensorRuntime(TorchRuntime):
 
 
 class RecordingBackend:
-    """A backend of torch.compile that takes note of graphs.
+    """A backend of torch.compile that records graphs, and asks no farm.
 
     Args:
         runtime: torch.
@@ -65,7 +65,7 @@ class RecordingBackend:
         options: Options | None = None,
         name: str = "",
     ) -> Program:
-        """As `Farm.backend`, but the graph is only noted, and run without being compiled."""
+        """As `Farm.backend`, but the graph is only recorded, and run uncompiled."""
         with self._runtime.fixing_floats(graph_module):
             self._note(graph_module, example_inputs, mode=mode, options=options or {}, name=name)
         program: Program = graph_module.forward
@@ -75,7 +75,7 @@ class RecordingBackend:
         self, graph_module: Any, example_inputs: Sequence[Any], *, mode: str | None, options: Options, name: str
     ) -> None:
         merged = merge_options(mode=mode, options=options)
-        self._runtime.check_options(merged)
+        self._runtime.require_known_options(merged)
         first = len(self._requests) + len(self._bypasses)
         try:
             encoded = self._runtime.encode(graph_module, example_inputs, options=merged)
@@ -89,7 +89,7 @@ class RecordingBackend:
             self._requests.append(RecordedRequest(request=request, file=file_of(request), name=name, first=first))
 
     def recording(self) -> Recording:
-        """What was noted so far; it lies in no folder."""
+        """Returns what was recorded so far; it lies in no folder."""
         return _recording(self._requests, bypasses=self._bypasses)
 
 
@@ -112,7 +112,7 @@ def record(what: Callable[[Backend], object] | Iterable[Request] | str | Path, *
 
 
 def recording_of(requests: Iterable[Request]) -> Recording:
-    """Requests that come from elsewhere, such as files that save_request wrote; it lies in no folder."""
+    """Returns a recording of requests that come from elsewhere, such as files of save_request; it lies in no folder."""
     recorded = (
         RecordedRequest(request=request, file=file_of(request), first=first) for first, request in enumerate(requests)
     )

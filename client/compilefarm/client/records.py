@@ -27,7 +27,7 @@ OUTCOMES: Mapping[Outcome, str] = {
     "until the farm's program is there.",
 }
 Resort = Literal["local", "eager"]
-Phase = Literal["encode", "wait", "fetch", "load", "local", "first_call"]
+Step = Literal["encode", "wait", "fetch", "load", "local", "first_call"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class GraphRecord:
         unrecorded: why a program of the farm runs without the CUDA graphs that were asked for, for people; empty if it
             does not. What torch itself leaves out is in its own log and counters.
         self_check: what a comparison with the uncompiled graph found; None if there was none.
-        seconds: by phase, those that took place. "wait" begins when the line to the farm is made and ends with its
+        seconds: by step, those that took place. "wait" begins with the connection to the farm and ends with its
             answer, "local" is a compile here, "first_call" the first call of a loaded artifact.
         bytes_sent: job and tensors.
         bytes_fetched: blobs of the artifact.
@@ -67,7 +67,7 @@ class GraphRecord:
     obstacle: str = ""
     unrecorded: str = ""
     self_check: Finding | None = None
-    seconds: Mapping[Phase, float] = field(default_factory=dict)
+    seconds: Mapping[Step, float] = field(default_factory=dict)
     bytes_sent: int = 0
     bytes_fetched: int = 0
     compile_seconds: float = 0.0
@@ -82,7 +82,7 @@ class Summary:
         graphs: number of graphs by outcome; those without one are not counted.
         uncompiled: those that run as they are.
         unrecorded: those that run without the CUDA graphs that were asked for.
-        seconds: by phase.
+        seconds: by step.
         bytes_sent: to the farm.
         bytes_fetched: from the farm.
     """
@@ -90,7 +90,7 @@ class Summary:
     graphs: Mapping[Outcome, int]
     uncompiled: int
     unrecorded: int
-    seconds: Mapping[Phase, float]
+    seconds: Mapping[Step, float]
     bytes_sent: int
     bytes_fetched: int
 
@@ -110,7 +110,7 @@ class Ledger:
         self._records: dict[int, GraphRecord] = {}
 
     def open(self, *, name: str, nodes: int, clock: Clock) -> RecordWriter:
-        """Begins the record of a graph."""
+        """Begins the record of a graph, and returns what writes it."""
         request_id = secrets.token_hex(8)
         record = GraphRecord(number=next(self._numbers), name=name, nodes=nodes, request_id=request_id)
         return RecordWriter(record, ledger=self, clock=clock)
@@ -127,7 +127,7 @@ class Ledger:
 
 
 class RecordWriter:
-    """The record of one graph while it is being written."""
+    """Writes the record of one graph. Threads may share it."""
 
     def __init__(self, record: GraphRecord, *, ledger: Ledger, clock: Clock) -> None:
         self.record = record
@@ -138,28 +138,28 @@ class RecordWriter:
         ledger.put(record)
 
     @contextmanager
-    def phase(self, phase: Phase) -> Iterator[None]:
-        """Adds the seconds that pass inside."""
+    def step(self, step: Step) -> Iterator[None]:
+        """Adds the seconds that pass inside to a step."""
         started = self._clock.now()
         try:
             yield
         finally:
-            self._change(lambda record: _with_seconds(record, phase, self._clock.now() - started))
+            self._change(lambda record: _with_seconds(record, step, self._clock.now() - started))
 
-    def name_key(self, key: str) -> None:
+    def note_key(self, key: str) -> None:
         """Notes the key."""
         self._change(lambda record: replace(record, key=key))
 
-    def count(self, *, sent: int = 0, fetched: int = 0) -> None:
-        """Adds bytes moved."""
+    def add_bytes(self, *, sent: int = 0, fetched: int = 0) -> None:
+        """Adds bytes that were sent to the farm, or fetched from it."""
         self._change(
             lambda record: replace(
                 record, bytes_sent=record.bytes_sent + sent, bytes_fetched=record.bytes_fetched + fetched
             )
         )
 
-    def credit(self, compile_seconds: float) -> None:
-        """Notes what the worker took."""
+    def note_compile_seconds(self, compile_seconds: float) -> None:
+        """Notes how many seconds the worker took."""
         self._change(lambda record: replace(record, compile_seconds=compile_seconds))
 
     def close(self, outcome: Outcome | None, *, reason: str = "", message: str = "") -> None:
@@ -167,7 +167,7 @@ class RecordWriter:
         self._change(lambda record: replace(record, outcome=outcome, reason=reason, message=message))
 
     def resort_to(self, resort: Resort | None, *, obstacle: str = "") -> None:
-        """Notes what is done without the farm, or that it is not needed any more."""
+        """Notes what the graph runs as without a program of the farm; None: there is one."""
         self._change(lambda record: replace(record, resort=resort, obstacle=" ".join(obstacle.split())))
 
     def note_unrecorded(self, why: str) -> None:
@@ -184,17 +184,17 @@ class RecordWriter:
             self._ledger.put(self.record)
 
 
-def _with_seconds(record: GraphRecord, phase: Phase, spent: float) -> GraphRecord:
-    return replace(record, seconds={**record.seconds, phase: record.seconds.get(phase, 0.0) + spent})
+def _with_seconds(record: GraphRecord, step: Step, spent: float) -> GraphRecord:
+    return replace(record, seconds={**record.seconds, step: record.seconds.get(step, 0.0) + spent})
 
 
 def summarize(records: Iterable[GraphRecord]) -> Summary:
-    """Adds records up."""
+    """Returns the sums over records."""
     records = list(records)
-    seconds: Counter[Phase] = Counter()
+    seconds: Counter[Step] = Counter()
     for record in records:
-        for phase, spent in record.seconds.items():
-            seconds[phase] += spent  # type: ignore[assignment]  # Counter adds floats as well
+        for step, spent in record.seconds.items():
+            seconds[step] += spent  # type: ignore[assignment]  # Counter adds floats as well
     return Summary(
         graphs=dict(Counter(record.outcome for record in records if record.outcome is not None)),
         uncompiled=sum(record.resort == "eager" for record in records),

@@ -1,4 +1,4 @@
-"""What a gRPC status becomes. The only place that reads one; no gRPC type goes further."""
+"""Turns the gRPC status of a refused call into an error of `core/errors.py`. No gRPC type goes further."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _RETRY_AFTER_SECONDS = 5.0
 
 
 def error_of(refusal: grpc.RpcError, *, address: str) -> FarmError:
-    """What the refusal of a call means.
+    """Returns the error that the refusal of a call means.
 
     Args:
         refusal: as grpc raises it; it is a grpc.Call too.

@@ -1,4 +1,4 @@
-"""Tells the farm what became of graphs, for its operator's figures. Nobody waits for it, and nothing depends on it."""
+"""Reports to the farm what became of graphs, for the metrics of its operator. Nobody waits for a report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 
 from compilefarm.client.connection import Connection
 from compilefarm.client.findings import Finding, FindingOutcome
-from compilefarm.client.records import GraphRecord, Outcome, Phase
+from compilefarm.client.records import GraphRecord, Outcome, Step
 from compilefarm.v1 import compile_service_pb2 as wire
 
 _OUTCOMES: dict[Outcome, wire.GraphOutcome.ValueType] = {
@@ -30,7 +30,7 @@ _FINDINGS: dict[FindingOutcome, wire.SelfCheckOutcome.ValueType] = {
     "differs": wire.SELF_CHECK_OUTCOME_DIFFERS,
     "skipped": wire.SELF_CHECK_OUTCOME_SKIPPED,
 }
-_SPENT: tuple[Phase, ...] = ("encode", "wait", "fetch", "load")
+_SPENT: tuple[Step, ...] = ("encode", "wait", "fetch", "load")
 # What a farm takes in one report.
 _MOST_KEPT = 1000
 _MOST_CHECKS_KEPT = 100
@@ -49,8 +49,8 @@ class _ProcessState:
 
 
 class Reporter:
-    """Reports graphs over the line to the farm while there is one, and keeps them for later while there is none. What
-    is on its way when the line breaks or the process ends is lost; nothing is told twice.
+    """Reports graphs while there is a connection to the farm, and keeps them for later while there is none. What is on
+    its way when the connection breaks or the process ends is lost; nothing is reported twice.
 
     Args:
         connection: to the farm.
@@ -62,7 +62,7 @@ class Reporter:
         self._states: dict[int, _ProcessState] = {}
 
     def report(self, record: GraphRecord) -> None:
-        """Tells what became of a graph. Never waits and never raises."""
+        """Reports what became of a graph. Never waits and never raises."""
         if record.outcome is None:
             return
         state = self._state()
@@ -70,7 +70,7 @@ class Reporter:
         self._send(state)
 
     def report_self_check(self, key: str, finding: Finding) -> None:
-        """Tells what a comparison with the uncompiled graph found. Never waits and never raises."""
+        """Reports what a comparison with the uncompiled graph found. Never waits and never raises."""
         state = self._state()
         state.checks.append(
             wire.SelfCheckReport(key=key, outcome=_FINDINGS[finding.outcome], detail=finding.detail[:_LONGEST_DETAIL])
@@ -81,13 +81,13 @@ class Reporter:
         return self._states.setdefault(os.getpid(), _ProcessState())
 
     def _send(self, state: _ProcessState) -> None:
-        line = self._connection.find_line()
-        if line is None:
+        stubs = self._connection.find_stubs()
+        if stubs is None:
             return
         request = wire.ReportRequest(graphs=_take_all(state.kept), self_checks=_take_all(state.checks))
-        # Another thread may be closing the line.
+        # Another thread may be closing the connection.
         with contextlib.suppress(grpc.RpcError, ValueError):
-            call = line.compiles.Report.future(request, timeout=_SECONDS_TO_SEND)
+            call = stubs.compiles.Report.future(request, timeout=_SECONDS_TO_SEND)
             state.under_way = [call, *(other for other in state.under_way if not other.done())]
 
 
@@ -104,7 +104,7 @@ def _report_of(record: GraphRecord, *, outcome: Outcome) -> wire.GraphReport:
     return wire.GraphReport(
         outcome=_OUTCOMES[outcome],
         reason=record.reason,
-        spent_seconds=sum(record.seconds.get(phase, 0.0) for phase in _SPENT),
+        spent_seconds=sum(record.seconds.get(step, 0.0) for step in _SPENT),
         avoided_seconds=record.compile_seconds,
         local_seconds=record.seconds.get("local", 0.0),
         uncompiled=record.resort == "eager",

@@ -1,4 +1,4 @@
-"""Saves what a farm would be asked, without asking one."""
+"""Saves the request for a graph in a file, without asking a farm."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def save_request(
     if returns_one_value(graph_module):
         graph_module = returning_tuple(graph_module)
     runtime, merged = TorchRuntime(), merge_options(mode=mode, options=options)
-    runtime.check_options(merged)
+    runtime.require_known_options(merged)
     encoded = runtime.encode(graph_module, example_inputs, options=merged)
     arguments = runtime.describe_call(mode=mode, options=options or {})
     write_request(Request(job=encoded.job, blobs=encoded.blobs, arguments=arguments), path=Path(path))

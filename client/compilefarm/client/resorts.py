@@ -13,8 +13,8 @@ from compilefarm.client.programs import Program, Switch
 from compilefarm.client.records import RecordWriter
 from compilefarm.core.errors import InvalidRequest
 
-# Says why a graph cannot be run at all, compiled or not.
-_HOPELESS = (InvalidRequest,)
+# The graph cannot be run at all, compiled or not.
+_UNRUNNABLE = (InvalidRequest,)
 
 
 class Resorts:
@@ -29,11 +29,11 @@ class Resorts:
         self._on_failure = on_failure
 
     def take(self, graph: LocalGraph, *, writer: RecordWriter, defect: Exception | None = None) -> Program:
-        """A program by the first way that leads to one. The log says in a line which that is, and why.
+        """Returns the graph compiled here, or uncompiled where that is impossible. One log line says which, and why.
 
         Args:
             graph: the graph.
-            writer: says why there is none of the farm.
+            writer: of the record of the graph, which says why there is no program of the farm.
             defect: what the client failed with, if that is why.
 
         Raises:
@@ -50,12 +50,12 @@ class Resorts:
         return self._compile(graph, writer=writer)
 
     def replace(self, graph: LocalGraph, *, writer: RecordWriter) -> Program:
-        """A program in the place of one of the farm that computes something else, while that is called: nothing is left
-        for Dynamo to do. The log says so in a line.
+        """Returns the same in place of a program of the farm that computes something else, at the first call of that
+        program: Dynamo has finished with the graph. One log line says so.
 
         Args:
             graph: the graph.
-            writer: says what the other computes.
+            writer: of the record of the graph, which says what the program computes.
         """
         obstacle = self._find_late_obstacle(graph)
         writer.resort_to("eager" if obstacle else "local", obstacle=obstacle)
@@ -82,26 +82,26 @@ class Resorts:
 
     def _compile(self, graph: LocalGraph, *, writer: RecordWriter) -> Program:
         if self._on_failure == "error":
-            with writer.phase("local"):
+            with writer.step("local"):
                 return graph.compile()
         eager = graph.eager()
         try:
-            with writer.phase("local"):
+            with writer.step("local"):
                 program = graph.compile()
-        except _HOPELESS:
+        except _UNRUNNABLE:
             raise
         except Exception as error:
             if is_for_dynamo(error):
                 raise
             _settle_for_eager(writer, error)
             return eager
-        return _sheltered(program, eager=eager, retry=graph.retry, writer=writer)
+        return _or_eager(program, eager=eager, retry=graph.retry, writer=writer)
 
 
-def _sheltered(
+def _or_eager(
     program: Program, *, eager: Program, retry: Callable[[Program, Sequence[Any]], Any], writer: RecordWriter
 ) -> Program:
-    """The program, or the uncompiled graph from the first call on if that ends in a compiler."""
+    """Returns a program that becomes the uncompiled graph if its first call fails in a compiler."""
 
     def first(*inputs: Any) -> Any:
         try:

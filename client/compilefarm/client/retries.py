@@ -1,4 +1,4 @@
-"""When a farm that gave no answer is asked again: the one rule for pods and for prewarming."""
+"""The retry policy of the client: which errors of a farm are worth another question, and after how many seconds."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a farm is asked again, and after how long. A farm that is busy says itself when to come back.
+    """How often a farm is asked again, and after how many seconds. A farm that is busy says itself when to come back.
 
     Attributes:
         delays_seconds: before each further question.
         rejoin_delays_seconds: the same after the farm had accepted the job and went away.
-        renewed_after_seconds: after a question that lasted longer, all delays are to be had again.
+        renewed_after_seconds: a question that lasted longer than this makes all delays available again.
     """
 
     delays_seconds: tuple[float, ...]
@@ -47,7 +47,7 @@ class RetryPolicy:
     renewed_after_seconds: float = inf
 
 
-# A process waits, which can compile the graph itself.
+# A process waits that can compile the graph itself.
 INTERACTIVE = RetryPolicy(delays_seconds=(1.0, 3.0), rejoin_delays_seconds=(1.0, 2.0, 4.0, 8.0, 15.0))
 # Whoever prewarms is in no hurry, and asks for hours: the farm may be started anew more than once. One that is gone for
 # longer is gone.
@@ -61,8 +61,8 @@ class Retries:
 
     Args:
         policy: how many there may be.
-        budget: what they may take together.
-        wait: lets seconds pass before a further question; may raise to end the matter.
+        budget: seconds that all questions may take together.
+        wait: lets seconds pass before a further question; may raise FarmError to end the questions.
     """
 
     def __init__(self, policy: RetryPolicy, *, budget: Budget, wait: Callable[[float], object]) -> None:

@@ -18,7 +18,7 @@ from compilefarm.v1.request_file_pb2 import CompileArguments
 
 
 class Encoded(Protocol):
-    """A graph as the wire says it; compilefarm.graph.encode.EncodedJob is one."""
+    """A graph as a job; compilefarm.graph.encode.EncodedJob is one."""
 
     @property
     def job(self) -> Job:
@@ -53,32 +53,33 @@ class Runtime(Protocol):
     """Turns graphs into jobs, artifacts into programs, and graphs into programs without the farm."""
 
     def fixing_floats(self, graph_module: Any) -> AbstractContextManager[None]:
-        """Around a backend: has Dynamo trace again with floats as constants, by raising what it expects for that."""
+        """Returns a context for a backend that has Dynamo trace again with floats as constants where that is needed, by
+        raising what Dynamo expects."""
 
-    def check_options(self, options: Options) -> None:
+    def require_known_options(self, options: Options) -> None:
         """Raises RuntimeError, as torch.compile does, if Inductor has no option of some name."""
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
-        """Says the graph as a job.
+        """Encodes a graph as a job.
 
         Raises:
-            Bypass: it cannot be said faithfully.
+            Bypass: the wire has no faithful form of it.
         """
 
     def encode_request(self, request: Request) -> Encoded:
-        """The job of another process for this one.
+        """Encodes a graph that another process captured as a job for this process.
 
         Raises:
-            Bypass: it cannot be said without the process that captured it.
+            Bypass: that needs the process that captured it.
         """
 
     def describe_call(self, *, mode: str | None, options: Options) -> CompileArguments:
-        """How torch.compile was called, for a graph that was encoded; `options` are without those of the mode."""
+        """Returns how torch.compile was called for an encoded graph; `options` are without those of the mode."""
 
     def preload(self) -> None:
         """Imports what loading needs."""
 
-    def check_fits(self, manifest: Manifest, environment: Environment) -> None:
+    def require_fit(self, manifest: Manifest, environment: Environment) -> None:
         """Raises IncompatibleArtifact if the artifact cannot run here."""
 
     def load(
@@ -95,7 +96,8 @@ class Runtime(Protocol):
             encoded: the graph.
             manifest: of the artifact.
             blobs: of the artifact, by digest.
-            on_unrecorded: told, once, why the program cannot be recorded as CUDA graphs, and runs without from then on.
+            on_unrecorded: called once, if the program cannot be recorded as CUDA graphs, with the reason; it goes on
+                without.
 
         Raises:
             CorruptArtifact: its blobs make no program.
@@ -124,7 +126,7 @@ class Runtime(Protocol):
         GraphRejected if the job is malformed, or this torch refuses its graph."""
 
     def savable(self, program: Program, encoded: Encoded | None) -> Program:
-        """The program as something that torch can save, if the graph could be said."""
+        """Returns the program as something that torch can save, if the graph could be encoded."""
 
     def load_saved(self, file: BinaryIO, *, source: ProgramSource, given: Mapping[str, Any]) -> Program:
         """Loads a function that torch saved.

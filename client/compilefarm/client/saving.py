@@ -19,11 +19,11 @@ from compilefarm.graph.bypass import Bypass
 
 
 class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has no types there
-    """A program, and the request that it is the answer to.
+    """A program, and the request whose answer it is.
 
     Args:
         program: what is called.
-        encoded: the graph as the wire says it; None if it cannot be said.
+        encoded: the graph as a job; None if it has none.
     """
 
     def __init__(self, program: Program, *, encoded: Encoded | None) -> None:
@@ -35,10 +35,10 @@ class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has n
 
     @classmethod
     def serialize_compile_artifacts(cls, fn: SavableProgram) -> bytes:
-        """The request.
+        """Returns the request.
 
         Raises:
-            Bypass: the graph cannot be said, or not without this process.
+            Bypass: the graph cannot be encoded, or not without this process.
             UnusableRequestFile: the request is too large.
         """
         encoded = fn._encoded

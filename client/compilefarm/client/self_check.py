@@ -16,21 +16,21 @@ from compilefarm.client.programs import Program, Switch
 from compilefarm.client.records import RecordWriter
 from compilefarm.client.resorts import Resorts
 
-Report = Callable[[str, Finding], None]
+OnFinding = Callable[[str, Finding], None]
 
 
 class SelfCheck:
-    """Has a sample of programs checked at their first call.
+    """Compares a sample of programs with their graphs, each at its first call.
 
     Args:
         fraction: of the programs, from 0 to 1.
         resorts: what takes the place of a program that computes something else.
-        report: told the key of a program and what was found.
-        draw: gives a number from 0 up to 1 for each program; those below the fraction are checked.
+        report: called with the key of a program and what was found.
+        draw: returns a number from 0 up to 1 for each program; programs below the fraction are compared.
     """
 
     def __init__(
-        self, *, fraction: float, resorts: Resorts, report: Report, draw: Callable[[], float] = random.random
+        self, *, fraction: float, resorts: Resorts, report: OnFinding, draw: Callable[[], float] = random.random
     ) -> None:
         self._fraction = fraction
         self._resorts = resorts
@@ -38,8 +38,8 @@ class SelfCheck:
         self._draw = draw
 
     def watch(self, program: Program, *, graph: LocalGraph, writer: RecordWriter) -> Program:
-        """The program; if it is one of the sample, its first call finds out whether it is right, and a compile here, or
-        the uncompiled graph, takes its place if it is not."""
+        """Returns the program. If it is one of the sample, its first call finds out whether it is right. If not, a
+        compile in this process, or the uncompiled graph, takes its place."""
         if self._draw() >= self._fraction:
             return program
 

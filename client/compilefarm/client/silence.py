@@ -1,4 +1,4 @@
-"""A watch over calls, in each of which something has to be heard now and then."""
+"""Ends calls in which the farm has said nothing for a minute."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ class Cancellable(Protocol):
 
 
 class Silence:
-    """How long nothing has been heard in a call, counted from now on."""
+    """The time since the farm last said something in a call, counted from now on."""
 
     def __init__(self) -> None:
         self._seconds = LONGEST_SILENCE_SECONDS
         self._heard_seconds = time.monotonic()
         self._was_too_long = False
 
-    def break_off(self) -> None:
-        """Notes that something was heard."""
+    def note_activity(self) -> None:
+        """Starts counting again: the farm has said something."""
         self._heard_seconds = time.monotonic()
 
-    def broken_by(self, pieces: Iterable[T]) -> Iterator[T]:
-        """The same pieces; each that is taken breaks the silence."""
+    def noting_activity(self, pieces: Iterable[T]) -> Iterator[T]:
+        """Yields the same pieces, and starts counting again at each."""
         for piece in pieces:
-            self.break_off()
+            self.note_activity()
             yield piece
 
     @contextmanager
     def watching(self, call: Cancellable) -> Iterator[None]:
-        """Ends a call if nothing is heard in it for too long, and when the context ends.
+        """Ends a call if the farm is silent for too long, and when the context ends.
 
         Raises:
-            Silent: nothing was heard for too long.
+            Silent: the farm was silent for too long.
         """
         watcher = _watcher()
         watcher.add(self, call)
@@ -66,17 +66,17 @@ class Silence:
             call.cancel()
 
     def left_seconds(self) -> float:
-        """Until the silence has been too long."""
+        """Returns the seconds until the silence is too long."""
         return self._heard_seconds + self._seconds - time.monotonic()
 
     def end(self, call: Cancellable) -> None:
-        """Ends the call: the silence has been too long."""
+        """Ends the call, since the silence was too long."""
         self._was_too_long = True
         call.cancel()
 
 
 class _Watcher:
-    """One thread that watches all calls of a process, while there are any."""
+    """Watches all calls of a process in one thread, which ends when there have been none for a while."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -102,7 +102,7 @@ class _Watcher:
                 silence.end(call)
 
     def _wait(self) -> list[tuple[Silence, Cancellable]] | None:
-        """Waits until calls have been silent for too long, and gives those; None after a while without any call."""
+        """Waits until calls have been silent for too long, and returns them, or None after a while without any call."""
         with self._changed:
             while True:
                 due = [(silence, call) for silence, call in self._calls.items() if silence.left_seconds() <= 0]

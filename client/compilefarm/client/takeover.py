@@ -17,7 +17,7 @@ _Answer = TypeVar("_Answer")
 
 
 def in_background(ask: Callable[[], _Answer]) -> Future[_Answer]:
-    """Asks in a thread of its own. A process that ends does not wait for it."""
+    """Asks in a thread of its own, for which a process that ends does not wait."""
 
     def run() -> None:
         try:
@@ -30,19 +30,19 @@ def in_background(ask: Callable[[], _Answer]) -> Future[_Answer]:
     return answer
 
 
-def is_there(answer: Future[_Answer], *, within_seconds: float) -> bool:
-    """Whether there is an answer, or an error, after at most so long."""
+def has_answer(answer: Future[_Answer], *, within_seconds: float) -> bool:
+    """Waits for an answer or an error; whether one has come within so many seconds."""
     return bool(wait([answer], timeout=within_seconds).done)
 
 
 def serve_meanwhile(eager: Program, *, obtain: Callable[[], Program], writer: RecordWriter) -> Program:
-    """The uncompiled graph, and from some call on the program of the farm.
+    """Returns the uncompiled graph, whose place the program of the farm takes between two calls.
 
     Args:
         eager: the uncompiled graph.
-        obtain: waits for the program, in a thread of its own; notes in the writer what came of it. A process that ends
-            does not wait for it.
-        writer: of the graph.
+        obtain: waits for the program and notes what came of it. Called in a thread of its own, for which a process
+            that ends does not wait.
+        writer: of the record of the graph.
     """
 
     def take_over() -> None:

@@ -112,7 +112,7 @@ class FakeRuntime:
         """Graphs of this runtime have no floats."""
         return nullcontext()
 
-    def check_options(self, options: Options) -> None:
+    def require_known_options(self, options: Options) -> None:
         """There are no options that this runtime does not know."""
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
@@ -138,7 +138,7 @@ class FakeRuntime:
     def preload(self) -> None:
         self.preloads += 1
 
-    def check_fits(self, manifest: Manifest, environment: Environment) -> None:
+    def require_fit(self, manifest: Manifest, environment: Environment) -> None:
         if manifest.environment.torch != environment.torch:
             raise IncompatibleArtifact(f"made for torch {manifest.environment.torch}")
 

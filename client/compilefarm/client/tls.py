@@ -1,4 +1,4 @@
-"""TLS as a client speaks it: the authority that is named, and no other, says which farm is the right one."""
+"""TLS credentials of the client. Only the certificate authority that is named may vouch for the farm."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from compilefarm.core.errors import Unreachable
 
 
 def read_credentials(trust: Trust) -> grpc.ChannelCredentials:
-    """What a channel needs, from the files as they are at this moment.
+    """Returns the credentials for a channel, from the files as they are at this moment.
 
     Raises:
-        Unreachable: they cannot be used; nothing is said in clear instead.
+        Unreachable: the files cannot be used; nothing is sent unencrypted instead.
     """
     _check(trust)
     return grpc.ssl_channel_credentials(

@@ -1,4 +1,4 @@
-"""Shows the farm who calls, with every call."""
+"""Adds the token of the client to every call."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TokenInterceptor(
 
 
 def read_token(trust: Trust) -> str:
-    """The token, as it is at this moment.
+    """Returns the token, as it is at this moment.
 
     Raises:
         NotAuthenticated: its file cannot be read, or holds none.

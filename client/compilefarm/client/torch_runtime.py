@@ -1,4 +1,4 @@
-"""The torch of this process. What leans on torch is imported where it is used: nothing before the first graph."""
+"""The torch of this process. What needs torch is imported where it is used: nothing before the first graph."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TorchRuntime:
 
         return fixing_floats(graph_module)
 
-    def check_options(self, options: Options) -> None:
+    def require_known_options(self, options: Options) -> None:
         from compilefarm.graph.options import check_names
 
         check_names(options)
@@ -75,7 +75,7 @@ class TorchRuntime:
 
         preload()
 
-    def check_fits(self, manifest: Manifest, environment: Environment) -> None:
+    def require_fit(self, manifest: Manifest, environment: Environment) -> None:
         from compilefarm.loader.load import check_fits
 
         check_fits(manifest, environment)

@@ -89,7 +89,7 @@ def variant_of(job: Job, number: int) -> Job:
 def _look_up(address: str, *, job: Job, stored: int) -> tuple[float, float]:
     """The median seconds of a hit and of a miss, asked in turn."""
     with connection_to(address) as connected:
-        stub = CompileServiceStub(connected.line().channel)
+        stub = CompileServiceStub(connected.stubs().channel)
 
         def ask(number: int) -> float:
             request = LookupRequest(job=variant_of(job, number))
