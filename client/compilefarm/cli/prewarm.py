@@ -33,48 +33,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     def step(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
         sub = steps.add_parser(name, help=text, description=text)
-        sub.add_argument(
-            "--environment",
-            metavar="NAME",
-            help="make the requests for this environment of the farm instead (`compilefarm workers` lists them)",
-        )
-        sub.add_argument("--mode", help="make the requests for this mode= of torch.compile instead")
-        sub.add_argument("--json", action="store_true", help="print JSON")
-        add_address(sub)
+        _add_target(sub)
         sub.set_defaults(run_step=run)
         return sub
 
-    def of_recording(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
-        sub = step(name, run, text)
-        sub.add_argument(
-            "recording", metavar="RECORDING", type=Path, help="folder of the recording, as COMPILEFARM_RECORD named it"
-        )
-        return sub
-
-    of_recording(
+    plan = step(
         "plan",
         _plan,
         "show which requests of a recording are stored, would be compiled, or cannot be served; compiles nothing",
     )
-    run_parser = of_recording(
+    run_all = step(
         "run", _run, "have a farm compile what is not stored; exit status 0: everything is served, 1: something is not"
     )
     model = step(
         "model", _model, "trace a model without its weights and without a GPU, and have a farm compile its graphs"
     )
+    check = step("check", _check, "show how much of a recording is stored; exit status 0: enough, 1: too little")
+    for of_recording in (plan, run_all, check):
+        _add_recording(of_recording)
     add_model_arguments(model)
-    for parser_of_requests in (run_parser, model):
-        parser_of_requests.add_argument(
-            "--parallel",
-            type=positive,
-            default=DEFAULT_PARALLEL,
-            metavar="N",
-            help="number of requests at a time; default: %(default)s",
-        )
-    check = of_recording(
-        "check", _check, "show how much of a recording is stored; exit status 0: enough, 1: too little"
+    for of_requests in (run_all, model):
+        _add_parallel(of_requests)
+    _add_threshold(check)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--environment",
+        metavar="NAME",
+        help="make the requests for this environment of the farm instead (`compilefarm workers` lists them)",
     )
-    check.add_argument(
+    parser.add_argument("--mode", help="make the requests for this mode= of torch.compile instead")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_address(parser)
+
+
+def _add_recording(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "recording", metavar="RECORDING", type=Path, help="folder of the recording, as COMPILEFARM_RECORD named it"
+    )
+
+
+def _add_parallel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--parallel",
+        type=positive,
+        default=DEFAULT_PARALLEL,
+        metavar="N",
+        help="number of requests at a time; default: %(default)s",
+    )
+
+
+def _add_threshold(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--threshold",
         type=percentage,
         default=100.0,
