@@ -29,8 +29,7 @@ def test_standalone_compile_can_make_one_serializable_program() -> None:
     assert {"dynamic_shapes", "options", "aot"} <= set(inspect.signature(module.standalone_compile).parameters), (
         "inductor.compile_to_program calls standalone_compile(dynamic_shapes=, options=, aot=True)"
     )
-    for name in ("serialize", "deserialize"):
-        assert hasattr(module.AOTCompiledArtifact, name), f"finish_program/deserialize_program use {name}"
+    assert hasattr(module.AOTCompiledArtifact, "serialize"), "finish_program uses it"
 
 
 def test_cpp_is_built_through_load_async() -> None:
@@ -192,7 +191,9 @@ def test_places_that_a_compile_writes_to() -> None:
         "compile_to_program has torch save graphs that it does not know"
     )
     called = inspect.getsource(importlib.import_module("torch._inductor.output_code").CompiledFxGraph.__call__)
-    assert "torch._inductor.debug" in called, "every call looks there, so loading imports it"
+    assert "torch._inductor.debug" in called, "LoadedGraph imports it before it has torch make a call"
+    assert "return self.current_callable(inputs)" in called, "LoadedGraph does this and nothing else"
+    assert hasattr(torch.autograd.profiler, "_is_profiler_enabled"), "LoadedGraph leaves calls to torch then"
 
 
 def test_a_bundle_is_one_entry_and_two_tables() -> None:
@@ -201,6 +202,17 @@ def test_a_bundle_is_one_entry_and_two_tables() -> None:
         kind.serialize_compile_artifacts
     ), "finish_program takes the entry and leaves the tables"
     assert "pickle.loads(data)" in inspect.getsource(kind.deserialize_compile_artifacts), "it makes a pickle of them"
+
+
+def test_a_program_is_made_of_an_entry_by_one_method() -> None:
+    result = importlib.import_module("torch._functorch._aot_autograd.aot_autograd_result")
+    names = list(inspect.signature(result.BundledAOTAutogradResult.wrap_post_compile).parameters)
+    assert names == ["self", "args", "aot_config", "fx_config"], "_wrapped calls it"
+    source = inspect.getsource(result.deserialize_bundled_cache_entry)
+    for done in ("entry.guards_expr = None", '"cudagraphs": ', '"boxed_forward_device_index": ', "compiled_fn(list("):
+        assert done in source, "_wrapped does the same"
+    assert callable(importlib.import_module("torch._inductor.utils").BoxedBool)
+    assert callable(importlib.import_module("torch._inductor.cudagraph_utils").BoxedDeviceIndex)
     part = importlib.import_module("torch._functorch._aot_autograd.aot_autograd_result")
     bundled = {field.name for field in dataclasses.fields(part.BundledCompiledForward)}
     assert "result" in bundled, "the graph of compiled_fw is its result"
@@ -375,6 +387,7 @@ _CANARIES = {
     "torch._inductor.codegen.wrapper": test_wrappers_are_written_as_they_are_read,
     "torch._inductor.compile_fx": test_a_program_is_loaded_in_a_context_of_its_own,
     "torch._inductor.config": test_settings_that_a_compile_and_a_load_rely_on_exist,
+    "torch._inductor.cudagraph_utils": test_a_program_is_made_of_an_entry_by_one_method,
     "torch._inductor.cudagraph_trees": test_torch_records_in_a_tree_that_can_be_watched,
     "torch._inductor.cpu_vec_isa": test_the_compiler_is_tried_through_check_build,
     "torch._inductor.debug": test_places_that_a_compile_writes_to,

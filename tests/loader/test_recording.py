@@ -252,7 +252,7 @@ def test_a_program_that_writes_nothing_begins_again_without_graphs(gpu: Gpu) -> 
     model, calls = _short_of_memory_at_first()
     recorded = Recorded()
     part = recorded.part(model, static=(0,))
-    program = recorded.recording.retrying(lambda *inputs: part(list(inputs)))
+    program = recorded.recording.retrying(part)
     for number in range(3):
         torch.testing.assert_close(program(torch.ones(2), torch.ones(2)), [torch.full((2,), 2.0)])
         assert len(calls) == number + 2
@@ -263,7 +263,7 @@ def test_a_program_that_may_have_written_does_not_begin_again(gpu: Gpu) -> None:
     model, _ = _short_of_memory_at_first()
     recorded = Recorded(writes=True)
     part = recorded.part(model, static=(0,), written=(0,))
-    program = recorded.recording.retrying(lambda *inputs: part(list(inputs)))
+    program = recorded.recording.retrying(part)
     with pytest.raises(torch.OutOfMemoryError):
         program(torch.ones(2), torch.ones(2))
     assert recorded.reasons == [NO_MEMORY]

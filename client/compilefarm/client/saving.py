@@ -12,7 +12,7 @@ from typing import Any
 from torch._dynamo.aot_compile_types import SerializableCallable  # torch/_dynamo/aot_compile_types.py
 
 from compilefarm.client.program_sources import program_for
-from compilefarm.client.programs import Program
+from compilefarm.client.programs import Program, Switch
 from compilefarm.client.runtime import Encoded
 from compilefarm.core.requests import Request, pack_request, unpack_request
 from compilefarm.graph.bypass import Bypass
@@ -27,11 +27,12 @@ class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has n
     """
 
     def __init__(self, program: Program, *, encoded: Encoded | None) -> None:
-        self._program = program
+        # Every call goes through this, with all weights as arguments, so not through another object that does no more.
+        self._switch = program if isinstance(program, Switch) else Switch(program)
         self._encoded = encoded
 
     def __call__(self, *inputs: Any) -> Any:
-        return self._program(*inputs)
+        return self._switch.program(*inputs)
 
     @classmethod
     def serialize_compile_artifacts(cls, fn: SavableProgram) -> bytes:

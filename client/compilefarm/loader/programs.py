@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,10 +19,9 @@ from compilefarm.loader.recording import Recording, recorded_with
 from compilefarm.loader.wrappers import moved_wrapper
 
 _LOADING = (
-    "torch._inductor.standalone_compile",
     "torch._functorch._aot_autograd.aot_autograd_result",
-    # Every call looks for settings there (torch/_inductor/output_code.py: CompiledFxGraph.__call__).
-    "torch._inductor.debug",
+    "torch._inductor.codecache",
+    "torch._inductor.cudagraph_utils",
 )
 # What launches Triton's kernels; a second, most of it for Triton.
 _LAUNCHING = ("torch._inductor.runtime.triton_heuristics",)
@@ -53,16 +53,16 @@ def deserialize_program(
         on_unrecorded: told why it cannot be, once, and then it runs without graphs; None: calls end with the error.
 
     CompiledArtifact.load would also hash torch's whole source tree to compare it with the worker's
-    (torch/_inductor/codecache.py: torch_key); the manifest's environment has said that already.
+    (torch/_inductor/codecache.py: torch_key); the manifest's environment has said that already. What it calls then
+    (torch/_functorch/_aot_autograd/aot_autograd_result.py: deserialize_bundled_cache_entry) copies the program to save
+    it again, and leaves four functions around it that every call goes through.
     """
     preload_loader(with_triton=False)
-    artifact_type = importlib.import_module("torch._inductor.standalone_compile").AOTCompiledArtifact
     # Of its own: in Dynamo's context the load would add to the guards and strides of the graph being traced.
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
     # One thread: with more, Inductor starts a pool of processes to compile Triton kernels, and there is nothing to
     # compile (torch/_inductor/async_compile.py).
     settings = {"triton.cudagraphs": False, **(recording or {}), "compile_threads": 1}
-    content = _moved(content, cuda_device) if cuda_device else content
     state = Recording(on_end=on_unrecorded) if recording and on_unrecorded else None
     with (
         compile_lock(),
@@ -71,13 +71,33 @@ def deserialize_program(
         torch._inductor.config.patch(settings),
         recorded_with(state) if recording else contextlib.nullcontext(),
     ):
-        program: Callable[..., Any] = artifact_type.deserialize(content)
-    return state.retrying(program) if state else program
+        entry, *_ = pickle.loads(content)  # noqa: S301 - part of an artifact
+        if cuda_device:
+            _move(entry, cuda_device)
+        program = _wrapped(entry)
+    return state.retrying(program) if state else _unpacked(program)
 
 
-def _moved(content: bytes, cuda_device: int) -> bytes:
-    """A program for another GPU than number 0, which workers compile for."""
-    entry, *tables = pickle.loads(content)  # noqa: S301 - part of an artifact
+def _wrapped(entry: Any) -> Callable[[list[Any]], Any]:
+    """What calls a BundledAOTAutogradResult: with a list, which it empties."""
+    boxed = importlib.import_module("torch._inductor.utils").BoxedBool
+    boxed_device = importlib.import_module("torch._inductor.cudagraph_utils").BoxedDeviceIndex
+    # The manifest has those that matter, in terms of the graph's symbols.
+    entry.guards_expr = None
+    given = {
+        "cudagraphs": boxed(torch._inductor.config.triton.cudagraphs),
+        "boxed_forward_device_index": boxed_device(None),
+    }
+    program: Callable[[list[Any]], Any] = entry.wrap_post_compile([], entry.sanitized_aot_config, given)
+    return program
+
+
+def _unpacked(program: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    return lambda *inputs: program([*inputs])
+
+
+def _move(entry: Any, cuda_device: int) -> None:
+    """Has a program run on another GPU than number 0, which workers compile for."""
     code_hash = importlib.import_module("torch._inductor.codecache").code_hash
     for part in (entry.compiled_fw, entry.compiled_bw):
         if part is not None:
@@ -91,7 +111,6 @@ def _moved(content: bytes, cuda_device: int) -> bytes:
                 else held
                 for name, held in (graph.constants or {}).items()
             }
-    return pickle.dumps((entry, *tables))
 
 
 @contextlib.contextmanager
@@ -111,6 +130,7 @@ def _without_the_compiler(recording: Recording | None) -> Iterator[None]:
         if recording is not None:
             recording.writes |= bool(graph.mutated_input_idxs)
         graph.after_deserialization(constants)
+        graph.__class__ = _loaded_type()
         return graph, cache_info
 
     cache.cache_hit_post_compile = staticmethod(cache_hit_post_compile)
@@ -118,3 +138,20 @@ def _without_the_compiler(recording: Recording | None) -> Iterator[None]:
         yield
     finally:
         cache.cache_hit_post_compile = staticmethod(original)
+
+
+@functools.cache
+def _loaded_type() -> type:
+    compiled: Any = importlib.import_module("torch._inductor.output_code").CompiledFxGraph
+
+    class LoadedGraph(compiled):  # type: ignore[misc]  # imported late
+        """A CompiledFxGraph whose calls do no more than the program. Those of torch also look into
+        torch._inductor.debug, whose import takes a quarter of a second, and end measurements of compiles."""
+
+        def __call__(self, inputs: Sequence[Any]) -> Any:
+            if torch.autograd.profiler._is_profiler_enabled:
+                importlib.import_module("torch._inductor.debug")
+                return super().__call__(inputs)
+            return self.current_callable(inputs)
+
+    return LoadedGraph

@@ -53,18 +53,18 @@ class Recording:
             importlib.import_module("torch._dynamo.utils").counters["inductor"]["cudagraph_skips"] += 1
             self._on_end(error)
 
-    def retrying(self, program: Callable[..., Any]) -> Callable[..., Any]:
+    def retrying(self, program: Call) -> Callable[..., Any]:
         """The program; a call that ends the recording is done again without graphs if nothing was written by then."""
 
         def call(*inputs: Any) -> Any:
             had_ended = self.has_ended
             try:
-                return program(*inputs)
+                return program([*inputs])
             except Exception as error:
                 if self.writes or had_ended or not self.has_ended:
                     raise
                 _forget_frames(error)
-            return program(*inputs)
+            return program([*inputs])
 
         return call
 

@@ -13,6 +13,7 @@ from compilefarm.loader.programs import preload_loader
 
 _COMPILING = (
     "torch._inductor.compile_fx",
+    "torch._inductor.standalone_compile",
     "torch._inductor.async_compile",
     # These three are imported by the first compile with a kernel otherwise: a tenth of a second.
     "sympy.physics.units",
