@@ -28,15 +28,14 @@ from compilefarm.client import Farm, compilers, stats
 ROOT = Path(__file__).parent.parent.parent
 # Nobody listens there.
 ADDRESS = "127.0.0.1:1"
-FOLDERS = ("proto/compilefarm/graph", "client/compilefarm/loader", "client/compilefarm/client")
+FOLDERS = ("proto/compilefarm/torch_internals", "client/compilefarm/loader", "client/compilefarm/client")
 # Imported by a pod that has no graph yet; these use no torch.
-_OURS = ("compilefarm.graph.", "compilefarm.loader.", "compilefarm.client.saving")
+_OURS = ("compilefarm.torch_internals.", "compilefarm.graph.", "compilefarm.loader.", "compilefarm.client.saving")
 
-# What goes on without the rest, and with whatever attributes of torch's modules it finds.
-_LOCAL = [
-    f"compilefarm.client.{name}"
-    for name in ("captured_graph", "compilers", "local", "programs", "resorts", "torch_runtime")
-]
+# Goes on without the rest, and with whatever attributes of torch's modules it finds.
+_LOCAL = "compilefarm.client.local"
+# Where private names of torch are taken.
+_INTERNALS = "compilefarm.torch_internals."
 # Read with getattr.
 _BY_TEXT = "torch._functorch.config.force_non_lazy_backward_lowering"
 # There is no compile without it.
@@ -104,10 +103,11 @@ def _is_private(name: str) -> bool:
 
 
 def private_attributes() -> Iterator[str]:
-    """Private names of torch that the local way reads off modules, with dots: `torch._inductor.config.cpp`."""
+    """Private names of torch that are read off modules, with dots: `torch._inductor.config.cpp`."""
     found = {_BY_TEXT}
-    for module in _LOCAL:
-        tree = ast.parse((ROOT / "client" / f"{module.replace('.', '/')}.py").read_text())
+    local = ROOT / "client" / f"{_LOCAL.replace('.', '/')}.py"
+    for path in (local, *(ROOT / "proto" / _INTERNALS.replace(".", "/")).glob("*.py")):
+        tree = ast.parse(path.read_text())
         modules = {"torch": "torch"} | {
             alias.asname or alias.name: f"{node.module}.{alias.name}"
             for node in ast.walk(tree)
@@ -148,13 +148,14 @@ class Facade:
 
 
 def hide(missing: str) -> None:
-    """Has the local way find a name nowhere, as an attribute either; torch itself finds it."""
+    """Has those who read it find a name nowhere, as an attribute either; torch itself finds it."""
     imported = builtins.__import__
 
     def guarded(wanted: str, given: Any = None, local: Any = None, names: Any = (), level: int = 0) -> Any:
         module = imported(wanted, given, local, names, level)
         path = module.__name__
-        is_hidden = (given or {}).get("__name__") in _LOCAL and missing.startswith(f"{path}.")
+        is_read = (given or {}).get("__name__", "").startswith((_LOCAL, _INTERNALS))
+        is_hidden = is_read and missing.startswith(f"{path}.")
         return Facade(module, path=path, missing=missing) if is_hidden else module
 
     builtins.__import__ = guarded

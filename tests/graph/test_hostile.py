@@ -23,6 +23,7 @@ from compilefarm.graph.encode import encode_job
 from compilefarm.graph.literals import MAX_DEPTH
 from compilefarm.graph.options import config_patches
 from compilefarm.graph.testing import capture, fixed_environment
+from compilefarm.torch_internals import traced_functions
 from compilefarm.v1.graph_pb2 import Call, Constant, Device, Dimension, GetConstant, NamedValue, Node, Value
 from compilefarm.v1.job_pb2 import Ambient, Autocast, Job, Options
 
@@ -150,7 +151,7 @@ def test_operators_without_operands(name: str) -> None:
 
 
 def test_grad_mode_takes_a_literal_alone() -> None:
-    _refusal(_job(target=targets.GRAD_MODE))
+    _refusal(_job(target=traced_functions.GRAD_MODE))
 
 
 @pytest.mark.parametrize(

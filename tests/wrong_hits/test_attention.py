@@ -12,6 +12,7 @@ from compilefarm.core.keys import key_of
 from compilefarm.graph import settings
 from compilefarm.graph.ambient import apply_ambient, capture_ambient
 from compilefarm.graph.testing import capture
+from compilefarm.torch_internals import attention
 from compilefarm.v1.job_pb2 import Ambient
 
 from .rows import square
@@ -30,7 +31,7 @@ class _Gpu:
         self._is_settled = False
         make: Any = torch.empty
         settings.settle_attention_order.cache_clear()
-        settings.set_attention_order(OF_A_PROCESS_THAT_BEGINS)
+        attention.set_priority_order(OF_A_PROCESS_THAT_BEGINS)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch, "empty", lambda *sizes, dtype, device: make(*sizes, dtype=dtype))
         monkeypatch.setattr(torch, "_fused_sdp_choice", self.attend)
@@ -38,17 +39,17 @@ class _Gpu:
     def attend(self, *given: torch.Tensor) -> int:
         # aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order
         if not self._is_settled:
-            settings.set_attention_order(OF_AN_H100)
+            attention.set_priority_order(OF_AN_H100)
         self._is_settled = True
         return int(FIRST_ATTENTION(*given))
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Gpu]:
-    before = settings.attention_order()
+    before = attention.priority_order()
     with monkeypatch.context() as patched:
         yield _Gpu(patched)
-    settings.set_attention_order(before)
+    attention.set_priority_order(before)
     settings.settle_attention_order.cache_clear()
 
 
@@ -65,14 +66,14 @@ def test_a_pod_asks_the_same_before_its_first_attention_and_after_it(gpu: _Gpu) 
 
 def test_no_attention_changes_the_order_that_a_worker_takes_on(gpu: _Gpu) -> None:
     settings.settle_attention_order()
-    settings.set_attention_order(BY_MATHEMATICS)
+    attention.set_priority_order(BY_MATHEMATICS)
     wanted = capture_ambient(["cuda"])
     settings.settle_attention_order.cache_clear()
-    settings.set_attention_order(OF_A_PROCESS_THAT_BEGINS)
+    attention.set_priority_order(OF_A_PROCESS_THAT_BEGINS)
     gpu._is_settled = False
     with apply_ambient(wanted):
         gpu.attend(*[torch.empty(1, 1, 8, 8, dtype=torch.float16, device="cuda")] * 3)
-        assert settings.attention_order() == BY_MATHEMATICS
+        assert attention.priority_order() == BY_MATHEMATICS
 
 
 def test_switches_stay_as_they_were(gpu: _Gpu) -> None:
@@ -86,12 +87,12 @@ def test_switches_stay_as_they_were(gpu: _Gpu) -> None:
 
 def test_the_order_decides_nothing_on_a_cpu() -> None:
     graph = capture(square, torch.rand(4, 4))
-    usual, order = key_of(graph.encode().job), settings.attention_order()
-    settings.set_attention_order(OF_AN_H100)
+    usual, order = key_of(graph.encode().job), attention.priority_order()
+    attention.set_priority_order(OF_AN_H100)
     try:
         assert key_of(graph.encode().job) == usual
         query = torch.rand(1, 1, 8, 8)
         chosen = FIRST_ATTENTION(query, query, query)
     finally:
-        settings.set_attention_order(order)
+        attention.set_priority_order(order)
     assert chosen == FIRST_ATTENTION(query, query, query)

@@ -50,12 +50,11 @@ def _cpp_compilers() -> Sequence[str]:
 
 def _of_inductor() -> str | Sequence[str | None]:
     try:
-        from torch._inductor import config  # torch/_inductor/config.py: cpp.cxx
+        from compilefarm.torch_internals.cpp_builds import compilers_tried
 
-        cxx: str | Sequence[str | None] = config.cpp.cxx
+        return compilers_tried()
     except (ImportError, AttributeError):
         return os.environ.get("CXX", "g++")
-    return cxx
 
 
 def _c_compilers() -> Sequence[str]:

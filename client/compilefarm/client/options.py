@@ -27,8 +27,8 @@ def merge_options(*, mode: str | None, options: Options | None) -> dict[str, obj
     """The Inductor options that `mode=` and `options=` of `torch.compile` stand for; options win over the mode."""
     merged: dict[str, object] = {}
     if mode is not None and mode != "default":
-        import torch._inductor
+        from compilefarm.torch_internals.modes import options_of_mode
 
-        merged.update(torch._inductor.list_mode_options(mode))
+        merged.update(options_of_mode(mode))
     merged.update(settings_of_options(options or {}))
     return merged

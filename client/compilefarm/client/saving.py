@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch._dynamo.aot_compile_types import SerializableCallable  # torch/_dynamo/aot_compile_types.py
-
 from compilefarm.client.program_sources import program_for
 from compilefarm.client.programs import Program, Switch
 from compilefarm.client.runtime import Encoded
 from compilefarm.core.requests import Request, pack_request, unpack_request
 from compilefarm.graph.bypass import Bypass
+from compilefarm.torch_internals.saving import SerializableCallable
 
 
 class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has no types there

@@ -18,6 +18,8 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.contractions import uses_contraction_library
 from compilefarm.graph.dtypes import get_dtype, name_of
 from compilefarm.graph.replacements import find_replacement
+from compilefarm.torch_internals import attention
+from compilefarm.torch_internals.autograd import has_saved_tensors_hooks
 from compilefarm.v1.graph_pb2 import NamedValue, Value
 from compilefarm.v1.job_pb2 import Ambient, Autocast
 
@@ -128,8 +130,8 @@ _SETTINGS: dict[str, _Setting] = {
     ),
     "cuda.sdp.order": _Setting(
         default=_order_as_text(_ATTENTION_ORDER),
-        read=lambda: _order_as_text(settings.attention_order()),
-        write=lambda value: settings.set_attention_order([int(number) for number in str(value).split(",")]),
+        read=lambda: _order_as_text(attention.priority_order()),
+        write=lambda value: attention.set_priority_order([int(number) for number in str(value).split(",")]),
         words=frozenset(map(_order_as_text, itertools.permutations(_ATTENTION_ORDER))),
         # On a CPU the order is fixed (aten/src/ATen/native/transformers/sdp_utils_cpp.cpp: priority_order_cpp).
         is_cudas=True,
@@ -176,7 +178,7 @@ def capture_ambient(device_types: Iterable[str], *, contracts: bool = True) -> A
     """
     types = sorted(set(device_types))
     _settle(types)
-    if settings.has_saved_tensors_hooks():
+    if has_saved_tensors_hooks():
         raise Bypass("saved_tensors_hooks", "torch.autograd.graph.saved_tensors_hooks are functions of this process")
     part = settings.find_further_compiler_part()
     if part is not None:

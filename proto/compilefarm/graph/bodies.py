@@ -1,8 +1,5 @@
 """Graphs within a graph, while it runs on fake tensors: what they call is looked at like what the graph itself calls,
 and those that torch leaves for later run, too.
-
-Beside `targets`, `operators`, `symbols`, `tracing`, `settings`, `dispatch` and `writes` this module touches private
-names of torch; tests/graph/test_private_torch.py says what broke when a release moves one.
 """
 
 from __future__ import annotations
@@ -12,12 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.fx import GraphModule
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import recurrences
 from compilefarm.graph.targets import find_hazard, is_of_python
+from compilefarm.torch_internals.dynamo import IndexingByTensors
 
 
 @contextmanager
@@ -95,7 +92,7 @@ def _run_modifications(
 ) -> None:
     # torch/_higher_order_ops/flex_attention.py: trace_flex_attention
     places = [query.new_zeros((), dtype=torch.int) for _ in range(4)]
-    with TransformGetItemToIndex():
+    with IndexingByTensors():
         modify_score(query.new_zeros(()), *places, *of_score)
         block_mask[-1](*places, *of_mask)
 

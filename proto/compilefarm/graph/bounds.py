@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from compilefarm.graph.operators import named_arguments
+from compilefarm.torch_internals.operators import OpOverload, schema_of
 from compilefarm.v1.graph_pb2 import Graph
 from compilefarm.v1.job_pb2 import Job
 
@@ -106,9 +106,9 @@ def _terms(expression: Any) -> int:
 
 def _named(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     """All arguments by their names in the schema, defaults included."""
-    declared = operator._schema.arguments
+    declared = schema_of(operator).arguments
     defaults = {argument.name: argument.default_value for argument in declared if argument.has_default_value()}
-    return {**defaults, **named_arguments(operator._schema, args, kwargs)}
+    return {**defaults, **named_arguments(schema_of(operator), args, kwargs)}
 
 
 def _reaches_out(named: Arguments) -> str | None:

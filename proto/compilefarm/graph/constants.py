@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import DigestMismatch, InvalidRequest, MissingBlobs
@@ -17,7 +16,8 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.tensors import check_plain, decode_tensor, encode_tensor
-from compilefarm.graph.tracing import is_static
+from compilefarm.torch_internals.dynamo import is_static_address
+from compilefarm.torch_internals.fake_tensors import FakeTensor
 from compilefarm.v1.graph_pb2 import Constant
 
 # What Python's numbers hold exactly.
@@ -34,7 +34,7 @@ def is_constant(held: torch.Tensor) -> bool:
     optimizer, is so because others write to it.
     """
     is_weight = held.requires_grad or isinstance(held, torch.nn.Parameter) or int(held.numel()) > MAX_ELEMENTS
-    return not is_weight and not is_static(held)
+    return not is_weight and not is_static_address(held)
 
 
 def encode_constant(held: torch.Tensor, *, into: Constant, devices: DeviceNumbers, what: str) -> bytes:

@@ -11,12 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
 
 from compilefarm.core.environments import KERNELS_REFUSED
 from compilefarm.core.errors import InvalidRequest
@@ -28,7 +24,6 @@ from compilefarm.graph.bodies import guarding_bodies, run_deferred
 from compilefarm.graph.bounds import OperatorCount, find_excess, find_misplaced_view, is_too_long
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
-from compilefarm.graph.dispatch import Watcher, watching_operators
 from compilefarm.graph.fake_forms import find_fake_form
 from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.leaves import as_result
@@ -48,6 +43,11 @@ from compilefarm.graph.targets import (
 from compilefarm.graph.tensors import decode_tensor
 from compilefarm.graph.texts import holds_text
 from compilefarm.graph.writes import CONSTANT, INPUT, WriteRecorder
+from compilefarm.torch_internals.autograd import restoring_forward_mode
+from compilefarm.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
+from compilefarm.torch_internals.operator_calls import Watcher, dispatching_in_python, watching_operators
+from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload
+from compilefarm.torch_internals.symbolic_shapes import compute_unbacked_bindings
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.graph_pb2 import Call, Input
 from compilefarm.v1.job_pb2 import Job
@@ -341,7 +341,7 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
     # As Dynamo does it: without Python's dispatcher some operators take no symbols.
     with (
         decoded.fake_mode,
-        enable_python_dispatcher(),
+        dispatching_in_python(),
         watching_operators(_bounded(writes.watch, decoded, offsets=offsets)),
         guarding_bodies(decoded.graph_module),
         _restoring_modes() as entered,
@@ -380,7 +380,7 @@ def _bounded(watch: Watcher, decoded: DecodedJob, *, offsets: OffsetCheck) -> Wa
             raise InvalidRequest(f"{operator}: {objection}")
         # An operator without a fake form is run, on memory of the sizes that it is told. Of those the lists of fused
         # optimizers were just looked at; any other is refused.
-        decoded.fake_mode.allow_fallback_kernels = base_of(operator._schema.name) in OPTIMIZERS
+        decoded.fake_mode.allow_fallback_kernels = base_of(operator.name()) in OPTIMIZERS
         result = watch(operator, args, kwargs, find_fake_form(operator, args) or run)
         offsets.note(operator, args, kwargs, result)
         return result
@@ -395,14 +395,12 @@ def _restoring_modes() -> Iterator[list[tuple[str, object]]]:
     Yields a list for the modes that have been entered and not been left, each with what entering it gave.
     """
     entered: list[tuple[str, object]] = []
-    forward = torch._C._is_fwd_grad_enabled()
-    with torch.set_grad_enabled(torch.is_grad_enabled()), keeping_attention_backends():
+    with restoring_forward_mode(), torch.set_grad_enabled(torch.is_grad_enabled()), keeping_attention_backends():
         try:
             yield entered
         finally:
             for mode, value in reversed(entered):
                 leave_mode(mode, value)
-            torch._C._set_fwd_grad_enabled(forward)
 
 
 def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) -> object:

@@ -18,6 +18,7 @@ from compilefarm.graph.bounds import find_misplaced_view
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.constants import encode_constant, is_constant
 from compilefarm.graph.contractions import CONTRACTION_LIBRARY, is_contraction, uses_contraction_library
+from compilefarm.graph.dead_nodes import find_dead_nodes
 from compilefarm.graph.decode import (
     MAX_SUBGRAPH_DEPTH,
     GraphRejected,
@@ -26,7 +27,6 @@ from compilefarm.graph.decode import (
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.leaves import is_result
-from compilefarm.graph.leftovers import find_leftovers
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.messages import Messages
 from compilefarm.graph.offsets import find_computed
@@ -34,7 +34,6 @@ from compilefarm.graph.operators import is_of_torch, name_function, takes_text
 from compilefarm.graph.options import capture_options, recording_settings
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import (
-    ENTER_AUTOCAST,
     OF_LIBRARIES,
     find_items,
     name_call,
@@ -42,6 +41,8 @@ from compilefarm.graph.targets import (
 from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
 from compilefarm.graph.texts import holds_text
 from compilefarm.graph.writes import find_storage
+from compilefarm.torch_internals.dynamo import STATIC_MARK
+from compilefarm.torch_internals.traced_functions import ENTER_AUTOCAST
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Call, Graph, Input, Value
@@ -196,11 +197,11 @@ class _GraphWriter:
     messages: Messages = field(default_factory=Messages)
     contractions: list[Node] = field(default_factory=list)
     depth: int = 0
-    leftovers: Set[Node] = field(init=False)
+    dead_nodes: Set[Node] = field(init=False)
 
     def __post_init__(self) -> None:
         check_module_annotations(self.graph_module)
-        self.leftovers = find_leftovers(self.graph_module.graph)
+        self.dead_nodes = find_dead_nodes(self.graph_module.graph)
 
     @property
     def contracts(self) -> bool:
@@ -235,7 +236,7 @@ class _GraphWriter:
         for _ in self.lifted:
             self.encoded.nodes.add().placeholder.SetInParent()
         for node in self.graph_module.graph.nodes:
-            if node.op == "placeholder" or node in self.leftovers:
+            if node.op == "placeholder" or node in self.dead_nodes:
                 continue
             if node.op == "get_attr" and str(node.target) in self.lifted:
                 self.numbers[node] = len(placeholders) + self.lifted[str(node.target)]
@@ -289,7 +290,7 @@ class _GraphWriter:
 
     def _held_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for node in self.graph_module.graph.find_nodes(op="get_attr"):
-            if node not in self.leftovers:
+            if node not in self.dead_nodes:
                 held = _attribute(self.graph_module, str(node.target))
                 if isinstance(held, torch.Tensor):
                     yield str(node.target), held
@@ -371,7 +372,7 @@ def _mark_static(job: Job, writer: _GraphWriter) -> None:
     placeholders = writer.graph_module.graph.find_nodes(op="placeholder")
     for number, given in enumerate(job.inputs):
         noted = placeholders[number].meta.get("tensor_dict", {}) if number < len(placeholders) else {}
-        given.is_static = number >= len(placeholders) or bool(noted.get("_dynamo_static_input_type"))
+        given.is_static = number >= len(placeholders) or bool(noted.get(STATIC_MARK))
 
 
 def _is_dynamic_float(node: Node) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+
+from compilefarm.torch_internals.operators import OpOverload
 
 # torch.nn.TransformerEncoderLayer calls it when nothing trains. Torch 2.15 has this form of it, torch 2.11 none
 # (torch/_meta_registrations.py: meta__transformer_encoder_layer_fwd).

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 
@@ -23,6 +22,8 @@ from compilefarm.graph.literals import ValueDecoder, ValueEncoder
 from compilefarm.graph.targets import nodes_of
 from compilefarm.graph.texts import is_name
 from compilefarm.graph.triton_kernels import describe_kernel, write_constants
+from compilefarm.torch_internals.operators import HigherOrderOperator
+from compilefarm.torch_internals.triton_kernels import kernel_table, launch_operator
 from compilefarm.v1.graph_pb2 import Launch, NamedTritonConstant, TritonConstant, TritonKernel
 
 _LAUNCH = "triton_kernel_wrapper_mutation"
@@ -34,16 +35,12 @@ def is_launch(node: Node) -> bool:
     """Whether a node launches a kernel of the user's own."""
     # By name first: the module is imported where there is a launch.
     named_so = isinstance(node.target, HigherOrderOperator) and node.target.name() == _LAUNCH
-    return named_so and node.target is _wrapping().triton_kernel_wrapper_mutation
+    return named_so and node.target is launch_operator()
 
 
 def launches_kernels(graph_module: GraphModule) -> bool:
     """Whether a graph, or one within it, launches kernels of the user's own."""
     return any(map(is_launch, nodes_of(graph_module)))
-
-
-def _wrapping() -> Any:
-    return importlib.import_module("torch._higher_order_ops.triton_kernel_wrap")
 
 
 @dataclass(slots=True)
@@ -83,7 +80,7 @@ def encode_launch(node: Node, *, into: Launch, values: ValueEncoder, kernels: Ke
     given: Mapping[str, Any] = node.kwargs
     if node.args or not given.keys() <= _PASSED:
         raise Bypass("triton_kernel", f"torch hands a launch over in another way: {', '.join(sorted(given))}")
-    table = _wrapping().kernel_side_table
+    table = kernel_table()
     into.kernel = kernels.number(table.get_kernel(given["kernel_idx"]))
     write_constants(table.get_constant_args(given["constant_args_idx"]), into=into.constants, what="a launch")
     for field_name, name in (("arguments", "kwargs"), ("descriptors", "tma_descriptor_metadata")):
@@ -117,7 +114,7 @@ def decode_launch(launch: Launch, rebuilt: FxGraph, values: ValueDecoder, *, ker
     configurations = len(getattr(kernel, "configs", ())) or 1
     if len(launch.grids) not in (1, configurations):
         raise InvalidRequest(f"{len(launch.grids)} grids for a kernel of {configurations} configurations")
-    table = _wrapping().kernel_side_table
+    table = kernel_table()
     passed = {
         "kernel_idx": table.add_kernel(kernel),
         "constant_args_idx": table.add_constant_args(constants),
@@ -127,7 +124,7 @@ def decode_launch(launch: Launch, rebuilt: FxGraph, values: ValueDecoder, *, ker
     }
     if launch.named_arguments:
         passed["launch_kwargs"] = tuple(launch.named_arguments)
-    return rebuilt.call_function(_wrapping().triton_kernel_wrapper_mutation, (), passed)
+    return rebuilt.call_function(launch_operator(), (), passed)
 
 
 def _check_arguments(

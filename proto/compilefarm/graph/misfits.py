@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from compilefarm.graph.operators import named_arguments
+from compilefarm.torch_internals.fake_tensors import is_dense
+from compilefarm.torch_internals.operators import OpOverload, schema_of
 
 Arguments = Mapping[str, Any]
 
@@ -34,17 +35,17 @@ def find_misfit(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
         args: positional arguments, tensors among them fake.
         kwargs: named arguments.
     """
-    name = operator._schema.name.partition("::")[2]
+    name = schema_of(operator).name.partition("::")[2]
     find = _find_check(name)
     if find is None and name not in _WITHOUT_GAPS:
         return None
-    given = named_arguments(operator._schema, args, kwargs)
+    given = named_arguments(schema_of(operator), args, kwargs)
     return _find_gaps(name, given) or (None if find is None else find(given))
 
 
 def _find_gaps(name: str, given: Arguments) -> str | None:
     tensors = ((each, given.get(each)) for each in _WITHOUT_GAPS.get(name, ()))
-    gaps = (each for each, tensor in tensors if isinstance(tensor, torch.Tensor) and not _is_dense(tensor))
+    gaps = (each for each, tensor in tensors if isinstance(tensor, torch.Tensor) and not is_dense(tensor))
     return next((f"{each} has gaps, or elements that are the same memory" for each in gaps), None)
 
 
@@ -121,7 +122,7 @@ def _lists_of_an_optimizer(given: Arguments) -> str | None:
         return "a number of steps, a scale or a flag has not one element"
     for tensors in zip(*lists.values(), strict=True):
         # Kernels go through the memory of all of them side by side, as far as the parameter goes.
-        if len(set(map(_outline, tensors))) > 1 or not all(map(_is_dense, tensors)):
+        if len(set(map(_outline, tensors))) > 1 or not all(map(is_dense, tensors)):
             return "a parameter, its gradient and what is kept of it differ in shape or dtype, or have gaps"
     return None
 
@@ -158,10 +159,6 @@ def _statistics_of_quantization(given: Arguments) -> str | None:
 
 def _outline(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device, tuple[int, ...]]:
     return tensor.dtype, tensor.device, tuple(tensor.shape)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(tensor))
 
 
 def _sizes_of_a_layer(given: Arguments) -> str | None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from compilefarm.graph.operators import base_of, named_arguments
 from compilefarm.graph.targets import nodes_of
 from compilefarm.graph.writes import Label, WriteRecorder, find_storage
+from compilefarm.torch_internals.operators import OpOverload, schema_of
 
 _BAGS = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
 _POSITION = 2
@@ -40,16 +40,16 @@ class OffsetCheck:
 
     def find_misfit(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Why an operator may not run with these arguments; None if it may."""
-        if base_of(operator._schema.name) not in _BAGS:
+        if base_of(operator.name()) not in _BAGS:
             return None
-        offsets = named_arguments(operator._schema, args, kwargs).get("offsets")
+        offsets = named_arguments(schema_of(operator), args, kwargs).get("offsets")
         known = self.writes.labels_of(offsets) if isinstance(offsets, torch.Tensor) else set()
         self._used |= known
         return None if known else _COMPUTED
 
     def note(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operator has made, if it counts up from zero."""
-        if base_of(operator._schema.name) == "arange" and _counts_up(named_arguments(operator._schema, args, kwargs)):
+        if base_of(operator.name()) == "arange" and _counts_up(named_arguments(schema_of(operator), args, kwargs)):
             self._counted += 1
             self.writes.know(result, kind=_COUNTED, number=self._counted)
 

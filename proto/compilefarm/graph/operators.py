@@ -1,8 +1,4 @@
-"""Operators that the dispatcher knows: torch's own, and those of other libraries.
-
-Beside `registrations`, `targets`, `symbols`, `tracing` and `settings` this module touches private names of torch;
-tests/graph/test_private_torch.py says what broke when a release moves one.
-"""
+"""Operators that the dispatcher knows: torch's own, and those of other libraries."""
 
 from __future__ import annotations
 
@@ -15,13 +11,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from compilefarm.core.digests import digest_of as digest_of_bytes
 from compilefarm.core.distributions import Distribution, distribution_of
 from compilefarm.core.sources import UnknownSource, digest_of
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.registrations import check_kernels, registered_functions, registering_modules
+from compilefarm.torch_internals.operators import (
+    OpOverload,
+    OpOverloadPacket,
+    register_further_operators,
+    registered_names,
+    schema_of,
+)
 from compilefarm.v1.environment_pb2 import CustomOperator
 
 # Namespaces of operators that torch itself registers and that compute on tensors.
@@ -58,7 +60,7 @@ def find_operator(name: str, *, is_overload: bool) -> Callable[..., Any] | None:
         is_overload: whether one overload is meant, or all that share the name.
     """
     # Looked up before it is asked for: torch.ops makes namespaces of whatever it is asked for, and keeps them.
-    known = operators_of_torch() if is_of_torch(name) else _registered()
+    known = operators_of_torch() if is_of_torch(name) else registered_names()
     if name not in (known if is_overload else _without_overloads(known)):
         return None
     namespace, _, rest = name.partition("::")
@@ -76,8 +78,7 @@ def overloads_of(packet: Any) -> list[Any]:
 
 def may_write(overload: Any) -> bool:
     """Whether an overload of an operator writes to what it is called with."""
-    # torch/_ops.py: OpOverload
-    return bool(overload._schema.is_mutable)
+    return bool(schema_of(overload).is_mutable)
 
 
 def takes_text(target: object, argument: int | str) -> bool:
@@ -86,7 +87,7 @@ def takes_text(target: object, argument: int | str) -> bool:
         return any(takes_text(getattr(target, overload), argument) for overload in target.overloads())
     if not isinstance(target, OpOverload):
         return False
-    declared = target._schema.arguments
+    declared = schema_of(target).arguments
     found = [each for position, each in enumerate(declared) if argument in (position, each.name)]
     # torch/csrc/jit/frontend/schema_type_parser.cpp: "str" and "str?", as Python shows them
     return any(str(each.type) in ("str", "Optional[str]") for each in found)
@@ -99,13 +100,13 @@ def import_operators(modules: Collection[str]) -> frozenset[str]:
     Raises:
         ImportError: one cannot be imported.
     """
-    before = _registered()
+    before = registered_names()
     for module in modules:
         importlib.import_module(module)
     functions = {name for name in _FUNCTIONS if name.partition("::")[0] in modules}
     # Parts of torch that a module imports may register operators, too, but torch's namespaces are there before.
     namespaces = {name.partition("::")[0] for name in before}
-    made = frozenset(name for name in _registered() - before if name.partition("::")[0] not in namespaces)
+    made = frozenset(name for name in registered_names() - before if name.partition("::")[0] not in namespaces)
     return made | _without_overloads(made) | functions
 
 
@@ -135,7 +136,7 @@ def describe_operators(names: Iterable[str]) -> list[CustomOperator]:
         Bypass: of one it cannot be said.
     """
     wanted = frozenset(names)
-    overloads = (name for name in _registered() if {name, name.partition(".")[0]} & wanted)
+    overloads = (name for name in registered_names() if {name, name.partition(".")[0]} & wanted)
     functions = (name for name in _FUNCTIONS if name in wanted)
     return [_describe_or_bypass(name) for name in sorted((*overloads, *functions))]
 
@@ -162,7 +163,7 @@ def _describe(name: str) -> CustomOperator:
     modules = registering_modules(overload)
     distribution = distribution_of(modules)
     check_kernels(overload, are_known=distribution is not None, has_modules=bool(modules))
-    schema = str(overload._schema)  # torch/_ops.py: OpOverload
+    schema = str(schema_of(overload))
     return _operator(name, schema, distribution, functions=registered_functions(overload), modules=modules)
 
 
@@ -185,18 +186,12 @@ def _operator(
     )
 
 
-def _registered() -> frozenset[str]:
-    # torch/csrc/jit/python/init.cpp: the names of all operators that the dispatcher knows, as "aten::add.Tensor".
-    return frozenset(torch._C._dispatch_get_all_op_names())
-
-
 @functools.cache
 def operators_of_torch() -> frozenset[str]:
     """Names of the operators of torch that compute on tensors, with their overloads."""
-    # It registers operators that Dynamo writes for optimizers (prims::fma); without this their being known would depend
-    # on what was compiled before.
-    importlib.import_module("torch._inductor.inductor_prims")  # torch/_inductor/inductor_prims.py
-    return frozenset(filter(is_of_torch, _registered()))
+    # Without this it would depend on what was compiled before whether these are known.
+    register_further_operators()
+    return frozenset(filter(is_of_torch, registered_names()))
 
 
 @functools.cache

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
-import torch._functorch.config
-import torch._inductor.config
+import torch
 
 from compilefarm.core.compiler_settings import (
     CUDA_GRAPHS,
@@ -26,6 +25,9 @@ from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
 from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
+from compilefarm.torch_internals.modes import options_of_mode, options_of_modes
+from compilefarm.torch_internals.settings import FUNCTORCH as FUNCTORCH_MODULE
+from compilefarm.torch_internals.settings import INDUCTOR as INDUCTOR_MODULE
 from compilefarm.v1.graph_pb2 import NamedValue, Value
 from compilefarm.v1.job_pb2 import Options
 from compilefarm.v1.request_file_pb2 import CompileArguments
@@ -47,8 +49,8 @@ class _Configuration:
         return name in self.table.allowed and name in settings.defaults(self.module)
 
 
-_INDUCTOR = _Configuration(module=torch._inductor.config, table=INDUCTOR)
-_FUNCTORCH = _Configuration(module=torch._functorch.config, table=FUNCTORCH)
+_INDUCTOR = _Configuration(module=INDUCTOR_MODULE, table=INDUCTOR)
+_FUNCTORCH = _Configuration(module=FUNCTORCH_MODULE, table=FUNCTORCH)
 
 
 def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Options:
@@ -101,7 +103,7 @@ def _is_inductors(name: str) -> bool:
 
 
 def recording_settings(options: Options, user_options: Mapping[str, object] | None = None) -> dict[str, object]:
-    """What to hand to torch._inductor.config.patch while a program is loaded; empty if it is not to be recorded.
+    """What to set of Inductor while a program is loaded; empty if it is not to be recorded.
 
     Args:
         options: of the job.
@@ -135,7 +137,7 @@ def capture_arguments(*, mode: str | None, user_options: Mapping[str, object]) -
     mode = "" if mode in (None, "default") else mode
     return CompileArguments(
         mode=mode,
-        mode_settings=sorted(torch._inductor.list_mode_options(mode)) if mode else (),
+        mode_settings=sorted(options_of_mode(mode)) if mode else (),
         options=_said(named),
         settings_from_variables=any(settings.set_variables(each.module) for each in (_INDUCTOR, _FUNCTORCH)),
     )
@@ -150,7 +152,7 @@ def describe_modes() -> list[Mode]:
     """What each mode of torch.compile stands for."""
     return [
         Mode(name=name, options=_said(options), cuda_graphs=bool(options.get(CUDA_GRAPHS)))
-        for name, options in torch._inductor.list_mode_options().items()
+        for name, options in options_of_modes().items()
         if name != "default"
     ]
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from compilefarm.graph.operators import named_arguments
+from compilefarm.torch_internals.operators import schema_of
 
 _GATES = 4
 _lstm = torch.ops.aten.lstm
@@ -33,7 +34,7 @@ def find_misfit(target: object, *, args: Sequence[Any], kwargs: Mapping[str, Any
     """
     if not is_recurrence(target):
         return None
-    given = named_arguments(_lstm.input._schema, args, kwargs)
+    given = named_arguments(schema_of(_lstm.input), args, kwargs)
     if isinstance(given.get("hx"), torch.Tensor):
         # That of sequences of different lengths, which is computed step by step.
         return None

@@ -1,24 +1,19 @@
-"""What was registered for an operator of a library: functions, the modules that registered them, and kernels in C++.
-
-Private names of torch, with canaries in tests/graph/test_private_torch.py: torch/_library/custom_ops.py,
-torch/_library/simple_registry.py, torch/_decomp/__init__.py, and the dump of the dispatcher
-(aten/src/ATen/core/dispatch/OperatorEntry.cpp).
-"""
+"""What was registered for an operator of a library: functions, the modules that registered them, and kernels in C++."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch._library import simple_registry
-from torch._library.custom_ops import OPDEFS
 
 from compilefarm.core.sources import UnknownSource, module_of_file, modules_that_call, top_of
+from compilefarm.torch_internals import registrations
+from compilefarm.torch_internals.decompositions import decomposition_tables, inductor_tables
+from compilefarm.torch_internals.operators import registered_names
 
 _KERNEL = re.compile(r"^(?P<key>\w+)(\[alias\])?: registered at (?P<file>.+?):\d+ :: ", re.MULTILINE)
 _SCHEMA = re.compile(r"^debug: registered at (?P<file>.+):\d+$", re.MULTILINE)
@@ -42,14 +37,12 @@ class Kernel:
 
 def registered_functions(overload: Any) -> Iterator[Callable[..., Any]]:
     """Python functions that are registered for an operator and that torch still has."""
-    name = overload.name().partition(".")[0]
-    definition = OPDEFS.get(name)
-    if definition is not None:
-        yield from _functions_of(definition)
-    entry = simple_registry.singleton.find(name)
-    if entry.fake_impl.kernel is not None:
-        yield entry.fake_impl.kernel.func
-    yield from entry.torch_dispatch_rules._data.values()
+    name = overload.name()
+    yield from registrations.functions_of_custom_op(name)
+    fake = registrations.fake_implementation(name)
+    if fake is not None:
+        yield fake[0]
+    yield from registrations.torch_dispatch_rules(name)
     yield from overload.py_kernels.values()
     yield from filter(None, (table.get(overload) for table in _tables()))
 
@@ -76,13 +69,13 @@ def registering_files(name: str, *, key: str) -> list[str]:
 
 def all_kernels() -> Iterator[tuple[str, Kernel]]:
     """Every operator of the process, by its name ("aten::add.Tensor"), with each kernel that is in use."""
-    for name in torch._C._dispatch_get_all_op_names():
+    for name in registered_names():
         yield from ((name, kernel) for kernel in _kernels(name))
 
 
 def file_of_schema(name: str) -> str:
     """The file that registered an operator, as its build named it; empty where the dispatcher does not say it."""
-    found = _SCHEMA.search(_dump(name))
+    found = _SCHEMA.search(registrations.dispatcher_dump(name))
     return found["file"] if found is not None else ""
 
 
@@ -104,46 +97,27 @@ def check_kernels(overload: Any, *, are_known: bool, has_modules: bool) -> None:
             raise UnknownSource(
                 f"{kernel.key} is registered in C++ ({kernel.file}), by no library whose files are known"
             )
-        if kernel.is_python and not (has_modules or OPDEFS.get(overload.name().partition(".")[0])):
+        if kernel.is_python and not (has_modules or registrations.is_custom_op(overload.name())):
             raise UnknownSource(f"{kernel.key} is registered by Python code that was not found")
-
-
-def _functions_of(definition: Any) -> Iterator[Callable[..., Any]]:
-    # torch/_library/custom_ops.py: CustomOpDef
-    yield definition._init_fn
-    yield from definition._backend_fns.values()
-    yield from definition._torch_dispatch_fns.values()
-    for function in (
-        definition._abstract_fn, definition._setup_context_fn, definition._backward_fn, definition._vmap_fn,
-    ):  # fmt: skip
-        if function is not None:
-            yield function
 
 
 def _tables() -> Iterator[dict[Any, Callable[..., Any]]]:
     """What operators are replaced by while a graph is traced, or lowered to."""
-    yield torch._decomp.decomposition_table
-    yield torch._decomp.meta_table
-    for module, name in (("decomposition", "decompositions"), ("lowering", "lowerings")):
-        loaded = sys.modules.get(f"torch._inductor.{module}")
-        if loaded is not None:
-            yield getattr(loaded, name)
+    tables = decomposition_tables()
+    yield from (tables["post_autograd"], tables["meta"])
+    yield from (table for _, table in inductor_tables())
 
 
 def _files(overload: Any) -> Iterator[Path]:
     """Python files that registered an operator, a kernel or a fake implementation of it."""
     named = [file_of_schema(overload.name()), *(kernel.file for kernel in _kernels(overload.name()))]
-    # torch/_library/fake_impl.py keeps where a fake implementation was registered, as "file:line".
-    fake = simple_registry.singleton.find(overload.name().partition(".")[0]).fake_impl.kernel
-    named += [fake.source.rpartition(":")[0]] if fake is not None else []
+    fake = registrations.fake_implementation(overload.name())
+    named += [fake[1].rpartition(":")[0]] if fake is not None else []
     for file in named:
         if file.endswith(".py") and not file.startswith(_FILES_OF_TORCH):
             yield Path(file).resolve()
 
 
 def _kernels(name: str) -> list[Kernel]:
-    return [Kernel(key=found["key"], file=found["file"]) for found in _KERNEL.finditer(_dump(name))]
-
-
-def _dump(name: str) -> str:
-    return str(torch._C._dispatch_dump(name))
+    found = _KERNEL.finditer(registrations.dispatcher_dump(name))
+    return [Kernel(key=each["key"], file=each["file"]) for each in found]

@@ -1,8 +1,5 @@
 """What a process has put in the place of something of torch: a kernel of an operator, a decomposition, a lowering, a
 pattern, a method of tensors. A local compile follows it, and a worker knows nothing of it.
-
-Private names of torch, with canaries in tests/graph/test_private_torch.py: torch/library.py, torch/_decomp/__init__.py,
-torch/_inductor/decomposition.py, torch/_inductor/lowering.py and torch/_inductor/pattern_matcher.py.
 """
 
 from __future__ import annotations
@@ -10,25 +7,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from compilefarm.graph.extensions import find_foreign_kernel
 from compilefarm.graph.operators import is_of_torch
 from compilefarm.graph.registrations import registering_files
+from compilefarm.torch_internals.decompositions import decomposition_tables, inductor_patterns, inductor_tables
+from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet
+from compilefarm.torch_internals.registrations import implementations_from_python, meta_implementations_of_torch
 
 _TORCH = str(Path(torch.__file__).parent)
 # From here seems to come what `torch.library.impl` registers, which torch does not use for its own.
 _REGISTRAR = str(Path(_TORCH) / "library.py")
 # Torch decorates functions with what lies here.
 _DECORATORS = str(Path(contextlib.__file__))
-_PASSES = ("pre_grad", "joint_graph", "post_grad", "freezing_patterns", "mkldnn_fusion", "quantization", "b2b_gemm")
 # Found to be torch's own; by address, and kept, so that addresses stay theirs.
 _known: dict[int, object] = {}
 # What tables held when all of it was torch's own, what torch's packets of operators held, and the operators in them.
@@ -60,23 +57,14 @@ def is_own_method(name: str) -> bool:
 
 def _find_kernel() -> str | None:
     """A kernel of an operator of torch that Python registered from elsewhere."""
-    # torch/library.py: Library.impl, "aten/gelu/AutogradCPU"
-    entries = torch.library._impls - _checked
-    for entry in entries - (_meta_kernels() if entries else set()):
+    entries = implementations_from_python() - _checked
+    # It would take a while to ask the dispatcher about as many as torch has of its own.
+    for entry in entries - (meta_implementations_of_torch() if entries else set()):
         namespace, name, key = entry.split("/") if entry.count("/") == 2 else ("", "", "")
         if is_of_torch(f"{namespace}::") and any(map(_is_foreign, registering_files(f"{namespace}::{name}", key=key))):
             return f"the kernel of {namespace}::{name} for {key}"
     _checked.update(entries)
     return None
-
-
-def _meta_kernels() -> set[str]:
-    """Entries of torch's own; it would take a while to ask the dispatcher about so many."""
-    # torch/_meta_registrations.py
-    libraries = (
-        value for value in vars(torch._meta_registrations).values() if isinstance(value, torch.library.Library)
-    )
-    return set[str]().union(*(library._op_impls for library in libraries))
 
 
 def _is_foreign(file: str) -> bool:
@@ -116,12 +104,8 @@ def _tables() -> Iterator[tuple[str, dict[Any, Any]]]:
 
 
 def _lowering_tables() -> Iterator[tuple[str, dict[Any, Any]]]:
-    for kind, entries in torch._decomp.global_decomposition_table.items():
-        yield f"torch._decomp ({kind})", entries
-    for module, name in (("decomposition", "decompositions"), ("lowering", "lowerings")):
-        loaded = sys.modules.get(f"torch._inductor.{module}")
-        if loaded is not None:
-            yield f"torch._inductor.{module}", getattr(loaded, name)
+    yield from ((f"torch's decompositions ({kind})", entries) for kind, entries in decomposition_tables().items())
+    yield from inductor_tables()
 
 
 def _loaded_overloads() -> list[OpOverload]:
@@ -139,29 +123,16 @@ def _names_operator_of_torch(target: object) -> bool:
         case OpOverload():
             return is_of_torch(f"{target.namespace}::")
         case OpOverloadPacket():
-            return is_of_torch(target._qualified_op_name)
+            return is_of_torch(name_of_packet(target))
     return False
 
 
 def _find_pattern() -> str | None:
     """A pattern that Inductor looks for in graphs."""
-    for name in _PASSES:
-        module = sys.modules.get(f"torch._inductor.fx_passes.{name}")
-        if module is not None and any(not _is_torchs(entry) for entry in _patterns(module) if id(entry) not in _known):
-            return f"a pattern in torch._inductor.fx_passes.{name}"
+    for module, entry in inductor_patterns():
+        if id(entry) not in _known and not _is_torchs(entry):
+            return f"a pattern in {module}"
     return None
-
-
-def _patterns(module: ModuleType) -> Iterator[object]:
-    for value in list(vars(module).values()):
-        for found in value if isinstance(value, list) else (value,):
-            if _is_pass(found):
-                for entries in list(found.patterns.values()):
-                    yield from list(entries)
-
-
-def _is_pass(value: object) -> bool:
-    return type(value).__name__ == "PatternMatcherPass"
 
 
 def _is_torchs(value: object) -> bool:

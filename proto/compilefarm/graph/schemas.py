@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Node
 
 from compilefarm.graph.operators import overloads_of
+from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, schema_of
 
 # What is numbers, tensors or both in torch's own terms; a node may be anything until it has run.
 _INTEGERS = (int, torch.SymInt, torch.SymBool)
@@ -53,7 +53,7 @@ def find_misfit(target: object, *, args: Sequence[object], kwargs: Mapping[str, 
 
 def _find_misfit(overload: OpOverload, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
     """Why arguments do not fit one overload of an operator; None if they do."""
-    arguments = overload._schema.arguments
+    arguments = schema_of(overload).arguments
     if len(args) > sum(not argument.kwarg_only for argument in arguments):
         return f"{len(args)} positional arguments are too many"
     given = {argument.name: value for argument, value in zip(arguments, args, strict=False)}

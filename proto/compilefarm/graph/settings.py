@@ -1,7 +1,4 @@
-"""The settings of torch's compilers as they stand in this process.
-
-Beside `targets` this is the only module here that touches private names of torch.
-"""
+"""The settings of torch's compilers as they stand in this process."""
 
 from __future__ import annotations
 
@@ -10,17 +7,18 @@ import functools
 import inspect
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
 import torch
-import torch._dynamo.config
-import torch.fx.experimental._config
 
 from compilefarm.core.dynamo_settings import DYNAMO, SYMBOLIC_SHAPES
 from compilefarm.core.treatment import Treatment
 from compilefarm.graph.tracing import not_faking
+from compilefarm.torch_internals import settings as modules
+from compilefarm.torch_internals.attention import choose_backend
+from compilefarm.torch_internals.compiler_extensions import find_custom_backend_table, reserves_multiprocessors
+from compilefarm.torch_internals.settings import defaults_of
 
 _ENVIRONMENT_NAME = re.compile(r"""["']([A-Z][A-Z0-9_]{2,})["']""")
 # Variables that decide only where things lie, what is kept for later, what is printed, or which compiler is started.
@@ -45,8 +43,7 @@ def values(config: ModuleType) -> dict[str, object]:
 @functools.cache
 def defaults(config: ModuleType) -> Mapping[str, object]:
     """Every setting as it was when the module was imported; aliases of other settings included."""
-    # torch/utils/_config_module.py: ConfigModule._config holds an entry for each setting.
-    return {name: entry.default for name, entry in config._config.items()}
+    return defaults_of(config)
 
 
 @functools.cache
@@ -81,8 +78,8 @@ def _assigned_from(variables: frozenset[str], statements: Sequence[ast.stmt], *,
 def settle_attention_order() -> None:
     """Has torch decide in which order it tries backends of attention on this GPU, if it has not yet.
 
-    It does so at the first attention of a process, and drops what was set before. Until then `attention_order` tells
-    what no attention goes by, and what `set_attention_order` sets does not stay.
+    It does so at the first attention of a process, and drops what was set before. Until then the order that torch tells
+    (`torch_internals/attention.py`) is one that no attention goes by, and what is set does not stay.
     """
     # aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order, check_prefer_cudnn_attention
     if not torch.cuda.is_available():
@@ -93,49 +90,27 @@ def settle_attention_order() -> None:
     try:
         with not_faking():
             given = torch.empty(1, 1, 8, 8, dtype=torch.float16, device="cuda")
-            torch._fused_sdp_choice(given, given, given)
+            choose_backend(given, given, given)
     finally:
         torch.backends.cuda.enable_math_sdp(is_enabled)
 
 
-def attention_order() -> list[int]:
-    """In which order backends of attention are tried, by their numbers in torch.nn.attention.SDPBackend."""
-    # torch/nn/attention/__init__.py: sdpa_kernel
-    order: list[int] = torch._C._get_sdp_priority_order()
-    return order
-
-
-def set_attention_order(order: Sequence[int]) -> None:
-    """Sets what `attention_order` tells."""
-    torch._C._set_sdp_priority_order(list(order))
-
-
 def find_deciding_setting() -> str | None:
     """A setting of Dynamo that was changed, is read again while its graph is compiled, and is no part of a request."""
-    for config, table in ((torch._dynamo.config, DYNAMO), (torch.fx.experimental._config, SYMBOLIC_SHAPES)):
+    for config, table in ((modules.DYNAMO, DYNAMO), (modules.SYMBOLIC_SHAPES, SYMBOLIC_SHAPES)):
+        known = defaults(config)
         for name, (treatment, _) in table.items():
-            entry = config._config.get(name) if treatment is Treatment.BYPASS else None
-            if entry is not None and getattr(config, name) != entry.default:
+            if treatment is Treatment.BYPASS and name in known and getattr(config, name) != known[name]:
                 return f"{config.__name__}.{name}"
     return None
 
 
 def find_further_compiler_part() -> str | None:
     """What of the user's own this process has put beside Inductor for a processor or a GPU, or None."""
-    # torch/_inductor/codegen/common.py: register_backend_for_device
-    common = sys.modules.get("torch._inductor.codegen.common")
-    for table in ("custom_backend_passes", "custom_backend_codegen_configs"):
-        registered = getattr(common, table, {})
-        if any(registered.get(device_type) is not None for device_type in ("cpu", "cuda")):
-            return table
-    # torch/_inductor/utils.py: get_num_sms
-    if torch._C._get_sm_carveout_experimental() is not None:
+    table = find_custom_backend_table()
+    if table is not None:
+        return table
+    if reserves_multiprocessors():
         return "sm_carveout"
     # torch/fx/experimental/proxy_tensor.py: _coor_enabled
     return "compile_on_one_rank" if getattr(torch.compiler.config, "compile_on_one_rank", False) else None
-
-
-def has_saved_tensors_hooks() -> bool:
-    """Whether functions of the user's stand between a forward pass and the tensors that it saves."""
-    # torch/_functorch/_aot_autograd/utils.py: top_saved_tensors_hooks
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -1,8 +1,4 @@
-"""Numbers that differ from call to call: torch's symbols to those of a job, and back.
-
-Beside `targets` and `settings` this module touches private names of torch; tests/graph/test_private_torch.py says what
-broke when a release moves one.
-"""
+"""Numbers that differ from call to call: torch's symbols to those of a job, and back."""
 
 from __future__ import annotations
 
@@ -13,16 +9,13 @@ from typing import Any
 
 import sympy
 import torch
-from torch._dynamo.source import ConstantSource  # torch/_dynamo/source.py
-from torch.fx.experimental.sym_node import SymNode  # torch/fx/experimental/sym_node.py
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._sympy import functions  # torch/utils/_sympy/functions.py
-from torch.utils._sympy.numbers import int_oo  # torch/utils/_sympy/numbers.py
 
 from compilefarm.core import expressions
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import check_expression, check_symbols, evaluate
 from compilefarm.graph.bypass import Bypass
+from compilefarm.torch_internals import symbolic_shapes as functions
+from compilefarm.torch_internals.symbolic_shapes import ShapeEnv, create_symbol, is_single_number
 from compilefarm.v1.graph_pb2 import Dimension, Expression, Operation
 from compilefarm.v1.job_pb2 import Job, Symbol
 
@@ -101,7 +94,7 @@ def find_hint(number: int | torch.SymInt) -> int | None:
     """What a number is in the call at hand, without a guard on it; None if nobody knows."""
     if isinstance(number, torch.SymInt):
         # The ragged size of a nested tensor stands for many numbers.
-        hint = number.node.hint if isinstance(number.node, SymNode) else None
+        hint = number.node.hint if is_single_number(number) else None
         return int(hint) if isinstance(hint, int) else None
     return number
 
@@ -276,21 +269,10 @@ def make_symbols(job: Job) -> SymbolicJob:
     made = SymbolicJob(shape_env=env, symbols=NO_SYMBOLS)
     values: list[int | torch.SymInt] = []
     for number, (symbol, hint) in enumerate(zip(job.symbols, job.hints, strict=True)):
-        source = ConstantSource(f"symbol_{number}")
-        term = env.create_symbol(
-            hint,
-            source,
-            dynamic_dim=DimDynamic.DYNAMIC,
-            constraint_dim=None,
-            positive=True if symbol.HasField("lower") and symbol.lower > 0 else None,
-            do_not_specialize_zero_one=True,
-        )
+        lower = symbol.lower if symbol.HasField("lower") else None
+        upper = symbol.upper if symbol.HasField("upper") else None
+        term, value = create_symbol(env, f"symbol_{number}", hint=hint, lower=lower, upper=upper)
         made._numbers[term] = number
-        env.constrain_symbol_range(
-            term,
-            symbol.lower if symbol.HasField("lower") else -int_oo,
-            symbol.upper if symbol.HasField("upper") else int_oo,
-        )
-        values.append(env.create_symintnode(term, hint=hint, source=source))
+        values.append(value)
     made.symbols = Symbols(hints=tuple(job.hints), values=values)
     return made

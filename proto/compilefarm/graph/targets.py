@@ -1,9 +1,6 @@
 """What a node may call. Every target has a name in one of a few name spaces, and a name is resolved only by looking it
 up in a table whose entries come from torch itself: nothing is imported, and no attribute of a name that a request sent
 is ever followed.
-
-Of this package, only this module and `settings` touch private names of torch; tests/graph/test_private_torch.py says
-what broke when a release moves one.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Node
 from torch.nn.attention import SDPBackend
 
@@ -35,6 +31,26 @@ from compilefarm.graph.operators import (
     operators_of_torch,
 )
 from compilefarm.graph.replacements import is_own_method
+from compilefarm.torch_internals import operators as torch_operators
+from compilefarm.torch_internals import traced_functions
+from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, OpOverloadPacket, name_of_packet
+from compilefarm.torch_internals.traced_functions import (
+    DISABLE_HOOKS,
+    ENTER_AUTOCAST,
+    ENTER_DUAL,
+    ENTER_GRAD,
+    ENTER_INFERENCE,
+    ENTER_JVP,
+    ENTER_VMAP,
+    EXITS,
+    FORWARD_SWITCH,
+    FUNCTION_MODULES,
+    FUNCTORCH_SWITCH,
+    GRAD_MODE,
+    OF_MODES,
+    SDPA_BACKEND,
+    SYMBOLIC,
+)
 from compilefarm.v1.graph_pb2 import TargetKind
 
 TORCH_FUNCTION = TargetKind.TARGET_KIND_TORCH_FUNCTION
@@ -47,18 +63,6 @@ LIBRARY_FUNCTION = TargetKind.TARGET_KIND_LIBRARY_FUNCTION
 # What other libraries than torch may bring, and a worker has to know.
 OF_LIBRARIES = (OPERATOR_OVERLOAD, OPERATOR_PACKET, LIBRARY_FUNCTION)
 
-# Modules whose functions compute on tensors and do nothing else.
-_FUNCTION_MODULES = frozenset(
-    {
-        "torch._C._fft",
-        "torch._C._linalg",
-        "torch._C._nn",
-        "torch._C._special",
-        "torch.functional",
-        "torch.masked._ops",
-        "torch.nn.functional",
-    }
-)
 # Of the functions that torch/__init__.py and torch/functional.py define in Python; most others set global state.
 _PYTHON_FUNCTIONS_OF_TORCH = frozenset(
     {
@@ -68,64 +72,8 @@ _PYTHON_FUNCTIONS_OF_TORCH = frozenset(
         "unique_consecutive",
     }
 )  # fmt: skip
-# What Dynamo writes for assertions and sums of symbolic integers, and for functions of math on them
-# (torch/_dynamo/variables/torch.py; torch/__init__.py: _get_sym_math_fn).
-_SYMBOLIC = (
-    "torch._check",
-    "torch.sym_sum",
-    *(
-        f"torch._sym_{name}"
-        for name in ("acos", "asin", "atan", "cos", "cosh", "log2", "sin", "sinh", "sqrt", "tan", "tanh")
-    ),
-)
-# Dynamo writes torch.no_grad() inside a model as a pair of calls of this one; it changes the mode of the thread alone.
-GRAD_MODE = "torch._C._set_grad_enabled"
-# The same for torch.autocast, and for torch.nn.attention.sdpa_kernel, which changes the mode of the process.
-ENTER_AUTOCAST = "torch.amp.autocast_mode._enter_autocast"
-ENTER_INFERENCE = "torch.autograd.grad_mode._enter_inference_mode"
-SDPA_BACKEND = "torch.nn.attention._backend_from_string"
-SDPA_KERNEL = "torch.nn.attention._sdpa_kernel"
-# What torch.vmap becomes.
-_PREDISPATCH = "torch._functorch.predispatch"
-ENTER_VMAP = f"{_PREDISPATCH}._vmap_increment_nesting"
-_BATCHING = tuple(
-    f"{_PREDISPATCH}.{name}" for name in ("_add_batch_dim", "_remove_batch_dim", "lazy_load_decompositions")
-)
-# What torch.func.grad and torch.func.vjp become; some are bindings in one release and their Python twins in another.
-ENTER_GRAD = "torch._C._functorch._grad_increment_nesting"
-_FUNCTORCH_SWITCH = "torch._C._functorch.set_inplace_requires_grad_allowed"
-_DISABLE_HOOKS = "torch._C._autograd._saved_tensors_hooks_disable"
-# What torch.func.jvp becomes.
-_FORWARD_SWITCH = "torch._C._set_fwd_grad_enabled"
-_ENTER_JVP = ("torch._C._functorch._jvp_increment_nesting", f"{_PREDISPATCH}._jvp_increment_nesting")
-_ENTER_DUAL = ("torch._C._enter_dual_level", f"{_PREDISPATCH}._enter_dual_level")
-_DIFFERENTIATING = (
-    _FUNCTORCH_SWITCH,
-    _FORWARD_SWITCH,
-    "torch._make_dual",
-    "torch._unpack_dual",
-    f"{_PREDISPATCH}._make_dual",
-    f"{_PREDISPATCH}._unpack_dual",
-    "torch.autograd.forward_ad._maybe_load_decompositions",
-    "torch._C._functorch._unwrap_for_grad",
-    "torch._C._functorch._wrap_for_grad",
-    f"{_PREDISPATCH}._unwrap_for_grad",
-    "torch._functorch.eager_transforms._autograd_grad",
-    "torch._functorch.eager_transforms._set_tensor_requires_grad",
-)
-# What leaves each mode that is entered.
-_EXITS = {
-    ENTER_AUTOCAST: "torch.amp.autocast_mode._exit_autocast",
-    ENTER_INFERENCE: "torch.autograd.grad_mode._exit_inference_mode",
-    ENTER_VMAP: f"{_PREDISPATCH}._vmap_decrement_nesting",
-    ENTER_GRAD: "torch._C._functorch._grad_decrement_nesting",
-    _DISABLE_HOOKS: "torch._C._autograd._saved_tensors_hooks_enable",
-    **{name: name.replace("increment", "decrement") for name in _ENTER_JVP},
-    **{name: name.replace("enter", "exit") for name in _ENTER_DUAL},
-}
-# Of these, which are left without being told what entering gave.
-_LEFT_BARE = frozenset({ENTER_VMAP, ENTER_GRAD, _DISABLE_HOOKS, *_ENTER_JVP})
-_MODES = (*_EXITS, *_EXITS.values(), SDPA_BACKEND, SDPA_KERNEL, *_BATCHING, *_DIFFERENTIATING)
+# Modes that are left without being told what entering gave.
+_LEFT_BARE = frozenset({ENTER_VMAP, ENTER_GRAD, DISABLE_HOOKS, *ENTER_JVP})
 # Operators that call subgraphs and do nothing else: torch/_higher_order_ops and torch/_functorch/autograd_function.py.
 _HIGHER_ORDER = tuple(SIGNATURES)
 _OPERATOR_FUNCTIONS = (
@@ -174,8 +122,7 @@ def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
     if isinstance(target, OpOverload):
         return OPERATOR_OVERLOAD, _check_operator(target.name())
     if isinstance(target, OpOverloadPacket):
-        # torch/_ops.py: OpOverloadPacket; "aten::add" is the name that its overloads share.
-        return OPERATOR_PACKET, _check_operator(target._qualified_op_name)
+        return OPERATOR_PACKET, _check_operator(name_of_packet(target))
     if isinstance(target, HigherOrderOperator):
         name = target.name()
         if higher_order_operators().get(name) is target:
@@ -272,7 +219,7 @@ def find_objection(
         return f"only the attributes {', '.join(sorted(ATTRIBUTES))} may be read"
     if name == GRAD_MODE and not (len(args) == 1 and isinstance(args[0], bool) and not kwargs):
         return "the grad mode is switched by one literal"
-    if name in (_FUNCTORCH_SWITCH, _FORWARD_SWITCH, _DISABLE_HOOKS) and not (
+    if name in (FUNCTORCH_SWITCH, FORWARD_SWITCH, DISABLE_HOOKS) and not (
         len(args) == 1 and isinstance(args[0], bool | str) and not kwargs
     ):
         return "a mode is switched by one literal"
@@ -299,8 +246,8 @@ def find_mode_left(node: Node) -> str | None:
 
 def leave_mode(mode: str, entered: Any) -> None:
     """Leaves a mode in the place of the node that should have left it; `entered` is what entering it gave."""
-    leave = _torch_functions()[_EXITS[mode]]
-    if mode in _ENTER_DUAL:
+    leave = _torch_functions()[EXITS[mode]]
+    if mode in ENTER_DUAL:
         leave(level=entered)
     else:
         leave(*(() if mode in _LEFT_BARE else (entered,)))
@@ -308,12 +255,12 @@ def leave_mode(mode: str, entered: Any) -> None:
 
 @functools.cache
 def _entering() -> Mapping[object, str]:
-    return {_torch_functions()[name]: name for name in _EXITS if name in _torch_functions()}
+    return {_torch_functions()[name]: name for name in EXITS if name in _torch_functions()}
 
 
 @functools.cache
 def _leaving() -> Mapping[object, str]:
-    return {_torch_functions()[leave]: enter for enter, leave in _EXITS.items() if enter in _torch_functions()}
+    return {_torch_functions()[leave]: enter for enter, leave in EXITS.items() if enter in _torch_functions()}
 
 
 def nodes_of(graph_module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
@@ -337,11 +284,8 @@ def cacheable_names(graph_module: torch.fx.GraphModule) -> list[str]:
 @functools.cache
 def higher_order_operators() -> Mapping[str, HigherOrderOperator]:
     """The higher-order operators that a graph may call, by name."""
-    # The package registers its operators when it is imported; torch/_ops.py keeps them by name.
-    import torch._higher_order_ops  # noqa: F401
-    from torch._ops import _higher_order_ops
-
-    return {name: _higher_order_ops[name] for name in _HIGHER_ORDER if name in _higher_order_ops}
+    known = torch_operators.higher_order_operators()
+    return {name: known[name] for name in _HIGHER_ORDER if name in known}
 
 
 def is_of_python(target: object) -> bool:
@@ -402,39 +346,26 @@ def find_items(node: Node) -> tuple[object, ...] | None:
     return node.args if (target.__new__.__module__ or "").startswith("namedtuple_") else None
 
 
-def is_log_call(target: object) -> bool:
-    """Whether a node calls torch's own usage log, which computes nothing."""
-    # torch/csrc/Module.cpp: torch._C._log_api_usage_once; models of torch.nn call it when they are traced.
-    return target is torch._C._log_api_usage_once
-
-
 @functools.cache
 def _torch_functions() -> Mapping[str, Callable[..., Any]]:
     """The functions that Dynamo leaves in graphs, as far as they compute on tensors."""
-    # torch/_dynamo/trace_rules.py: the two tables list them by qualified name. Importing it is free where Dynamo is at
-    # work, and takes seconds elsewhere, hence not at the top.
-    from torch._dynamo import trace_rules
-
-    names = (
-        *((name, True) for name in trace_rules.torch_c_binding_in_graph_functions),
-        *((name, False) for name in trace_rules.torch_non_c_binding_in_graph_functions),
-    )
-    admitted = (name for name, compiled in names if _is_admitted(name, compiled=compiled))
+    listed = traced_functions.listed_names()
+    admitted = (name for name, is_binding in listed if _is_admitted(name, is_binding=is_binding))
     # Dynamo's tables hold the others in some releases only.
-    found = ((name, trace_rules.load_object(name)) for name in (*admitted, *_MODES, *_SYMBOLIC))
+    found = ((name, traced_functions.load_function(name)) for name in (*admitted, *OF_MODES, *SYMBOLIC))
     return {name: function for name, function in found if type(function) in (BuiltinFunctionType, FunctionType)}
 
 
-def _is_admitted(qualified_name: str, *, compiled: bool) -> bool:
+def _is_admitted(qualified_name: str, *, is_binding: bool) -> bool:
     module, _, name = qualified_name.rpartition(".")
     if qualified_name == GRAD_MODE:
         return True
-    if compiled:
+    if is_binding:
         # A binding is an operator by another name.
-        return (module == "torch" or module in _FUNCTION_MODULES) and is_admitted(name)
+        return (module == "torch" or module in FUNCTION_MODULES) and is_admitted(name)
     if module == "torch":
         return name in _PYTHON_FUNCTIONS_OF_TORCH
-    return module in _FUNCTION_MODULES and not name.startswith("_")
+    return module in FUNCTION_MODULES and not name.startswith("_")
 
 
 def _is_admitted_operator(name: str) -> bool:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.devices import DeviceNumbers, decode_device
 from compilefarm.graph.dtypes import get_dtype, name_dtype, name_of
 from compilefarm.graph.symbols import NO_SYMBOLS, Symbols, SymbolTable, find_hint
+from compilefarm.torch_internals.fake_tensors import FakeTensor
 from compilefarm.v1.graph_pb2 import Dimension, TensorSpec
 
 # More than any machine holds; keeps products of sizes and strides away from 64 bits.

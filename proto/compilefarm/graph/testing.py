@@ -58,7 +58,7 @@ def trace(model: Callable[..., Any], *args: Any, **options: Any) -> CapturedGrap
         # Not within the backend: Dynamo takes a graph apart that no backend has compiled.
         raise _Traced
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with contextlib.suppress(_Traced):
         torch.compile(model, backend=backend, **options)(*args)
     return captured[0]
@@ -74,6 +74,6 @@ def capture_all(model: Callable[..., Any], *args: Any, **options: Any) -> list[C
         return forward
 
     # What was traced before would make sizes symbolic.
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.compile(model, backend=backend, **options)(*args)
     return captured

@@ -21,6 +21,8 @@ from torch.nn.attention import SDPBackend
 
 from compilefarm.graph.messages import find_place, is_numbered
 from compilefarm.graph.operators import find_operator, overloads_of
+from compilefarm.torch_internals.operators import schema_of
+from compilefarm.torch_internals.traced_functions import ENTER_AUTOCAST
 from compilefarm.v1.graph_pb2 import TargetKind
 
 # What any text of a request may be. Without quotes, backslashes, slashes, braces, semicolons and control characters it
@@ -74,7 +76,7 @@ _KNOWN: Mapping[str, re.Pattern[str]] = {
 }
 # Functions whose signatures do not say that their first argument is text; for which of the parameters above.
 _FIRST = {"torch.functional.einsum": "equation", "torch.einsum": "equation"}
-_FIRST |= {"torch.amp.autocast_mode._enter_autocast": "device_type"}
+_FIRST |= {ENTER_AUTOCAST: "device_type"}
 
 
 def is_plain(text: str) -> bool:
@@ -209,7 +211,7 @@ def _of_operators(overloads: Iterable[Any]) -> _Parameters:
 
 
 def _taking_text(overload: Any) -> Iterator[tuple[int, str, bool]]:
-    for number, argument in enumerate(overload._schema.arguments):
+    for number, argument in enumerate(schema_of(overload).arguments):
         match str(argument.real_type).removeprefix("Optional[").removesuffix("]"):
             case "str":
                 yield number, argument.name, argument.kwarg_only

@@ -1,25 +1,18 @@
-"""What a backend asks of Dynamo while Dynamo traces.
-
-Beside `targets`, `symbols` and `settings` this module touches private names of torch; tests/graph/test_private_torch.py
-says what broke when a release moves one.
-"""
+"""What a backend asks of Dynamo while Dynamo traces."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis  # torch/_dynamo/exc.py
-from torch._dynamo.symbolic_convert import TensorifyState  # torch/_dynamo/symbolic_convert.py
-from torch._guards import CompileContext, TracingContext  # torch/_guards.py
-from torch._subclasses.fake_tensor import (  # torch/_subclasses/fake_tensor.py
-    FakeTensorMode,
-    unset_fake_temporarily,
-)
 from torch.fx import GraphModule
+
+from compilefarm.torch_internals import dynamo
+from compilefarm.torch_internals.dynamo import CompileContext, RestartWithConstants
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode, leaving_fake_mode
+from compilefarm.torch_internals.symbolic_shapes import unreplaced_symbol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +51,7 @@ class _DynamicFloat:
 
 def are_watched(values: Sequence[torch.SymInt]) -> bool:
     """Whether Dynamo is tracing with these symbols, so that guards put on them now are checked before every call."""
-    context = TracingContext.try_get()
-    mode = None if context is None else context.fake_mode
+    mode = dynamo.tracing_mode()
     return mode is not None and all(value.node.shape_env is mode.shape_env for value in values)
 
 
@@ -67,20 +59,7 @@ def passes_state() -> bool:
     """Whether Dynamo is tracing, and makes what belongs to others inputs of its graphs: parameters, buffers, attributes
     and what closures hold. The tensors that such a graph still holds are Dynamo's own.
     """
-    return TracingContext.try_get() is not None and _inlines_modules()
-
-
-def _inlines_modules() -> bool:
-    # torch/_dynamo/config.py. Releases in which it is always so warn of whoever asks.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        return bool(getattr(torch._dynamo.config, "inline_inbuilt_nn_modules", True))
-
-
-def is_static(tensor: torch.Tensor) -> bool:
-    """Whether Dynamo was told that a tensor stays where it is, so that graphs hold it: the state of an optimizer."""
-    # torch/_dynamo/decorators.py: mark_static_address
-    return getattr(tensor, "_dynamo_static_input_type", None) is not None
+    return dynamo.is_tracing() and dynamo.inlines_modules()
 
 
 @contextmanager
@@ -96,7 +75,7 @@ def faking() -> Iterator[None]:
 @contextmanager
 def not_faking() -> Iterator[None]:
     """Leaves `faking` for a while."""
-    with unset_fake_temporarily():
+    with leaving_fake_mode():
         yield
 
 
@@ -110,7 +89,7 @@ def fixing_floats(graph_module: GraphModule) -> Iterator[None]:
     (torch/fx/passes/_tensorify_python_scalars.py). A float that did differ since is left alone.
 
     Raises:
-        TensorifyScalarRestartAnalysis: Dynamo is to trace again; it expects this from a backend.
+        RestartWithConstants: Dynamo is to trace again; it expects this from a backend.
     """
     given_floats = list(_dynamic_floats(graph_module))
     frame = _current_frame() if given_floats else None
@@ -120,23 +99,23 @@ def fixing_floats(graph_module: GraphModule) -> Iterator[None]:
         if frame is not None and frame.fixed.setdefault(given.source, given.value) == given.value
     ]
     for given in floats:
-        TensorifyState.specialize(given.symbol)
+        dynamo.make_float_constant(given.symbol)
     if floats:
-        raise TensorifyScalarRestartAnalysis
+        raise RestartWithConstants
     try:
         yield
-    except TensorifyScalarRestartAnalysis:
+    except RestartWithConstants:
         # Inductor asks for more, and would ask again for what Dynamo has forgotten.
         raise
     except BaseException:
-        TensorifyState.clear()
+        dynamo.forget_constant_floats()
         raise
     # Dynamo forgets them at other restarts only, and would make the same floats of other frames constants too.
-    TensorifyState.clear()
+    dynamo.forget_constant_floats()
 
 
 def _current_frame() -> _Frame | None:
-    compiling = CompileContext.try_get()
+    compiling = dynamo.current_compile()
     if compiling is None or compiling.compile_id is None:
         return None
     number, is_first = compiling.compile_id.frame_id, compiling.compile_id.frame_compile_id == 0
@@ -159,7 +138,7 @@ def _dynamic_floats(graph_module: GraphModule) -> Iterator[_DynamicFloat]:
         if isinstance(memo, torch.SymFloat) and all(user.target == "item" for user in node.users):
             # torch/_dynamo/output_graph.py: remove_tensorify_specialized_graphargs asks for the same.
             yield _DynamicFloat(
-                symbol=memo.node._expr.name, source=_name_of(argument.source), value=float(memo.node.hint)
+                symbol=unreplaced_symbol(memo), source=_name_of(argument.source), value=float(memo.node.hint)
             )
 
 

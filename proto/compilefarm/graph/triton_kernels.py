@@ -1,8 +1,4 @@
-"""Kernels that users write in Triton, as data: the source of their functions, what it refers to, and how it is tuned.
-
-Beside `targets`, `operators`, `symbols`, `tracing`, `settings` and `launches` this module touches private names, here
-of Triton; tests/graph/test_private_torch.py says what broke when a release moves one.
-"""
+"""Kernels that users write in Triton, as data: source of their functions, what it refers to, and how it is tuned."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from typing import Any
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.texts import is_name
+from compilefarm.torch_internals.triton_kernels import is_autotuner, is_constexpr_function, is_jit_function
 from compilefarm.v1.graph_pb2 import (
     NamedTritonConstant,
     TritonConfiguration,
@@ -51,11 +48,10 @@ def describe_kernel(kernel: Any) -> TritonKernel:
         Bypass: it cannot be said.
     """
     described = TritonKernel()
-    runtime: Any = importlib.import_module("triton.runtime")
-    if type(kernel) is runtime.Autotuner:
+    if is_autotuner(kernel):
         _describe_tuning(kernel, described)
         kernel = kernel.fn
-    if type(kernel) is not runtime.JITFunction:
+    if not is_jit_function(kernel):
         raise _bypass(f"a kernel is a {type(kernel).__module__}.{type(kernel).__qualname__}")
     if kernel.pre_run_hooks:
         raise _bypass(f"{kernel.__name__} has hooks that run before it")
@@ -100,8 +96,7 @@ class _Closure:
             self._refer(referred, meaning, function=name)
 
     def _refer(self, name: str, meaning: Any, *, function: str) -> None:
-        jit: Any = importlib.import_module("triton.runtime.jit")
-        is_function = type(meaning) in (jit.JITFunction, jit.ConstexprFunction)
+        is_function = is_jit_function(meaning) or is_constexpr_function(meaning)
         if is_function and not is_module_of_triton(meaning.__module__):
             if meaning.__name__ != name:
                 raise _bypass(f"{function} refers to the function {meaning.__name__} as {name}")
@@ -113,9 +108,8 @@ class _Closure:
 
 
 def _describe_function(function: Any) -> TritonFunction:
-    jit: Any = importlib.import_module("triton.runtime.jit")
     described = TritonFunction(name=function.__name__, source=_without_comments(function.src))
-    if type(function) is jit.ConstexprFunction:
+    if is_constexpr_function(function):
         described.runs_in_python = True
         return described
     described.unspecialized.extend(given.name for given in function.params if given.do_not_specialize)

@@ -2,9 +2,6 @@
 
 The version of a tensor does not say: that of a fake one stays the same where an operator writes to a list of tensors
 (`torch._foreach_mul_`, `torch._fused_adamw_`), and inference tensors have none.
-
-Beside `targets`, `operators`, `symbols`, `tracing`, `settings` and `dispatch` this module touches private names of
-torch; tests/graph/test_private_torch.py says what broke when a release moves one.
 """
 
 from __future__ import annotations
@@ -15,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._pytree import tree_iter
 
 from compilefarm.graph.operators import named_arguments
+from compilefarm.torch_internals.operators import OpOverload, schema_of
+from compilefarm.torch_internals.pytrees import iterate_leaves
 
 # Kinds of tensors that writes are noted of.
 INPUT, CONSTANT = "input", "constant"
@@ -74,9 +71,9 @@ class WriteRecorder:
     def watch(
         self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]
     ) -> Any:
-        """Runs an operator and notes what it writes to; a Watcher of `dispatch`."""
+        """Runs an operator and notes what it writes to; a Watcher of `torch_internals/operator_calls.py`."""
         # Before it runs: set_() takes another memory.
-        self.note(arguments_written(operator._schema, args, kwargs))
+        self.note(arguments_written(schema_of(operator), args, kwargs))
         result = run()
         if self._is_in_subgraph:
             given = {id(storage) for storage in _storages((args, kwargs))}
@@ -120,7 +117,7 @@ class WriteRecorder:
 
 
 def _tensors(values: object) -> Iterator[torch.Tensor]:
-    return (value for value in tree_iter(values) if isinstance(value, torch.Tensor))
+    return (value for value in iterate_leaves(values) if isinstance(value, torch.Tensor))
 
 
 def _storages(values: object) -> Iterator[torch.UntypedStorage]:

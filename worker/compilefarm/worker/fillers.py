@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from compilefarm.graph.symbols import find_hint
+from compilefarm.torch_internals.operators import OpOverload, schema_of
 
 
 class Kind(Enum):
@@ -116,8 +117,8 @@ def _followed(node: Node) -> Iterator[Filler]:
 def _name(node: Node) -> str:
     """What a node calls, whether by a function, a method or an operator, and whether in place or not."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if isinstance(node.target, torch._ops.OpOverload):
-        name = node.target._schema.name.partition("::")[2]
+    if isinstance(node.target, OpOverload):
+        name = schema_of(node.target).name.partition("::")[2]
     return name if name.startswith("__") else name.removesuffix("_")
 
 
@@ -174,7 +175,7 @@ def _subscripts(node: Node, *, kind: Kind) -> Found:
     places: Sequence[Any] = subscript if isinstance(subscript, list | tuple) else [subscript]
     taken = sum(1 for place in places if place is not None and place is not ...)
     # The operator says None where it takes all of a dimension, where Python says it for a new one.
-    is_operator = isinstance(node.target, torch._ops.OpOverload)
+    is_operator = isinstance(node.target, OpOverload)
     dimension = 0
     for place in places:
         if place is ...:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 
 from compilefarm.graph.fp32_precision import Product, narrow_precisions
 from compilefarm.graph.tolerances import coarsest
+from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, schema_of
 from compilefarm.worker.reference import InsideMode
 from compilefarm.worker.results import Results
 
@@ -118,6 +118,6 @@ def _name(func: Any) -> str:
 def _written(func: Any) -> Iterator[int | str]:
     """Positions and names of arguments that an operator writes to."""
     if isinstance(func, OpOverload):
-        for position, argument in enumerate(func._schema.arguments):
+        for position, argument in enumerate(schema_of(func).arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 yield from (position, argument.name)

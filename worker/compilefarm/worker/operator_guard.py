@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch._ops import OpOverload
-
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bounds import find_excess
-from compilefarm.graph.dispatch import watching_operators
 from compilefarm.graph.misfits import find_misfit
+from compilefarm.torch_internals.operator_calls import watching_operators
+from compilefarm.torch_internals.operators import OpOverload
 
 
 @contextmanager

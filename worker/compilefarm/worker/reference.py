@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map, tree_map_only
 
 from compilefarm.graph.leaves import as_result, is_result
+from compilefarm.torch_internals.operator_calls import OperatorMode
+from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, schema_of
+from compilefarm.torch_internals.pytrees import map_leaves
 from compilefarm.worker.exhaustion import find_exhausted
 from compilefarm.worker.results import Results
 
@@ -31,7 +31,7 @@ class NoReference(Exception):
     """The graph means something else in another precision, such as the bits of its floats."""
 
 
-class InsideMode(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no type
+class InsideMode(OperatorMode):  # type: ignore[misc]  # torch gives it no type
     """A mode in which graphs are run, too, that are handed to higher-order operators."""
 
     # torch/_ops.py: HigherOrderOperator.dispatch asks for it.
@@ -39,7 +39,7 @@ class InsideMode(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no 
 
     def entering(self, arguments: Any) -> Any:
         """Arguments of a higher-order operator. It calls graphs among them outside of this mode."""
-        return tree_map(self._entering, arguments)
+        return map_leaves(self._entering, arguments)
 
     def _entering(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor | torch.dtype) or not callable(value):
@@ -79,8 +79,11 @@ class Widening(InsideMode):
             if func.name().partition(".")[0] in _ASSERTIONS:
                 return None
             self._check(func, args)
-        args, kwargs = tree_map(self.widen, (args, kwargs or {}))
-        return tree_map_only(torch.Tensor, self.widen, func(*args, **kwargs))
+        args, kwargs = map_leaves(self.widen, (args, kwargs or {}))
+        return map_leaves(self._widen_tensor, func(*args, **kwargs))
+
+    def _widen_tensor(self, value: Any) -> Any:
+        return self.widen(value) if isinstance(value, torch.Tensor) else value
 
     def _wide(self, dtype: torch.dtype) -> torch.dtype:
         wide = _COMPLEX[self._floats] if dtype.is_complex else self._floats
@@ -89,7 +92,7 @@ class Widening(InsideMode):
     def _check(self, func: OpOverload, args: Sequence[Any]) -> None:
         if func is torch.ops.aten.view.dtype:
             raise NoReference("the graph looks at the bits of its numbers")
-        for argument, value in zip(func._schema.arguments, args, strict=False):
+        for argument, value in zip(schema_of(func).arguments, args, strict=False):
             is_written = argument.alias_info is not None and argument.alias_info.is_write
             if is_written and isinstance(value, torch.Tensor) and self._wide(value.dtype) is not value.dtype:
                 raise NoReference(f"{func.name()} writes to a tensor that could not be widened")

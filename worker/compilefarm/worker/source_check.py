@@ -23,6 +23,7 @@ from compilefarm.builder.generated_sources import (
     words_of_generators,
 )
 from compilefarm.core.compiler_settings import names
+from compilefarm.torch_internals.generated_code import DEVICE_GUARD, IMPORTS_COMPUTED, MODULES_IMPORTED
 
 
 class UnexpectedSource(Exception):
@@ -129,19 +130,13 @@ def _check_cpp_token(token: re.Match[str]) -> None:
             raise _unexpected("the literal", text)
 
 
-_MODULES = frozenset(
+_MODULES = MODULES_IMPORTED | frozenset(
     names("""
-    __future__ cmath ctypes math os random tempfile torch torch._inductor.async_compile triton triton.language
+    __future__ cmath ctypes math os random tempfile torch triton triton.language
 """)
 )
 # What helpers of kernels import themselves.
 _MODULES_OF_PYTHON = sys.stdlib_module_names - {"math"} | {"torch", "triton"}
-# Of these the generators write only the names, and compute the modules (torch/_inductor/codegen/wrapper.py).
-_IMPORTS_COMPUTED = {
-    ("torch._inductor.async_compile", "AsyncCompile"),
-    ("torch._inductor.runtime.triton_heuristics", "end_graph"),
-    ("torch._inductor.runtime.triton_heuristics", "start_graph"),
-}
 # Imported at the top of every wrapper, and used by none (torch/_inductor/codegen/wrapper.py: write_header).
 _UNUSED_MODULES = frozenset({"os", "tempfile", "random"})
 _BUILTINS = frozenset(
@@ -213,7 +208,7 @@ def _measures(statement: ast.stmt) -> bool:
     """Returns whether a statement measures kernels (torch/_inductor/codegen/wrapper.py: kernel_autotune_calls)."""
     match statement:
         case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Attribute() as guard))], body=body):
-            return ast.unparse(guard) == "torch.cuda._DeviceGuard" and all(map(_measures, body))
+            return ast.unparse(guard) == DEVICE_GUARD and all(map(_measures, body))
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(), attr="run" | "zero_"))):
             return True
     return isinstance(statement, ast.Assign | ast.Delete | ast.Import | ast.ImportFrom)
@@ -254,7 +249,7 @@ def _is_imported(name: str, *, module: str) -> bool:
     if name in _NEVER_WRITTEN:
         return False
     if module.startswith(("torch", "triton")):
-        return (module, name) in imports_written() | _IMPORTS_COMPUTED
+        return (module, name) in imports_written() | IMPORTS_COMPUTED
     return module in _MODULES and _is_known(name)
 
 

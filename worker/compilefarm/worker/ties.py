@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import GraphModule
 
 from compilefarm.graph.targets import nodes_of
+from compilefarm.torch_internals.operators import OpOverload, schema_of
 from compilefarm.worker.reference import InsideMode
 
 # As graphs name them.
@@ -44,7 +44,7 @@ def has_ranking(graph_module: GraphModule) -> bool:
 
 
 def _dimension(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    arguments = func._schema.arguments
+    arguments = schema_of(func).arguments
     position = next(position for position, argument in enumerate(arguments) if argument.name == "dim")
     found: int = args[position] if position < len(args) else kwargs.get("dim", arguments[position].default_value)
     return found

@@ -6,9 +6,9 @@ from collections.abc import Callable, Set
 from typing import Any
 
 from torch.fx import GraphModule
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from compilefarm.graph.targets import nodes_of
+from compilefarm.torch_internals.operator_calls import OperatorMode
 from compilefarm.worker.comparison import differing_names
 from compilefarm.worker.results import Results
 
@@ -18,7 +18,7 @@ _EMPTY = frozenset(
 )
 
 
-class _Filling(TorchDispatchMode):  # type: ignore[misc]  # torch gives it no type
+class _Filling(OperatorMode):  # type: ignore[misc]  # torch gives it no type
     """Fills uninitialized memory with a number."""
 
     supports_higher_order_operators = True

@@ -1,8 +1,7 @@
-"""Which operators a graph calls while it runs on fake tensors.
+"""Which operators run.
 
-Whatever a node calls, a function of Python, a method, a composite operator or a subgraph, reaches a fake mode as
-operators with schemas. Beside `targets`, `operators`, `symbols`, `tracing` and `settings` this module touches private
-names of torch; tests/graph/test_private_torch.py says what broke when a release moves one.
+Whatever is called, a function of Python, a method, a composite operator or a subgraph, reaches a fake mode as operators
+with schemas.
 """
 
 from __future__ import annotations
@@ -12,11 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import (  # torch/_subclasses/fake_tensor.py
-    FakeTensorMode,
-    disable_fake_tensor_cache,
-)
+from torch._dispatch.python import enable_python_dispatcher as dispatching_in_python  # torch/_dispatch/python.py
+from torch._subclasses.fake_tensor import disable_fake_tensor_cache  # torch/_subclasses/fake_tensor.py
+from torch.utils._python_dispatch import TorchDispatchMode as OperatorMode  # torch/utils/_python_dispatch.py
+
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
+from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload
+
+__all__ = ["OperatorMode", "Watcher", "dispatching_in_python", "watching_operators"]
 
 # Called instead of an operator, with its arguments and what runs it; gives what that gives.
 Watcher = Callable[[OpOverload, Sequence[Any], Mapping[str, Any], Callable[[], Any]], Any]

@@ -28,9 +28,9 @@ from compilefarm.graph.targets import (
     TENSOR_METHOD,
     TORCH_FUNCTION,
     find_items,
-    is_log_call,
     name_call,
 )
+from compilefarm.torch_internals.traced_functions import is_usage_log
 
 # Operators that make, view, copy or compute tensors, as do the functions and methods of these names. They write to
 # nothing but out=, and draw no random numbers.
@@ -65,16 +65,16 @@ _PYTHON_FUNCTIONS = frozenset(
 ) | {"builtins.getattr"}  # fmt: skip
 
 
-def find_leftovers(graph: Graph) -> Set[Node]:
+def find_dead_nodes(graph: Graph) -> Set[Node]:
     """The nodes of a graph that can be left out: they have no effect, and only others of them use what they give.
 
     Inputs stay, used or not: they are how the graph is called.
     """
-    leftovers: set[Node] = set()
+    dead_nodes: set[Node] = set()
     for node in reversed(graph.nodes):
-        if node.users.keys() <= leftovers and _has_no_effect(node):
-            leftovers.add(node)
-    return leftovers
+        if node.users.keys() <= dead_nodes and _has_no_effect(node):
+            dead_nodes.add(node)
+    return dead_nodes
 
 
 def _has_no_effect(node: Node) -> bool:
@@ -82,7 +82,7 @@ def _has_no_effect(node: Node) -> bool:
         return True
     if node.op not in ("call_function", "call_method"):
         return False
-    return is_log_call(node.target) or (_only_computes(node) and _is_settled(node.meta.get("example_value")))
+    return is_usage_log(node.target) or (_only_computes(node) and _is_settled(node.meta.get("example_value")))
 
 
 def _only_computes(node: Node) -> bool:

@@ -17,22 +17,22 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional
 
 from compilefarm.core.keys import key_of
+from compilefarm.graph.dead_nodes import OPERATORS, find_dead_nodes
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EnvironmentNeeds, encode_job
-from compilefarm.graph.leftovers import OPERATORS, find_leftovers
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Graph as SentGraph
 
-LIBRARY = frozenset({"leftovers::bump", "leftovers::copied"})
+LIBRARY = frozenset({"dead_nodes::bump", "dead_nodes::copied"})
 
 
-@torch.library.custom_op("leftovers::bump", mutates_args=["x"])
+@torch.library.custom_op("dead_nodes::bump", mutates_args=["x"])
 def bump(x: torch.Tensor) -> None:
     x.add_(1)
 
 
-@torch.library.custom_op("leftovers::copied", mutates_args=[])
+@torch.library.custom_op("dead_nodes::copied", mutates_args=[])
 def copied(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
@@ -55,7 +55,7 @@ def _masked(x: torch.Tensor) -> torch.Tensor:
     return x.sin() + queries[:, None]
 
 
-def _masked_with_leftovers(x: torch.Tensor) -> torch.Tensor:
+def _masked_with_dead_nodes(x: torch.Tensor) -> torch.Tensor:
     """The same, with parts of the mask that this attention does not need."""
     queries = torch.arange(x.shape[0])
     batch, heads = torch.arange(1), torch.ones(2, dtype=torch.int64) + 1
@@ -77,12 +77,12 @@ def _in_a_branch(function: Callable[..., Any]) -> Callable[..., Any]:
     ids=["plain", "dynamic", "cond"],
 )
 def test_what_nobody_uses_is_not_in_the_key(wrap: Callable[..., Any], dynamic: bool) -> None:
-    without, with_leftovers = (
-        capture(wrap(function), torch.ones(4, 3), dynamic=dynamic) for function in (_masked, _masked_with_leftovers)
+    without, with_dead_nodes = (
+        capture(wrap(function), torch.ones(4, 3), dynamic=dynamic) for function in (_masked, _masked_with_dead_nodes)
     )
     # Dynamo leaves them in.
-    assert _nodes(with_leftovers) > _nodes(without) + 10
-    assert with_leftovers.encode().job == without.encode().job
+    assert _nodes(with_dead_nodes) > _nodes(without) + 10
+    assert with_dead_nodes.encode().job == without.encode().job
 
 
 def _nodes(captured: CapturedGraph) -> int:
@@ -100,7 +100,7 @@ def test_an_unused_input_stays() -> None:
     assert len(captured.encode().job.inputs) == 2
 
 
-def test_a_tensor_that_only_leftovers_read_is_not_sent() -> None:
+def test_a_tensor_that_only_dead_nodes_read_is_not_sent() -> None:
     root = torch.nn.Module()
     root.register_parameter("weight", torch.nn.Parameter(torch.ones(3)))
     root.register_buffer("small", torch.ones(3))
@@ -114,7 +114,7 @@ def test_a_tensor_that_only_leftovers_read_is_not_sent() -> None:
     assert (len(encoded.job.inputs), len(encoded.job.graph.nodes)) == (1, 3)
 
 
-def test_a_processor_that_only_leftovers_need_is_not_asked_for() -> None:
+def test_a_processor_that_only_dead_nodes_need_is_not_asked_for() -> None:
     needs: list[EnvironmentNeeds] = []
 
     def environment(given: EnvironmentNeeds) -> Environment:
@@ -138,9 +138,9 @@ def test_what_is_not_known_of_stays() -> None:
     x = graph.placeholder("x")
     unknown = graph.call_method("cos", (x,))
     graph.output((graph.call_method("sin", (x,)),))
-    assert not find_leftovers(graph)
+    assert not find_dead_nodes(graph)
     unknown.meta["example_value"] = torch.ones(3)
-    assert find_leftovers(graph) == {unknown}
+    assert find_dead_nodes(graph) == {unknown}
 
 
 def _then(effect: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -205,8 +205,8 @@ EFFECTS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     ),
     "assertion": (lambda x: torch._assert_async((x >= 0).all()), "torch._assert_async"),
     "higher-order operator": (_in_a_branch(torch.sin), "cond"),
-    "operator of a library that writes": (bump, "leftovers::bump"),
-    "operator of a library": (copied, "leftovers::copied"),
+    "operator of a library that writes": (bump, "dead_nodes::bump"),
+    "operator of a library": (copied, "dead_nodes::copied"),
     "grad mode": (_grad_mode, "torch._C._set_grad_enabled"),
     "autocast": (_autocast, "torch.amp.autocast_mode._exit_autocast"),
 }

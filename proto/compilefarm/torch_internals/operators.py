@@ -1,0 +1,52 @@
+"""Operators of torch: what they are, what they are called, and their schemas."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket  # torch/_ops.py
+
+__all__ = [
+    "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "higher_order_operators",
+    "name_of_packet",
+    "register_further_operators",
+    "registered_names",
+    "schema_of",
+]
+
+
+def schema_of(overload: OpOverload) -> torch.FunctionSchema:
+    """The arguments of an operator, with their types, defaults, and which of them it writes to."""
+    return overload._schema
+
+
+def name_of_packet(packet: OpOverloadPacket) -> str:
+    """The name that the overloads of an operator share ("aten::add")."""
+    # torch/_ops.py: OpOverloadPacket.__str__ writes it with a dot.
+    return str(packet).replace(".", "::", 1)
+
+
+def registered_names() -> frozenset[str]:
+    """The names of all operators that the dispatcher knows, with their overloads ("aten::add.Tensor")."""
+    # torch/csrc/jit/python/init.cpp
+    return frozenset(torch._C._dispatch_get_all_op_names())
+
+
+def register_further_operators() -> None:
+    """Registers operators of torch that Dynamo writes for optimizers (prims::fma), if they are not yet."""
+    importlib.import_module("torch._inductor.inductor_prims")  # torch/_inductor/inductor_prims.py
+
+
+def higher_order_operators() -> Mapping[str, HigherOrderOperator]:
+    """The operators of torch that call subgraphs, by name."""
+    # The package registers its operators when it is imported; torch/_ops.py keeps them by name.
+    import torch._higher_order_ops  # noqa: F401
+    from torch._ops import _higher_order_ops
+
+    operators: Mapping[str, HigherOrderOperator] = _higher_order_ops
+    return operators

@@ -1,0 +1,74 @@
+"""What is registered for operators: with the dispatcher, and with the registries of torch.library.
+
+Operators are named as the dispatcher names them ("aten::add.Tensor").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from typing import Any
+
+import torch
+from torch._library import simple_registry  # torch/_library/simple_registry.py
+from torch._library.custom_ops import OPDEFS  # torch/_library/custom_ops.py
+
+
+def dispatcher_dump(operator: str) -> str:
+    """The kernels that are registered for an operator and the schema, a line each, with who registered them."""
+    # aten/src/ATen/core/dispatch/OperatorEntry.cpp: dumpState
+    return str(torch._C._dispatch_dump(operator))
+
+
+def is_custom_op(operator: str) -> bool:
+    """Whether an operator was made by torch.library.custom_op."""
+    return _without_overload(operator) in OPDEFS
+
+
+def functions_of_custom_op(operator: str) -> Iterator[Callable[..., Any]]:
+    """The functions that an operator was made of by torch.library.custom_op; none if it was made otherwise."""
+    definition = OPDEFS.get(_without_overload(operator))
+    if definition is None:
+        return
+    # torch/_library/custom_ops.py: CustomOpDef
+    yield definition._init_fn
+    yield from definition._backend_fns.values()
+    yield from definition._torch_dispatch_fns.values()
+    for function in (
+        definition._abstract_fn, definition._setup_context_fn, definition._backward_fn, definition._vmap_fn,
+    ):  # fmt: skip
+        if function is not None:
+            yield function
+
+
+def fake_implementation(operator: str) -> tuple[Callable[..., Any], str] | None:
+    """What torch.library.register_fake was given for an operator, and from where ("file:line"); None if nothing."""
+    # torch/_library/fake_impl.py
+    kernel = _registry_entry(operator).fake_impl.kernel
+    return None if kernel is None else (kernel.func, kernel.source)
+
+
+def torch_dispatch_rules(operator: str) -> list[Callable[..., Any]]:
+    """What torch.library.register_torch_dispatch was given for an operator."""
+    return list(_registry_entry(operator).torch_dispatch_rules._data.values())
+
+
+def implementations_from_python() -> Set[str]:
+    """What torch.library.Library.impl has registered in this process, as "aten/gelu/AutogradCPU"."""
+    # torch/library.py
+    implementations: Set[str] = torch.library._impls
+    return implementations
+
+
+def meta_implementations_of_torch() -> Set[str]:
+    """Those of them that torch registers itself when it is imported."""
+    # torch/_meta_registrations.py
+    values = vars(torch._meta_registrations).values()
+    return set[str]().union(*(value._op_impls for value in values if isinstance(value, torch.library.Library)))
+
+
+def _registry_entry(operator: str) -> Any:
+    return simple_registry.singleton.find(_without_overload(operator))
+
+
+def _without_overload(operator: str) -> str:
+    return operator.partition(".")[0]

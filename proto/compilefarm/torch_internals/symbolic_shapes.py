@@ -1,0 +1,81 @@
+"""Numbers that differ from call to call: torch's symbols, and the operations of their expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from torch._dynamo.source import ConstantSource  # torch/_dynamo/source.py
+from torch.fx.experimental.sym_node import SymNode  # torch/fx/experimental/sym_node.py
+from torch.fx.experimental.symbolic_shapes import (  # torch/fx/experimental/symbolic_shapes.py
+    DimDynamic,
+    ShapeEnv,
+    compute_unbacked_bindings,
+)
+from torch.utils._sympy.functions import (  # torch/utils/_sympy/functions.py
+    CleanDiv,
+    FloorDiv,
+    Identity,
+    Max,
+    Min,
+    Mod,
+    ModularIndexing,
+    PowByNatural,
+    PythonMod,
+)
+from torch.utils._sympy.numbers import int_oo  # torch/utils/_sympy/numbers.py
+
+__all__ = [
+    "CleanDiv",
+    "FloorDiv",
+    "Identity",
+    "Max",
+    "Min",
+    "Mod",
+    "ModularIndexing",
+    "PowByNatural",
+    "PythonMod",
+    "ShapeEnv",
+    "compute_unbacked_bindings",
+    "create_symbol",
+    "is_single_number",
+    "unreplaced_symbol",
+]
+
+
+def create_symbol(
+    env: ShapeEnv, name: str, *, hint: int, lower: int | None, upper: int | None
+) -> tuple[sympy.Symbol, torch.SymInt]:
+    """A new symbol, as Dynamo makes them for sizes, and the number that stands for it.
+
+    Args:
+        env: where it is made.
+        name: by which messages of torch call it.
+        hint: what it is in the call at hand.
+        lower: the least that it can be; None if nothing is known.
+        upper: the most that it can be; None if nothing is known.
+    """
+    source = ConstantSource(name)
+    symbol = env.create_symbol(
+        hint,
+        source,
+        dynamic_dim=DimDynamic.DYNAMIC,
+        constraint_dim=None,
+        positive=True if lower is not None and lower > 0 else None,
+        do_not_specialize_zero_one=True,
+    )
+    env.constrain_symbol_range(symbol, -int_oo if lower is None else lower, int_oo if upper is None else upper)
+    return symbol, env.create_symintnode(symbol, hint=hint, source=source)
+
+
+def is_single_number(number: torch.SymInt) -> bool:
+    """Whether a symbolic number stands for one number; the ragged size of a nested tensor stands for many."""
+    return isinstance(number.node, SymNode)
+
+
+def unreplaced_symbol(number: torch.SymFloat) -> str:
+    """The name of the symbol that a number was made as, whatever torch has found it equal to since."""
+    # torch/fx/experimental/sym_node.py: SymNode.expr replaces it.
+    node: Any = number.node
+    return str(node._expr.name)

@@ -1,0 +1,26 @@
+"""Canaries of torch_internals/autograd.py."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
+
+from compilefarm.torch_internals import traced_functions
+from compilefarm.torch_internals.autograd import has_saved_tensors_hooks, restoring_forward_mode
+
+
+def test_hooks_on_saved_tensors_are_seen() -> None:
+    assert not has_saved_tensors_hooks()
+    with saved_tensors_hooks(lambda x: x, lambda x: x):
+        assert has_saved_tensors_hooks()
+    assert not has_saved_tensors_hooks()
+
+
+def test_forward_derivatives_are_computed_afterwards_as_before() -> None:
+    switch = traced_functions.load_function(traced_functions.FORWARD_SWITCH)
+    with restoring_forward_mode():
+        switch(False)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(2), torch.ones(2))
+        assert forward_ad.unpack_dual(dual * 3).tangent.tolist() == [3.0, 3.0]

@@ -1,0 +1,139 @@
+"""Private names of torch, functorch, Inductor and Triton are used in one package, where each has a canary."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.torch_internals.private_names import private_uses
+
+ROOT = Path(__file__).parent.parent.parent
+PACKAGE = ROOT / "proto" / "compilefarm" / "torch_internals"
+FOLDERS = ("proto", "service", "worker", "client")
+# Modules of the product that use private names themselves, with the reason.
+EXCEPTIONS = {
+    "client/compilefarm/client/local.py": "what a pod does when ours does not work imports torch and nothing of ours",
+}
+PENDING = (
+    "client/compilefarm/loader/",
+    "worker/compilefarm/builder/",
+    "proto/compilefarm/graph/compiling.py",
+    "worker/compilefarm/worker/kernel_work.py",
+)
+
+
+def product() -> Iterator[Path]:
+    """The modules of ours, without what is generated."""
+    for folder in FOLDERS:
+        yield from (path for path in sorted((ROOT / folder).rglob("*.py")) if "_pb2" not in path.name)
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def modules() -> list[Path]:
+    """The modules of the package."""
+    return sorted(PACKAGE.glob("*.py"))
+
+
+def test_private_names_are_used_in_one_package() -> None:
+    elsewhere = (path for path in product() if path.parent != PACKAGE and named(path) not in EXCEPTIONS)
+    found = [
+        f"{named(path)}:{use.line}: {use.name}"
+        for path in elsewhere
+        if not named(path).startswith(PENDING)
+        for use in private_uses(path.read_text())
+    ]
+    assert not found, "take it in proto/compilefarm/torch_internals, by what it is for, with a canary in this folder"
+
+
+def test_exceptions_are_used() -> None:
+    assert [path for path in EXCEPTIONS if not private_uses((ROOT / path).read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import torch._dynamo", ["torch._dynamo"]),
+        ("from torch._ops import OpOverload", ["torch._ops.OpOverload"]),
+        ("from torch import _guards", ["torch._guards"]),
+        ("def late():\n    from functorch import _C", ["functorch._C"]),
+        ("import torch\ntorch._C._set_grad_enabled(True)", ["torch._C._set_grad_enabled"]),
+        ("import torch as t\nt.library._impls", ["torch.library._impls"]),
+        ("from torch import library\nlibrary._impls", ["torch.library._impls"]),
+        ("from torch.fx.experimental.symbolic_shapes import ShapeEnv",
+         ["torch.fx.experimental.symbolic_shapes.ShapeEnv"]),
+        ("from triton import knobs", ["triton.knobs"]),
+        ("import triton.runtime.jit", ["triton.runtime.jit"]),
+        ("mode.shape_env._suppressed", ["._suppressed"]),
+        ("make()._schema", ["._schema"]),
+        ("find('torch._inductor.codecache')", ["torch._inductor.codecache"]),
+        ("f'torch._inductor.{name}'", ["torch._inductor."]),
+        ("getattr(kernel, '_make_launchers')", ["._make_launchers"]),
+        ("attrgetter('fn._code')", ["._code"]),
+        ("vars(kernel)['_run']", ["._run"]),
+        ("kernel.update(_run=None)", ["._run"]),
+        ("'_run' in vars(kernel)", ["._run"]),
+    ],
+)  # fmt: skip
+def test_each_way_to_use_a_private_name_is_found(source: str, names: list[str]) -> None:
+    assert [use.name for use in private_uses(source)] == names
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch.ops.aten._foreach_add_(x)",
+        "names = ('_foreach_add_', 'aten::_foreach_add_')",
+        "class Kernel:\n    def __init__(self):\n        self._run = None\n\nkernel._run",
+        "import os\nos._exit(0)",
+        "device._replace(index=0)",
+        "from triton import language, jit",
+        "value.__dict__.update(a=1)",
+        "for _ in range(3): pass",
+    ],
+)
+def test_what_is_no_private_name_is_left_alone(source: str) -> None:
+    assert private_uses(source) == []
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda path: path.stem)
+def test_everything_that_the_package_gives_has_a_canary(module: Path) -> None:
+    canaries = (Path(__file__).parent / f"test_{module.stem}.py").read_text()
+    untried = [name for name in given_by(ast.parse(module.read_text())) if not re.search(rf"\b{name}\b", canaries)]
+    assert untried == []
+
+
+def given_by(tree: ast.Module) -> Iterator[str]:
+    """The public names of a module."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                yield from ast.literal_eval(value)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield from [name] if not name.startswith("_") else []
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield from [name] if name.isupper() and not name.startswith("_") else []
+
+
+def test_the_package_needs_torch_and_nothing_of_ours() -> None:
+    imported = {
+        node.module or ""
+        for module in modules()
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.ImportFrom)
+    }
+    ours = {name for name in imported if name.startswith("compilefarm")}
+    assert {name for name in ours if not name.startswith("compilefarm.torch_internals")} == set()
+
+
+def test_architecture_says_how_many_there_are() -> None:
+    names = {use.name for module in modules() for use in private_uses(module.read_text())}
+    said = re.search(r"(\d+) private names\s+in (\d+) modules", (ROOT / "ARCHITECTURE.md").read_text())
+    assert said is not None
+    assert [int(number) for number in said.groups()] == [len(names), len(modules())]

@@ -1,0 +1,66 @@
+"""Canaries of torch_internals/registrations.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compilefarm.torch_internals import registrations
+
+NAME = "torch_internals::halved"
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+def fake(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> None:
+    made = torch.library.custom_op(NAME, halved, mutates_args=())
+    made.register_fake(fake)
+
+    class Wrapped(torch.Tensor):
+        """A subclass with a rule of its own."""
+
+    torch.library.register_torch_dispatch(NAME, Wrapped, ruling)
+
+
+def ruling(mode: object, func: object, types: object, args: object, kwargs: object) -> None:
+    """What is called for the subclass."""
+
+
+def test_functions_of_a_custom_operator_are_found() -> None:
+    assert registrations.is_custom_op(NAME)
+    assert not registrations.is_custom_op("aten::add.Tensor")
+    assert {halved, fake} <= set(registrations.functions_of_custom_op(NAME))
+    assert list(registrations.functions_of_custom_op("aten::add.Tensor")) == []
+
+
+def test_a_fake_implementation_is_found() -> None:
+    found = registrations.fake_implementation(NAME)
+    assert found is not None
+    function, where = found
+    assert callable(function)
+    assert where.rpartition(":")[2].isdigit()
+
+
+def test_rules_for_subclasses_are_found() -> None:
+    assert len(registrations.torch_dispatch_rules(NAME)) == 1
+
+
+def test_the_dispatcher_says_who_registered_a_kernel() -> None:
+    dump = registrations.dispatcher_dump("aten::add.Tensor")
+    assert "CPU: registered at" in dump
+    assert "debug: registered at" in dump
+
+
+def test_implementations_from_python_are_kept_by_name() -> None:
+    entries = registrations.implementations_from_python()
+    assert {entry.count("/") for entry in entries} == {2}
+    of_torch = registrations.meta_implementations_of_torch()
+    assert of_torch <= entries
+    assert len(of_torch) > 500
