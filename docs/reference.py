@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from compilefarm.cli.main import COMMANDS
-from compilefarm.client import plans
+from compilefarm.client import planner
 from compilefarm.client.config import SETTINGS
 from compilefarm.client.records import OUTCOMES
 from compilefarm.core import retargeting
@@ -187,7 +187,7 @@ def reasons() -> Iterator[str]:
     yield from table(("reason", "meaning"), enum_rows("job.proto", "FAILURE_KIND_"))
     yield "### Plans\n"
     yield "Requests of a recording that cannot be served, in `compilefarm prewarm plan`, beside the errors above.\n"
-    planned = sorted({**retargeting.REASONS, **plans.REASONS}.items())
+    planned = sorted({**retargeting.REASONS, **planner.REASONS}.items())
     yield from table(("reason", "meaning"), [(code(reason), text) for reason, text in planned])
 
 

@@ -22,6 +22,7 @@ RETIRED = {
     "loan": "lease",
     "rubbish": "malformed requests",
     "seal": "signing policy",
+    "surrounding": "environment, or dependencies",
     "tape": "recorder",
     "ticket": "active job",
     "visitor": "call limits",

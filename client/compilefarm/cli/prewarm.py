@@ -15,7 +15,8 @@ from compilefarm.cli.progress import showing_progress
 from compilefarm.cli.traced_models import CannotTrace, add_model_arguments, trace_model
 from compilefarm.cli.words import console
 from compilefarm.client.config import TENANT
-from compilefarm.client.plans import Planner, coverage_of
+from compilefarm.client.planner import Planner
+from compilefarm.client.plans import coverage_of
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming
 from compilefarm.core.errors import UnusableRecording, UnusableRequestFile
 from compilefarm.core.printable import printable

@@ -121,7 +121,7 @@ class ClientConfig:
     )
 
     def __post_init__(self) -> None:
-        _check_address(self.address)
+        _require_address(self.address)
         for each in settings_of(ClientConfig):
             if each.choices and getattr(self, each.name) not in each.choices:
                 raise ConfigurationError(
@@ -194,7 +194,7 @@ def read_config(environ: Mapping[str, str], *, address: str | None = None, **giv
         ConfigurationError: a variable of the environment is unknown, a value cannot be used, or there is no address.
         TypeError: an argument is unknown.
     """
-    _check_names(environ, given)
+    _require_known_names(environ, given)
     address = read_address(environ) if address is None else address
     values = read_values(ClientConfig, {**given, "address": address}, environ)
     trust = Trust(**{each.name: values.pop(each.name) for each in settings_of(Trust)})
@@ -210,7 +210,7 @@ def read_trust(environ: Mapping[str, str], **given: Unpack[TrustSettings]) -> Tr
     return Trust(**read_values(Trust, given, environ))
 
 
-def _check_names(environ: Mapping[str, str], given: Mapping[str, object]) -> None:
+def _require_known_names(environ: Mapping[str, str], given: Mapping[str, object]) -> None:
     unknown = sorted(
         name
         for name in environ
@@ -223,7 +223,7 @@ def _check_names(environ: Mapping[str, str], given: Mapping[str, object]) -> Non
             raise TypeError(f"Farm() has no argument {name!r}; known are {', '.join(_ARGUMENTS)}")
 
 
-def _check_address(address: str) -> None:
+def _require_address(address: str) -> None:
     if address.startswith("unix:"):
         return
     match = re.fullmatch(_HOST_AND_PORT, address)

@@ -123,8 +123,8 @@ class Connection:
             raise OutOfTime(f"another thread of this process has tried to connect for {within_seconds:g} s")
         try:
             if state.stubs is None:
-                self._check_forked()
-                self._check_given_up(state)
+                self._require_channel_after_fork()
+                self._require_not_given_up(state)
                 # What is left after waiting for others.
                 state.stubs = self._connect(state, seconds=min(self._config.connect_timeout_seconds, budget.left()))
             return state.stubs
@@ -163,7 +163,7 @@ class Connection:
     def _state(self) -> _ProcessState:
         return self._states.setdefault(os.getpid(), _ProcessState())
 
-    def _check_forked(self) -> None:
+    def _require_channel_after_fork(self) -> None:
         parents = [state for process, state in self._states.items() if process != os.getpid()]
         if not _FORK_SUPPORT and any(state.stubs is not None for state in parents):
             raise Unreachable(
@@ -171,7 +171,7 @@ class Connection:
                 "unset GRPC_ENABLE_FORK_SUPPORT"
             )
 
-    def _check_given_up(self, state: _ProcessState) -> None:
+    def _require_not_given_up(self, state: _ProcessState) -> None:
         if state.given_up is None:
             return
         left = state.given_up.until - self._clock.now()

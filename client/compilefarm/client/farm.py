@@ -16,7 +16,7 @@ from compilefarm.client.connection import Connection
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.exchange import OnProgress
 from compilefarm.client.options import CompileOptions, Options
-from compilefarm.client.plans import Planner
+from compilefarm.client.planner import Planner
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming, Report
 from compilefarm.client.programs import Program
 from compilefarm.client.recording_backend import Backend, record

@@ -44,7 +44,7 @@ class SelfCheck:
             return program
 
         def first(*inputs: Any) -> Any:
-            finding = self._check(program, inputs, graph=graph)
+            finding = self._compare(program, inputs, graph=graph)
             writer.note_self_check(finding)
             # Calls of other threads meanwhile have no program that is known to be wrong.
             differs = finding.outcome == "differs"
@@ -55,7 +55,7 @@ class SelfCheck:
         switch = Switch(first)
         return switch
 
-    def _check(self, program: Program, inputs: Sequence[Any], *, graph: LocalGraph) -> Finding:
+    def _compare(self, program: Program, inputs: Sequence[Any], *, graph: LocalGraph) -> Finding:
         try:
             return graph.compare(program, inputs)
         except Exception as error:

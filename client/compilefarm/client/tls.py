@@ -17,7 +17,7 @@ def read_credentials(trust: Trust) -> grpc.ChannelCredentials:
     Raises:
         Unreachable: the files cannot be used; nothing is sent unencrypted instead.
     """
-    _check(trust)
+    _require_usable(trust)
     return grpc.ssl_channel_credentials(
         root_certificates=Path(trust.tls_ca).read_bytes(),
         private_key=Path(trust.tls_key).read_bytes() if trust.tls_key else None,
@@ -25,7 +25,7 @@ def read_credentials(trust: Trust) -> grpc.ChannelCredentials:
     )
 
 
-def _check(trust: Trust) -> None:
+def _require_usable(trust: Trust) -> None:
     """gRPC tells only that it cannot connect."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     path = trust.tls_ca

@@ -9,7 +9,7 @@ from compilefarm.benchmarks.farms import serving, wait_until_quiet
 from compilefarm.benchmarks.points import OnPoint, Point
 from compilefarm.benchmarks.requests import trace_requests
 from compilefarm.cli.farm import connection_to
-from compilefarm.client.plans import Planner
+from compilefarm.client.planner import Planner
 from compilefarm.client.prewarming import Prewarming
 
 _GRAPHS = 4
