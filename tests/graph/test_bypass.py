@@ -14,6 +14,9 @@ import torch._inductor.config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, symbolic_trace
 
+from compilefarm.core.compiler_settings import CUDA_GRAPHS, is_of_cuda_graphs
+from compilefarm.core.inductor_settings import INDUCTOR
+from compilefarm.core.keys import key_of
 from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds, encode_job
@@ -249,6 +252,37 @@ def test_settings_of_cuda_graphs_count_where_there_are_some(fake_mode: FakeTenso
     assert _reason(_call(torch.relu), on_gpu, **with_graphs) == "refused_option"
     assert _encode(_call(torch.relu), on_gpu, **options).job == _encode(_call(torch.relu), on_gpu).job
     assert _encode(_call(torch.relu), on_cpu, **with_graphs).job == _encode(_call(torch.relu), on_cpu).job
+
+
+_OF_THE_RECORDING_ALONE = [
+    name
+    for name in settings.defaults(torch._inductor.config)
+    if INDUCTOR.without_effect.get(name, "").startswith("CUDA graphs are recorded by the process")
+]
+
+
+@pytest.mark.parametrize("name", _OF_THE_RECORDING_ALONE)
+def test_pods_that_record_in_different_ways_have_one_artifact(fake_mode: FakeTensorMode, name: str) -> None:
+    usual = {CUDA_GRAPHS: True}
+    default = settings.defaults(torch._inductor.config)[name]
+    other = usual | {name: not default if isinstance(default, bool) else 7}
+    first, second = (_encode(_call(torch.relu), _on("cuda:0", fake_mode), **each) for each in (usual, other))
+    assert key_of(first.job) == key_of(second.job)
+    if is_of_cuda_graphs(name):
+        assert (first.recording.get(name), second.recording[name]) == (None, 7 if default is None else other[name])
+
+
+def test_cuda_graphs_change_nothing_of_a_job_but_the_setting_and_which_inputs_stay(fake_mode: FakeTensorMode) -> None:
+    """Since the generated code differs: each part is a function of its own, and reads inputs in place."""
+    with_graphs, without = (
+        _encode(_call(torch.relu), _on("cuda:0", fake_mode), **options) for options in ({CUDA_GRAPHS: True}, {})
+    )
+    assert key_of(with_graphs.job) != key_of(without.job)
+    with_graphs.job.options.inductor.remove(with_graphs.job.options.inductor[0])
+    for given in with_graphs.job.inputs:
+        given.ClearField("is_static")
+    assert key_of(with_graphs.job) == key_of(without.job)
+    assert without.recording == {}
 
 
 @pytest.mark.parametrize("asked", [1, 2, 3])
