@@ -29,6 +29,8 @@ from .contents import find_representations
 from .workloads import WORKLOADS
 
 _ROOT = Path(__file__).parent.parent.parent
+# Whose operators workloads call.
+_MODULES = ("tests.gpu.operators",)
 # As a share of the largest value: bfloat16 throughout, and TF32 or half precision in places.
 _TOLERANCE = 5e-2
 # What pods may fetch for a decoder; every variant of its kernels with every step to machine code takes 100 times that.
@@ -50,7 +52,7 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 200)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        with serve(folder, ("--allow-triton-kernels",), device="cuda") as farm:
+        with serve(folder, ("--allow-triton-kernels",), device="cuda", modules=_MODULES, module_folder=_ROOT) as farm:
             rows = _rows(farm, folder, names)
         farm_log = farm.log.read_text()
         # The farm has ended: nobody else uses its store.

@@ -1,12 +1,14 @@
 """A process that is timed under CUDA graphs: `python -m tests.gpu.graph_pod HOW NAME`. Prints what it saw, as JSON.
 
-"farm" and "inductor" go from a model to the third result; "turns" compiles with both, and calls one after the other.
+"farm" and "inductor" go from a model to the third result, "saved" too, without Dynamo, by a function that "save" has
+compiled ahead of time; "turns" compiles with both, and calls one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import functools
 import json
 import pstats
 import statistics
@@ -41,15 +43,18 @@ Start = Callable[[], tuple[Call, list[float]]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("how", choices=(*_BACKENDS, "turns"))
+    parser.add_argument("how", choices=(*_BACKENDS, "turns", "save", "saved"))
     parser.add_argument("name", choices=(*CASES, GENERATE))
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda:0"))
     parser.add_argument("--mode", default="reduce-overhead")
+    parser.add_argument("--function", type=Path, help='what "save" writes and "saved" reads')
     parser.add_argument("--profile", metavar="FILE", help="where to write what the way to the third result is made of")
     arguments = parser.parse_args()
     # Before anything is measured.
     torch.ones(8, 8, device=arguments.device) @ torch.ones(8, 8, device=arguments.device)
-    if arguments.how == "turns":
+    if arguments.how == "save":
+        seen = _save(arguments)
+    elif arguments.how == "turns":
         seen = _turns_of_tokens(arguments) if arguments.name == GENERATE else _turns(arguments)
     else:
         seen = _fresh(arguments)
@@ -58,9 +63,8 @@ def main() -> None:
 
 def _fresh(arguments: argparse.Namespace) -> dict[str, Any]:
     """From a model to the third result; for generated tokens, to the third token that a compiled step gives."""
-    backend = _BACKENDS[arguments.how]
     obtain = _generating if arguments.name == GENERATE else _calling
-    start = obtain(arguments, backend)
+    start = obtain(arguments)
     _settle()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -94,12 +98,12 @@ def _fresh(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _calling(arguments: argparse.Namespace, backend: str) -> Start:
+def _calling(arguments: argparse.Namespace) -> Start:
     case = CASES[arguments.name](arguments.device)
     given = [case.draw() for _ in range(_CALLS_TO_REPLAY)]
 
     def start() -> tuple[Call, list[float]]:
-        function = torch.compile(case.function, backend=backend, mode=arguments.mode)
+        function = _function(arguments, case)
         seconds = []
         for each in given:
             case.prepare()
@@ -113,8 +117,32 @@ def _calling(arguments: argparse.Namespace, backend: str) -> Start:
     return start
 
 
-def _generating(arguments: argparse.Namespace, backend: str) -> Start:
-    generation = Generation(arguments.device, backend=backend)
+def _function(arguments: argparse.Namespace, case: Case) -> Function:
+    if arguments.how != "saved":
+        return torch.compile(case.function, backend=_BACKENDS[arguments.how], mode=arguments.mode)
+    with arguments.function.open("rb") as file:
+        return functools.partial(torch.compiler.load_compiled_function(file), case.function)
+
+
+def _save(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Compiles ahead of time what a process without Dynamo loads."""
+    case = CASES[arguments.name](arguments.device)
+    torch._dynamo.config.enable_aot_compile = True
+    options = torch._inductor.list_mode_options(arguments.mode)
+    compiled: Any = torch.compile(
+        case.function.forward,
+        fullgraph=True,
+        backend="compilefarm",
+        options={**options, "guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe},
+    )
+    case.prepare()
+    with torch.no_grad():
+        compiled.aot_compile((case.draw(), {})).save_compiled_function(str(arguments.function))
+    return _said()
+
+
+def _generating(arguments: argparse.Namespace) -> Start:
+    generation = Generation(arguments.device, backend=_BACKENDS[arguments.how])
 
     def start() -> tuple[Call, list[float]]:
         # The first token is of the prompt, which is not compiled.
@@ -167,10 +195,13 @@ def _said() -> dict[str, Any]:
 
 def _turns(arguments: argparse.Namespace) -> dict[str, Any]:
     case = CASES[arguments.name](arguments.device)
-    backends = {"inductor": "inductor", "inductor again": "inductor", "farm": "compilefarm"}
-    functions: dict[str, Function] = {}
-    for name, backend in backends.items():
-        functions[name] = torch.compile(case.function, backend=backend, mode=arguments.mode)
+    functions: dict[str, Function] = {
+        "inductor": torch.compile(case.function, mode=arguments.mode),
+        # With another backend Dynamo does not take the program of the first: what is replayed by turns is cold.
+        "inductor again": torch.compile(case.function, backend=_like_inductor(arguments.mode)),
+        "farm": torch.compile(case.function, backend="compilefarm", mode=arguments.mode),
+    }
+    for name in functions:
         for _ in range(_CALLS_TO_REPLAY):
             case.prepare()
             case.call(functions[name], case.draw())
@@ -186,6 +217,12 @@ def _turns(arguments: argparse.Namespace) -> dict[str, Any]:
         "ratios": _ratios(seconds),
         **_said(),
     }
+
+
+def _like_inductor(mode: str) -> Callable[..., Any]:
+    # As torch.compile calls Inductor (torch/__init__.py).
+    inductor = torch._TorchCompileInductorWrapper(mode, None, False)
+    return lambda graph_module, inputs: inductor(graph_module, inputs)
 
 
 def _repeated(case: Case, function: Function) -> Call:

@@ -3,7 +3,8 @@ the checkout.
 
 Starts a farm with the GPU. For each name one process calls the farm's program and Inductor's in turn (`--only turns`);
 fresh ones, a pod without any compiler and with empty caches and one with Inductor's warm cache, go from a model to the
-third call, which is the first that replays (`--only fresh`). Prints tables.
+third call, which is the first that replays (`--only fresh`); `--saved` has pods do that without Dynamo, too. Prints
+tables.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .graph_cases import CASES, GENERATE
 
 _ROOT = Path(__file__).parent.parent.parent
 Seen = dict[str, Any]
+Environments = dict[str, Callable[[], Mapping[str, str]]]
 
 
 def main() -> int:
@@ -40,6 +42,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--mode", default="reduce-overhead")
     parser.add_argument("--only", choices=("turns", "fresh"))
+    parser.add_argument("--saved", action="store_true", help="with functions that were compiled ahead of time, too")
     parser.add_argument("--pairs", type=int, default=3, help="fresh processes of each kind, in turn")
     parser.add_argument(
         "--profiles", type=Path, help="folder for what fresh pods spend their time with, in one more each"
@@ -53,12 +56,11 @@ def main() -> int:
     for table in (_table_of_turns(rows), _table_of_fresh(rows)):
         console.print(table)
     for name in names:
-        seconds = {how: [row["seconds"] for row in _kept(rows, how, name)] for how in ("farm", "inductor")}
-        if all(seconds.values()):
-            farm, inductor = (statistics.median(each) for each in seconds.values())
-            console.print(
-                f"{name}: {farm:.2f} s to the third call beside {inductor:.2f} s, {farm / inductor:.2f} of it"
-            )
+        seconds = {how: [row["seconds"] for row in _kept(rows, how, name)] for how in ("inductor", "farm", "saved")}
+        middle = {how: statistics.median(each) for how, each in seconds.items() if each}
+        for how in middle.keys() & {"farm", "saved"} if "inductor" in middle else ():
+            share = middle[how] / middle["inductor"]
+            console.print(f"{name}, {how}: {middle[how]:.2f} s to the third call, {share:.2f} of a warm local cache")
     lost = [row for row in rows if "lost" in row]
     for row in lost:
         console.print(f"{row['how']}, {row['name']}: {row['lost']}", markup=False, highlight=False)
@@ -67,42 +69,48 @@ def main() -> int:
 
 def _rows(arguments: argparse.Namespace, folder: Path, names: Sequence[str]) -> list[Seen]:
     until = time.monotonic() + arguments.seconds
-    local = {
+    # Also what the driver keeps of kernels that it has compiled itself, such as cuDNN's: it is no cache of torch.
+    everywhere = os.environ | {"CUDA_CACHE_PATH": str(folder / "cuda")}
+    local = everywhere | {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "local"),
         "TRITON_CACHE_DIR": str(folder / "local" / "triton"),
     }
     rows: list[Seen] = []
     with serve(folder, device=arguments.device.partition(":")[0]) as farm:
-        both = os.environ | local | {"COMPILEFARM_ADDRESS": farm.address}
-        bare = functools.partial(_bare, folder, farm.address)
-        environments = {"turns": lambda: both, "inductor": lambda: os.environ | local, "farm": bare}
+        bare = functools.partial(_bare, folder, everywhere, farm.address)
+        environments: Environments = {"turns": lambda: local | {"COMPILEFARM_ADDRESS": farm.address}}
+        environments |= {"inductor": lambda: local, "farm": bare, "saved": bare, "save": bare}
+        ways = ["inductor", "farm", *(("saved",) if arguments.saved else ())]
 
-        def run(how: str, name: str, *further: str) -> None:
-            if time.monotonic() < until:
-                rows.append(_run(how, name, arguments, environments[how](), *further, until=until))
-                print(json.dumps(rows[-1]), flush=True)
+        def run(how: str, name: str, *further: str) -> Seen | None:
+            if time.monotonic() >= until:
+                return None
+            if how in ("save", "saved"):
+                further = (*further, "--function", str(folder / f"{name}.function"))
+            seen = _run(how, name, arguments, environments[how](), *further, until=until)
+            print(json.dumps(seen), flush=True)
+            return seen
 
         if arguments.only == "fresh":
             _warm_up(names, arguments, environments, until=until)
         for name in names if arguments.only != "fresh" else ():
             # Leaves an artifact in the farm, and Inductor's caches.
-            run("turns", name)
+            rows += filter(None, [run("turns", name)])
+        for name in names if arguments.saved else ():
+            run("save", name)
         for number in range(arguments.pairs if arguments.only != "turns" else 0):
             for name in names:
-                for how in ("inductor", "farm")[:: -1 if number % 2 else 1]:
-                    run(how, name)
+                rows += filter(None, [run(how, name) for how in ways[:: -1 if number % 2 else 1]])
         for name in names if arguments.profiles else ():
-            for how in ("inductor", "farm"):
+            for how in ways:
                 run(how, name, "--profile", str(arguments.profiles / f"{how}-{name.replace(' ', '-')}.txt"))
-                # A profile takes time, too.
-                rows.pop()
     return rows
 
 
 def _warm_up(
     names: Sequence[str],
     arguments: argparse.Namespace,
-    environments: Mapping[str, Callable[[], Mapping[str, str]]],
+    environments: Environments,
     *,
     until: float,
 ) -> None:
@@ -113,9 +121,14 @@ def _warm_up(
                 pool.submit(_run, how, name, arguments, environments[how](), until=until)
 
 
-def _bare(folder: Path, address: str) -> Mapping[str, str]:
+def _bare(folder: Path, environment: Mapping[str, str], address: str) -> Mapping[str, str]:
+    """Of a pod without a compiler, and with empty caches of torch and Triton."""
     caches = Path(tempfile.mkdtemp(prefix="pod-", dir=folder))
-    return bare_environment(caches, address) | {"COMPILEFARM_SELF_CHECK": "0"}
+    bare = bare_environment(caches, address) | {
+        "COMPILEFARM_SELF_CHECK": "0",
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+    }
+    return {**environment, **bare}
 
 
 def _run(
@@ -197,7 +210,7 @@ def _table_of_fresh(rows: Sequence[Seen]) -> Table:
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number < 2 else "right")
     for row in sorted(rows, key=lambda row: str(row["name"])):
-        if row["how"] in ("farm", "inductor") and "lost" not in row:
+        if row["how"] in ("farm", "inductor", "saved") and "lost" not in row:
             memory = [f"{row[key] / 1e6:.1f}" if key in row else "" for key in ("peak", "reserved", "pool")]
             table.add_row(
                 row["name"],

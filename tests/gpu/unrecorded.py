@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -19,12 +19,14 @@ from unittest import mock
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
-from torch._inductor import cudagraph_trees
 
 from compilefarm.loader import recording
 from compilefarm.loader.recording import Recording, recorded_with
 
+from .trees import graphs_on
+
 _CALLS = 6
+_DEVICE = torch.device("cuda")
 
 
 class Cached(nn.Module):
@@ -104,24 +106,11 @@ def _differences(model: Cached, *, state: Recording, training: bool) -> list[str
 def _another() -> str:
     """What becomes of a program that nothing keeps from being recorded: of other sizes, so that Dynamo traces it."""
     reasons: list[Exception] = []
-    before = _graphs()
+    before = graphs_on(_DEVICE)
     differences = _differences(Cached(inner=384).cuda(), state=Recording(on_end=reasons.append), training=False)
     if reasons or differences:
         return "; ".join(["is NOT recorded", *map(repr, reasons), *differences])
-    return "is recorded" if _graphs() == before + 1 else "is NOT recorded"
-
-
-def _graphs() -> int:
-    """How many graphs were recorded since the last reset."""
-    manager = cudagraph_trees.get_manager(torch.cuda.current_device(), create_if_none_exists=False)
-    return 0 if manager is None else len([*_nodes(manager.get_roots())])
-
-
-def _nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    for node in nodes:
-        yield node
-        for children in node.children.values():
-            yield from _nodes(children)
+    return "is recorded" if graphs_on(_DEVICE) == before + 1 else "is NOT recorded"
 
 
 def _look(name: str, fail: Callable[[], None], *, before: bool, backward: bool) -> bool:

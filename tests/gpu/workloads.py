@@ -12,7 +12,7 @@ from torch import nn
 from tests.farm import models
 from tests.graph import triton_programs
 
-from . import kernels
+from . import kernels, operators
 
 Arguments = tuple[torch.Tensor, ...]
 
@@ -111,7 +111,7 @@ def _of_calls(
         function, draw = make(device)
         return function, [draw() for _ in range(_CALLS_OF_CUDA_GRAPHS)]
 
-    return Workload(make=on, mode="reduce-overhead", **how)
+    return Workload(make=on, **{"mode": "reduce-overhead", **how})
 
 
 def _steps_of_a_decoder(device: torch.device) -> tuple[nn.Module, Callable[[], Arguments]]:
@@ -148,6 +148,35 @@ def _with_a_part_on_the_cpu(device: torch.device) -> tuple[Callable[..., Any], C
         return (x.softmax(-1) * scale.to(x.device).sum()).relu()
 
     return scaled, lambda: (torch.randn(32, 64).to(device), torch.randn(4))
+
+
+def _with_an_operator_that_may_not_be_recorded(
+    device: torch.device,
+) -> tuple[Callable[..., Any], Callable[[], Arguments]]:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return (x.softmax(-1) * operators.largest(x.sin())).relu() + x
+
+    return scaled, lambda: (torch.randn(32, 64).to(device),)
+
+
+def _with_a_sample(device: torch.device) -> tuple[Callable[..., Any], Callable[[], Arguments]]:
+    def sampled(x: torch.Tensor) -> torch.Tensor:
+        # Of one candidate each, so that the number drawn decides nothing. Torch does not record the operator.
+        chosen = torch.multinomial((x == x.amax(-1, keepdim=True)).float(), 1)
+        return x.gather(-1, chosen) * x.softmax(-1)
+
+    return sampled, lambda: (torch.randn(32, 64).to(device),)
+
+
+def _steps_with_a_prompt(device: torch.device) -> tuple[nn.Module, Callable[[], Arguments]]:
+    decoder = models.DecodingStep(hidden_size=256, layers=4, heads=8, vocabulary=1000, most_tokens=64).to(device)
+    with torch.no_grad():
+        decoder(torch.zeros(1, 1, dtype=torch.long, device=device), torch.tensor([0], device=device))
+    begins = iter(range(1, 64, 8))
+    return decoder, lambda: (
+        torch.randint(0, 1000, (1, 8)).to(device),
+        torch.arange(8, device=device) + next(begins),
+    )
 
 
 def _of_sizes_that_differ(device: torch.device) -> tuple[nn.Module, Callable[[], Arguments]]:
@@ -190,5 +219,9 @@ WORKLOADS: dict[str, Workload] = {
     "CUDA graphs, training": _of_calls(_steps_of_training, training=True),
     "CUDA graphs, training without a backward to record": _of_calls(_with_an_empty_backward, training=True),
     "CUDA graphs, partitions": _of_calls(_with_a_part_on_the_cpu),
+    "CUDA graphs, an operator that may not be recorded": _of_calls(_with_an_operator_that_may_not_be_recorded),
+    "CUDA graphs, a sample": _of_calls(_with_a_sample),
+    "CUDA graphs, a prompt": _of_calls(_steps_with_a_prompt),
+    "CUDA graphs, max-autotune": _of_calls(_steps_of_training, mode="max-autotune"),
     "CUDA graphs, sizes that differ": _of_calls(_of_sizes_that_differ, dynamic=True),
 }
