@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AsyncExitStack
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 import grpc.aio
@@ -13,9 +15,10 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from compilefarm.core.errors import Busy
+from compilefarm.service import connections
 from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.connections import LOOK_SECONDS, MOST_WASTED_CALLS
+from compilefarm.service.connections import LOOK_SECONDS, MOST_WASTED_CALLS, _equal_share
 from compilefarm.service.testing import ManualClock, Refused, calling, refusals, sample_job, serving
 from compilefarm.v1.admin_service_pb2 import StatusRequest
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
@@ -89,14 +92,23 @@ def test_an_address_has_so_many_connections() -> None:
         pass
 
 
-async def silent(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def silent(address: str, *, source: str = "127.0.0.1") -> Connection:
     """A connection that says what HTTP/2 begins with, and makes no calls."""
     host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await asyncio.open_connection(host, int(port), local_addr=(source, 0))
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
     # The other end speaks, too.
     assert await reader.read(1)
     return reader, writer
+
+
+async def close(opened: Sequence[Connection], ended: Sequence[asyncio.Task[bytes]]) -> None:
+    for _, writer in opened:
+        writer.close()
+    await asyncio.gather(*ended)
 
 
 async def test_connections_without_calls_are_bounded(auth_file: str) -> None:
@@ -105,8 +117,8 @@ async def test_connections_without_calls_are_bounded(auth_file: str) -> None:
     async with serving(config=config, clock=clock) as gateway, calling(gateway.address) as calls:
         watch = HealthStub(calls.channel).Watch(HEALTH)
         assert (await anext(aiter(watch))).status == HealthCheckResponse.SERVING
-        connections = [await silent(gateway.address) for _ in range(20)]
-        ended = [asyncio.create_task(reader.read()) for reader, _ in connections]
+        opened = [await silent(gateway.address) for _ in range(20)]
+        ended = [asyncio.create_task(reader.read()) for reader, _ in opened]
         clock.advance(LOOK_SECONDS)
         while sum(task.done() for task in ended) < 16:
             await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED, timeout=5.0)
@@ -119,9 +131,72 @@ async def test_connections_without_calls_are_bounded(auth_file: str) -> None:
         assert (await HealthStub(calls.channel).Check(HEALTH)).status == HealthCheckResponse.SERVING
         assert not watch.done()
         assert sum(task.done() for task in ended) == 16
-        for _, writer in connections:
-            writer.close()
-        await asyncio.gather(*ended)
+        await close(opened, ended)
+
+
+@contextmanager
+def so_many_files(further: int) -> Iterator[None]:
+    """This process may open no more than so many further files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + further, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_connections_of_several_addresses_are_bounded_together(
+    auth_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(connections, "_SHARE", 20.5 / resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    config = GatewayConfig(listen="127.0.0.1:0", auth_file=auth_file)
+    async with serving(config=config, clock=clock) as gateway, calling(gateway.address, token="one") as calls:
+        await calls.status()
+        opened = [await silent(gateway.address, source=f"127.0.0.{number % 5 + 2}") for number in range(40)]
+        ended = [asyncio.create_task(reader.read()) for reader, _ in opened]
+        clock.advance(LOOK_SECONDS)
+        while sum(task.done() for task in ended) < 25:
+            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+        # Each address has as many left, and who has few keeps them.
+        left = [number % 5 for number, task in enumerate(ended) if not task.done()]
+        assert [left.count(number) for number in range(5)] == [3] * 5
+        await calls.status()
+        await close(opened, ended)
+
+
+async def test_connections_are_ended_when_no_file_can_be_opened(auth_file: str) -> None:
+    clock = ManualClock()
+    config = GatewayConfig(listen="127.0.0.1:0", auth_file=auth_file, max_connections_of_address=5)
+    async with serving(config=config, clock=clock) as gateway, calling(gateway.address, token="one") as calls:
+        await calls.status()
+        opened = [await silent(gateway.address) for _ in range(20)]
+        ended = [asyncio.create_task(reader.read()) for reader, _ in opened]
+        with so_many_files(10):
+            taken = _all_files()
+            clock.advance(LOOK_SECONDS)
+            while sum(task.done() for task in ended) < 15:
+                await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+            for number in taken:
+                os.close(number)
+        await calls.status()
+        await close(opened, ended)
+
+
+def _all_files() -> list[int]:
+    taken = list[int]()
+    with suppress(OSError):
+        while True:
+            taken.append(os.dup(0))
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [([3, 5], 8), ([30, 3], 7), ([30, 30], 5), ([30, 1, 2], 7), ([9, 9, 9, 9, 9], 2), ([], 8)],
+)
+def test_whoever_has_few_connections_keeps_them(counts: list[int], expected: int) -> None:
+    assert _equal_share(counts, most=8, most_of_all=10) == expected
 
 
 async def test_a_connection_whose_calls_come_to_nothing_is_ended(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
 from compilefarm.service.composition import Composition, Means
 from compilefarm.service.config import CannotStart, GatewayConfig, check_exposure, is_local, split_address
-from compilefarm.service.connections import Connections
+from compilefarm.service.connections import Connections, most_connections
 from compilefarm.service.directory import read_directory
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.health_service import SERVICES, HealthService
@@ -256,6 +256,8 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
         # What comes before it is asked for stays below 64 KiB for each call. gRPC would measure the line and let come
         # as much as that carries, for calls that wait for a place, too.
         ("grpc.http2.bdp_probe", 0),
+        # Whoever comes when files run out is turned away at once. gRPC before 1.63 does not know it.
+        ("grpc.max_allowed_incoming_connections", most_connections()),
         # Linux would let a second service share the port, and each would get some of the calls.
         ("grpc.so_reuseport", 0),
         # Clients ping every 10 s while they wait; gRPC would end the connection of one that pings more often than this.

@@ -1,8 +1,8 @@
 """The connections at the port of this process, as the kernel tells of them (Linux alone).
 
-gRPC tells of calls, and of no connection that makes none. Too many of one address are ended, of those without calls,
-and so is one whose calls are dropped or refused by the hundreds: gRPC bounds how many calls a connection has at a
-time, not how many it begins. Who was meant well connects again.
+gRPC tells of calls, and of no connection that makes none. Too many of one address, or of all, are ended, of those
+without calls, and so is one whose calls are dropped or refused by the hundreds: gRPC bounds how many calls a connection
+has at a time, not how many it begins. Who was meant well connects again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import resource
 import socket
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Set
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from compilefarm.service.accounts import End, account_of_address, find_end, read_address
@@ -26,8 +26,12 @@ LOOK_SECONDS = 2.5
 # Within that time. A pod with an old token is refused once for each of its graphs.
 MOST_WASTED_CALLS = 1000
 _OPEN_FILES = Path("/proc/self/fd")
-# Of the files that this process may open, for connections of one address.
+# Of the files that this process may open, for connections: what is left of them after a look, and how many there may be
+# in between.
 _SHARE = 1 / 2
+_LARGEST_SHARE = 3 / 4
+# Files that are kept open so that there is room to look when all others are taken.
+_RESERVED = 8
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
@@ -43,19 +47,52 @@ class Connections:
 
     def __init__(self, *, port: int, most: int, call_limits: CallLimits, clock: Clock) -> None:
         self._port = port
-        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = min(most, int(_SHARE * open_files))
+        self._most_of_all = _files_for(_SHARE)
+        self._most = min(most, self._most_of_all)
         self._call_limits = call_limits
         self._clock = clock
+        self._reserve: list[int] = []
 
     async def watch(self) -> None:
         """Looks again and again."""
-        while True:
-            await pause(LOOK_SECONDS, clock=self._clock)
-            self.look()
+        with self._reserving():
+            while True:
+                await pause(LOOK_SECONDS, clock=self._clock)
+                try:
+                    self.look()
+                except OSError as error:
+                    log.error("connections cannot be looked at now: %s", error)
 
     def look(self) -> None:
-        """Ends what has to be ended."""
+        """Ends what has to be ended.
+
+        Raises:
+            OSError: no file can be opened to look.
+        """
+        self._give_up_reserve()
+        try:
+            self._look()
+        finally:
+            with suppress(OSError):
+                self._reserve_files()
+
+    @contextmanager
+    def _reserving(self) -> Iterator[None]:
+        self._reserve_files()
+        try:
+            yield
+        finally:
+            self._give_up_reserve()
+
+    def _reserve_files(self) -> None:
+        while len(self._reserve) < _RESERVED:
+            self._reserve.append(os.open(os.devnull, os.O_RDONLY))
+
+    def _give_up_reserve(self) -> None:
+        while self._reserve:
+            os.close(self._reserve.pop())
+
+    def _look(self) -> None:
         wasted = self._call_limits.take_wasted()
         wasteful = _ends(peer for peer, calls in wasted.items() if calls > MOST_WASTED_CALLS)
         if not _OPEN_FILES.exists() or (not wasteful and len(os.listdir(_OPEN_FILES)) <= self._most):
@@ -70,12 +107,11 @@ class Connections:
         for _, end in self._open():
             by_account[account_of_address(end.address)].append(end)
         too_many: set[End] = set()
+        most = _equal_share(list(map(len, by_account.values())), most=self._most, most_of_all=self._most_of_all)
         for account, ends in by_account.items():
-            idle = [end for end in ends if end not in with_calls][: max(len(ends) - self._most, 0)]
+            idle = [end for end in ends if end not in with_calls][: max(len(ends) - most, 0)]
             if idle:
-                log.warning(
-                    "%d of the %d connections of %s are ended: at most %d", len(idle), len(ends), account, self._most
-                )
+                log.warning("%d of the %d connections of %s are ended: at most %d", len(idle), len(ends), account, most)
             too_many.update(idle)
         return too_many
 
@@ -95,6 +131,28 @@ class Connections:
                     if connection.family in _INTERNET and connection.getsockname()[1] == self._port:
                         host, port, *_ = connection.getpeername()
                         yield connection, End(address=read_address(host), port=port)
+
+
+def most_connections() -> int:
+    """How many connections there may ever be, for the files that this process may open."""
+    return _files_for(_LARGEST_SHARE)
+
+
+def _files_for(share: float) -> int:
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return int(share * open_files)
+
+
+def _equal_share(counts: Collection[int], *, most: int, most_of_all: int) -> int:
+    """How many connections an address may have so that all together have no more than they may: those that have few
+    keep them.
+    """
+    left = most_of_all
+    for others, count in zip(range(len(counts), 0, -1), sorted(counts), strict=True):
+        if count * others > left:
+            return min(most, left // others)
+        left -= count
+    return most
 
 
 def _duplicate(number: int) -> socket.socket:
