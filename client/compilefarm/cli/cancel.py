@@ -10,7 +10,7 @@ from compilefarm.v1.admin_service_pb2 import CancelJobRequest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     parser.add_argument("key", metavar="KEY", help="key of a job, or a beginning of it that is unique")
     add_address(parser)
 

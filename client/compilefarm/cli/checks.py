@@ -1,4 +1,4 @@
-"""What `compilefarm doctor` finds."""
+"""Results of the checks of `compilefarm doctor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """How bad it is."""
+    """How severe a finding is."""
 
     OK = "ok"
     WARNING = "warning"
@@ -16,11 +16,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: what it is.
-        state: how bad it is.
+        name: of the check.
+        state: how severe the finding is.
         finding: what was found.
         remedy: what to do about it; empty if nothing has to be done.
     """
@@ -32,15 +32,15 @@ class Check:
 
 
 def ok(name: str, finding: str) -> Check:
-    """Nothing has to be done."""
+    """Returns a result about which nothing has to be done."""
     return Check(name=name, state=State.OK, finding=finding)
 
 
 def warning(name: str, finding: str, *, remedy: str) -> Check:
-    """It works, but not as it should."""
+    """Returns the result for what works, but not as it should."""
     return Check(name=name, state=State.WARNING, finding=finding, remedy=remedy)
 
 
 def failed(name: str, finding: str, *, remedy: str) -> Check:
-    """It does not work."""
+    """Returns the result for what does not work."""
     return Check(name=name, state=State.FAILED, finding=finding, remedy=remedy)

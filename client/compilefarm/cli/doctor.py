@@ -18,7 +18,7 @@ from compilefarm.client.config import ADDRESS, ConfigurationError, read_address
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     option = parser.add_argument
     option("--store", metavar="STORE", help="check this store, named as for `serve --store`")
     option(

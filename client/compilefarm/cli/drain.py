@@ -9,7 +9,7 @@ from compilefarm.v1.admin_service_pb2 import DrainRequest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     add_address(parser)
 
 

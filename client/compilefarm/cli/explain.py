@@ -33,11 +33,11 @@ _NO_REQUEST = "a farm keeps no requests: what a part of the key says is known of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is to be explained.
+    """A request or an artifact that is to be explained.
 
     Attributes:
-        name: as it was typed.
-        key: its key; empty if none can be made.
+        name: file or key, as it was typed.
+        key: of the request or artifact; empty if none can be made.
         parts: digest of each part of the key, by name, in order; none if there is no key.
         problem: why there is no key; empty if there is one.
         request: the request, for a file.
@@ -53,7 +53,7 @@ class Subject:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     what = "file of a request that save_request wrote, or key of an artifact that a farm has stored"
     parser.add_argument("first", metavar="FILE|KEY", help=what)
     parser.add_argument("second", metavar="FILE|KEY", nargs="?", help="another one, to compare with the first")
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what one thing is, or in what two differ."""
+    """Explains one request or artifact, or prints how two differ."""
     first = _get_subject(arguments.first, arguments=arguments)
     second = _get_subject(arguments.second, arguments=arguments) if arguments.second else None
     if arguments.json:
@@ -128,7 +128,7 @@ def _comparison_lines(first: Subject, second: Subject) -> Iterator[str]:
 
 
 def _differences(first: Subject, second: Subject) -> dict[str, Sequence[str]]:
-    """In what they differ, by part of the key."""
+    """How two requests differ, by part of the key."""
     for subject in (first, second):
         if not subject.key:
             raise InvalidRequest(f"{subject.name} has no key to compare: {subject.problem}")

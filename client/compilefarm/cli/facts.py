@@ -1,4 +1,4 @@
-"""What a request says about settings, state and machine, and in what two requests differ."""
+"""The settings, state and machine of a request as facts, and the facts in which two requests differ."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NOT_SET = "not set"
 
 
 def facts_of(value: Any, *, name: str = "") -> dict[str, Fact]:
-    """What a field of a job says, by name: all of a message, of a list its elements by their name or position. There is
-    an end to it.
+    """Returns the facts of a field of a job by name, at most 20,000: the fields of a message, the elements of a list by
+    their name or position.
 
     Args:
         value: of the field.
-        name: what all names begin with.
+        name: the beginning of all names.
     """
     found: dict[str, Fact] = {}
     for fact_name, fact in islice(_facts(value, name=name), _MAX_FACTS):
@@ -40,7 +40,7 @@ def facts_of(value: Any, *, name: str = "") -> dict[str, Fact]:
 
 
 def fact_words(fact: Fact | None) -> str:
-    """A fact as text; None is one that is not there."""
+    """Returns a fact as text; None is a fact that is not set."""
     if fact is None:
         return _NOT_SET
     if isinstance(fact, str):
@@ -50,7 +50,7 @@ def fact_words(fact: Fact | None) -> str:
 
 
 def differences(first: Job, second: Job, *, part: str) -> list[str]:
-    """In what two jobs differ in a part of their keys whose digests differ, in words: "name: first / second"."""
+    """Returns how two jobs differ in a part of their keys whose digests differ, in words: "name: first / second"."""
     ours, theirs = getattr(first, part), getattr(second, part)
     found: Iterator[str]
     if isinstance(ours, Graph):

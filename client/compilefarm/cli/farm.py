@@ -1,4 +1,4 @@
-"""Which farm a command talks to."""
+"""Connections of commands to the farm that is named."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ TIMEOUT_SECONDS = 30.0
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
-    """The option that names a farm."""
+    """Adds the option that names a farm."""
     parser.add_argument("--address", metavar="HOST:PORT", help=f"address of the farm; default: ${ADDRESS}")
 
 
 @contextmanager
 def admin(arguments: argparse.Namespace) -> Iterator[AdminServiceStub]:
-    """The administration of the farm that was named.
+    """Yields the administration service of the farm that was named.
 
     Raises:
         Unreachable: none was named, or nobody answers there.
-        FarmError: what the farm says to a call.
+        FarmError: the farm refuses a call.
     """
     with admin_at(_named(arguments)) as service:
         yield service
@@ -38,7 +38,7 @@ def admin(arguments: argparse.Namespace) -> Iterator[AdminServiceStub]:
 
 @contextmanager
 def connection(arguments: argparse.Namespace) -> Iterator[Connection]:
-    """A connection to the farm that was named.
+    """Yields a connection to the farm that was named.
 
     Raises:
         As `admin`.
@@ -49,7 +49,7 @@ def connection(arguments: argparse.Namespace) -> Iterator[Connection]:
 
 @contextmanager
 def unasked_channel(arguments: argparse.Namespace) -> Iterator[grpc.Channel]:
-    """A channel to the farm that was named, which has not been asked anything; calls fail as `admin` says."""
+    """Yields a channel to the farm that was named, over which nothing was sent; calls fail as `admin` says."""
     config = _config_of(_named(arguments))
     with Connection(config, clock=SystemClock()).calls(), open_channel(config) as channel:
         yield channel
@@ -72,11 +72,11 @@ def _named(arguments: argparse.Namespace) -> str:
 
 @contextmanager
 def admin_at(address: str) -> Iterator[AdminServiceStub]:
-    """The administration of the farm at an address.
+    """Yields the administration service of the farm at an address.
 
     Raises:
         Unreachable: nobody answers there.
-        FarmError: what the farm says to a call.
+        FarmError: the farm refuses a call.
     """
     with connection_to(address) as connected:
         yield AdminServiceStub(connected.stubs().channel)
@@ -84,7 +84,7 @@ def admin_at(address: str) -> Iterator[AdminServiceStub]:
 
 @contextmanager
 def connection_to(address: str) -> Iterator[Connection]:
-    """A connection to the farm at an address; calls within it fail as `admin_at` says."""
+    """Yields a connection to the farm at an address; calls within it fail as `admin_at` says."""
     connection = Connection(_config_of(address), clock=SystemClock())
     try:
         with connection.calls():

@@ -1,4 +1,4 @@
-"""Whether a farm answers, has workers, and can serve this machine."""
+"""Checks whether a farm answers, has workers, and can serve this machine."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def check_farm(address: str) -> list[Check]:
     except FarmError as error:
         return [failed("farm", str(error), remedy="check the address, the network and that `compilefarm serve` runs")]
     checks = list(findings(status, asked_seconds=started, answered_seconds=time.time()))
-    # Farms of an older release do not say.
+    # Farms of an older release have none.
     if status.HasField("trust"):
         checks += check_trust(status.trust, address=address, trusted=read_trust(os.environ).trusted_keys)
     return checks
 
 
 def findings(status: StatusResponse, *, asked_seconds: float, answered_seconds: float) -> Iterator[Check]:
-    """Judges what a farm says of itself.
+    """Yields what follows from the status of a farm.
 
     Args:
-        status: what it says.
-        asked_seconds: when it was asked, in seconds since 1970.
-        answered_seconds: when it had answered.
+        status: of the farm.
+        asked_seconds: when the farm was asked, in seconds since 1970.
+        answered_seconds: when the farm had answered, in seconds since 1970.
     """
     yield _check_state(status)
     yield _check_release(status)

@@ -1,4 +1,4 @@
-"""Functions that a command is told by name."""
+"""Functions that are named in arguments of a command."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 class NoSuchFunction(Exception):
-    """A name is of no function; the message says why."""
+    """A name names no function; the message says why."""
 
 
 def get_function(name: str) -> Callable[..., Any]:
-    """The function that MODULE:FUNCTION names.
+    """Returns the function that MODULE:FUNCTION names.
 
     Raises:
-        NoSuchFunction: there is none.
+        NoSuchFunction: the module cannot be imported, or has no such function.
     """
     module, _, function = name.partition(":")
     # As `python -m` finds modules.

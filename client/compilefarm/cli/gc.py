@@ -17,7 +17,7 @@ from compilefarm.store.opening import collect_garbage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     option = parser.add_argument
     option(
         "--store", required=True, metavar="STORE", help="the store, as `serve --store` names it; farms may be using it"
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Collects, and prints what went."""
+    """Deletes what is no longer needed, and prints how much that was."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     collected = asyncio.run(
         collect_garbage(arguments.store, size_limit_bytes=arguments.size_limit, dry_run=arguments.dry_run)

@@ -12,7 +12,7 @@ from compilefarm.cli.farm import TIMEOUT_SECONDS, add_address, unasked_channel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     add_address(parser)
 
 

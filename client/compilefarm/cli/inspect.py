@@ -1,4 +1,4 @@
-"""`compilefarm inspect KEY`: an artifact in words."""
+"""`compilefarm inspect KEY`: describes an artifact."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     parser.add_argument("key", metavar="KEY", help="key of an artifact, or a beginning of it that is unique")
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print compilefarm.v1.InspectResponse as JSON")
@@ -74,11 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_sources(manifest: Manifest, farm: Connection, *, folder: Path) -> None:
-    """Fetches what an artifact was made of, and writes it below a folder.
+    """Fetches the sources of an artifact, and writes them below a folder.
 
     Raises:
-        NotStored: the artifact has none.
-        CorruptArtifact: what came cannot be written below the folder.
+        NotStored: the artifact was stored without sources.
+        CorruptArtifact: a source has a path that does not lie below the folder.
     """
     if not manifest.HasField("sources"):
         raise NotStored(f"{manifest.key} was stored without its sources")
@@ -121,7 +121,7 @@ def show(manifest: Manifest, to: Console) -> None:
 
 
 def show_checks(checks: Iterable[Check], to: Console) -> None:
-    """Prints what checks found after an artifact was served, or of artifacts that are not served."""
+    """Prints results of verifications of artifacts that were served before, or are not served."""
     table = Table("", Column(overflow="fold"), show_header=False, box=None)
     for check in checks:
         ended = check.ended.ToDatetime().isoformat(sep=" ", timespec="seconds")
@@ -138,7 +138,7 @@ def _blob_words(blob: Blob) -> str:
 
 
 def _libraries_words(libraries: Iterable[Library]) -> str:
-    """How many libraries and kernels there are, and how much they hold."""
+    """Number and size of the libraries and kernels, in words."""
     words = []
     for what, of_kind in (
         ("kernels of Triton", [each.blob for each in libraries if each.builder == BUILDER_KERNEL]),

@@ -16,7 +16,7 @@ from compilefarm.v1.job_pb2 import PHASE_QUEUED, Phase
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     add_address(parser)
     parser.add_argument(
         "--quarantined", action="store_true", help="show only keys in quarantine, and why they are there"
@@ -44,21 +44,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def keep_refused(response: ListJobsResponse) -> None:
-    """Takes out quarantined keys that are there for another reason than a failed check."""
+    """Removes quarantined keys from a response, except for those whose artifacts failed their verification."""
     kept = [entry for entry in response.quarantined if entry.refused]
     del response.quarantined[:]
     response.quarantined.extend(kept)
 
 
 def _alone(arguments: argparse.Namespace) -> str:
-    """What there is none of if there is nothing to show; empty if jobs are shown, too."""
+    """What is printed if no key is to be shown; empty if jobs are shown, too."""
     if arguments.refused:
         return "no artifact has failed its check"
     return "no key is quarantined" if arguments.quarantined else ""
 
 
 def show(response: ListJobsResponse, to: Console, *, alone: str = "") -> None:
-    """Prints jobs for people; with `alone` only quarantined keys, and these words where there are none."""
+    """Prints jobs for people; with `alone` only quarantined keys, or `alone` itself where there are none."""
     if not alone:
         _show_jobs(response, to)
     if response.quarantined:

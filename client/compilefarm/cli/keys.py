@@ -11,13 +11,13 @@ from pathlib import Path
 from compilefarm.core.digests import digest_of
 
 ROLES = ("read", "compile", "prewarm", "admin")
-# Says what a text is to whoever, or whatever, finds it where it does not belong.
+# Tells people and scanners for secrets what a text is, where they find it.
 _TOKEN_PREFIX = "cft_"  # noqa: S105 - of tokens, not one
 _TOKEN_BYTES = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     commands = parser.add_subparsers(dest="keys_command", metavar="COMMAND", required=True)
     text = "make a token for a caller, and print its entry for the file of `serve --auth`"
     token = commands.add_parser("token", help=text, description=text)
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does what was asked."""
+    """Makes a token or a key, or prints the public key of one."""
     try:
         arguments.run_keys(arguments)
     except OSError as error:
@@ -92,7 +92,7 @@ def write_secret(path: Path, *, content: bytes) -> None:
     """Writes a new file that only this user may read.
 
     Raises:
-        OSError: it cannot be written, or is there already.
+        OSError: the file cannot be written, or exists already.
     """
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""Whether compiles can run on this machine."""
+"""Checks whether compiles can run on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the messages of a request say, as text that looks like Python.
+"""Messages of a request as text that looks like Python.
 
 It is written straight from the message: no torch is needed, and nothing that a request names is looked up, imported or
 evaluated, so that the file of a stranger may be looked at. Whatever is text in a request is escaped and cut, and only
@@ -46,24 +46,24 @@ _BIG_INTEGER = re.compile(r"-?[1-9][0-9]{18,1000}")
 
 
 def words(value: object) -> str:
-    """A message, or anything that a message holds, as an expression of bounded length."""
+    """Returns a message, or a value within one, as an expression of bounded length."""
     return cut(MessageWriter().say(value))
 
 
 def plain(text: str) -> str:
-    """A text without quotes, unless it needs them."""
+    """Returns a text without quotes, unless it needs them."""
     return cut(text) if text.isascii() and text.isprintable() and text else _quoted(text)
 
 
 def cut(line: str) -> str:
-    """A line of bounded length."""
+    """Returns a line, cut to a bounded length."""
     if len(line) <= _MAX_LINE_CHARACTERS:
         return line
     return f"{line[:_MAX_LINE_CHARACTERS]}... ({len(line)} characters in all)"
 
 
 def name_of_target(call: Call) -> str:
-    """What is called, as Python would write it."""
+    """Returns the name of what a node calls, as Python would write it."""
     operator = _OPERATOR.fullmatch(call.target)
     if call.target.partition(".")[0] in _FUNCTION_ROOTS.get(call.kind, ()) and _is_name(call.target):
         return call.target
@@ -262,7 +262,7 @@ def _autocast(autocast: Autocast) -> str:
 
 
 def _bare(name: str) -> str:
-    """A name as it is, if it is one."""
+    """Returns a name as it is, if it is an identifier."""
     return name if _is_name(name) else _quoted(name)
 
 

@@ -1,4 +1,4 @@
-"""Plans of prewarming and what came of them, for people and as JSON."""
+"""Plans and results of prewarming, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def show_plan(plan: Plan, to: Console) -> None:
 
 
 def show_report(report: Report, to: Console) -> None:
-    """Prints for people what prewarming came to."""
+    """Prints the result of prewarming for people."""
     failed = [each for each in report.failed if each.graph.standing != "cannot"]
     _show_graphs([graph for graph in report.plan.graphs if graph.standing == "cannot"], to)
     for each in failed:
@@ -81,7 +81,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def report_data(report: Report) -> dict[str, Any]:
-    """What prewarming came to, as JSON."""
+    """The result of prewarming as JSON."""
     return {
         "graphs": [
             _graph_data(each.graph) | {"outcome": each.outcome, "reason": each.reason, "problem": each.problem}
@@ -115,7 +115,7 @@ def _graph_data(graph: PlannedGraph) -> dict[str, Any]:
 
 
 def minutes_words(seconds: float) -> str:
-    """A duration of which seconds do not matter once it is long: "4.20 s", "3.5 min", "2.1 h"."""
+    """A duration in a suitable unit: "4.20 s", "3.5 min", "2.1 h"."""
     if seconds < 120:
         return seconds_words(seconds) if seconds else "0 s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

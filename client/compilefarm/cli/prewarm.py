@@ -24,12 +24,12 @@ from compilefarm.core.recordings import Recording, read_recording
 from compilefarm.serving.numbers import percentage, positive
 
 _Run = Callable[[argparse.Namespace], int]
-# As argparse ends a program that was asked wrongly.
-_ASKED_WRONGLY = 2
+# The exit status of argparse for wrong arguments.
+_WRONG_ARGUMENTS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
 
     def step(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
@@ -96,13 +96,13 @@ def _add_threshold(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does a step."""
+    """Runs the step that was named. Returns the exit status."""
     step: _Run = arguments.run_step
     try:
         return step(arguments)
     except (CannotTrace, UnusableRecording, UnusableRequestFile) as error:
         print(f"compilefarm prewarm: {printable(str(error))}", file=sys.stderr)
-        return _ASKED_WRONGLY
+        return _WRONG_ARGUMENTS
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -125,7 +125,7 @@ def _model(arguments: argparse.Namespace) -> int:
 
 
 def _prewarm(recording: Recording, arguments: argparse.Namespace) -> int:
-    """Has what is missing of a recording compiled, and shows how that goes. Returns the exit status."""
+    """Has what a farm lacks of a recording compiled, and shows the progress. Returns the exit status."""
     with connection(arguments) as connected:
         plan = Planner(connected, environment=arguments.environment, mode=arguments.mode).plan(recording)
         prewarming = Prewarming(connected, tenant=os.environ.get(TENANT, ""), parallel=arguments.parallel)

@@ -1,4 +1,4 @@
-"""How prewarming goes, while it goes: a bar on a terminal, lines elsewhere."""
+"""The progress of prewarming: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compilefarm.core.printable import printable
 
 @contextmanager
 def showing_progress(plan: Plan) -> Iterator[OnServed]:
-    """Shows on standard error what the callback is told."""
+    """Yields a callback that shows progress on standard error."""
     if sys.stderr.isatty():
         with _bar() as bar:
             task = bar.add_task("", total=len(plan.graphs))
@@ -31,7 +31,7 @@ def showing_progress(plan: Plan) -> Iterator[OnServed]:
 
 
 def progress_words(report: Report) -> str:
-    """Where prewarming stands: "3 served, 0 failed, 2 left, about 1.5 min"."""
+    """The progress in words: "3 served, 0 failed, 2 left, about 1.5 min"."""
     failed, left = len(report.failed), report.unfinished
     done = f"{len(report.served) - failed} served, {failed} failed, {left} left"
     return f"{done}, about {minutes_words(_seconds_left(report))}" if left else done

@@ -13,7 +13,7 @@ from compilefarm.serving.signer import sign
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     option = parser.add_argument
     option("--key", required=True, metavar="FILE", help="file of the private key, as `compilefarm keys new` wrote it")
     option(

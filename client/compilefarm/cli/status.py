@@ -15,7 +15,7 @@ from compilefarm.v1.admin_service_pb2 import FarmState, StatusRequest, StatusRes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print compilefarm.v1.StatusResponse as JSON")
 

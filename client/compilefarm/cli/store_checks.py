@@ -1,4 +1,4 @@
-"""Whether a place can be a store."""
+"""Checks whether a location can be used as a store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SKEW_WARNING_SECONDS = 30.0
 
 
 def check_store(location: str) -> list[Check]:
-    """Checks a store; only for a moment something is written into it.
+    """Checks a store. What is written into it for that is deleted again.
 
     Args:
         location: what `serve --store` names.

@@ -1,4 +1,4 @@
-"""The graphs of a model at hand, traced with tensors that have no elements: neither weights nor a GPU are needed."""
+"""Traces a model with fake tensors, which have no elements: neither weights nor a GPU are needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CannotTrace(Exception):
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is traced."""
+    """Adds the options that say what is traced."""
     option = parser.add_argument
     option("model", metavar="MODULE:FUNCTION", help="function without parameters that returns the model")
     option(
@@ -44,10 +44,11 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def trace_model(arguments: argparse.Namespace) -> Recording:
-    """The requests that a pod would make of a model. The mode and the environment come later, as for a recording.
+    """Returns the requests of a pod for a model. They are retargeted to a mode and an environment later, as
+    those of a recording.
 
     Raises:
-        CannotTrace: it cannot be made or traced.
+        CannotTrace: the model cannot be made or traced.
     """
     import torch
 

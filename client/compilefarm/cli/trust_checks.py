@@ -1,4 +1,4 @@
-"""Whether a farm can be trusted as this machine wants it to be."""
+"""Checks whether a farm authenticates callers, and this machine can trust it."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ _PLAIN_WIDTH = 160
 
 
 def console() -> Console:
-    """Where commands print. What a farm or a file says cannot steer the terminal."""
+    """Returns the console on which commands print. Control characters of a farm or a file do not reach the terminal."""
     to = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     to.push_render_hook(_Escaping())
     return to
 
 
 class _Escaping(RenderHook):
-    """Has control characters escaped in all that is printed; styles are added after that."""
+    """Escapes control characters in all that is printed, before styles are added."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [_Escaped(renderable) for renderable in renderables]

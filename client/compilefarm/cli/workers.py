@@ -15,7 +15,7 @@ from compilefarm.v1.admin_service_pb2 import WORKER_STATE_IDLE, ListWorkersReque
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print compilefarm.v1.ListWorkersResponse as JSON")
 
@@ -46,7 +46,7 @@ def table_of(workers: Iterable[Worker]) -> Table:
 
 
 def sandbox_words(workers: Iterable[Worker]) -> list[str]:
-    """What shuts the processes of workers off, and for which of them nothing does."""
+    """The sandboxes of workers in words, and which workers have none."""
     named: dict[str, list[str]] = {}
     for worker in workers:
         words = f"sandbox: {worker.sandbox}" if worker.sandbox else f"no sandbox ({worker.no_sandbox or 'not known'})"

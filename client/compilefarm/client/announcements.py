@@ -1,4 +1,4 @@
-"""The one line that a user sees of each graph. Warnings show without any logging set up: Python's last resort."""
+"""Log lines, one for each graph. Warnings show without any logging set up: logging.lastResort."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHY_LOCAL = {
 
 
 def announce(record: GraphRecord, *, defect: Exception | None = None) -> None:
-    """Says what becomes of a graph.
+    """Logs what becomes of a graph.
 
     Args:
         record: of the graph.
@@ -32,17 +32,17 @@ def announce(record: GraphRecord, *, defect: Exception | None = None) -> None:
 
 
 def announce_uncompiled(record: GraphRecord) -> None:
-    """Says that a graph was to be compiled here, and runs uncompiled."""
+    """Logs that a graph was to be compiled here, and runs uncompiled."""
     _LOGGER.warning("%s runs uncompiled from now on: %s", _name(record), record.obstacle)
 
 
 def announce_unrecorded(record: GraphRecord) -> None:
-    """Says that a program cannot be recorded as CUDA graphs, and goes on."""
+    """Logs that a program cannot be recorded as CUDA graphs, and goes on."""
     _LOGGER.warning("%s runs without CUDA graphs from now on: %s", _name(record), record.unrecorded)
 
 
 def announce_difference(record: GraphRecord) -> None:
-    """Says that a program of the farm is wrong, and what takes its place."""
+    """Logs that a program of the farm is wrong, and what takes its place."""
     what = f"runs uncompiled from now on ({record.obstacle})" if record.resort == "eager" else "is compiled locally"
     found = record.self_check.detail if record.self_check is not None else ""
     _LOGGER.error(
@@ -51,17 +51,17 @@ def announce_difference(record: GraphRecord) -> None:
 
 
 def announce_defect(error: Exception, *, where: str) -> None:
-    """Says that the client itself failed, with the traceback that a report needs; the pod goes on.
+    """Logs that the client itself failed, with the traceback that a report needs; the pod goes on.
 
     Args:
-        error: what it failed with.
-        where: what it was about.
+        error: the failure.
+        where: what the client was doing.
     """
     _LOGGER.error("compilefarm: a defect in %s, or a torch that it does not know yet", where, exc_info=error)
 
 
 def _line(record: GraphRecord) -> str:
-    """One line, whatever a farm or somebody in its place has said."""
+    """The line; what a farm said in it is escaped."""
     graph = _name(record)
     if record.outcome in _WHY_LOCAL:
         why = _WHY_LOCAL[record.outcome]
