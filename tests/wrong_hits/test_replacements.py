@@ -12,6 +12,7 @@ import torch
 
 from compilefarm.graph import targets
 from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.inner_calls import find_replaced_call
 from compilefarm.graph.replacements import find_replacement, is_own_method
 from compilefarm.graph.testing import CapturedGraph, capture
 
@@ -135,6 +136,86 @@ def test_a_method_of_tensors(graph: CapturedGraph, method: object, monkeypatch: 
         with pytest.raises(Bypass, match=r"torch\.Tensor\.relu"):
             capture(program, torch.rand(4, 4)).encode()
     graph.encode()
+
+
+@pytest.fixture
+def names_anew() -> Iterator[None]:
+    """Names of functions are found anew; Dynamo finds them once, at the first compile of a process."""
+    tables: Any = (targets._torch_functions, targets._torch_names, targets._entering, targets._leaving)
+    for table in tables:
+        table.cache_clear()
+    yield
+    for table in tables:
+        table.cache_clear()
+
+
+class Tripling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # torch says nothing of it
+        return x * 3
+
+
+@pytest.mark.usefixtures("names_anew")
+@pytest.mark.parametrize("own", [tripled, Tripling.apply, torch.sigmoid], ids=["function", "autograd", "torch's"])
+def test_a_function_of_torch_that_is_another_one_by_now(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Dynamo takes what is there for a function of torch, and leaves it in graphs as it is.
+    monkeypatch.setattr(torch.nn.functional, "silu", own)
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    node = graph.call_function(own, (x,))
+    if own is torch.sigmoid:
+        assert targets.name_call(node)[1] == "torch.sigmoid"
+        return
+    with pytest.raises(Bypass, match="which the farm does not take"):
+        targets.name_call(node)
+
+
+def attention(x: torch.Tensor) -> torch.Tensor:
+    weight = torch.ones(12, 4)
+    found = torch.nn.functional.multi_head_attention_forward(
+        x, x, x, 4, 2, weight, None, None, None, False, 0.0, weight[:4], None, training=False, need_weights=False
+    )
+    return found[0]
+
+
+def norms(x: torch.Tensor) -> torch.Tensor:
+    return x.norm(p=2, dim=0)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "calling"),
+    [
+        (torch.nn.functional, "scaled_dot_product_attention", attention),
+        (torch.nn.functional, "_in_projection_packed", attention),
+        (torch, "norm", norms),
+        (torch.functional, "norm", norms),
+    ],
+)
+def test_what_functions_of_torch_call(
+    module: Any, name: str, calling: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = capture(calling, torch.rand(3, 4))
+    captured.encode()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, tripled)
+        with pytest.raises(Bypass, match=name) as caught:
+            captured.encode()
+        assert caught.value.reason == "replaced_operator"
+    captured.encode()
+
+
+@pytest.mark.parametrize("name", ["__mul__", "__radd__", "__itruediv__", "__getitem__"])
+def test_an_operator_of_python(graph: CapturedGraph, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, name, tripled)
+        with pytest.raises(Bypass, match=f"torch.Tensor.{name}"):
+            graph.encode()
+    graph.encode()
+
+
+def test_functions_of_torch_call_nothing_but_torchs() -> None:
+    functions = {**targets._torch_functions(), **vars(torch.Tensor)}
+    assert {name: found for name, each in functions.items() if (found := find_replaced_call(each))} == {}
 
 
 def test_methods_that_torch_gives_tensors() -> None:

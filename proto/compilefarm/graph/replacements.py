@@ -7,12 +7,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 import torch
+import typing_extensions
 
 from compilefarm.graph.extensions import find_foreign_kernel
 from compilefarm.graph.operators import is_of_torch
@@ -25,7 +28,15 @@ _TORCH = str(Path(torch.__file__).parent)
 # From here seems to come what `torch.library.impl` registers, which torch does not use for its own.
 _REGISTRAR = str(Path(_TORCH) / "library.py")
 # Torch decorates functions with what lies here.
-_DECORATORS = str(Path(contextlib.__file__))
+_DECORATORS = frozenset(str(Path(str(module.__file__))) for module in (contextlib, typing_extensions, warnings))
+_METHODS_BY_OTHER_NAMES = frozenset(
+    {("__abs__", "abs"), ("__itruediv__", "__idiv__"), ("__neg__", "neg"), ("__pos__", "positive")}
+)
+# Methods by which Python computes with tensors: `__mul__`, `__rmul__`, `__imul__`.
+_OPERATOR_METHODS = sorted(
+    {f"__{kind}{name.strip('_')}__" for name in dir(operator) for kind in ("", "r", "i")}
+    & (set(dir(torch.Tensor)) - {"__doc__"})
+)
 # Found to be torch's own; by address, and kept, so that addresses stay theirs.
 _known: dict[int, object] = {}
 # What tables held when all of it was torch's own, what torch's packets of operators held, and the operators in them.
@@ -37,7 +48,33 @@ _checked: set[str] = set()
 
 def find_replacement() -> str | None:
     """What of torch is not torch's own in this process, for a message; None if all is."""
-    return _find_kernel() or find_foreign_kernel() or _find_entry() or _find_pattern()
+    return _find_kernel() or find_foreign_kernel() or _find_entry() or _find_pattern() or _find_operator_method()
+
+
+def is_own_function(function: Callable[..., Any], *, name: str) -> bool:
+    """Whether a function is torch's own, and that which torch has under a qualified name.
+
+    `torch.nn.functional.cross_entropy` may be a function of a library by now, or another one of torch.
+    """
+    return function.__name__ == name.rpartition(".")[2] and not is_foreign(function)
+
+
+def is_foreign(value: object) -> bool:
+    """Whether something can be called that is neither torch's nor Python's."""
+    match value:
+        case FunctionType():
+            return not (_is_torchs(value) or str(value.__module__).partition(".")[0] in sys.stdlib_module_names)
+        case BuiltinFunctionType():
+            # A function of a module, or a method of a class, such as `apply` of an autograd function.
+            owner = value.__self__
+            return not _is_known(value.__module__ or getattr(owner, "__module__", None) or type(owner).__module__)
+        case ModuleType() | type():
+            return False
+    return callable(value) and not _is_known(type(value).__module__)
+
+
+def _is_known(module: object) -> bool:
+    return str(module).partition(".")[0] in {"torch", *sys.stdlib_module_names}
 
 
 def is_own_method(name: str) -> bool:
@@ -48,8 +85,7 @@ def is_own_method(name: str) -> bool:
             # It is inherited, from what cannot be written to.
             return True
         case MethodDescriptorType() | WrapperDescriptorType():
-            # `torch.Tensor.__neg__` is `neg`.
-            return method.__name__ == name or name.startswith("__")
+            return method.__name__ == name or (name, method.__name__) in _METHODS_BY_OTHER_NAMES
         case FunctionType():
             return _is_torchs(method)
     return False
@@ -127,6 +163,12 @@ def _names_operator_of_torch(target: object) -> bool:
     return False
 
 
+def _find_operator_method() -> str | None:
+    """A method by which Python computes with tensors. Graphs call Python's operators, and so does torch."""
+    name = next((name for name in _OPERATOR_METHODS if not is_own_method(name)), None)
+    return name and f"torch.Tensor.{name}"
+
+
 def _find_pattern() -> str | None:
     """A pattern that Inductor looks for in graphs."""
     for module, entry in inductor_patterns():
@@ -180,4 +222,4 @@ def _lies_in_torch(function: Callable[..., Any]) -> bool:
     file = function.__code__.co_filename
     # Torch makes some functions of texts, which lie in no file.
     is_made = not file.endswith(".py") and str(function.__module__).partition(".")[0] in ("torch", "triton", "sympy")
-    return file.startswith(_TORCH) or is_made or file == _DECORATORS
+    return file.startswith(_TORCH) or is_made or file in _DECORATORS

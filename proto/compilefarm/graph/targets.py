@@ -22,6 +22,7 @@ from compilefarm.core.expressions import MAX_MAGNITUDE
 from compilefarm.graph.admitted_operators import is_admitted
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.higher_order import SIGNATURES
+from compilefarm.graph.inner_calls import find_replaced_call
 from compilefarm.graph.operators import (
     base_of,
     find_function,
@@ -30,7 +31,7 @@ from compilefarm.graph.operators import (
     name_function,
     operators_of_torch,
 )
-from compilefarm.graph.replacements import is_own_method
+from compilefarm.graph.replacements import is_own_function, is_own_method
 from compilefarm.torch_internals import operators as torch_operators
 from compilefarm.torch_internals import traced_functions
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, OpOverloadPacket, name_of_packet
@@ -149,6 +150,8 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     """
     if node.op != "call_method":
         kind, name = name_target(node.target)
+        if kind == TORCH_FUNCTION:
+            _check_calls(node.target)
         # For `x.T` Dynamo writes builtins.getattr in one release and the operator in another.
         if kind == OPERATOR_PACKET and name in ATTRIBUTE_OPERATORS and len(node.args) == 1 and not node.kwargs:
             return PYTHON_FUNCTION, "builtins.getattr", (*node.args, ATTRIBUTE_OPERATORS[name])
@@ -162,7 +165,15 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     function = vars(operator).get(name) if name.startswith("__") and not node.kwargs else None
     if function in _python_names():
         return *name_target(function), node.args
+    _check_calls(vars(torch.Tensor).get(name))
     return TENSOR_METHOD, name, node.args
+
+
+def _check_calls(function: Any) -> None:
+    """Checks that a function of torch calls nothing of this process's own."""
+    replaced = find_replaced_call(function)
+    if replaced is not None:
+        raise Bypass("replaced_operator", f"this process has something of its own in the place of {replaced}")
 
 
 def get_target(kind: TargetKind.ValueType, *, name: str, operators: Set[str] = frozenset()) -> Callable[..., Any] | str:
@@ -353,7 +364,11 @@ def _torch_functions() -> Mapping[str, Callable[..., Any]]:
     admitted = (name for name, is_binding in listed if _is_admitted(name, is_binding=is_binding))
     # Dynamo's tables hold the others in some releases only.
     found = ((name, traced_functions.load_function(name)) for name in (*admitted, *OF_MODES, *SYMBOLIC))
-    return {name: function for name, function in found if type(function) in (BuiltinFunctionType, FunctionType)}
+    return {
+        name: function
+        for name, function in found
+        if type(function) in (BuiltinFunctionType, FunctionType) and is_own_function(function, name=name)
+    }
 
 
 def _is_admitted(qualified_name: str, *, is_binding: bool) -> bool:
