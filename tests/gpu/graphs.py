@@ -32,6 +32,8 @@ from tests.farm.serving import bare_environment, serve
 from .graph_cases import CASES, GENERATE
 
 _ROOT = Path(__file__).parent.parent.parent
+# torch saves one graph without gradients.
+_NOT_SAVED = ("training step", GENERATE)
 Seen = dict[str, Any]
 Environments = dict[str, Callable[[], Mapping[str, str]]]
 
@@ -80,7 +82,8 @@ def _rows(arguments: argparse.Namespace, folder: Path, names: Sequence[str]) -> 
         bare = functools.partial(_bare, folder, everywhere, farm.address)
         environments: Environments = {"turns": lambda: local | {"COMPILEFARM_ADDRESS": farm.address}}
         environments |= {"inductor": lambda: local, "farm": bare, "saved": bare, "save": bare}
-        ways = ["inductor", "farm", *(("saved",) if arguments.saved else ())]
+        saved = [name for name in names if arguments.saved and name not in _NOT_SAVED]
+        ways = {name: ["inductor", "farm", *(("saved",) if name in saved else ())] for name in names}
 
         def run(how: str, name: str, *further: str) -> Seen | None:
             if time.monotonic() >= until:
@@ -96,13 +99,13 @@ def _rows(arguments: argparse.Namespace, folder: Path, names: Sequence[str]) -> 
         for name in names if arguments.only != "fresh" else ():
             # Leaves an artifact in the farm, and Inductor's caches.
             rows += filter(None, [run("turns", name)])
-        for name in names if arguments.saved else ():
+        for name in saved:
             run("save", name)
         for number in range(arguments.pairs if arguments.only != "turns" else 0):
             for name in names:
-                rows += filter(None, [run(how, name) for how in ways[:: -1 if number % 2 else 1]])
+                rows += filter(None, [run(how, name) for how in ways[name][:: -1 if number % 2 else 1]])
         for name in names if arguments.profiles else ():
-            for how in ways:
+            for how in ways[name]:
                 run(how, name, "--profile", str(arguments.profiles / f"{how}-{name.replace(' ', '-')}.txt"))
     return rows
 
