@@ -133,10 +133,10 @@ class Processes:
         self._failing = failing
 
     def __call__(
-        self, way: str, subject: Subject, *, caches: Path, bundle: Path, surroundings: Mapping[str, str], log: Path
+        self, way: str, subject: Subject, *, caches: Path, bundle: Path, variables: Mapping[str, str], log: Path
     ) -> Result:
         self.started.append(way)
-        self.environments[way] = surroundings
+        self.environments[way] = variables
         self.caches.append((way, caches))
         return Result(error="TypeError: no") if way in self._failing else result(dynamo=1)
 

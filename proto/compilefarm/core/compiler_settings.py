@@ -32,7 +32,7 @@ def is_of_cuda_graphs(name: str) -> bool:
 
 def asks_for_cuda_graphs(options: Options) -> bool:
     """Whether a program is to be recorded as CUDA graphs by the process that calls it."""
-    return any(entry.name == CUDA_GRAPHS and entry.value.boolean for entry in options.inductor)
+    return any(setting.name == CUDA_GRAPHS and setting.value.boolean for setting in options.inductor)
 
 
 class SettingType(Protocol):
@@ -152,20 +152,20 @@ class CompilerSettings:
         family = name.partition(".")[0] + "."
         return self.refused.get(name) or self.refused.get(family) or self.without_effect.get(name) or "it is not known"
 
-    def value_of(self, entry: NamedValue) -> object:
+    def value_of(self, setting: NamedValue) -> object:
         """Returns the value that a request sets.
 
         Raises:
             InvalidRequest: a request may not set it, or not to this.
         """
-        reason = self.find_refusal(entry.name)
+        reason = self.find_refusal(setting.name)
         if reason is not None:
-            raise InvalidRequest(f"{entry.name!r:.100} is no setting that a request may make: {reason}")
-        wanted = self.allowed[entry.name]
-        kind = entry.value.WhichOneof("kind")
-        value = None if kind == "none" else getattr(entry.value, kind) if kind in _KINDS else entry.value
+            raise InvalidRequest(f"{setting.name!r:.100} is no setting that a request may make: {reason}")
+        wanted = self.allowed[setting.name]
+        kind = setting.value.WhichOneof("kind")
+        value = None if kind == "none" else getattr(setting.value, kind) if kind in _KINDS else setting.value
         if not wanted.admits(value):
-            raise InvalidRequest(f"the setting {entry.name} has to be {wanted.describe()}")
+            raise InvalidRequest(f"the setting {setting.name} has to be {wanted.describe()}")
         return value
 
     def is_classified(self, name: str) -> bool:

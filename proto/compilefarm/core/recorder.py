@@ -58,7 +58,7 @@ class Recorder:
             UnusableRecording: it cannot be written.
             UnusableRequestFile: it is too large for a file.
         """
-        file, entry = file_of(request), {"first": position, "count": 1, "name": name, **words_of(request)}
+        file, recorded = file_of(request), {"first": position, "count": 1, "name": name, **words_of(request)}
         content = pack_request(replace(request, blobs={}))
         with self._writing():
             if not (self._folder / file).exists():
@@ -68,7 +68,7 @@ class Recorder:
             outline = self._read()
             if request.missing_digests():
                 outline = replace(outline, holds_tensors=False)
-            requests = {**outline.requests, file: _added(outline.requests.get(file), entry)}
+            requests = {**outline.requests, file: _added(outline.requests.get(file), recorded)}
             self._write(MANIFEST, outline_text(replace(outline, requests=requests)).encode())
 
     def note_bypass(self, bypass: RecordedBypass) -> None:
@@ -119,12 +119,12 @@ class Recorder:
             raise UnusableRecording(f"the recording {self._folder} cannot be written: {error.strerror}") from error
 
 
-def _added(known: Any, entry: dict[str, Any]) -> dict[str, Any]:
+def _added(known: Any, recorded: dict[str, Any]) -> dict[str, Any]:
     if known is None:
-        return entry
+        return recorded
     # Whoever is first to write, the same is written.
-    first, name = min((known["first"], known["name"]), (entry["first"], entry["name"]))
-    return {**entry, "first": first, "name": name, "count": known["count"] + entry["count"]}
+    first, name = min((known["first"], known["name"]), (recorded["first"], recorded["name"]))
+    return {**recorded, "first": first, "name": name, "count": known["count"] + recorded["count"]}
 
 
 def _identity(bypass: RecordedBypass) -> tuple[object, ...]:

@@ -126,8 +126,8 @@ def read_recording(folder: Path) -> Recording:
     return Recording(
         folder=folder,
         requests=[
-            _read_entry(folder, file, entry, outline=outline, tensors=tensors)
-            for file, entry in outline.requests.items()
+            _read_recorded(folder, file, recorded, outline=outline, tensors=tensors)
+            for file, recorded in outline.requests.items()
         ],
         bypasses=outline.bypasses,
     )
@@ -158,8 +158,8 @@ def read_outline(folder: Path) -> Outline | None:
 def outline_text(outline: Outline) -> str:
     """Returns the text of recording.json: entries in the order in which they were made first."""
     requests = [
-        {"file": file, **entry}
-        for file, entry in sorted(outline.requests.items(), key=lambda item: (item[1]["first"], item[0]))
+        {"file": file, **recorded}
+        for file, recorded in sorted(outline.requests.items(), key=lambda item: (item[1]["first"], item[0]))
     ]
     bypasses = sorted(outline.bypasses, key=lambda bypass: (bypass.first, bypass.reason, bypass.message))
     data = {
@@ -206,8 +206,8 @@ def _outline(data: Any, *, path: Path) -> Outline:
     if number > FORMAT:
         raise NewerRecording(f"{path} has format {number}, this release reads up to {FORMAT}; upgrade Compilefarm")
     try:
-        requests = {str(entry.pop("file")): _checked_entry(entry) for entry in data["requests"]}
-        bypasses = [_checked_bypass(RecordedBypass(**entry)) for entry in data["bypasses"]]
+        requests = {str(recorded.pop("file")): _checked_request(recorded) for recorded in data["requests"]}
+        bypasses = [_checked_bypass(RecordedBypass(**bypass)) for bypass in data["bypasses"]]
         if len(requests) != len(data["requests"]) or not isinstance(data["holds_tensors"], bool):
             raise ValueError("a request is named twice, or holds_tensors is neither true nor false")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -215,12 +215,12 @@ def _outline(data: Any, *, path: Path) -> Outline:
     return Outline(holds_tensors=data["holds_tensors"], requests=requests, bypasses=bypasses)
 
 
-def _checked_entry(entry: dict[str, Any]) -> dict[str, Any]:
+def _checked_request(recorded: dict[str, Any]) -> dict[str, Any]:
     for name, least in (("first", 0), ("count", 1)):
-        _check_number(entry[name], least=least, what=name)
-    if not isinstance(entry["name"], str):
+        _check_number(recorded[name], least=least, what=name)
+    if not isinstance(recorded["name"], str):
         raise ValueError("name is no text")
-    return entry
+    return recorded
 
 
 def _checked_bypass(bypass: RecordedBypass) -> RecordedBypass:
@@ -236,8 +236,8 @@ def _check_number(number: object, *, least: int, what: str) -> None:
         raise ValueError(f"{what} is {number!r}")
 
 
-def _read_entry(
-    folder: Path, file: str, entry: Mapping[str, Any], *, outline: Outline, tensors: dict[str, bytes]
+def _read_recorded(
+    folder: Path, file: str, recorded: Mapping[str, Any], *, outline: Outline, tensors: dict[str, bytes]
 ) -> RecordedRequest:
     path = folder / file
     if not file.startswith(f"{REQUESTS}/") or ".." in file:
@@ -249,7 +249,7 @@ def _read_entry(
     bare = read_request(path)
     if file_of(bare) != file:
         raise DamagedRecording(f"{path} holds another request than its name says: {_AGAIN}")
-    _check_words(bare, entry, path=path)
+    _check_words(bare, recorded, path=path)
     digests = bare.missing_digests()
     if not outline.holds_tensors and not all(
         (folder / TENSORS / _checked_digest(digest)).exists() for digest in digests
@@ -260,16 +260,16 @@ def _read_entry(
     return RecordedRequest(
         request=Request(job=bare.job, blobs=blobs, arguments=bare.arguments),
         file=file,
-        name=entry["name"],
-        first=entry["first"],
-        count=entry["count"],
+        name=recorded["name"],
+        first=recorded["first"],
+        count=recorded["count"],
     )
 
 
-def _check_words(request: Request, entry: Mapping[str, Any], *, path: Path) -> None:
+def _check_words(request: Request, recorded: Mapping[str, Any], *, path: Path) -> None:
     words = words_of(request)
-    for name in dict.fromkeys((*words, *(name for name in entry if name not in ("first", "count", "name")))):
-        ours, theirs = (json.dumps(each.get(name), sort_keys=True) for each in (words, entry))
+    for name in dict.fromkeys((*words, *(name for name in recorded if name not in ("first", "count", "name")))):
+        ours, theirs = (json.dumps(each.get(name), sort_keys=True) for each in (words, recorded))
         if ours != theirs:
             raise DamagedRecording(
                 f"{MANIFEST} says of {path} that {name[:80]!a} is {theirs[:200]}, and the request that it is"
@@ -300,20 +300,20 @@ def _checked_digest(digest: str) -> str:
     return digest
 
 
-def _settings(entries: Sequence[NamedValue]) -> dict[str, Any]:
-    return {entry.name: _plain(entry) for entry in entries}
+def _settings(settings: Sequence[NamedValue]) -> dict[str, Any]:
+    return {setting.name: _plain(setting) for setting in settings}
 
 
-def _plain(entry: NamedValue) -> Any:
-    kind = entry.value.WhichOneof("kind")
+def _plain(setting: NamedValue) -> Any:
+    kind = setting.value.WhichOneof("kind")
     if kind == "none":
         return None
     if kind in _PLAIN_KINDS:
-        return getattr(entry.value, kind)
+        return getattr(setting.value, kind)
     # Only those who write or check recordings pay for the import: 6 ms.
     from google.protobuf.json_format import MessageToDict
 
-    return MessageToDict(entry.value)
+    return MessageToDict(setting.value)
 
 
 def _input_words(given: Input) -> str:

@@ -132,7 +132,7 @@ def _environment(recorded: Environment, *, target: Target) -> Environment:
 
 
 def _check_targets(graph: Graph, *, target: Target) -> None:
-    known = {entry.kind: frozenset(entry.names) for entry in target.vocabulary.targets}
+    known = {targets.kind: frozenset(targets.names) for targets in target.vocabulary.targets}
     of_libraries = {operator.name.partition(".")[0] for operator in target.environment.operators}
     for call in _calls(graph):
         if call.target in known.get(call.kind, ()) or call.target.partition(".")[0] in of_libraries:
@@ -159,8 +159,10 @@ def _options(request: Request, *, target: Target, mode: str | None) -> Options:
         )
     asked = _asked(arguments, target=target, mode=arguments.mode if mode is None else mode, job=request.job)
     by_call = {*arguments.mode_settings, *(option.name for option in arguments.options)}
-    by_process = {entry.name: entry.value for entry in request.job.options.inductor if entry.name not in by_call}
-    functorch = {entry.name: entry.value for entry in request.job.options.functorch}
+    by_process = {
+        setting.name: setting.value for setting in request.job.options.inductor if setting.name not in by_call
+    }
+    functorch = {setting.name: setting.value for setting in request.job.options.functorch}
     return Options(
         inductor=_deviations(by_process | asked, defaults=target.vocabulary.inductor, target=target),
         functorch=_deviations(functorch, defaults=target.vocabulary.functorch, target=target),

@@ -1,4 +1,4 @@
-"""Accounts: what one caller may use is bounded by account, which is its name or the address that it calls from."""
+"""Accounts, by which limits of callers are counted: the name of a caller, or the address that it calls from."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The other end of a connection."""
+    """The remote end of a connection."""
 
     address: Address
     port: int
 
 
 def account_of_peer(peer: str) -> str:
-    """The account of a caller of whom only the address is known.
+    """Returns the account of a caller of which only the address is known.
 
     Args:
         peer: as gRPC writes it: "ipv4:10.0.0.7:41234", "ipv6:%5B2001:db8::7%5D:41234", "unix:/run/farm".
@@ -32,14 +32,14 @@ def account_of_peer(peer: str) -> str:
 
 
 def account_of_address(address: Address) -> str:
-    """The account of whoever calls from an address."""
+    """Returns the account of an address."""
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     return str(ipaddress.ip_network((address, _IPV6_PREFIX_BITS), strict=False))
 
 
 def find_end(peer: str) -> End | None:
-    """The other end of a connection that gRPC names so; None if it is none of the internet."""
+    """Parses the name that gRPC gives the remote end of a connection; None if it has no internet address."""
     kind, _, rest = peer.partition(":")
     if kind not in ("ipv4", "ipv6"):
         return None
@@ -48,6 +48,6 @@ def find_end(peer: str) -> End | None:
 
 
 def read_address(host: str) -> Address:
-    """An address; one of IPv4 that is written as one of IPv6 is one of IPv4."""
+    """Reads an address. IPv4 addresses mapped into IPv6 become IPv4 addresses."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

@@ -14,7 +14,7 @@
 
     any of these ► ENDED         an error ended it before it had a result
 
-Whoever wants to know of jobs (metrics, logs, counts, the journal of prewarms) is a JobObserver.
+Metrics, logs, counts and the journal of prewarms are JobObservers.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _numbers = itertools.count()
 
 
 class Purpose(Enum):
-    """What a job is for."""
+    """The purpose of a job: to compile or to verify."""
 
     COMPILE = auto()
     VERIFY = auto()
 
 
 class State(Enum):
-    """Where a job stands. The picture above says what follows what."""
+    """The state of a job, as in the picture above."""
 
     LOOKING_UP = auto()
     QUEUED = auto()
@@ -83,7 +83,7 @@ class Stage:
 
 
 class JobObserver(Protocol):
-    """Is told of jobs, and decides nothing about them."""
+    """Observes jobs, and decides nothing about them."""
 
     def changed(self, job: ActiveJob, *, before: State, cause: Exception | None) -> None:
         """A job is in another state.

@@ -151,10 +151,14 @@ def _reports(reports: Reports) -> wire.ClientReports:
     )
 
 
-def _quarantined(entry: Quarantined) -> wire.QuarantinedKey:
+def _quarantined(quarantined: Quarantined) -> wire.QuarantinedKey:
     key = wire.QuarantinedKey(
-        key=entry.key, namespace=entry.namespace, failure=entry.failure, deaths=entry.deaths, refused=entry.refused
+        key=quarantined.key,
+        namespace=quarantined.namespace,
+        failure=quarantined.failure,
+        deaths=quarantined.deaths,
+        refused=quarantined.refused,
     )
-    key.since.FromDatetime(entry.since)
-    key.until.FromDatetime(entry.until)
+    key.since.FromDatetime(quarantined.since)
+    key.until.FromDatetime(quarantined.until)
     return key

@@ -24,14 +24,14 @@ _VALUE_BYTES = 48
 
 
 class RefusalObserver(Protocol):
-    """Is told of requests that end with an error."""
+    """Observes requests that end with an error."""
 
     def refused(self, job: Job, *, caller: Caller, error: FarmError) -> None:
         """A request for a job ended so."""
 
 
 class Admission:
-    """Lets requests in.
+    """Admits requests.
 
     Args:
         heavy: examines large requests.

@@ -1,4 +1,4 @@
-"""How many bytes may be on their way: for one account, and for all of them together."""
+"""Limits of bytes in transit, for each account and for all together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Add = Callable[[int], None]
 
 
 class Allowance:
-    """Counts bytes on their way. They count until they are cleaned away, also those of callers who left.
+    """Counts bytes in transit until they are released, also those of callers who left.
 
     Args:
         account_bytes: of one account.

@@ -34,7 +34,7 @@ Attempt = Callable[[str], Awaitable[Artifact | CompileFailure]]
 
 
 class Attempts:
-    """Has jobs done by whichever worker is free. They wait in the queue before each attempt.
+    """Runs jobs on whichever worker is free. They wait in the queue before each attempt.
 
     Args:
         pool: the workers.

@@ -32,7 +32,7 @@ _MOST_TOLD = 1000
 
 
 class Authenticator(Protocol):
-    """Tells who calls."""
+    """Determines who calls, and what the caller may do."""
 
     def authenticate(self, context: Context, *, method: str) -> Caller:
         """Who makes a call, if they may.
@@ -52,7 +52,7 @@ class Authenticator(Protocol):
 
 
 class AnonymousAuthenticator:
-    """Lets everybody in, to do anything. Whom a call is for is believed as told: it decides shares, not rights."""
+    """Admits every caller to every method. The tenant is what the request says: it decides shares, not rights."""
 
     def authenticate(self, context: Context, *, method: str) -> Caller:
         del method
@@ -67,7 +67,7 @@ class AnonymousAuthenticator:
 
 
 class DirectoryAuthenticator:
-    """Lets in those that are listed, to do what their roles allow. Whom a call is for is what the list says.
+    """Admits listed callers to the methods that their roles allow. The tenant is what the list says.
 
     Args:
         directory: the list.
@@ -94,7 +94,7 @@ class DirectoryAuthenticator:
 
     def has_several_tenants(self) -> bool:
         """See Authenticator.has_several_tenants."""
-        return len({entry.caller.tenant for entry in self._directory.current().listed}) > 1
+        return len({each.caller.tenant for each in self._directory.current().listed}) > 1
 
     def _tell(self, method: str, peer: str, error: NotAllowed) -> None:
         # Once in a while for each address: nobody fills a log with what is refused.
@@ -132,7 +132,7 @@ class DirectoryAuthenticator:
 
 
 def with_key_formats(caller: Caller, context: Context) -> Caller:
-    """A caller, with what its client says that it knows of keys."""
+    """Returns the caller with the formats of keys that its client names."""
     formats = read_key_formats(_metadata(context).get(KEY_FORMATS_KEY, ""))
     return replace(caller, key_formats=formats) if formats else caller
 

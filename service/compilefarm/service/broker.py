@@ -20,7 +20,7 @@ from compilefarm.v1.manifest_pb2 import KeyPart, Manifest
 
 
 class RequestObserver(Protocol):
-    """Is told how requests fare, each of them once."""
+    """Observes the outcome of requests, once each."""
 
     def missed(self, request: AdmittedRequest, *, joins: bool) -> None:
         """Nothing was stored for it. `joins`: it waits for a job that another one began."""

@@ -13,7 +13,7 @@ from compilefarm.store.artifact_store import EVERYBODYS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who calls.
+    """A caller: name, role, tenant and namespaces.
 
     Attributes:
         name: as the list of callers has it; empty where nobody is asked who they are.
@@ -59,10 +59,10 @@ _current: ContextVar[Caller] = ContextVar("caller")
 
 
 def enter(caller: Caller) -> None:
-    """Notes who makes the call that this task serves."""
+    """Sets the caller of the call that this task serves."""
     _current.set(caller)
 
 
 def current_caller() -> Caller:
-    """Who makes the call that this task serves."""
+    """Returns the caller of the call that this task serves."""
     return _current.get()

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 
 class Timer(Protocol):
-    """A call that lies in the future."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
         """Calls it off; nothing happens if it has been made."""
 
 
 class Clock(Protocol):
-    """Where the gateway reads the time and sets its timers."""
+    """The source of time and timers of the gateway."""
 
     def monotonic(self) -> float:
         """Seconds since some moment; never runs backwards."""

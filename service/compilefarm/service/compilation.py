@@ -1,4 +1,4 @@
-"""What is done for a job that is to compile: looked up, refused, or compiled and stored."""
+"""What happens to a job that is to compile: looked up, refused, or compiled and stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, VerifyTime
 
 
 class Compilation:
-    """Takes jobs from the first look into the store to their result.
+    """Runs jobs, from the lookup in the store to the result.
 
     Args:
         store: has artifacts.

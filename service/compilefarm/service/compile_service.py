@@ -20,7 +20,7 @@ from compilefarm.v1.compile_service_pb2_grpc import CompileServiceServicer
 
 
 class CompileService(CompileServiceServicer):
-    """Adapts a broker, a planner, and what clients tell, to the wire."""
+    """Adapts broker, planner and reports to the wire."""
 
     def __init__(
         self,

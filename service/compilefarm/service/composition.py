@@ -1,4 +1,4 @@
-"""Puts together what does jobs and answers requests; `app` puts it on the wire."""
+"""Composes what runs jobs and answers requests; `app` serves it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from compilefarm.store.signing_policy import SigningPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What a gateway is given.
+    """The dependencies of a gateway.
 
     Attributes:
         config: what can be set.
@@ -68,7 +68,7 @@ class Means:
 
 
 class Composition:
-    """What does jobs and answers requests. Each attribute is the one object of its class.
+    """The objects that run jobs and answer requests, one of each class.
 
     Args:
         means: what it is made of.

@@ -103,7 +103,7 @@ def split_address(listen: str) -> tuple[str, int]:
 
 
 def check_exposure(config: GatewayConfig) -> None:
-    """Refuses to serve strangers unasked.
+    """Refuses an address beyond this host without authentication or an explicit option.
 
     Raises:
         CannotStart: the address is not of this machine alone, nobody is asked who they are, and `insecure` is not set.
@@ -117,7 +117,7 @@ def check_exposure(config: GatewayConfig) -> None:
 
 
 def is_local(config: GatewayConfig) -> bool:
-    """Whether only this machine reaches the address.
+    """Returns whether the address is reachable from this machine only.
 
     Raises:
         CannotStart: the address is not written as one.

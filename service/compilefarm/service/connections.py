@@ -1,8 +1,8 @@
-"""The connections at the port of this process, as the kernel tells of them (Linux alone).
+"""Limits connections at the port of this process, as the kernel lists them (Linux only).
 
-gRPC tells of calls, and of no connection that makes none. Too many of one address, or of all, are ended, of those
-without calls, and so is one whose calls are dropped or refused by the hundreds: gRPC bounds how many calls a connection
-has at a time, not how many it begins. Who was meant well connects again.
+gRPC reports calls, but no connection without calls. Where an address, or all together, have too many connections,
+those without calls are closed, and so is a connection whose calls are dropped or refused by the hundreds: gRPC bounds
+how many calls a connection has at a time, not how many it begins. Well-meaning clients connect again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
 class Connections:
-    """Ends connections that are too many, or waste calls.
+    """Closes connections that are too many, or that waste calls.
 
     Args:
         port: at which they come in.

@@ -1,4 +1,4 @@
-"""The tensors that a graph holds: clients store them before they ask for a compile."""
+"""The tensors that a graph holds, which clients upload."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def require_constants(job: Job, *, store: ArtifactStore) -> None:
 
 
 async def read_constants(job: Job, *, store: ArtifactStore) -> dict[str, bytes]:
-    """Content by digest of the tensors that the graph holds.
+    """Reads the tensors that the graph holds; returns contents by digest.
 
     Raises:
         InvalidRequest: they are larger than tensors of a graph can be.

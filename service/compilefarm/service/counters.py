@@ -1,4 +1,4 @@
-"""What the gateway counts, and the observers that count it."""
+"""The counters of the gateway, and the observers that increment them."""
 
 from __future__ import annotations
 

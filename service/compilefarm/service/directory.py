@@ -1,4 +1,4 @@
-"""The callers that a farm knows, as a file in TOML lists them.
+"""The directory of callers, read from a file in TOML.
 
     namespaces = ["prod", "dev"]          # the most trusted first; absent: all callers share what is stored
 
@@ -38,7 +38,7 @@ _FIELDS = ("name", "role", "tenant", "namespace", "tokens", "certificates")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A caller that is listed, and what it shows.
+    """A listed caller and its credentials.
 
     Attributes:
         caller: the caller.
@@ -53,7 +53,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """The callers that a farm knows."""
+    """The callers of a farm."""
 
     listed: Sequence[Listed]
 
@@ -62,19 +62,19 @@ class Directory:
         digest = digest_of(token.encode())
         found = None
         # All are compared, each in constant time: how long it takes tells nothing.
-        for entry in self.listed:
-            for known in entry.token_digests:
+        for each in self.listed:
+            for known in each.token_digests:
                 if hmac.compare_digest(known, digest):
-                    found = entry.caller
+                    found = each.caller
         return found
 
     def find_by_certificate(self, names: Collection[str]) -> Caller | None:
         """Whose certificate has these names; the first in the list if several have one of them."""
-        return next((entry.caller for entry in self.listed if not set(names).isdisjoint(entry.certificates)), None)
+        return next((each.caller for each in self.listed if not set(names).isdisjoint(each.certificates)), None)
 
 
 def read_directory(path: str) -> Directory:
-    """The callers that a file lists.
+    """Reads the directory in a file.
 
     Raises:
         CannotStart: it cannot be read, or says something that makes no sense; the message names file and place.
@@ -93,38 +93,38 @@ class _Unusable(ValueError):
 def _parse(content: Mapping[str, Any]) -> Directory:
     _check_names(content, known=("namespaces", "callers"), where="at the top")
     callers = content.get("callers", [])
-    if not isinstance(callers, list) or not callers or not all(isinstance(entry, dict) for entry in callers):
+    if not isinstance(callers, list) or not callers or not all(isinstance(table, dict) for table in callers):
         raise _Unusable("it lists nobody: write a table [[callers]] for each")
     namespaces = _words(content, "namespaces", where="at the top")
     for namespace in namespaces:
         if not is_namespace(namespace):
             raise _Unusable(f"namespace {namespace!r}: use at most 40 of a-z, 0-9 and dashes, a letter first")
     _check_unique(namespaces, what="the namespace")
-    listed = [_listed(entry, namespaces=namespaces, where=f"callers[{index}]") for index, entry in enumerate(callers)]
-    _check_unique([entry.caller.name for entry in listed], what="the name")
-    _check_unique([digest for entry in listed for digest in entry.token_digests], what="the token sha256:")
-    _check_unique([name for entry in listed for name in entry.certificates], what="the certificate")
+    listed = [_listed(table, namespaces=namespaces, where=f"callers[{index}]") for index, table in enumerate(callers)]
+    _check_unique([each.caller.name for each in listed], what="the name")
+    _check_unique([digest for each in listed for digest in each.token_digests], what="the token sha256:")
+    _check_unique([name for each in listed for name in each.certificates], what="the certificate")
     return Directory(listed=listed)
 
 
-def _listed(entry: Mapping[str, Any], *, namespaces: Sequence[str], where: str) -> Listed:
-    _check_names(entry, known=_FIELDS, where=where)
-    name = _word(entry, "name", where=where)
+def _listed(table: Mapping[str, Any], *, namespaces: Sequence[str], where: str) -> Listed:
+    _check_names(table, known=_FIELDS, where=where)
+    name = _word(table, "name", where=where)
     where = f"{where} ({name})"
-    tokens = _words(entry, "tokens", where=where)
+    tokens = _words(table, "tokens", where=where)
     for token in tokens:
         if not _TOKEN.fullmatch(token):
             # It may be a token, which does not belong into a log.
             raise _Unusable(f"{where}: a token is not written as sha256:<64 digits>; `compilefarm keys token` does so")
-    certificates = _words(entry, "certificates", where=where)
+    certificates = _words(table, "certificates", where=where)
     if not tokens and not certificates:
         raise _Unusable(f"{where}: it has neither tokens nor certificates, so nobody can be it")
-    role, readable = _role(entry, where=where), _readable(entry, namespaces=namespaces, where=where)
+    role, readable = _role(table, where=where), _readable(table, namespaces=namespaces, where=where)
     return Listed(
         caller=Caller(
             name=name,
             account=name,
-            tenant=_word(entry, "tenant", where=where) if "tenant" in entry else name,
+            tenant=_word(table, "tenant", where=where) if "tenant" in table else name,
             role=role,
             namespaces=readable,
             # What was stored before there were namespaces is served to nobody, and still there to look at.
@@ -135,37 +135,37 @@ def _listed(entry: Mapping[str, Any], *, namespaces: Sequence[str], where: str) 
     )
 
 
-def _role(entry: Mapping[str, Any], *, where: str) -> Role:
-    word = _word(entry, "role", where=where)
+def _role(table: Mapping[str, Any], *, where: str) -> Role:
+    word = _word(table, "role", where=where)
     roles = {role.word: role for role in Role}
     if word not in roles:
         raise _Unusable(f"{where}: role is {word!r}: use one of {', '.join(roles)}")
     return roles[word]
 
 
-def _readable(entry: Mapping[str, Any], *, namespaces: Sequence[str], where: str) -> Sequence[str]:
+def _readable(table: Mapping[str, Any], *, namespaces: Sequence[str], where: str) -> Sequence[str]:
     """A caller's own namespace, then those that are trusted more, from the nearest on."""
     if not namespaces:
-        if "namespace" in entry:
+        if "namespace" in table:
             raise _Unusable(
                 f"{where}: it has a namespace, and the list does not say which there are: namespaces = [...]"
             )
         return EVERYBODYS
-    namespace = entry.get("namespace")
+    namespace = table.get("namespace")
     if namespace not in namespaces:
         raise _Unusable(f"{where}: namespace is {namespace!r}: use one of {', '.join(namespaces)}")
     return tuple(reversed(namespaces[: namespaces.index(namespace) + 1]))
 
 
-def _word(entry: Mapping[str, Any], field: str, *, where: str) -> str:
-    value = entry.get(field)
+def _word(table: Mapping[str, Any], field: str, *, where: str) -> str:
+    value = table.get(field)
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise _Unusable(f"{where}: {field} has to be a text of at most {LONGEST_TENANT} characters, without spaces")
     return value
 
 
-def _words(entry: Mapping[str, Any], field: str, *, where: str) -> list[str]:
-    values = entry.get(field, [])
+def _words(table: Mapping[str, Any], field: str, *, where: str) -> list[str]:
+    values = table.get(field, [])
     if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
         raise _Unusable(f"{where}: {field} has to be a list of texts")
     return values

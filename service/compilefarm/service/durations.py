@@ -1,4 +1,4 @@
-"""How long compiles take, learned from those that were done."""
+"""Estimates how long compiles take, from those that were done."""
 
 from __future__ import annotations
 

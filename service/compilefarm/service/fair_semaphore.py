@@ -13,7 +13,7 @@ _RETRY_SECONDS = 1.0
 
 
 class FairSemaphore:
-    """Places that callers take while something is done for them. Whoever finds none waits; accounts take turns.
+    """Permits that callers hold while something is done for them. Without one a caller waits; accounts take turns.
 
     Args:
         what: is done, for messages.

@@ -1,4 +1,4 @@
-"""When the jobs that wait will probably start."""
+"""Forecasts when waiting jobs start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compilefarm.service.priorities import Priority
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a job that waits can expect.
+    """The expected start of a waiting job.
 
     Attributes:
         jobs_ahead: waiting jobs that come before it and want a worker that it could have.
@@ -36,7 +36,7 @@ HAS_STARTED = Outlook(jobs_ahead=0, wait_seconds=0.0)
 def forecast(
     order: Sequence[ActiveJob], *, roster: Roster, leases: Iterable[Lease], durations: Durations, now_seconds: float
 ) -> dict[ActiveJob, Outlook]:
-    """Plays the queue forward: every job takes as long as its kind does, and none comes in between.
+    """Simulates the queue: every job takes as long as its kind, and no other job comes.
 
     Args:
         order: the jobs that wait, the next one first.

@@ -1,4 +1,4 @@
-"""grpc.health.v1.Health on the wire: what a load balancer and an orchestrator ask.
+"""grpc.health.v1.Health on the wire, for load balancers and orchestrators.
 
 | the farm is | whole ("") | CompileService | BlobService, AdminService |
 |---|---|---|---|

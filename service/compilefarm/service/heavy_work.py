@@ -1,4 +1,4 @@
-"""Work on large requests, which would keep everybody else waiting on the event loop."""
+"""Runs work on large requests in threads, which would block the event loop."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from compilefarm.v1.manifest_pb2 import Check, Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What is known of a key.
+    """The artifact and the checks of a key.
 
     Attributes:
         manifest: of its artifact; None where one was made and is not served.
@@ -25,7 +25,7 @@ class Inspection:
 
 
 async def inspect(text: str, *, store: ArtifactStore, namespaces: Sequence[str]) -> Inspection:
-    """What is stored under a key, or under the only stored key that begins like that.
+    """Returns what is stored under a key, or under the only stored key with that prefix.
 
     Args:
         text: the key, or its beginning.

@@ -1,5 +1,5 @@
-"""Stands between the wire and the services: names requests, lets in who may, and turns what is raised into what may be
-seen by strangers.
+"""Interceptors before all services: they name requests, authenticate callers, and turn exceptions into statuses that
+show strangers nothing.
 """
 
 from __future__ import annotations

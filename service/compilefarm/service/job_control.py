@@ -1,4 +1,4 @@
-"""What an operator sees of jobs and does to them: list, cancel, retry."""
+"""Lists, cancels and retries jobs, for operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_LISTED = 20
 
 
 class JobControl:
-    """Shows the jobs, and ends or releases single ones.
+    """Lists jobs, cancels them, and releases keys from quarantine.
 
     Args:
         jobs: the compiles.
@@ -69,7 +69,7 @@ class JobControl:
             NoSuchJob: no such key is quarantined.
             InvalidRequest: `text` is too short, or fits several.
         """
-        key = _the_key(text, among=(entry.key for entry in self._quarantine.all()), what="is quarantined")
+        key = _the_key(text, among=(each.key for each in self._quarantine.all()), what="is quarantined")
         log.info("job %s: taken out of quarantine by an operator", key)
         self._quarantine.release(key)
         return key

@@ -1,11 +1,11 @@
-"""Jobs that were accepted and are done although nobody waits for them: kept on disk until they are done.
+"""The journal: prewarms that were accepted, on disk until they are done.
 
-Whoever waits for a job asks again when the service was killed, and nobody does for a prewarm. An entry is a file whose
+A client that waits for a job asks again after a restart, but nobody waits for a prewarm. An entry is a file whose
 name begins with the key and ends with the digest of its content; it is there, flushed, before the job is acknowledged,
 and goes when the job has a result. What is left of a service that was killed is done by the next one.
 
-Whoever asks for the same, in the same namespaces and for the same hints, shares an entry, which counts for the account
-that asked first. What entries say lies on disk alone and is read when it is needed.
+Requests for the same key, namespaces and hints share an entry, which counts for the account that asked first. The
+content of entries is on disk alone and is read when it is needed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ACCOUNT_LENGTH = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
-    """A job that was accepted.
+    """An accepted prewarm.
 
     Attributes:
         name: of its file.
@@ -69,7 +69,7 @@ class JournalEntry:
 
 
 class Journal:
-    """Accepted jobs in a folder of their own.
+    """Accepted prewarms as files of a folder.
 
     Args:
         folder: the folder.

@@ -83,7 +83,7 @@ class JournalingBroker:
 
 
 class JournalSettler:
-    """Observes jobs, and forgets the entries of those that are done. Satisfies JobObserver.
+    """Observes jobs, and removes the entries of those that are done. Satisfies JobObserver.
 
     Args:
         journal: has the entries.
@@ -104,7 +104,7 @@ class JournalSettler:
 
 
 class Resumption:
-    """Does what the service before this one had accepted, a few at a time.
+    """Resumes the prewarms that an earlier process had accepted, a few at a time.
 
     Args:
         journal: has it.

@@ -1,4 +1,4 @@
-"""A worker that a job has for a while."""
+"""Leases of workers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _PAST_SECONDS = 0.0
 
 
 class Preempted(Exception):
-    """The worker was taken back for a job that is more urgent."""
+    """The lease was revoked for a more urgent job."""
 
 
 class Lease:
-    """A worker that a job has.
+    """The lease of a worker by a job.
 
     Attributes:
         job: the job.

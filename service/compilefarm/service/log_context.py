@@ -1,7 +1,7 @@
-"""What a log line is about: the request that caused it, and the job that it happened to.
+"""The request and the job that a log line is about.
 
-Both live in the context of asyncio, so nobody hands them on: a job is a task that begins in the context of the
-request that it begins with, and all that is done for it, down to the supervisor of the child, is done in that task.
+Both are variables of the asyncio context, so they need not be passed on: a job is a task that begins in the context of
+the request that it begins with, and all that is done for it, down to the supervisor of the child, is done in that task.
 """
 
 from __future__ import annotations

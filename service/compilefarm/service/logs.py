@@ -1,4 +1,4 @@
-"""How log lines look: for people, or as JSON for programs."""
+"""Formats log lines: for people, or as JSON for programs."""
 
 from __future__ import annotations
 

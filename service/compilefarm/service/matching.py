@@ -1,4 +1,4 @@
-"""Which workers can do a job, and what to say when none can."""
+"""Matches jobs with workers, and explains why none matches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Requirement:
 
 
 class Roster:
-    """The workers as they stand at one moment, and the jobs they are good for.
+    """The workers at one moment, and the jobs that they can run.
 
     A worker that is on its way is good for those that its environment, as far as it is known, allows. One that has
     failed is good for none, unless it may come back and no other can do the job.
@@ -66,7 +66,7 @@ class Roster:
 
 
 def get_worker(workers: Sequence[WorkerView], *, environment_name: str) -> WorkerView:
-    """A worker of an environment, which says what they all are.
+    """Returns a worker of a named environment.
 
     Raises:
         NoMatchingWorker: there is none of that name, or none that has started, or they differ.

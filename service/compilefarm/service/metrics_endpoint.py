@@ -1,4 +1,4 @@
-"""Where Prometheus fetches the figures: plain HTTP, read only, without any name of a job, a key or a tenant."""
+"""The endpoint for Prometheus: plain HTTP, read only, without names of jobs, keys or tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A minimum rate for the other end of a stream, so that nobody holds a place by being slow."""
+"""A minimum rate for the remote end of a stream, so that slow clients do not hold resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOOR_BYTES_PER_SECOND = 256 * 1024
 
 
 class Pace:
-    """The waits for the other end of one stream.
+    """Measures the waits for the remote end of one stream.
 
     Args:
         clock: time.

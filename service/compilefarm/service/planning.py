@@ -14,7 +14,7 @@ from compilefarm.v1.compile_service_pb2 import PlanResponse, Prospect
 
 
 class Planner:
-    """Tells what requests would meet.
+    """Plans: answers what would happen to a request, without doing it.
 
     Args:
         store: has artifacts.

@@ -16,7 +16,7 @@ _LOOKING_OF_ACCOUNT = 2
 
 
 class Preconditions:
-    """Sees that a compile would not be in vain.
+    """Checks that a compile can succeed and be stored.
 
     Args:
         store: has to have the tensors of graphs.

@@ -1,4 +1,4 @@
-"""Which preemptible jobs have to make room."""
+"""Chooses the preemptible jobs that have to make room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How urgent jobs are, and which of those that wait comes next."""
+"""Priorities of jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Priority(IntEnum):
-    """How urgent a job is. Less is more urgent, and 100 more halve a job's claim to a worker: see `fairness`."""
+    """The priority of a job. Less is more urgent, and 100 more halve a job's claim to a worker: see `fairness`."""
 
     INTERACTIVE = 0
     BACKGROUND = 300

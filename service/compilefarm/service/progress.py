@@ -9,7 +9,7 @@ from compilefarm.v1.compile_service_pb2 import Progress
 
 
 class ProgressMeter:
-    """Tells where jobs stand.
+    """Reports the progress of jobs.
 
     Args:
         queue: knows how long jobs will wait.

@@ -1,4 +1,4 @@
-"""Puts finished artifacts into the store, and remembers whether that works."""
+"""Stores finished artifacts, and remembers whether the store takes them."""
 
 from __future__ import annotations
 

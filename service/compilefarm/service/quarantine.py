@@ -61,14 +61,14 @@ class Quarantine:
     def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int]) -> Quarantined | None:
         """Why a key is not tried in one of some namespaces, for these values of its symbols; None if it may be."""
         self._forget()
-        entries = (self._dead.get((namespace, key)) for namespace in namespaces)
-        kept = (entry for entry in entries if entry is not None and _is_kept(entry))
-        return next((entry for entry in kept if entry.hints in (None, tuple(hints))), None)
+        candidates = (self._dead.get((namespace, key)) for namespace in namespaces)
+        kept = (each for each in candidates if each is not None and _is_kept(each))
+        return next((each for each in kept if each.hints in (None, tuple(hints))), None)
 
     def all(self) -> list[Quarantined]:
         """All that are not tried, in the order in which they came."""
         self._forget()
-        return [entry for entry in self._dead.values() if _is_kept(entry)]
+        return [each for each in self._dead.values() if _is_kept(each)]
 
     def note_death(
         self,
@@ -130,7 +130,7 @@ class Quarantine:
 
     def release(self, key: str) -> None:
         """Has a key tried again in every namespace."""
-        self._dead = {place: entry for place, entry in self._dead.items() if entry.key != key}
+        self._dead = {place: each for place, each in self._dead.items() if each.key != key}
 
     def _forget(self) -> None:
         now = self._clock.now()
@@ -139,8 +139,8 @@ class Quarantine:
             del self._dead[first.namespace, first.key]
 
 
-def _is_kept(entry: Quarantined) -> bool:
-    return entry.deaths == 0 or entry.deaths >= _TOO_MANY_DEATHS
+def _is_kept(quarantined: Quarantined) -> bool:
+    return quarantined.deaths == 0 or quarantined.deaths >= _TOO_MANY_DEATHS
 
 
 def _remembered(key: str, *, until: datetime) -> str:

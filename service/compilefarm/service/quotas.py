@@ -1,4 +1,4 @@
-"""How much each tenant may send within an hour.
+"""Quotas of uploads: how much each tenant may send within an hour.
 
 Blobs that nobody names leave a store that is full after LEASE_SECONDS, and not before. So this is also how much of a
 store one tenant can keep from the others.
@@ -24,7 +24,7 @@ class _Sum:
 
 
 class Quotas:
-    """What tenants have sent in the last hour.
+    """Counts what tenants have sent in the last hour.
 
     Args:
         limit_bytes: of each; None: as much as it likes.

@@ -8,7 +8,7 @@ from compilefarm.v1.admin_service_pb2 import FarmState, WorkerState
 
 
 class Readiness:
-    """Tells what the farm is ready for at this moment.
+    """Determines whether the farm is starting, serving, draining, or without workers.
 
     Attributes:
         has_started: whether every worker has become ready or has failed.

@@ -1,4 +1,4 @@
-"""Records what a farm is asked for, for prewarming. Nothing that goes wrong with that fails a request."""
+"""Records the requests of a farm, for prewarming. No error in that fails a request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class RecordingBroker:
-    """A broker whose requests are recorded; prewarming is not, since nobody needs these artifacts now.
+    """A broker that records requests, except prewarms.
 
     A gateway does not know how torch.compile was called, so its recordings cannot be said for another environment.
 

@@ -1,4 +1,4 @@
-"""Workers that have failed and may come back: pools start their processes anew after a while."""
+"""Waits for failed workers, whose pools restart their processes after a while."""
 
 from __future__ import annotations
 

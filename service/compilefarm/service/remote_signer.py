@@ -1,6 +1,4 @@
-"""Has manifests signed by another process, `compilefarm signer`, so that neither the gateway, nor
-whoever takes it over, has the signing key.
-"""
+"""Has manifests signed by another process, `compilefarm signer`, so that the gateway does not hold the signing key."""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ class RemoteSigner:
 
 
 class SignerRefused(SignerUnavailable):
-    """The signer was not told that somebody asked for the job."""
+    """The signer refused: the job was not announced."""
 
 
 async def open_remote_signer(address: str) -> RemoteSigner:

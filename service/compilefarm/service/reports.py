@@ -1,4 +1,4 @@
-"""What clients say became of their graphs. Nobody checks it: it makes figures, and decides nothing."""
+"""Reports of clients on the outcomes of their graphs. They become metrics, unverified, and decide nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_SECONDS = 7 * 86400.0
 
 
 class Reports:
-    """Adds up what clients tell.
+    """Sums up the reports of clients.
 
     Attributes:
         graphs: how many by outcome ("fallback") and reason ("unreachable"; empty for those from the farm).

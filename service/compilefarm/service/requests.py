@@ -1,4 +1,4 @@
-"""Requests that were admitted, and the seam between the wire and what answers them."""
+"""Admitted requests, and the interface of what answers them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compilefarm.v1.manifest_pb2 import Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedRequest:
-    """A request for a job that is well-formed.
+    """A well-formed request for a job.
 
     Attributes:
         job: what is asked for.
@@ -40,7 +40,7 @@ Event = Accepted | Progress | Finished
 
 
 class Answering(Protocol):
-    """What answers requests. Broker says what the methods do."""
+    """Answers requests; see Broker for the methods."""
 
     async def lookup(self, request: AdmittedRequest) -> Manifest: ...
 

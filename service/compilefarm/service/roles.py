@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """What a caller may do. Each may do what those before it may."""
+    """A role of callers. Each may do what those before it may."""
 
     READ = 1
     """Look artifacts up, fetch them, ask for the state of the farm, and report what became of graphs."""
@@ -44,7 +44,7 @@ _NEEDED = {
 
 
 def find_needed_role(method: str) -> Role | None:
-    """The least role that may call a method; None if that was never decided: then nobody may.
+    """Returns the least role that may call a method; None if no role may.
 
     Args:
         method: its path, as "/package.Service/Method".

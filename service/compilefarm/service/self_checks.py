@@ -1,8 +1,9 @@
-"""What pods find that compare programs of the farm with uncompiled graphs, and what becomes of programs that differ.
+"""Reports of pods that compared a program of the farm with the uncompiled graph and found a difference.
 
-The artifact is withdrawn, and the next one of its key is checked before it is served. A pod is believed as far as it
-may have graphs compiled, in its own namespace, now and then, and once for each key: one that is wrong, or lies, costs a
-few compiles, and what was compiled and checked on its word is not withdrawn on its word again.
+The artifact is withdrawn, and the next one of its key is verified before it is served. Reports count only from
+callers that may have graphs compiled, for their own namespace, at a limited rate, and once for each key. So a pod
+that is wrong, or lies, costs a few compiles, and what was compiled and verified after its report is not withdrawn on
+its report again.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ class _Withdrawal:
 
 
 class Withdrawing(Protocol):
-    """What withdraws artifacts. Withdrawals says what the method does."""
+    """Withdraws artifacts; see Withdrawals for the method."""
 
     async def withdraw(self, key: str, *, namespace: str, reason: str) -> bool: ...
 
 
 class SelfChecks:
-    """Takes note of what pods find.
+    """Handles the self checks that pods report.
 
     Args:
         withdrawals: takes artifacts out of use.

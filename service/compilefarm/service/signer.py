@@ -31,7 +31,7 @@ class _Announcement:
 
 
 class Signer:
-    """Has the signing key.
+    """Signs manifests of announced jobs with its key.
 
     Args:
         key: the key.

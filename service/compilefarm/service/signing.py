@@ -1,4 +1,4 @@
-"""How the artifacts of a farm are signed: with a key in a file, by a signer in another process, or not at all."""
+"""Opens the signing policy of a farm: a key in a file, a signer in another process, or no signatures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 async def open_signing_policy(
     *, key_file: str | None, signer: str | None, trusted_keys: Sequence[str]
 ) -> SigningPolicy:
-    """How artifacts are signed; not at all if neither a key nor a signer is named.
+    """Opens the signing policy; unsigned if neither a key nor a signer is configured.
 
     Args:
         key_file: with the private key.
@@ -45,7 +45,7 @@ async def open_signing_policy(
 
 
 def read_key_file(path: str) -> SigningKey:
-    """The private key in a file.
+    """Reads the private key in a file.
 
     Raises:
         CannotStart: it holds none, or others may read or change it.

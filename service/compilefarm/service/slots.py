@@ -1,4 +1,4 @@
-"""How many workers one tenant may have at a time.
+"""The limit of workers that one tenant may have at a time.
 
 Workers are shared by `fairness` when they are given away, and not taken back from a job that is not preemptible. So a
 tenant that came first and alone would have all of them for as long as its compiles may take.
@@ -15,7 +15,7 @@ from compilefarm.service.leases import Lease
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """The bound. Preemptible jobs are not counted, and not held back: their workers can be taken back at any time.
+    """The limit. Preemptible jobs are not counted, and not held back: their workers can be taken back at any time.
 
     Attributes:
         tenant_jobs: jobs of one tenant that may have a worker; None: where there are several tenants, all but one of

@@ -1,4 +1,4 @@
-"""What the gateway is doing and has counted, as Prometheus reads it: looked up when it asks, never kept twice."""
+"""Metrics of the state and the counters of the gateway, read when Prometheus asks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _COUNTERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where figures come from."""
+    """The sources of metrics."""
 
     queue: Queue
     store: ArtifactStore
@@ -48,7 +48,7 @@ class Sources:
 
 
 class StateCollector(Collector):
-    """Reads the figures of a gateway.
+    """Collects the metrics of a gateway.
 
     Args:
         sources: where from.

@@ -1,4 +1,4 @@
-"""Encrypts connections, and shows callers whom they talk to. Certificates may be renewed while the service runs."""
+"""TLS: encryption and certificates, which may be renewed while the service runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compilefarm.service.watched import Watched, read_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What the service shows, and whom it believes.
+    """The certificate of the service, and the authority of its clients.
 
     Attributes:
         chain: its certificate and those that certify it, in PEM.
@@ -32,7 +32,7 @@ class Certificate:
 
 
 class Tls:
-    """TLS as the service speaks it.
+    """The TLS settings of the service.
 
     Args:
         config: names the files.
@@ -69,7 +69,7 @@ class Tls:
 
 
 def find_tls(config: GatewayConfig) -> Tls | None:
-    """TLS if the configuration has a certificate for it; None if the service is to speak in clear.
+    """Returns TLS settings if a certificate is configured; None for connections in clear.
 
     Raises:
         CannotStart: the configuration contradicts itself, or its files cannot be used.

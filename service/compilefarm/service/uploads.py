@@ -1,4 +1,4 @@
-"""Blobs that arrive in pieces: into files, and no more of them than are wanted and may be on their way."""
+"""Receives uploads of blobs into files, within the limits of their callers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIN_CHUNK_BYTES = 4 * 1024
 
 
 class Uploads:
-    """Takes blobs.
+    """Receives uploads.
 
     Args:
         store: where they go.
@@ -89,7 +89,7 @@ class Uploads:
 
 
 class Upload:
-    """The pieces of one blob."""
+    """One upload, in pieces."""
 
     def __init__(self, uploads: Uploads, blob: StagedBlob, *, digest: str, add: Add, tenant: str) -> None:
         self._uploads = uploads

@@ -1,4 +1,4 @@
-"""Whether a request makes sense as a graph, before anything is done with it.
+"""Validates the form of requests, before anything is done with them.
 
 Cheap and without torch: names of targets and dtypes are the worker's to judge. Depth needs no check of its
 own, since protobuf refuses to parse messages nested more than 100 deep.
@@ -87,9 +87,9 @@ def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> int:
         ("ambient.backends", job.ambient.backends),
     ):
         _check_named(settings, number=0, where=name)
-    for entries, table in ((job.options.inductor, INDUCTOR), (job.options.functorch, FUNCTORCH)):
-        for entry in entries:
-            table.value_of(entry)
+    for settings, table in ((job.options.inductor, INDUCTOR), (job.options.functorch, FUNCTORCH)):
+        for setting in settings:
+            table.value_of(setting)
     return values
 
 
@@ -241,11 +241,11 @@ def _check_named(entries: Sequence[NamedValue], *, number: int, where: str) -> N
     if not entries:
         return
     names = set()
-    for entry in entries:
-        if not entry.name or entry.name in names:
-            raise InvalidRequest(f"{where} has an argument or entry without a name of its own: {entry.name[:80]!r}")
-        names.add(entry.name)
-        _check_value(entry.value, number=number, where=where)
+    for named in entries:
+        if not named.name or named.name in names:
+            raise InvalidRequest(f"{where} has an argument or entry without a name of its own: {named.name[:80]!r}")
+        names.add(named.name)
+        _check_value(named.value, number=number, where=where)
 
 
 def _check_value(value: Value, *, number: int, where: str) -> None:

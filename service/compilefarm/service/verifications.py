@@ -1,4 +1,4 @@
-"""When artifacts are verified, and what becomes of those that fail.
+"""Schedules verifications of artifacts, and withdraws those that fail.
 
 A verification before an artifact is served is part of its compile. One that comes after is a job of its own: it waits
 for a worker behind everything else, makes room for interactive jobs, and is begun anew when the artifact is next asked
@@ -51,7 +51,7 @@ _MOST_REMEMBERED = 10_000
 
 
 class Verifications:
-    """Has artifacts verified.
+    """Schedules verifications.
 
     Args:
         verify: when.

@@ -1,4 +1,4 @@
-"""The requests that wait for a job: they decide how urgent it is, and when nobody wants it any more."""
+"""The requests that wait for a job: they decide its priority, and it is cancelled without any."""
 
 from __future__ import annotations
 

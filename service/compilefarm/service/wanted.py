@@ -1,4 +1,4 @@
-"""The tensors that a caller may send: those that its requests were missing. Nobody uses the farm as a disk."""
+"""The tensors that a caller may upload: only those that its requests were missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are read again when they change, so that nothing has to be started anew for a new token or certificate."""
+"""Watches files of tokens and certificates, so that changes need no restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Watched(Generic[T]):
-    """What some files say. Threads may share it.
+    """The parsed content of some files, parsed again when they change. Safe for threads.
 
     Args:
         paths: the files.
@@ -55,7 +55,7 @@ class Watched(Generic[T]):
 
 
 def read_file(path: str, *, what: str) -> bytes:
-    """The content of a file.
+    """Reads a file.
 
     Args:
         path: where it is.

@@ -1,4 +1,4 @@
-"""Artifacts that were found wrong: the reason is kept beside the manifest, and they are served no more."""
+"""Withdraws artifacts that were found wrong, and keeps the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Withdrawals:
-    """Takes artifacts out of use. The next one of their key is verified before it is served.
+    """Withdraws artifacts. The next one of a key is verified before it is served.
 
     Args:
         store: where they lie.

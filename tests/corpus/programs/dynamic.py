@@ -144,22 +144,22 @@ PROGRAMS = (
     _program("padded_to_a_multiple", _padded, _growing, dynamic=True),
     _program("integer_input", _integer, lambda: [call(torch.randn(5, 4), count) for count in (3, 4, 2)], dynamic=True),
     _program(
-        "real_input", _real, lambda: [call(torch.randn(5), factor) for factor in (0.5, 1.5, 2.5)], surroundings=_floats
+        "real_input", _real, lambda: [call(torch.randn(5), factor) for factor in (0.5, 1.5, 2.5)], context=_floats
     ),
     _program(
         "item",
         _item,
         lambda: [call(torch.randn(5), torch.tensor(2.5)), call(torch.randn(5), torch.tensor(3))],
-        surroundings=_scalars,
+        context=_scalars,
     ),
-    _program("item_as_size", _item_as_size, lambda: [call(torch.randn(5, 4), torch.tensor(3))], surroundings=_scalars),
+    _program("item_as_size", _item_as_size, lambda: [call(torch.randn(5, 4), torch.tensor(3))], context=_scalars),
     _program(
-        "several_items", _several_items, lambda: [call(torch.randn(5, 4), torch.tensor([2, 3]))], surroundings=_scalars
+        "several_items", _several_items, lambda: [call(torch.randn(5, 4), torch.tensor([2, 3]))], context=_scalars
     ),
-    _program("nonzero", _nonzero, _one, surroundings=_shapes),
-    _program("boolean_mask", _masked, _one, surroundings=_shapes),
+    _program("nonzero", _nonzero, _one, context=_shapes),
+    _program("boolean_mask", _masked, _one, context=_shapes),
     _program(
-        "repeat_interleave", _repeated, lambda: [call(torch.randn(3, 4), torch.tensor([1, 0, 2]))], surroundings=_shapes
+        "repeat_interleave", _repeated, lambda: [call(torch.randn(3, 4), torch.tensor([1, 0, 2]))], context=_shapes
     ),
     Program(name="dynamic_attention", build=_attending, dynamic=True, training=True),
     Program(name="dynamic_convolution", build=_convolving, dynamic=True),

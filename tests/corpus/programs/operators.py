@@ -202,7 +202,7 @@ def _numbers(x: torch.Tensor) -> torch.Tensor:
 
 
 def _recurrent(build: Any) -> Program:
-    return Program(name=build.__name__.lower(), build=lambda: _bidirectional(build), surroundings=_recurrent_allowed)
+    return Program(name=build.__name__.lower(), build=lambda: _bidirectional(build), context=_recurrent_allowed)
 
 
 # Dynamo leaves recurrent layers to eager otherwise.

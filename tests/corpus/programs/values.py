@@ -193,7 +193,7 @@ PROGRAMS = (
     Program(
         name="attributes_not_lifted",
         build=lambda: Case(function=_Holder(), calls=[call(*_cube())]),
-        surroundings=_not_lifted,
+        context=_not_lifted,
     ),
     simple("numpy", _numpy, lambda: (torch.randn(4, 4),)),
 )

@@ -28,9 +28,9 @@ def use_their_assembler() -> None:
 
     They take the one that torch brings, if it does (torch/_inductor/compile_worker/__main__.py), and everybody else
     takes Triton's. Triton finds compiled kernels by the version of ptxas, among others (CUDABackend.hash in
-    triton/backends/nvidia/compiler.py), so that the variants that those processes had compiled were not found when they
-    were to be measured, and were compiled again, one after the other: three matrix products with max-autotune took 74 s
-    instead of 22 s on an H200 with torch 2.11, which brings ptxas 13.0 beside Triton's 12.8.
+    triton/backends/nvidia/compiler.py), so that the configurations that those processes had compiled were not found
+    when they were to be measured, and were compiled again, one after the other: three matrix products with max-autotune
+    took 74 s instead of 22 s on an H200 with torch 2.11, which brings ptxas 13.0 beside Triton's 12.8.
     """
     importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
 

@@ -1,8 +1,8 @@
-"""Kernels of Triton are taken out of a program: of each, the one variant that won.
+"""Kernels of Triton are taken out of a program: of each, the one configuration that won.
 
 Inductor's wrapper holds the source of each kernel and hands it to AsyncCompile.triton
-(torch/_inductor/async_compile.py), which compiles several variants or finds them in a cache, and benchmarks them at the
-first call. A finished wrapper asks for each kernel by digest instead (compilefarm.loader.kernels).
+(torch/_inductor/async_compile.py), which compiles several configurations or finds them in a cache, and benchmarks them
+at the first call. A finished wrapper asks for each kernel by digest instead (compilefarm.loader.kernels).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _with_machine_code(result: Any, *, function: Any) -> Any:
     """A CompileResult that needs no file, and holds machine code and no intermediate representation.
 
     Args:
-        result: of one variant.
+        result: of one configuration.
         function: the kernel's JITFunction, ready to be pickled. That of the result may be an earlier copy.
     """
     finished = copy.copy(result)
@@ -226,7 +226,7 @@ def _steps(result: Any) -> dict[str, str]:
 
 
 def _compiled_folder(result: Any) -> Path:
-    """Where Triton keeps what it made of a variant, in this process's folder."""
+    """Where Triton keeps what it made of a configuration, in this process's folder."""
     utils = importlib.import_module("torch._inductor.runtime.runtime_utils")
     key = importlib.import_module(_HEURISTICS).triton_hash_to_path_key(result.kernel.hash)
     return Path(utils.triton_cache_dir(result.compile_meta.get("device") or 0), key)

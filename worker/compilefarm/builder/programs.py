@@ -80,7 +80,7 @@ def _finish(graph: Any) -> list[FinishedKernel]:
     source, kernels = take_kernels(graph.source_code, modules)
     if left := names_of_kernels(source):
         raise KernelsLeft(f"kernels that were not found in this process would be compiled by pods: {', '.join(left)}")
-    # All variants of all kernels, with every step between source and machine code.
+    # All configurations of all kernels, with every step between source and machine code.
     graph._triton_bundle = None
     graph.source_code = finished_wrapper(source)
     # It names the file that the wrapper is written to. A pod's cache may hold the unfinished one under the old name.

@@ -17,8 +17,8 @@ class Alternative:
         keeps_caches: whether it runs on the caches of what made_by names, in place of empty ones.
         redis: whether torch's caches are in Redis.
         farm: whether it asks a farm; "fresh" is one with an empty store.
-        surroundings: variables of its environment.
-        gpu_surroundings: further ones on a GPU.
+        variables: variables of its environment.
+        gpu_variables: further ones on a GPU.
     """
 
     story: str
@@ -27,12 +27,12 @@ class Alternative:
     keeps_caches: bool = False
     redis: bool = False
     farm: str = ""
-    surroundings: Mapping[str, str] = field(default_factory=dict)
-    gpu_surroundings: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    gpu_variables: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, device: str) -> dict[str, str]:
         """Its variables on a device."""
-        return {**self.surroundings, **(self.gpu_surroundings if device == "cuda" else {})}
+        return {**self.variables, **(self.gpu_variables if device == "cuda" else {})}
 
 
 _REDIS = {
@@ -65,8 +65,8 @@ ALTERNATIVES: Mapping[str, Alternative] = {
         process="local",
         made_by="redis-filled",
         redis=True,
-        surroundings=_REDIS,
-        gpu_surroundings=_REDIS_TUNING,
+        variables=_REDIS,
+        gpu_variables=_REDIS_TUNING,
     ),
     "standalone": Alternative(
         story="standalone_compile, CompiledArtifact.load", process="standalone", made_by="standalone-made"
@@ -75,7 +75,7 @@ ALTERNATIVES: Mapping[str, Alternative] = {
         story="torch._dynamo.config.caching_precompile, loaded into empty caches",
         process="precompiled",
         made_by="precompile-made",
-        surroundings=_PRECOMPILE,
+        variables=_PRECOMPILE,
     ),
     "aotinductor": Alternative(story="torch.export, aoti_load_package", process="package", made_by="aotinductor-made"),
     "farm-miss": Alternative(story="a farm with an empty store", process="farm", farm="fresh"),
@@ -85,24 +85,24 @@ ALTERNATIVES: Mapping[str, Alternative] = {
         process="farm",
         made_by="farm-miss",
         farm="filled",
-        surroundings=_NO_COMPILER,
+        variables=_NO_COMPILER,
     ),
     "farm-saved": Alternative(
         story="a farm that has it, and a function saved by aot_compile: no Dynamo",
         process="saved",
         made_by="farm-saved-made",
         farm="filled",
-        surroundings=_NO_COMPILER,
+        variables=_NO_COMPILER,
     ),
 }
 
 # What nobody compares: it makes what others load.
 MAKERS: Mapping[str, Alternative] = {
     "redis-filled": Alternative(
-        story="fills Redis", process="local", redis=True, surroundings=_REDIS, gpu_surroundings=_REDIS_TUNING
+        story="fills Redis", process="local", redis=True, variables=_REDIS, gpu_variables=_REDIS_TUNING
     ),
     "standalone-made": Alternative(story="compiles the graphs", process="standalone-maker"),
-    "precompile-made": Alternative(story="compiles the model", process="precompiled-maker", surroundings=_PRECOMPILE),
+    "precompile-made": Alternative(story="compiles the model", process="precompiled-maker", variables=_PRECOMPILE),
     "aotinductor-made": Alternative(story="compiles the package", process="package-maker"),
     "farm-saved-made": Alternative(story="compiles ahead of time", process="saved-maker", farm="filled"),
 }

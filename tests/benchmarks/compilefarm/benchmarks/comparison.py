@@ -21,7 +21,7 @@ class RunProcess(Protocol):
     """Goes a way in a process; run_process does."""
 
     def __call__(
-        self, way: str, subject: Subject, *, caches: Path, bundle: Path, surroundings: Mapping[str, str], log: Path
+        self, way: str, subject: Subject, *, caches: Path, bundle: Path, variables: Mapping[str, str], log: Path
     ) -> Result:
         """See run_process."""
 
@@ -125,7 +125,7 @@ class _Runs:
                 self._subject,
                 caches=caches,
                 bundle=self._bundle(alternative.made_by or name),
-                surroundings={**alternative.environment(self._subject.device), **services},
+                variables={**alternative.environment(self._subject.device), **services},
                 log=self._folder / "log",
             )
         self._on_result(name, result)

@@ -83,11 +83,9 @@ def _tell(folder: Path, arguments: argparse.Namespace, to: Console) -> list[Way]
     with serving(fresh("farm"), device=arguments.device) as address:
         to.print(f"   {READY_LINE}{address}")
         farm = {ADDRESS: address}
-        ways = [stage.play("farm, cold", "empty farm, empty caches", "farm", caches=fresh("first"), surroundings=farm)]
+        ways = [stage.play("farm, cold", "empty farm, empty caches", "farm", caches=fresh("first"), variables=farm)]
         wait_until_quiet(address)
-        ways.append(
-            stage.play("farm, warm", "warm farm, empty caches", "farm", caches=fresh("second"), surroundings=farm)
-        )
+        ways.append(stage.play("farm, warm", "warm farm, empty caches", "farm", caches=fresh("second"), variables=farm))
     if arguments.compare:
         ways += [
             stage.play("local, cold", "no farm, empty caches", "local", caches=fresh("local")),
@@ -112,13 +110,11 @@ class _Stage:
         way: str,
         *,
         caches: Path,
-        surroundings: dict[str, str] | None = None,
+        variables: dict[str, str] | None = None,
     ) -> Way:
         """Runs a process in the way named, with its caches in the folder named."""
         self._to.print(f"[bold]{name}[/bold]: a fresh process, {story}")
-        measured = run_process(
-            way, self._subject, caches=caches, bundle=self._folder / "bundle", surroundings=surroundings
-        )
+        measured = run_process(way, self._subject, caches=caches, bundle=self._folder / "bundle", variables=variables)
         if measured.error:
             raise DemoFailed(f"the process of {name!r} failed: {measured.error}; see above")
         self._to.print(f"   first result after {seconds_words(measured.total_seconds)}")

@@ -40,7 +40,7 @@ def run_process(
     *,
     caches: Path,
     bundle: Path,
-    surroundings: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> Result:
     """Goes a way in a fresh process. One that fails has its reason in the result.
@@ -50,7 +50,7 @@ def run_process(
         subject: what is measured.
         caches: the folder of its caches and temporary files.
         bundle: the folder of what one process leaves another.
-        surroundings: further variables of its environment.
+        variables: further variables of its environment.
         log: where it writes what it has to say; None: where this process does.
     """
     caches.mkdir(exist_ok=True, parents=True)
@@ -65,7 +65,7 @@ def run_process(
     }
     command = [sys.executable, "-m", "compilefarm.benchmarks.process", way, str(written), *subject.options()]
     status = _run(
-        [*command, "--bundle", str(bundle)], environment={**os.environ, **private, **(surroundings or {})}, log=log
+        [*command, "--bundle", str(bundle)], environment={**os.environ, **private, **(variables or {})}, log=log
     )
     if not written.exists():
         return Result(error=f"its process ended with {status}")

@@ -1,4 +1,4 @@
-"""Requests of other processes, as this one would say them."""
+"""Adapts the request of a saved function to the machine that loads it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job
 
 
-def restate_job(
+def adapt_job(
     job: Job, *, blobs: Mapping[str, bytes], environment: Callable[[EnvironmentNeeds], Environment]
 ) -> EncodedJob:
-    """The job for this machine, for as many threads as this process has, and for its current GPU if it has one.
+    """Returns the job for this machine, for as many threads as this process has, and for its current GPU if any.
 
     The other settings that it was captured with, such as autocast or the precision of matrix products, stay: they
     belong to what was captured.
 
     Args:
-        job: of another process. Its inputs are all that its program takes, tensors that its graph holds and changes
-            among them.
-        blobs: bytes of the tensors that the graph holds, by digest.
+        job: the job of another process. Its inputs are all that its program takes, tensors that its graph holds and
+            changes among them.
+        blobs: the bytes of the tensors that the graph holds, by digest.
         environment: describes this machine as far as the graph needs it.
 
     Raises:
-        Bypass: its sizes differ from call to call, and nobody would check the guards of its program.
+        Bypass: sizes of the graph differ from call to call, and nobody would check the guards of its program.
     """
     if job.symbols:
         raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
@@ -40,16 +40,16 @@ def restate_job(
         triton_kernels=job.environment.triton_kernels,
         libraries={library.name for library in job.environment.libraries},
     )
-    restated = Job()
-    restated.CopyFrom(job)
-    restated.environment.CopyFrom(environment(needs))
-    if restated.ambient.cpu_threads:
-        restated.ambient.cpu_threads = torch.get_num_threads()
+    adapted = Job()
+    adapted.CopyFrom(job)
+    adapted.environment.CopyFrom(environment(needs))
+    if adapted.ambient.cpu_threads:
+        adapted.ambient.cpu_threads = torch.get_num_threads()
     return EncodedJob(
-        job=restated,
+        job=adapted,
         blobs=blobs,
         cuda_devices=() if device is None else (device,),
         symbols=(),
         held=(),
-        recording=recording_settings(restated.options),
+        recording=recording_settings(adapted.options),
     )

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import fx
 
+from compilefarm.graph.adapting import adapt_job
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds, encode_job
-from compilefarm.graph.restating import restate_job
 from compilefarm.v1.environment_pb2 import Cpu, Environment
 from compilefarm.v1.job_pb2 import Job
 
@@ -27,14 +27,14 @@ def captured() -> EncodedJob:
     return encode_job(graph_module, [torch.ones(3, 2)], options={}, environment=elsewhere)
 
 
-def restated(job: Job) -> EncodedJob:
-    return restate_job(job, blobs={}, environment=here)
+def adapted(job: Job) -> EncodedJob:
+    return adapt_job(job, blobs={}, environment=here)
 
 
 def test_it_is_for_this_machine_and_as_many_threads_as_there_are() -> None:
     encoded = captured()
     encoded.job.ambient.cpu_threads = torch.get_num_threads() + 5
-    found = restate_job(encoded.job, blobs=encoded.blobs, environment=here)
+    found = adapt_job(encoded.job, blobs=encoded.blobs, environment=here)
     assert (found.job.environment.torch, found.job.environment.cpu.architecture) == ("here", "mine")
     assert found.job.ambient.cpu_threads == torch.get_num_threads()
     assert found.blobs == encoded.blobs
@@ -44,7 +44,7 @@ def test_it_is_for_this_machine_and_as_many_threads_as_there_are() -> None:
 def test_all_else_stays_as_it_was_captured() -> None:
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         encoded = captured()
-    found = restated(encoded.job).job
+    found = adapted(encoded.job).job
     found.environment.CopyFrom(encoded.job.environment)
     assert found == encoded.job
     assert not found.ambient.grad_enabled
@@ -55,4 +55,4 @@ def test_sizes_that_differ_are_refused() -> None:
     job = captured().job
     job.symbols.add(lower=2)
     with pytest.raises(Bypass, match="sizes differ from call to call"):
-        restated(job)
+        adapted(job)
