@@ -143,7 +143,7 @@ class LocalPool:
 
 
 class _Servers:
-    """What children of all slots are forked from: one of those that compile, and one of those that check."""
+    """What children of all slots are forked from: one of those that compile, and one of those that verify."""
 
     def __init__(self, settings: PoolSettings) -> None:
         shares = _shares(settings)
@@ -166,10 +166,10 @@ class _Servers:
             # For the server, too: what it compiles once for practice looks for GPUs, and would start CUDA.
             environment["CUDA_VISIBLE_DEVICES"] = ""
         self.compiling = ForkServer(command, environment=environment)
-        self.checking = ForkServer([*command, "--verifier"], environment=environment)
+        self.verifying = ForkServer([*command, "--verifier"], environment=environment)
 
     async def close(self) -> None:
-        await asyncio.gather(self.compiling.close(), self.checking.close())
+        await asyncio.gather(self.compiling.close(), self.verifying.close())
 
 
 def _slots(settings: PoolSettings, servers: _Servers, cache: ToolchainCache) -> list[SlotSettings]:
@@ -181,7 +181,7 @@ def _slots(settings: PoolSettings, servers: _Servers, cache: ToolchainCache) -> 
             name=f"{prefix}{kind}-{number}",
             environment_name=settings.environment_name,
             compiler=_child(settings, servers.compiling, device, readable=(cache.headers_folder,)),
-            verifier=_child(settings, servers.checking, device) if settings.verify else None,
+            verifier=_child(settings, servers.verifying, device) if settings.verify else None,
             compile_seconds=settings.compile_seconds,
             overlaps=kind == "cuda",
             headers_folder=cache.headers_folder,
