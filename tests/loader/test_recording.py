@@ -31,7 +31,7 @@ from compilefarm.loader.programs import deserialize_program
 from compilefarm.loader.recording import Recording, recorded_with
 from tests.worker.inductor import compiled
 
-from .graph_stand_ins import Gpu, standing_in
+from .graph_stand_ins import Gpu, Graph, standing_in
 
 Program = Callable[..., Any]
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
@@ -175,6 +175,25 @@ def test_after_a_capture_that_cuda_has_ended_other_programs_are_recorded(gpu: Gp
     assert not gpu.recording_to
     assert [each.reasons for each in both] == [[NOT_PERMITTED], []]
     assert graphs_recorded() == 1
+
+
+def test_a_torch_that_unwinds_captures_is_left_to_that(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    def capture_end(self: Graph) -> None:
+        gpu.recording_to.remove(self._pool)
+        gpu.draws = True
+        raise RuntimeError("the capture has ended by an error before")
+
+    monkeypatch.setattr(Graph, "capture_end_pre", capture_end, raising=False)
+    step, recorded = Step(gpu), Recorded(writes=True)
+    part = recorded.part(step, static=(0,), written=(0,))
+    cache = torch.zeros(3)
+    check_steps(part, cache=cache, calls=1)
+    step.error = NOT_PERMITTED
+    monkeypatch.setattr(Graph, "capture_end", capture_end)
+    monkeypatch.setattr("compilefarm.loader.capture.begin_capture", pytest.fail)
+    check_steps(part, cache=cache)
+    assert recorded.reasons == [NOT_PERMITTED]
+    assert (gpu.stream, gpu.draws) == ("usual", True)
 
 
 def test_where_a_driver_records_nothing_random_numbers_come(gpu: Gpu) -> None:

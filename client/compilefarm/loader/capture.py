@@ -37,12 +37,8 @@ def end_capture(error: Exception, *, device_index: int, stream: Any) -> Exceptio
         for graph, raised in _graphs_begun(error):
             if isinstance(raised.__context__, Exception):
                 cause = raised.__context__
-            with contextlib.suppress(RuntimeError, OSError):
-                _end_again(graph, on=torch.cuda.current_stream())
-            if not _has_ended(graph):
-                # There is no recording here. Random numbers have to come.
-                generator = torch.cuda.default_generators[device_index]
-                generator.graphsafe_set_state(generator.clone_state())
+            if not hasattr(graph, "capture_end_pre"):
+                _end(graph, device_index=device_index)
         torch.cuda.set_stream(stream)
     return cause
 
@@ -50,7 +46,7 @@ def end_capture(error: Exception, *, device_index: int, stream: Any) -> Exceptio
 def _graphs_begun(error: BaseException | None) -> Iterator[tuple[Any, BaseException]]:
     """Graphs whose capture was left begun, each with the error: it is to be found where that was raised."""
     kind: Any = torch.cuda.CUDAGraph
-    steps = [] if hasattr(kind, "capture_end_pre") else [kind.capture_begin.__code__, kind.capture_end.__code__]
+    steps = kind.capture_begin.__code__, kind.capture_end.__code__
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if frame.f_code in steps and not _has_ended(graph := frame.f_locals["self"]):
@@ -66,11 +62,15 @@ def _has_ended(graph: Any) -> bool:
     return True
 
 
-def _end_again(graph: Any, *, on: Any) -> None:
+def _end(graph: Any, *, device_index: int) -> None:
     """Ends the capture of a graph by another one on its stream, which has nothing in it."""
-    begin_capture(on)
-    with warnings.catch_warnings(record=True):
+    with contextlib.suppress(RuntimeError, OSError), warnings.catch_warnings(record=True):
+        begin_capture(torch.cuda.current_stream())
         graph.capture_end()
+    if not _has_ended(graph):
+        # There is no recording here. Random numbers have to come.
+        generator = torch.cuda.default_generators[device_index]
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 def begin_capture(stream: Any) -> None:
