@@ -16,7 +16,7 @@ from typing import Any
 def timing_imports() -> Iterator[dict[str, float]]:
     """Seconds of each import inside, by the name of what was imported first: what that imports counts with it.
 
-    Stands in for what finds a module that is not there yet (Lib/importlib/_bootstrap.py).
+    Stands in for what finds modules and loads them (Lib/importlib/_bootstrap.py).
     """
     bootstrap: Any = importlib._bootstrap  # type: ignore[attr-defined]
     original, seconds = bootstrap._find_and_load, defaultdict[str, float](float)

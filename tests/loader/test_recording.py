@@ -29,6 +29,7 @@ from compilefarm.graph.testing import capture
 from compilefarm.loader import compiler_stub
 from compilefarm.loader.programs import deserialize_program
 from compilefarm.loader.recording import Recording, recorded_with
+from tests.gpu.trees import graphs_on
 from tests.worker.inductor import compiled
 
 from .graph_stand_ins import Gpu, Graph, standing_in
@@ -117,17 +118,12 @@ def check_steps(part: Program, *, cache: torch.Tensor, calls: int = 5) -> None:
         torch.testing.assert_close(result, 2 * (before + x))
 
 
-def graphs_recorded() -> int:
-    """As long as some part lives: torch forgets its graphs with the last one."""
-    return sum(map(len, cudagraph_trees.get_container(0).tree_manager.roots.values()))
-
-
 def test_a_program_that_can_be_is_recorded(gpu: Gpu) -> None:
     step, recorded = Step(gpu), Recorded(writes=True)
     part = recorded.part(step, static=(0,), written=(0,))
     check_steps(part, cache=torch.zeros(3))
     assert not recorded.reasons
-    assert graphs_recorded() == 1
+    assert graphs_on(torch.device("cuda", 0)) == 1
 
 
 @pytest.mark.parametrize("error", [NO_MEMORY, NOT_PERMITTED])
@@ -174,7 +170,7 @@ def test_after_a_capture_that_cuda_has_ended_other_programs_are_recorded(gpu: Gp
         check_steps(part, cache=torch.zeros(3))
     assert not gpu.recording_to
     assert [each.reasons for each in both] == [[NOT_PERMITTED], []]
-    assert graphs_recorded() == 1
+    assert graphs_on(torch.device("cuda", 0)) == 1
 
 
 def test_a_torch_that_unwinds_captures_is_left_to_that(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
