@@ -43,5 +43,5 @@ def test_figures_have_their_command_and_date(document: Path) -> None:
 
 
 def test_a_figure_without_a_command_is_noticed() -> None:
-    text = "# A\n\nIt takes 0.5 s.\n\n# B\n\nIt takes 2 MB (`python -m tests.bench`, 2026-11-23).\n\n# C\n\n3 ms, 4 s in all.\n"
+    text = "# A\n\nIt takes 0.5 s.\n\n# B\n\n2 MB (`python -m tests.bench`, 2026-11-23).\n\n# C\n\n3 ms, 4 s\n"
     assert unexplained(text, given={"4 s"}) == ["0.5 s", "3 ms"]
