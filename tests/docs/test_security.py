@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "SECURITY.md").read_text()
 _TEST = re.compile(r"`((?:tests/[a-z_/]+/)?)(test_[a-z_]+\.py)`")
-# A name without a folder lies beside the one before it, or here.
-_FOLDER = "tests/hostile/"
+# A name without a folder lies beside the one before it, or in one of these.
+_HOSTILE = ("tests/hostile/", "tests/admission/")
 
 
 def threats() -> list[str]:
@@ -28,10 +28,10 @@ def findings() -> list[str]:
 
 
 def missing(text: str) -> Iterator[str]:
-    beside = _FOLDER
+    beside = _HOSTILE[0]
     for folder, name in _TEST.findall(text):
         beside = folder or beside
-        if not any((ROOT / place / name).is_file() for place in {beside, folder or _FOLDER}):
+        if not any((ROOT / place / name).is_file() for place in ((folder,) if folder else (beside, *_HOSTILE))):
             yield f"{folder}{name}"
 
 
@@ -44,4 +44,6 @@ def test_every_row_names_tests_that_there_are(claims: Callable[[], list[str]]) -
 
 
 def test_every_hostile_client_is_named() -> None:
-    assert [path.name for path in (ROOT / _FOLDER).glob("test_*.py") if path.name not in TEXT] == []
+    paths = [path for folder in _HOSTILE for path in (ROOT / folder).glob("test_*.py")]
+    assert len(paths) > 15
+    assert [path.name for path in paths if path.name not in TEXT] == []

@@ -1,0 +1,58 @@
+"""Which tests run with one release of torch alone, and what they do without."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DEV = runpy.run_path(str(ROOT / "dev.py"))
+WITHOUT_TORCH: tuple[str, ...] = DEV["AT_ONE_END"]["oldest"]
+FILES = sorted(path for folder in WITHOUT_TORCH for path in (ROOT / "tests" / folder).rglob("*.py"))
+_PORTIONS = ("torch_internals", "graph", "loader", "builder")
+TORCH = ("torch", "triton", *(f"compilefarm.{portion}" for portion in _PORTIONS))
+_IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]; print(*sys.modules)"
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """Names that a module imports, in functions, too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def of_torch(names: Iterator[str] | list[str]) -> list[str]:
+    return [name for name in names if f"{name}.".startswith(tuple(f"{prefix}." for prefix in TORCH))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_a_test_of_one_end_names_no_torch(path: Path) -> None:
+    # compilefarm.graph.bypass is a table of words, which the reference prints.
+    assert [name for name in of_torch(imported_by(path)) if not name.startswith("compilefarm.graph.bypass")] == []
+
+
+def test_tests_of_one_end_import_no_torch() -> None:
+    # Others are programs.
+    tests = [module_of(path) for path in FILES if path.name.startswith("test_")]
+    command = [sys.executable, "-c", _IMPORT, *tests]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
+    assert [name for name in done.stdout.split() if name.split(".")[0] in ("torch", "triton")] == []
+
+
+def test_each_test_runs_at_an_end_and_most_at_both() -> None:
+    ignored = [DEV["check_arguments"](end)[1:] for end in DEV["ENDS"]]
+    assert set(ignored[0]).isdisjoint(ignored[1])
+    for argument in (*ignored[0], *ignored[1]):
+        assert (ROOT / argument.removeprefix("--ignore=")).is_dir()
