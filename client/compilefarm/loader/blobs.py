@@ -1,4 +1,4 @@
-"""The content of blobs."""
+"""Unpacks and checks the content of blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captures of CUDA graphs that fail: what torch leaves undone of them is done here.
+"""Cleans up after captures of CUDA graphs that fail, where torch does not.
 
 A capture in which CUDA refuses something has ended for CUDA, and cudaStreamEndCapture says so by an error. A torch
 without `capture_end_pre` does nothing more then (aten/src/ATen/cuda/CUDAGraph.cpp: capture_end; torch/cuda/graphs.py:

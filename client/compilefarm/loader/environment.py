@@ -1,4 +1,4 @@
-"""What this machine is, as compilefarm.v1.Environment says it."""
+"""Describes this machine as a compilefarm.v1.Environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of Triton in loaded programs: each is launched as its worker chose and compiled it.
+"""Launches Triton's kernels in loaded programs, as the worker chose and compiled them.
 
 A finished wrapper asks for each kernel by digest, and gets what Inductor keeps of one (CachingAutotuner,
 torch/_inductor/runtime/triton_heuristics.py) with its winner alone, and that one's machine code.

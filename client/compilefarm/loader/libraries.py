@@ -1,4 +1,4 @@
-"""The shared libraries that Inductor builds from C++, answered from artifacts."""
+"""Provides the shared libraries that Inductor builds from C++, out of artifacts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a manifest and its blobs to something that can be called. Pods and the worker's check load with this code."""
+"""Loads an artifact: makes a callable of a manifest and its blobs, in pods and in verifications."""
 
 from __future__ import annotations
 

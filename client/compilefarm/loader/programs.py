@@ -1,4 +1,4 @@
-"""Programs that a worker has compiled, from bytes to something that can be called."""
+"""Loads the program of an artifact: makes a callable of its bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The libraries that C++ kernels are linked with: up to which version of their symbols this machine has them."""
+"""The versions of the symbols of the libraries that C++ kernels are linked with, on this machine."""
 
 from __future__ import annotations
 

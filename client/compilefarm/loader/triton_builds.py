@@ -1,4 +1,4 @@
-"""The C programs that Triton builds at run time, answered from artifacts.
+"""Provides the C programs that Triton builds at run time, out of artifacts.
 
 Triton builds its driver module (cuda_utils) in every process, and a launcher for each signature of a kernel that
 Inductor cannot launch by itself, with a C compiler and, to find libcuda, /sbin/ldconfig. It does so through a function

@@ -1,4 +1,4 @@
-"""The wrapper of a loaded program, for another GPU than the one that it was compiled for."""
+"""Moves the wrapper of a loaded program to another GPU than the one that it was compiled for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process decodes, and what of a request it may run."""
+"""Admission of requests to decoding: what a process may run of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a job back to a graph that can be compiled, or a refusal.
+"""Decodes a job into a graph that can be compiled, or refuses it.
 
 Nothing that a request names is imported or evaluated here; kernels in source come rebuilt, or not at all.
 """

@@ -1,4 +1,4 @@
-"""From what Dynamo hands to a backend to a job: everything that decides the result, as typed data."""
+"""Encodes a captured graph as a job: everything that decides the result, as typed data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of operators held against torch's schemas.
+"""Checks arguments of operators against torch's schemas.
 
 Called from Python, torch takes a number for a dtype, a layout or a memory format, since they are numbers within; one
 that stands for none of them is looked up all the same (torch/csrc/jit/python/pybind_utils.cpp: toIValue).

@@ -1,4 +1,4 @@
-"""Numbers that differ from call to call: torch's symbols to those of a job, and back."""
+"""Translates torch's symbols, for numbers that differ from call to call, into those of a job, and back."""
 
 from __future__ import annotations
 

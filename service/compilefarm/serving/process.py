@@ -1,4 +1,4 @@
-"""What the programs of a farm do as processes: they log, and serve until they are told to end."""
+"""Logging and signals of the programs of a farm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `compilefarm serve` refuses unless it is asked for by name: root, and strangers without a sandbox."""
+"""Refuses to serve as root, and to serve strangers without a sandbox, unless options say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Inductor finds out about the C++ compiler, so that one process can tell the others.
+"""Shares what Inductor finds out about the C++ compiler between processes.
 
 Inductor learns which vector instructions work by building and running programs, each in a Python of its own that
 imports torch (torch/_inductor/cpu_vec_isa.py: VecISA.check_build): 20 to 30 seconds in every process that compiles.

@@ -1,4 +1,4 @@
-"""Headers that Inductor precompiles before it builds a C++ kernel, so that one process can leave them to the others.
+"""Shares the headers that Inductor precompiles for C++ kernels between processes.
 
 It does so in every folder for temporary files anew (torch/_inductor/codecache.py: _precompile_header), in front of the
 first kernel: 10 of 16 seconds of a small compile on two cores. Their names tell compiler, flags and text; one that fits

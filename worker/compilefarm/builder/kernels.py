@@ -1,4 +1,4 @@
-"""Kernels of Triton are taken out of a program: of each, the one configuration that won.
+"""Takes Triton's kernels out of a compiled program: of each, the configuration that tuning chose.
 
 Inductor's wrapper holds the source of each kernel and hands it to AsyncCompile.triton
 (torch/_inductor/async_compile.py), which compiles several configurations or finds them in a cache, and benchmarks them

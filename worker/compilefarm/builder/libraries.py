@@ -1,4 +1,4 @@
-"""The shared libraries that Inductor builds from C++: which one answers which source."""
+"""Records which shared library Inductor builds from which C++ source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Content into blobs."""
+"""Packs content into blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every compile of a process needs, done before there is a job."""
+"""Imports and registers what every compile needs, before there is a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled programs without what only compiling needed: what goes into an artifact."""
+"""Strips compiled programs of what only compiling needed, for artifacts."""
 
 from __future__ import annotations
 

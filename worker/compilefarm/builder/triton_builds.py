@@ -1,4 +1,4 @@
-"""The C programs that Triton builds at run time, on a worker: collected, and built before jobs need them."""
+"""Collects the C programs that Triton builds at run time, and builds them before jobs need them."""
 
 from __future__ import annotations
 
