@@ -8,7 +8,6 @@ to limits, which bound what a hostile file can take: twice MAX_FILE_BYTES, and w
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import struct
 import threading
@@ -118,7 +117,10 @@ def pack_request(request: Request) -> bytes:
     if missing and request.blobs:
         raise _incomplete(missing)
     job = request.job.SerializeToString(deterministic=True)
-    header = RequestFileHeader(farm_version=importlib.metadata.version("compilefarm"), holds_blobs=not missing)
+    # A pod pays for what it imports, and most write no request.
+    from importlib.metadata import version
+
+    header = RequestFileHeader(farm_version=version("compilefarm"), holds_blobs=not missing)
     if request.arguments is not None:
         header.arguments.CopyFrom(request.arguments)
     messages = [header.SerializeToString(deterministic=True), job]
