@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compilefarm.core.errors import ProcessDied
-from compilefarm.v1.job_pb2 import FAILURE_KIND_OUTPUT_TOO_LARGE, CompileFailure, Phase
+from compilefarm.v1.job_pb2 import FAILURE_KIND_CRASHED, FAILURE_KIND_OUTPUT_TOO_LARGE, CompileFailure
 from compilefarm.worker.testing import child_settings
 from tests.worker.jobs import JOB, supervising
 
@@ -23,6 +23,11 @@ from tests.worker.jobs import JOB, supervising
         ("fail-in-an-unknown-way", "failed in way 4711, which there is not"),
         ("fail-at-length", "bytes about its failure"),
         ("enter-an-unknown-phase", "phase 4711, which there is not"),
+        # Each is kept, and told to all who wait: 60,000 of them were.
+        ("enter-a-phase-twice", "that it has entered already"),
+        ("name-many-libraries", "bytes about its artifact"),
+        ("name-no-source", "a library for a source that cannot be: '../../etc/passwd'"),
+        ("name-a-colour", "a library of a name that cannot be"),
     ],
 )
 async def test_what_no_child_of_ours_says_is_its_death(script: str, words: str) -> None:
@@ -42,9 +47,20 @@ async def test_a_message_that_would_grow_when_it_is_parsed_is_not() -> None:
 
 async def test_small_messages_are_counted() -> None:
     # Each takes six bytes in the pipe, and a hundred in the memory of the farm.
-    phases: list[Phase.ValueType] = []
     async with supervising(child_settings("say-little-very-often", output_bytes=100 * 16 * 1024)) as supervisor:
-        failure = await supervisor.run(JOB, on_phase=phases.append)
+        failure = await supervisor.run(JOB, on_phase=lambda _: None)
     assert isinstance(failure, CompileFailure)
     assert failure.kind == FAILURE_KIND_OUTPUT_TOO_LARGE
-    assert 0 < len(phases) < 100
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("verify-at-length", "bytes about what it verified"), ("verify-for-ever", "took times that cannot be")],
+)
+async def test_what_no_verifier_of_ours_says_is_its_death(script: str, words: str) -> None:
+    child = child_settings(script)
+    async with supervising(child, verifier=child) as supervisor:
+        failure = await supervisor.run(JOB, on_phase=lambda _: None)
+    assert isinstance(failure, CompileFailure)
+    assert failure.kind == FAILURE_KIND_CRASHED
+    assert words in failure.message

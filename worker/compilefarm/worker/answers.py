@@ -5,31 +5,41 @@ is bounded in size.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, MutableSet, Sequence
 
 from compilefarm.core.artifacts import blobs_of, check_guards
-from compilefarm.core.errors import FarmError
+from compilefarm.core.digests import check_digest
+from compilefarm.core.errors import FarmError, InvalidRequest
 from compilefarm.core.pool import Artifact
 from compilefarm.v1.child_pb2 import ChildFailure, ChildProgress
 from compilefarm.v1.job_pb2 import FailureKind, Job, Phase
-from compilefarm.v1.manifest_pb2 import Manifest, Timing
+from compilefarm.v1.manifest_pb2 import Library, Manifest, Timing, Verification
 from compilefarm.worker.process import ChildDied
 
 # Some thousand characters are all that a child of ours says; logs, pods and the store get it.
 _LARGEST_FAILURE_BYTES = 64 * 1024
+# Each pod that loads the artifact gets its manifest. One kernel of a GPU takes 250 bytes of it.
+_LARGEST_MANIFEST_BYTES = 1024 * 1024
+_LARGEST_VERIFICATION_BYTES = 4 * 1024
+# Part of the name of a module.
+_LIBRARY_NAME = re.compile(r"[A-Za-z0-9_.-]{1,1000}")
 # Others learn from it how long their jobs will take, and no compile takes a month.
 _LONGEST_PHASE_SECONDS = 30 * 24 * 3600.0
 
 
-def known_phase(progress: ChildProgress) -> Phase.ValueType:
-    """Returns the phase that a child says it enters.
+def new_phase(progress: ChildProgress, *, entered: MutableSet[Phase.ValueType]) -> Phase.ValueType:
+    """Returns the phase that a child says it enters, and adds it to those that it has entered. All who wait for the job
+    are told of it.
 
     Raises:
-        ChildDied: there is none of that number.
+        ChildDied: there is none of that number, or it was entered before.
     """
-    if progress.phase not in Phase.values():
-        raise ChildDied(f"it said that it enters phase {progress.phase}, which there is not")
-    return progress.phase
+    phase = progress.phase
+    if phase not in Phase.values() or phase in entered:
+        raise ChildDied(f"it said that it enters phase {phase}, which there is not, or that it has entered already")
+    entered.add(phase)
+    return phase
 
 
 def checked_failure(failed: ChildFailure) -> ChildFailure:
@@ -45,13 +55,32 @@ def checked_failure(failed: ChildFailure) -> ChildFailure:
     return failed
 
 
+def checked_verification(verified: Verification) -> Verification:
+    """Returns what a child found of an artifact.
+
+    Raises:
+        ChildDied: it cannot have found that.
+    """
+    if verified.ByteSize() > _LARGEST_VERIFICATION_BYTES:
+        raise ChildDied(f"it said {verified.ByteSize()} bytes about what it verified")
+    seconds = (verified.load_seconds, verified.first_call_seconds, verified.call_seconds, verified.eager_call_seconds)
+    if not all(map(_is_duration, seconds)):
+        raise ChildDied("it said that a program took times that cannot be")
+    verified.DiscardUnknownFields()
+    return verified
+
+
 def complete(manifest: Manifest, blobs: Mapping[str, bytes], *, job: Job) -> Artifact:
     """Returns an artifact made of the manifest and the bytes that a child sent.
 
     Raises:
         ChildDied: it cannot be.
     """
+    manifest.DiscardUnknownFields()
+    if manifest.ByteSize() > _LARGEST_MANIFEST_BYTES:
+        raise ChildDied(f"it said {manifest.ByteSize()} bytes about its artifact")
     _check_timings(manifest.timings)
+    _check_libraries(manifest.libraries)
     try:
         check_guards(manifest, job)
     except FarmError as error:
@@ -69,5 +98,19 @@ def _check_timings(timings: Sequence[Timing]) -> None:
     phases = [timing.phase for timing in timings]
     if len(set(phases)) < len(phases) or not set(phases) <= set(Phase.values()):
         raise ChildDied("it said how long phases took that there are not, or said it twice")
-    if not all(math.isfinite(each.seconds) and 0 <= each.seconds <= _LONGEST_PHASE_SECONDS for each in timings):
+    if not all(_is_duration(each.seconds) for each in timings):
         raise ChildDied("it said that phases took times that cannot be")
+
+
+def _check_libraries(libraries: Sequence[Library]) -> None:
+    for library in libraries:
+        try:
+            check_digest(library.source_digest)
+        except InvalidRequest as error:
+            raise ChildDied(f"it returned a library for a source that cannot be: {error}") from error
+        if _LIBRARY_NAME.fullmatch(library.name) is None:
+            raise ChildDied(f"it returned a library of a name that cannot be: {library.name[:80]!r}")
+
+
+def _is_duration(seconds: float) -> bool:
+    return math.isfinite(seconds) and 0 <= seconds <= _LONGEST_PHASE_SECONDS

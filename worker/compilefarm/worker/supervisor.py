@@ -46,7 +46,7 @@ from compilefarm.v1.job_pb2 import (
     Phase,
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
-from compilefarm.worker.answers import checked_failure, complete, known_phase
+from compilefarm.worker.answers import checked_failure, checked_verification, complete, new_phase
 from compilefarm.worker.process import (
     ChildDied,
     ChildNotStarted,
@@ -235,13 +235,14 @@ class Supervisor:
             headers_folder=str(self._settings.headers_folder),
         )
         blobs: dict[str, bytes] = {}
+        entered: set[Phase.ValueType] = set()
         async with self._compiler.taken() as child:
             ready = self._compiler.ready
             assert ready is not None, "a child that is ready has said what it is"
             async for message in child.messages(ChildTask(compile=task)):
                 match message.WhichOneof("message"):
                     case "progress":
-                        on_phase(known_phase(message.progress))
+                        on_phase(new_phase(message.progress, entered=entered))
                     case "blob":
                         blobs[await asyncio.to_thread(digest_of, message.blob.content)] = message.blob.content
                     case "compiled":
@@ -302,7 +303,7 @@ class Supervisor:
             async for message in child.messages(ChildTask(verify=task)):
                 match message.WhichOneof("message"):
                     case "verified":
-                        return message.verified
+                        return checked_verification(message.verified)
                     case "failed":
                         raise _TaskFailed(checked_failure(message.failed), log_tail=child.log_tail)
                     case other:

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import fcntl
 import importlib.metadata
+import math
 import mmap
 import os
 import signal
@@ -43,7 +44,7 @@ from compilefarm.v1.job_pb2 import (
     FailureKind,
     Job,
 )
-from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Timing, Verification
+from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Library, Timing, Verification
 from compilefarm.worker import limits
 from compilefarm.worker.control_groups import ControlGroups
 from compilefarm.worker.fork_server import ForkServer
@@ -338,7 +339,7 @@ def _say_many_timings(pipe: BinaryIO) -> None:
 
 
 def _say_little_very_often(pipe: BinaryIO) -> None:
-    said = pack_frame(ChildMessage(progress=ChildProgress(phase=PHASE_COMPILING))) * 1000
+    said = pack_frame(ChildMessage(blob=ChildBlob())) * 1000
     while True:
         pipe.write(said)
 
@@ -353,6 +354,23 @@ def _lie_about_size(pipe: BinaryIO) -> None:
     blob.size_bytes = 1 << 40
     write_frame(pipe, ChildMessage(blob=ChildBlob(content=PROGRAM)))
     write_frame(pipe, ChildMessage(compiled=CompileResult(program=blob)))
+
+
+def _enter_a_phase_twice(pipe: BinaryIO) -> None:
+    for _ in range(2):
+        write_frame(pipe, ChildMessage(progress=ChildProgress(phase=PHASE_COMPILING)))
+    _hang(pipe)
+
+
+def _name_libraries(pipe: BinaryIO, *libraries: Library) -> None:
+    write_frame(pipe, ChildMessage(blob=ChildBlob(content=PROGRAM)))
+    for library in libraries:
+        library.blob.CopyFrom(_blob_of(PROGRAM))
+    write_frame(pipe, ChildMessage(compiled=CompileResult(program=_blob_of(PROGRAM), libraries=libraries)))
+
+
+def _verify(pipe: BinaryIO, verification: Verification) -> None:
+    write_frame(pipe, ChildMessage(verified=verification))
 
 
 def _fail_at_length(pipe: BinaryIO) -> None:
@@ -490,6 +508,14 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "take-time-twice": lambda pipe: _time(pipe, *[Timing(phase=PHASE_COMPILING, seconds=1.0)] * 2),
     "take-time-for-nothing": lambda pipe: _time(pipe, Timing(phase=_UNKNOWN, seconds=1.0)),
     "lie-about-size": _lie_about_size,
+    "enter-a-phase-twice": _enter_a_phase_twice,
+    "name-many-libraries": lambda pipe: _name_libraries(
+        pipe, *[Library(source_digest=digest_of(PROGRAM), name="kernel")] * 8000
+    ),
+    "name-no-source": lambda pipe: _name_libraries(pipe, Library(source_digest="../../etc/passwd", name="kernel")),
+    "name-a-colour": lambda pipe: _name_libraries(
+        pipe, Library(source_digest=digest_of(PROGRAM), name="\x1b[31mkernel")
+    ),
     "fail-in-an-unknown-way": lambda pipe: _fail(pipe, kind=_UNKNOWN),
     "fail-at-length": _fail_at_length,
     "enter-an-unknown-phase": _enter_an_unknown_phase,
@@ -507,6 +533,8 @@ _CHECKS: dict[str, Callable[[BinaryIO], None]] = {
     "fail-verification": lambda pipe: _fail(pipe, kind=FAILURE_KIND_VERIFICATION),
     "die-in-verification": _die,
     "hang-in-verification": lambda _: signal.pause(),
+    "verify-at-length": lambda pipe: _verify(pipe, Verification(not_compared="a" * 10_000)),
+    "verify-for-ever": lambda pipe: _verify(pipe, Verification(call_seconds=math.inf)),
 }
 
 
