@@ -12,12 +12,21 @@ import pytest
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.held_tensors import MAX_BYTES
+from compilefarm.core.pool import Artifact
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.testing import Calls, HeldCompiles, Refused, ScriptedPool, calling, sample_job, serving
+from compilefarm.service.testing.pool import verify_at_once
 from compilefarm.service.validation import validate
 from compilefarm.store.opening import open_store
-from compilefarm.v1.compile_service_pb2 import LookupRequest, PlanRequest, Priority
+from compilefarm.v1.compile_service_pb2 import (
+    GRAPH_OUTCOME_FALLBACK,
+    GraphReport,
+    LookupRequest,
+    PlanRequest,
+    Priority,
+    ReportRequest,
+)
 from compilefarm.v1.graph_pb2 import Sequence, Value
 from compilefarm.v1.job_pb2 import Job
 from tests.hostile.callers import farm
@@ -133,6 +142,59 @@ async def test_jobs_that_wait_take_so_much_memory_of_one_caller(tmp_path: Path) 
         last = await callers["greedy"].watch(wide_job(1501))
         (await held.next()).finish()
         await last.finish()
+
+
+async def test_texts_of_jobs_that_wait_count_as_well(tmp_path: Path) -> None:
+    held, job = HeldCompiles(), sample_job()
+    job.graph.nodes[1].call.args.extend([Value(text="a" * 4000)] * 20)
+    config = replace(ROOMY, max_waiting_bytes_of_caller=100_000)
+    async with farm(tmp_path, {"greedy": "compile"}, config=config, pool=ScriptedPool(held)) as callers:
+        watch = await callers["greedy"].watch(job)
+        with pytest.raises(Refused, match="greedy has 100000 bytes"):
+            await callers["greedy"].watch(job)
+        (await held.next()).finish()
+        await watch.finish()
+
+
+async def test_verifications_that_wait_take_so_much_memory_of_one_caller(tmp_path: Path) -> None:
+    ending = asyncio.Event()
+
+    async def verify(artifact: Artifact) -> Artifact:
+        await ending.wait()
+        return await verify_at_once(artifact)
+
+    config = replace(ROOMY, verify="after", max_waiting_bytes_of_caller=100_000)
+    pool = ScriptedPool(verify=verify)
+    async with farm(tmp_path, {"greedy": "admin", "modest": "compile"}, config=config, pool=pool) as callers:
+        for _ in range(2):
+            # What was not verified for the lack of room is when it is asked for again.
+            for values in (1500, 1501, 1502):
+                await callers["greedy"].finish(wide_job(values))
+            assert len((await callers["greedy"].list_jobs()).checks) == 1
+        await callers["modest"].finish(sample_job())
+        assert len((await callers["greedy"].list_jobs()).checks) == 2
+        ending.set()
+        while len(pool.checked) < 4:
+            await callers["greedy"].finish(wide_job(1501))
+            await callers["greedy"].finish(wide_job(1502))
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["auth", "open"])
+async def test_others_are_answered_while_many_reports_come(tmp_path: Path, asks: bool) -> None:
+    names = {"one": "read", "two": "read"} if asks else {"": "admin"}
+    graphs = [GraphReport(outcome=GRAPH_OUTCOME_FALLBACK, reason=f"reason{number % 150}") for number in range(1000)]
+    content = ReportRequest(graphs=graphs).SerializeToString()
+    async with farm(tmp_path, names) as callers:
+        greedy, modest = next(iter(callers.values())), list(callers.values())[-1]
+        await send(greedy, "Report", content)
+        many = asyncio.gather(*(send(greedy, "Report", content) for _ in range(64)))
+        answered = 0
+        while not many.done():
+            await modest.status()
+            answered += 1
+    assert set(many.result()) == {"OK"}
+    # It was one or two, each after all that had come before it.
+    assert answered > 12
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -210,3 +210,40 @@ class SlowJournal(Journal):
         self.begun.release()
         assert self.ending.acquire(timeout=10)
         super()._write(name, content)
+
+
+def job_of_size(size: int) -> Job:
+    job = job_for(size)
+    job.symbols.add(lower=2)
+    return job
+
+
+async def test_the_end_of_a_job_does_not_read_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 55 entries of 0.8 MB kept everybody waiting for a second, each time that one of them was done.
+    held, journal = HeldCompiles(), Journal(tmp_path, clock=ManualClock())
+    monkeypatch.setattr(journal, "read", None)
+    async with serving(pool=ScriptedPool(held), journal=journal) as gateway, calling(gateway.address) as calls:
+        watches = [await calls.watch(job_of_size(size), priority=PREWARM) for size in (2, 3, 4)]
+        other = await calls.watch(sample_job(), priority=PREWARM)
+        assert len(files(tmp_path)) == 4
+        (await held.next()).finish()
+        for watch in watches:
+            await watch.finish()
+        assert [name[: len(KEY.text)] for name in files(tmp_path)] == [KEY.text]
+        (await held.next()).finish()
+        await other.finish()
+        assert files(tmp_path) == []
+    journal.close()
+
+
+async def test_an_entry_without_namespaces_is_given_up_and_keeps_nobody_from_being_done(tmp_path: Path) -> None:
+    journal, pool = Journal(tmp_path, clock=ManualClock()), ScriptedPool()
+    for namespaces in ([], ["prod"]):
+        await journal.keep(KEY, job=sample_job(), tenant="", namespaces=namespaces, account="one")
+    journal.close()
+    journal = Journal(tmp_path, clock=ManualClock())
+    async with serving(pool=pool, journal=journal) as gateway, calling(gateway.address) as calls:
+        while files(tmp_path):
+            await calls.status()
+        assert len(pool.assignments) == 1
+    journal.close()

@@ -10,7 +10,7 @@ from compilefarm.service.testing import Calls, Refused, ScriptedPool, calling, s
 from compilefarm.service.validation import MAX_ENVIRONMENT_BYTES, MAX_SOURCE, MAX_TEXT
 from compilefarm.v1.environment_pb2 import CustomOperator
 from compilefarm.v1.graph_pb2 import NamedValue, TritonFunction, TritonKernel, Value
-from compilefarm.v1.job_pb2 import Job
+from compilefarm.v1.job_pb2 import FAILURE_KIND_NOT_SERIALIZABLE, CompileFailure, Job
 
 LONG = "x" * (MAX_TEXT + 1)
 HUGE = "x" * 3_900_000
@@ -99,3 +99,19 @@ async def test_a_long_name_of_what_is_asked_for_is_not_repeated(
             await ask(calls, "a" * 3_900_000)
     assert refused.value.reason == reason
     assert len(refused.value.message) < 300
+
+
+async def test_failures_of_one_caller_do_not_hide_the_list_of_jobs() -> None:
+    # A client takes no answer of more than 4 MiB.
+    failure = CompileFailure(kind=FAILURE_KIND_NOT_SERIALIZABLE, message="a" * 4000, log_tail="b" * 16_000)
+
+    async def fail(*_: object) -> CompileFailure:
+        return failure
+
+    async with serving(pool=ScriptedPool(fail)) as gateway, calling(gateway.address) as calls:
+        for number in range(300):
+            await calls.finish(sample_job(f"torch.f{number}"))
+        listed = (await calls.list_jobs()).quarantined
+    assert len(listed) == 300
+    assert listed[0].failure.message.startswith("aaa")
+    assert listed[0].failure.log_tail.endswith("bbb")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,10 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from compilefarm.service.call_limits import RECEIVED_AT_ONCE_OF_ACCOUNT
+from compilefarm.service.call_limits import RECEIVED_AT_ONCE_OF_ACCOUNT, CallLimits
+from compilefarm.service.callers import Caller, enter
+from compilefarm.service.heavy_work import HeavyWork
+from compilefarm.service.interceptor import _receive_one
 from compilefarm.service.pace import IDLE_SECONDS
 from compilefarm.service.testing import Calls, ManualClock, Refused, calling, refusals, serving
 from tests.hostile.callers import LOOPBACK, farm, listing
@@ -95,3 +100,24 @@ async def test_what_asks_for_health_is_short() -> None:
         with pytest.raises(Refused, match="65536 bytes") as refused, refusals():
             await anext(aiter(watch))
         assert refused.value.reason == "busy"
+
+
+class Content:
+    """Stands for the bytes of a request, which cannot be watched."""
+
+    def __len__(self) -> int:
+        return 9
+
+
+async def test_the_bytes_of_a_request_go_once_it_is_parsed() -> None:
+    enter(Caller(account="one"))
+    contents = [Content()]
+    watched = weakref.ref(contents[0])
+
+    async def come() -> AsyncIterator[Any]:
+        yield contents.pop()
+
+    parts = {"semaphore": CallLimits().receiving, "clock": ManualClock(), "heavy": HeavyWork()}
+    async with _receive_one(come(), add=lambda _: None, parse=len, **parts) as request:
+        assert request == 9
+        assert watched() is None

@@ -25,6 +25,12 @@ from compilefarm.service.wire_priorities import PRIORITIES
 from compilefarm.v1 import admin_service_pb2 as wire
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceServicer
 from compilefarm.v1.compile_service_pb2 import Progress
+from compilefarm.v1.job_pb2 import CompileFailure
+
+# A client takes no answer of more than 4 MiB: nobody may make the list so long that it is not seen.
+_MOST_LISTED = 1000
+_LONGEST_MESSAGE = 500
+_LONGEST_TAIL = 1000
 
 
 class AdminService(AdminServiceServicer):
@@ -77,8 +83,8 @@ class AdminService(AdminServiceServicer):
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
         return wire.ListJobsResponse(
             jobs=self._statuses(self._control.compiles()),
-            quarantined=map(_quarantined, self._control.quarantined()),
-            checks=self._statuses(self._control.verifications()),
+            quarantined=map(_quarantined, self._control.quarantined()[-_MOST_LISTED:]),
+            checks=self._statuses(self._control.verifications()[:_MOST_LISTED]),
         )
 
     async def CancelJob(self, request: wire.CancelJobRequest, _context: Context) -> wire.CancelJobResponse:
@@ -155,10 +161,19 @@ def _quarantined(quarantined: Quarantined) -> wire.QuarantinedKey:
     key = wire.QuarantinedKey(
         key=quarantined.key,
         namespace=quarantined.namespace,
-        failure=quarantined.failure,
+        failure=_shortened(quarantined.failure),
         deaths=quarantined.deaths,
         refused=quarantined.refused,
     )
     key.since.FromDatetime(quarantined.since)
     key.until.FromDatetime(quarantined.until)
     return key
+
+
+def _shortened(failure: CompileFailure) -> CompileFailure:
+    """A failure with the beginning of its message and the end of what was printed."""
+    short = CompileFailure()
+    short.CopyFrom(failure)
+    short.message = failure.message[:_LONGEST_MESSAGE]
+    short.log_tail = failure.log_tail[-_LONGEST_TAIL:]
+    return short

@@ -19,7 +19,8 @@ from compilefarm.service.requests import AdmittedRequest
 from compilefarm.service.validation import validate
 from compilefarm.v1.job_pb2 import Job
 
-# Jobs that wait are held in memory. Measured: a value takes 4 bytes on the wire, and 49 when it is parsed.
+# Jobs that wait are held in memory. Measured: a value takes 4 bytes on the wire, and 49 when it is parsed; a text takes
+# what it takes there.
 _VALUE_BYTES = 48
 
 
@@ -73,7 +74,8 @@ class Admission:
             Draining: the service is going down.
         """
         work = partial(self._key_and_values, job, format=choose_format(caller.key_formats))
-        key, value_count = await self._heavy.run(work, size_bytes=job.ByteSize(), account=caller.account)
+        size_bytes = job.ByteSize()
+        key, value_count = await self._heavy.run(work, size_bytes=size_bytes, account=caller.account)
         self._jobs.require_open()
         return AdmittedRequest(
             job=job,
@@ -81,7 +83,7 @@ class Admission:
             kind=kind_of(job, key=key),
             caller=caller,
             priority=priority,
-            held_bytes=value_count * _VALUE_BYTES,
+            held_bytes=value_count * _VALUE_BYTES + size_bytes,
         )
 
     @asynccontextmanager

@@ -194,6 +194,7 @@ class Gateway:
             parts.open_broker(),
             admission=parts.admission,
             planner=parts.planner,
+            heavy=parts.heavy,
             reports=self._reports,
             self_checks=SelfChecks(withdrawals=parts.withdrawals, reports=self._reports, clock=self._clock),
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 
 from compilefarm.service.admission import Admission
 from compilefarm.service.callers import current_caller
 from compilefarm.service.grpc_types import Context
+from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.planning import Planner
 from compilefarm.service.priorities import Priority
 from compilefarm.service.reports import Reports
@@ -28,12 +30,14 @@ class CompileService(CompileServiceServicer):
         *,
         admission: Admission,
         planner: Planner,
+        heavy: HeavyWork,
         reports: Reports,
         self_checks: SelfChecks,
     ) -> None:
         self._broker = broker
         self._admission = admission
         self._planner = planner
+        self._heavy = heavy
         self._reports = reports
         self._self_checks = self_checks
 
@@ -56,8 +60,9 @@ class CompileService(CompileServiceServicer):
                 yield _response(event)
 
     async def Report(self, request: wire.ReportRequest, _context: Context) -> wire.ReportResponse:
-        self._reports.add(request.graphs)
-        await self._self_checks.note(request.self_checks, caller=current_caller())
+        caller = current_caller()
+        await self._heavy.in_turn(partial(self._reports.add, request.graphs), account=caller.account)
+        await self._self_checks.note(request.self_checks, caller=caller)
         return wire.ReportResponse()
 
 

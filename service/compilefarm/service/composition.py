@@ -159,6 +159,7 @@ class Composition:
             queue=self.queue,
             attempts=self._attempts,
             withdrawals=self.withdrawals,
+            memory=self._memory_of_jobs(),
             clock=self._means.clock,
             observers=self._observers,
         )

@@ -52,12 +52,20 @@ class HeavyWork:
         if size_bytes <= _BRIEF_BYTES:
             return work()
         if size_bytes <= _LIGHT_BYTES:
-            async with self._light_semaphore.acquired(account):
-                return await self._at_rest(work)
+            return await self.in_turn(work, account=account)
         with self._allowance.using(account) as add:
             add(size_bytes)
             async with self._semaphore.acquired(account):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def in_turn(self, work: Callable[[], T], *, account: str) -> T:
+        """What some light work gives, or raises; done in the event loop, when it is the turn of the account.
+
+        Raises:
+            Busy: too much of the account waits already.
+        """
+        async with self._light_semaphore.acquired(account):
+            return await self._at_rest(work)
 
     async def _at_rest(self, work: Callable[[], T]) -> T:
         """Does light work when the event loop has had its time since the last. A call takes many rounds of it, and in

@@ -227,7 +227,10 @@ async def _receive_one(
         raise InvalidRequest("nothing was sent: the call has one request")
     add(len(content))
     work = partial(_read_one, content, parse=parse)
-    yield await heavy.run(work, size_bytes=len(content), account=account)
+    request = await heavy.run(work, size_bytes=len(content), account=account)
+    # The bytes go now, not when the call is answered.
+    del content, work
+    yield request
 
 
 @asynccontextmanager

@@ -68,6 +68,19 @@ class JournalEntry:
         return self.name[_KEY_LENGTH + 1 :].rpartition("-")[0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What settles an entry.
+
+    Attributes:
+        namespaces: in which the artifact may lie.
+        hints: for which it has to be.
+    """
+
+    namespaces: Sequence[str]
+    hints: Sequence[int]
+
+
 class Journal:
     """Accepted prewarms as files of a folder.
 
@@ -93,6 +106,8 @@ class Journal:
         # How many requests share an entry.
         self._shares: dict[str, int] = {}
         self._writing: dict[str, asyncio.Task[None]] = {}
+        # By name of the entry. Those of a service before this one are known once they were read.
+        self._wanted: dict[str, Wanted] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # It ends with the process, however that ends.
@@ -123,9 +138,12 @@ class Journal:
             accepted = _parse(self._folder / entry.name)
         except FileNotFoundError:
             return None
-        if accepted is not None and not self._is_old(accepted):
+        if accepted is not None and accepted.namespaces and not self._is_old(accepted):
+            self._wanted[entry.name] = _wanted_of(accepted)
             return accepted
-        log.warning("%s is given up: it is damaged, was never acknowledged, or is too old", entry.name)
+        log.warning(
+            "%s is given up: it is damaged, was never acknowledged, says no namespace, or is too old", entry.name
+        )
         self.forget(entry)
         return None
 
@@ -169,12 +187,17 @@ class Journal:
         """Those of a key."""
         return [entry for entry in self._entries.values() if entry.key == key]
 
+    def find_wanted(self, entry: JournalEntry) -> Wanted | None:
+        """What settles an entry; None if it was not read yet: then whoever reads it has it done."""
+        return self._wanted.get(entry.name)
+
     def forget(self, entry: JournalEntry) -> None:
         """Forgets a job that is done, for all who share it."""
         shared_by = self._find(entry)
         if shared_by is not None:
             del self._entries[shared_by]
             self._shares.pop(shared_by, None)
+            self._wanted.pop(entry.name, None)
             (self._folder / entry.name).unlink(missing_ok=True)
 
     async def _written(self, entry: JournalEntry, *, writing: asyncio.Task[None]) -> None:
@@ -195,6 +218,7 @@ class Journal:
         self._check_room([*self._entries.values(), entry], share=1, whose="all callers together")
         # It counts while it is being written, too.
         self._entries[shared_by] = entry
+        self._wanted[entry.name] = _wanted_of(accepted)
         writing = asyncio.create_task(self._write_out(entry, content), name=f"journal entry {entry.name}")
         self._writing[shared_by] = writing
         writing.add_done_callback(partial(self._end_writing, shared_by))
@@ -263,6 +287,10 @@ def _listed(folder: Path) -> Iterator[JournalEntry]:
 
 def _shared_by(key: str, *, job: Job, namespaces: Sequence[str]) -> str:
     return f"{key} {','.join(namespaces)} {','.join(map(str, job.hints))}"
+
+
+def _wanted_of(accepted: AcceptedJob) -> Wanted:
+    return Wanted(namespaces=tuple(accepted.namespaces), hints=tuple(accepted.job.hints))
 
 
 def _parse(path: Path) -> AcceptedJob | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from compilefarm.core.errors import (
@@ -29,7 +29,6 @@ from compilefarm.service.priorities import Priority
 from compilefarm.service.requests import AdmittedRequest, Answering, Event
 from compilefarm.service.roles import Role
 from compilefarm.store.blobs import few_at_a_time
-from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.journal_pb2 import AcceptedJob
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -98,8 +97,8 @@ class JournalSettler:
         if not job.is_over or job.purpose is not Purpose.COMPILE:
             return
         for entry in self._journal.entries_of(job.key):
-            accepted = self._journal.read(entry)
-            if accepted is not None and job.namespace in accepted.namespaces and _is_done(job, accepted.job):
+            wanted = self._journal.find_wanted(entry)
+            if wanted is not None and job.namespace in wanted.namespaces and _is_done(job, hints=wanted.hints):
                 self._journal.forget(entry)
 
 
@@ -156,10 +155,10 @@ class Resumption:
         return request.key
 
 
-def _is_done(job: ActiveJob, wanted: Job) -> bool:
-    """Whether what became of a job settles a request for its key."""
+def _is_done(job: ActiveJob, *, hints: Sequence[int]) -> bool:
+    """Whether what became of a job settles a request for its key, for some values of its symbols."""
     if job.error is not None:
         return isinstance(job.error, _FINAL)
     if isinstance(job.result, Manifest):
-        return holds(job.result.guards, wanted.hints)
-    return job.state is not State.FAILED or list(job.job.hints) == list(wanted.hints)
+        return holds(job.result.guards, hints)
+    return job.state is not State.FAILED or list(job.job.hints) == list(hints)

@@ -35,6 +35,7 @@ class Reports:
         self.spent_seconds = 0.0
         self.avoided_seconds = 0.0
         self.local_seconds = 0.0
+        self._reasons: set[str] = set()
 
     def add(self, graphs: Sequence[GraphReport]) -> None:
         """Takes note of graphs: of all of them, or of none.
@@ -58,10 +59,12 @@ class Reports:
         return sum(count for (word, _), count in self.graphs.items() if word == outcome)
 
     def _reason(self, text: str) -> str:
-        known = {reason for _, reason in self.graphs}
-        if not text or text in known:
+        if not text or text in self._reasons:
             return text
-        return text if _REASON.fullmatch(text) and len(known) < _MOST_REASONS else _OTHER
+        if _REASON.fullmatch(text) is None or len(self._reasons) >= _MOST_REASONS:
+            return _OTHER
+        self._reasons.add(text)
+        return text
 
 
 def _check(graph: GraphReport) -> None:

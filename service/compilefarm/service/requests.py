@@ -25,7 +25,7 @@ class AdmittedRequest:
         kind: which jobs take about as long.
         caller: who asks.
         priority: how urgent it is.
-        held_bytes: memory that the values of the job take.
+        held_bytes: memory that the job takes.
     """
 
     job: Job

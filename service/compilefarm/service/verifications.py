@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Literal
 
@@ -18,6 +19,7 @@ from compilefarm.core.artifacts import digest_of_manifest
 from compilefarm.core.errors import Busy, Draining, StoreUnavailable
 from compilefarm.core.pool import Artifact
 from compilefarm.service.active_job import ActiveJob, JobObserver, Purpose, State
+from compilefarm.service.allowances import Allowance
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.clock import Clock, pause
 from compilefarm.service.priorities import Priority
@@ -59,6 +61,7 @@ class Verifications:
         queue: where these jobs wait for workers.
         attempts: has them done.
         withdrawals: takes out of use what fails.
+        memory: bounds what those that wait take of it, on the accounts of those for whom they began.
         clock: time.
         observers: are told of each job.
     """
@@ -71,9 +74,11 @@ class Verifications:
         queue: Queue,
         attempts: Attempts,
         withdrawals: Withdrawals,
+        memory: Allowance,
         clock: Clock,
         observers: Sequence[JobObserver],
     ) -> None:
+        self._memory = memory
         self._verify = verify
         self._store = store
         self._queue = queue
@@ -114,18 +119,27 @@ class Verifications:
             return
         digest = digest_of_manifest(manifest)
         if digest not in self._running and digest not in self._done and _may_decide(request, manifest):
-            job = ActiveJob(
-                request,
-                namespace=manifest.namespace,
-                tenant="",
-                waiters=Waiters(Priority.PREWARM, clock=self._clock),
-                clock=self._clock,
-                purpose=Purpose.VERIFY,
-                observers=self._observers,
-            )
-            task = job.begin(partial(self._run, manifest=manifest, digest=digest))
-            self._running[digest] = job, task
-            task.add_done_callback(lambda _: self._running.pop(digest))
+            # Too many wait: it is verified when it is asked for again.
+            with suppress(Busy), ExitStack() as stack:
+                stack.enter_context(self._memory.using(request.caller.account))(request.held_bytes)
+                task = self._begin(manifest, request=request, digest=digest)
+                held = stack.pop_all()
+                task.add_done_callback(lambda _: held.close())
+
+    def _begin(self, manifest: Manifest, *, request: AdmittedRequest, digest: str) -> asyncio.Task[None]:
+        job = ActiveJob(
+            request,
+            namespace=manifest.namespace,
+            tenant="",
+            waiters=Waiters(Priority.PREWARM, clock=self._clock),
+            clock=self._clock,
+            purpose=Purpose.VERIFY,
+            observers=self._observers,
+        )
+        task = job.begin(partial(self._run, manifest=manifest, digest=digest))
+        self._running[digest] = job, task
+        task.add_done_callback(lambda _: self._running.pop(digest))
+        return task
 
     async def keep_failure(self, failure: CompileFailure, *, job: ActiveJob) -> None:
         """Keeps why an artifact is not served, if it failed its verification, with what it was made for: that is a
