@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from compilefarm.loader.compiler_stub import COMPILER, without_compiler
 from compilefarm.loader.programs import deserialize_program, preload_loader
+from compilefarm.torch_internals.compiler_stub import COMPILER, without_compiler
 
 from .graph_stand_ins import standing_in
 

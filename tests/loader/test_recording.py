@@ -26,9 +26,9 @@ from torch._inductor.cudagraph_utils import CudagraphCachedInfo
 from compilefarm.builder.programs import finish_program
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.testing import capture
-from compilefarm.loader import compiler_stub
 from compilefarm.loader.programs import deserialize_program
 from compilefarm.loader.recording import Recording, recorded_with
+from compilefarm.torch_internals import compiler_stub
 from tests.gpu.trees import graphs_on
 from tests.worker.inductor import compiled
 

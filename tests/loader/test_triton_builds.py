@@ -16,6 +16,7 @@ import pytest
 from compilefarm.builder.triton_builds import build_driver_module, built_libraries, keep_for_others
 from compilefarm.loader import triton_builds
 from compilefarm.loader.triton_builds import TritonLibrary, listen_to_builds, offer_libraries
+from compilefarm.torch_internals import triton_driver
 
 SOURCE = """
 #include <Python.h>
@@ -60,7 +61,7 @@ class Driver(types.ModuleType):
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Driver]:
     driver = Driver(tmp_path)
-    monkeypatch.setitem(sys.modules, triton_builds.DRIVER, driver)
+    monkeypatch.setitem(sys.modules, triton_driver.DRIVER, driver)
     monkeypatch.setattr(triton_builds, "_offered", {})
     monkeypatch.setattr(triton_builds, "_built", {})
     return driver
@@ -102,7 +103,7 @@ def test_what_is_offered_is_not_built(driver: Driver, monkeypatch: pytest.Monkey
     monkeypatch.setattr(triton_builds, "_built", {})
     pod = Driver(tmp_path / "nothing can be built here")
     pod.library_dirs = lambda: pytest.fail("looking for libcuda starts a program")
-    monkeypatch.setitem(sys.modules, triton_builds.DRIVER, pod)
+    monkeypatch.setitem(sys.modules, triton_driver.DRIVER, pod)
     offer_libraries({library.source_digest: library})
     assert pod.CudaUtils().answer == 42
     assert pod.built_with == []

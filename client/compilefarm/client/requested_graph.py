@@ -37,8 +37,9 @@ class RequestedGraph:
 
     def compile(self) -> Program:
         from compilefarm.graph.ambient import apply_ambient
-        from compilefarm.graph.compiling import compile_lock, compile_to_program
+        from compilefarm.graph.compiling import compile_to_program
         from compilefarm.graph.options import config_patches
+        from compilefarm.torch_internals.compiling import compile_lock
 
         job = self._encoded.job
         inductor_options, functorch_options = config_patches(job.options)

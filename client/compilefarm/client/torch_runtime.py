@@ -38,9 +38,9 @@ class TorchRuntime:
         check_names(options)
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
-        from compilefarm.graph.compiling import compile_lock
         from compilefarm.graph.encode import encode_job
         from compilefarm.graph.tracing import are_watched, passes_state
+        from compilefarm.torch_internals.compiling import compile_lock
 
         with compile_lock():
             encoded = encode_job(

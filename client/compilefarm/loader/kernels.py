@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
+from compilefarm.torch_internals.autotuners import make_launchers
+
 # A wrapper asks for its kernels while it is loaded. Their bytes are not needed afterwards.
 _offered: ContextVar[Mapping[str, bytes]] = ContextVar("kernels", default=MappingProxyType({}))
 # For the whole process, as Inductor's own: equal content is the same kernel, whichever artifact brought it. It is kept
@@ -52,11 +54,11 @@ def _load(content: bytes, *, device: int) -> Any:
     kernel.triton_meta["device"] = winner.compile_meta["device"] = device
     code = getattr(winner.kernel, "cubin_raw", None)
     if code is None:
-        kernel._make_launchers()
+        make_launchers(kernel)
         return kernel
     with tempfile.NamedTemporaryFile(prefix="compilefarm-", suffix=".cubin") as file:
         file.write(code)
         file.flush()
         winner.kernel.cubin_path = file.name
-        kernel._make_launchers()
+        make_launchers(kernel)
     return kernel

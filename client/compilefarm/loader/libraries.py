@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+
+from compilefarm.torch_internals.cpp_builds import load_library, stand_in_for_builds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +31,9 @@ class LibraryNotPacked(Exception):
     """A program asks for a library that its artifact does not hold."""
 
 
-# Inductor builds C++ through one function, CppCodeCache.load_async (torch/_inductor/codecache.py). The worker listens
-# there to learn which library answers which source; the loader answers there from the artifact. A thread that does
-# neither is passed on to Inductor, so that local compiles go on beside a load.
+# Inductor builds C++ through one function. The worker listens there to learn which library answers which source; the
+# loader answers there from the artifact. A thread that does neither is passed on to Inductor, so that local compiles go
+# on beside a load.
 Answer = Callable[[Any, str, Callable[[], Any]], Callable[[], Any]]
 _answer: ContextVar[Answer | None] = ContextVar("compilefarm_libraries", default=None)
 
@@ -50,7 +51,7 @@ def using_libraries(libraries: Mapping[str, BuiltLibrary]) -> Iterator[None]:
         if library is None:
             raise LibraryNotPacked(f"the artifact holds no library for source {source_digest}")
         # At once: the files may be gone by the time of the first call.
-        loaded = cache._load_library(library.path, library.name)
+        loaded = load_library(cache, path=library.path, name=library.name)
         return lambda: loaded
 
     with answering(answer):
@@ -61,7 +62,7 @@ def using_libraries(libraries: Mapping[str, BuiltLibrary]) -> Iterator[None]:
 def answering(answer: Answer) -> Iterator[None]:
     """Inside, `answer` is asked for every library of this thread: with Inductor's cache, the digest of the source, and
     what has Inductor build it."""
-    _listen_to_builds()
+    stand_in_for_builds(_build)
     token = _answer.set(answer)
     try:
         yield
@@ -69,24 +70,13 @@ def answering(answer: Answer) -> Iterator[None]:
         _answer.reset(token)
 
 
-def _listen_to_builds() -> None:
-    code_cache: Any = importlib.import_module("torch._inductor.codecache").CppCodeCache
-    original = code_cache.load_async.__func__
-    if getattr(original, "compilefarm", False):
-        return
-
-    def load_async(cls: Any, main_code: str, *args: Any, **kwargs: Any) -> Callable[[], Any]:
-        def build() -> Callable[[], Any]:
-            load: Callable[[], Any] = original(cls, main_code, *args, **kwargs)
-            return load
-
-        answer = _answer.get()
-        if answer is None:
-            return build()
-        return answer(cls, _source_digest(cls.__name__, main_code, args, kwargs), build)
-
-    load_async.compilefarm = True  # type: ignore[attr-defined]
-    code_cache.load_async = classmethod(load_async)
+def _build(
+    cache: Any, main_code: str, args: tuple[Any, ...], kwargs: dict[str, Any], build: Callable[[], Callable[[], Any]]
+) -> Callable[[], Any]:
+    answer = _answer.get()
+    if answer is None:
+        return build()
+    return answer(cache, _source_digest(cache.__name__, main_code, args, kwargs), build)
 
 
 def _source_digest(kind: str, main_code: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._guards import TracingContext, tracing  # torch/_guards.py
-from torch._subclasses import FakeTensorMode  # torch/_subclasses/fake_tensor.py
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from compilefarm.graph.compiling import compile_lock
 from compilefarm.loader.recording import Recording, recorded_with
 from compilefarm.loader.wrappers import moved_wrapper
-
-_LOADING = (
-    "torch._functorch._aot_autograd.aot_autograd_result",
-    "torch._inductor.codecache",
-    "torch._inductor.cudagraph_utils",
-)
-# What launches Triton's kernels; a second, most of it for Triton.
-_LAUNCHING = ("torch._inductor.runtime.triton_heuristics",)
+from compilefarm.torch_internals.autotuners import import_launcher
+from compilefarm.torch_internals.compiled_graphs import put_kernels_into_place, replace_wrapper
+from compilefarm.torch_internals.compiling import compile_lock, tracing_with
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
+from compilefarm.torch_internals.loading import call_directly, finishing_with, import_loader, make_callable
+from compilefarm.torch_internals.settings import INDUCTOR
+from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 
 
 def preload_loader(*, with_triton: bool) -> None:
@@ -33,8 +26,9 @@ def preload_loader(*, with_triton: bool) -> None:
     Args:
         with_triton: with what launches its kernels.
     """
-    for name in (*_LOADING, *(_LAUNCHING if with_triton else ())):
-        importlib.import_module(name)
+    import_loader()
+    if with_triton:
+        import_launcher()
 
 
 def deserialize_program(
@@ -59,37 +53,25 @@ def deserialize_program(
     """
     preload_loader(with_triton=False)
     # Of its own: in Dynamo's context the load would add to the guards and strides of the graph being traced.
-    context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
+    context = tracing_with(FakeTensorMode(shape_env=ShapeEnv()))
     # One thread: with more, Inductor starts a pool of processes to compile Triton kernels, and there is nothing to
     # compile (torch/_inductor/async_compile.py).
     settings = {"triton.cudagraphs": False, **(recording or {}), "compile_threads": 1}
     state = Recording(on_end=on_unrecorded) if recording and on_unrecorded else None
     with (
         compile_lock(),
-        _without_the_compiler(state),
-        tracing(context),
-        torch._inductor.config.patch(settings),
+        finishing_with(_finisher(state)),
+        context,
+        INDUCTOR.patch(settings),
         recorded_with(state) if recording else contextlib.nullcontext(),
     ):
         entry, *_ = pickle.loads(content)  # noqa: S301 - part of an artifact
         if cuda_device:
             _move(entry, cuda_device)
-        program = _wrapped(entry)
+        # The manifest has those that matter, in terms of the graph's symbols.
+        entry.guards_expr = None
+        program = make_callable(entry)
     return state.retrying(program) if state else _unpacked(program)
-
-
-def _wrapped(entry: Any) -> Callable[[list[Any]], Any]:
-    """What calls a BundledAOTAutogradResult: with a list, which it empties."""
-    boxed = importlib.import_module("torch._inductor.utils").BoxedBool
-    boxed_device = importlib.import_module("torch._inductor.cudagraph_utils").BoxedDeviceIndex
-    # The manifest has those that matter, in terms of the graph's symbols.
-    entry.guards_expr = None
-    given = {
-        "cudagraphs": boxed(torch._inductor.config.triton.cudagraphs),
-        "boxed_forward_device_index": boxed_device(None),
-    }
-    program: Callable[[list[Any]], Any] = entry.wrap_post_compile([], entry.sanitized_aot_config, given)
-    return program
 
 
 def _unpacked(program: Callable[[list[Any]], Any]) -> Callable[..., Any]:
@@ -98,12 +80,10 @@ def _unpacked(program: Callable[[list[Any]], Any]) -> Callable[..., Any]:
 
 def _move(entry: Any, cuda_device: int) -> None:
     """Has a program run on another GPU than number 0, which workers compile for."""
-    code_hash = importlib.import_module("torch._inductor.codecache").code_hash
     for part in (entry.compiled_fw, entry.compiled_bw):
         if part is not None:
             graph = part.result
-            graph.source_code = moved_wrapper(graph.source_code, device=cuda_device)
-            graph.cache_key = code_hash(graph.source_code)
+            replace_wrapper(graph, moved_wrapper(graph.source_code, device=cuda_device))
             graph.device_idxs = {cuda_device if number == 0 else number for number in graph.device_idxs}
             graph.constants = {
                 name: held.to(torch.device("cuda", cuda_device))
@@ -113,45 +93,14 @@ def _move(entry: Any, cuda_device: int) -> None:
             }
 
 
-@contextlib.contextmanager
-def _without_the_compiler(recording: Recording | None) -> Iterator[None]:
-    """Inside, a cached graph becomes callable without importing the compiler: half a second, for logs and counters.
+def _finisher(recording: Recording | None) -> Callable[[Any, Any], None]:
+    """Makes a loaded graph callable: puts its kernels into place, and runs its wrapper."""
 
-    Stands in for FxGraphCache.cache_hit_post_compile (torch/_inductor/codecache.py) and does the two things of it that
-    a program needs: put its kernels into place, and run its wrapper.
-    """
-    cache = importlib.import_module("torch._inductor.codecache").FxGraphCache
-    bundler = importlib.import_module("torch._inductor.triton_bundler").TritonBundler
-    original = cache.cache_hit_post_compile
-
-    def cache_hit_post_compile(graph: Any, cache_info: dict[str, Any], constants: Any) -> tuple[Any, dict[str, Any]]:
-        if graph._triton_bundle:
-            bundler.read_and_emit(graph._triton_bundle)
+    def finish(graph: Any, constants: Any) -> None:
+        put_kernels_into_place(graph)
         if recording is not None:
             recording.writes |= bool(graph.mutated_input_idxs)
         graph.after_deserialization(constants)
-        graph.__class__ = _loaded_type()
-        return graph, cache_info
+        call_directly(graph)
 
-    cache.cache_hit_post_compile = staticmethod(cache_hit_post_compile)
-    try:
-        yield
-    finally:
-        cache.cache_hit_post_compile = staticmethod(original)
-
-
-@functools.cache
-def _loaded_type() -> type:
-    compiled: Any = importlib.import_module("torch._inductor.output_code").CompiledFxGraph
-
-    class LoadedGraph(compiled):  # type: ignore[misc]  # imported late
-        """A CompiledFxGraph whose calls do no more than the program. Those of torch also look into
-        torch._inductor.debug, whose import takes a quarter of a second, and end measurements of compiles."""
-
-        def __call__(self, inputs: Sequence[Any]) -> Any:
-            if torch.autograd.profiler._is_profiler_enabled:
-                importlib.import_module("torch._inductor.debug")
-                return super().__call__(inputs)
-            return self.current_callable(inputs)
-
-    return LoadedGraph
+    return finish

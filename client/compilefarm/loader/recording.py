@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import threading
 import traceback
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._ordered_set import OrderedSet  # torch/utils/_ordered_set.py
 
 from compilefarm.loader.capture import end_capture
-from compilefarm.loader.compiler_stub import TREES, without_compiler
+from compilefarm.torch_internals.counters import inductor_counts
+from compilefarm.torch_internals.cudagraph_trees import (
+    aligned,
+    begin_backward,
+    manager_of,
+    manager_type,
+    recorded_tensors,
+    recording_through,
+    storage_at,
+)
 
 Call = Callable[[list[Any]], Any]
-
-# The memory that a user has pools begin with; torch 2.11 does not know it.
-_INITIAL_MEMORY = "cudagraph_initial_mempool_allocation_gb"
 
 
 class Recording:
@@ -50,7 +52,7 @@ class Recording:
         if not self.has_ended:
             self.has_ended = True
             # What torch counts when it does without them (torch/_inductor/cudagraph_utils.py).
-            importlib.import_module("torch._dynamo.utils").counters["inductor"]["cudagraph_skips"] += 1
+            inductor_counts()["cudagraph_skips"] += 1
             self._on_end(error)
 
     def retrying(self, program: Call) -> Callable[..., Any]:
@@ -69,30 +71,10 @@ class Recording:
         return call
 
 
-@contextlib.contextmanager
-def recorded_with(recording: Recording | None) -> Iterator[None]:
-    """Inside, programs are loaded that are recorded as CUDA graphs until that ends; None: calls end with the error.
-
-    Stands in for what is looked up when a program is loaded: cudagraph_trees.cudagraphify_impl, and
-    output_code.maybe_handle_backward_generation.
-    """
-    with without_compiler():
-        trees: Any = importlib.import_module(TREES)
-        with _standing_in(trees, recording):
-            yield
-
-
-@contextlib.contextmanager
-def _standing_in(trees: Any, recording: Recording | None) -> Iterator[None]:
-    code: Any = importlib.import_module("torch._inductor.output_code")
-    cudagraphify, handle_backward = trees.cudagraphify_impl, code.maybe_handle_backward_generation
-    code.maybe_handle_backward_generation = _handle_backward
-    if recording is not None:
-        trees.cudagraphify_impl = functools.partial(_cudagraphify, cudagraphify, recording)
-    try:
-        yield
-    finally:
-        trees.cudagraphify_impl, code.maybe_handle_backward_generation = cudagraphify, handle_backward
+def recorded_with(recording: Recording | None) -> contextlib.AbstractContextManager[None]:
+    """Inside, programs are loaded that are recorded as CUDA graphs until that ends; None: calls end with the error."""
+    record = None if recording is None else functools.partial(_cudagraphify, recording)
+    return recording_through(record, handle_backward=_handle_backward)
 
 
 def _handle_backward(graph: Any, forward_device: Any) -> None:
@@ -107,27 +89,20 @@ def _handle_backward(graph: Any, forward_device: Any) -> None:
         call, device_index = graph.current_callable, forward_device.value
 
         def run(inputs: list[Any]) -> Any:
-            _begin_backward(device_index)
+            begin_backward(device_index)
             return call(inputs)
 
         graph.current_callable = run
 
 
-def _begin_backward(device_index: int) -> None:
-    """What torch does before a backward that it does not record (cudagraph_trees.py: Backward Generation Handling)."""
-    manager = importlib.import_module(TREES).get_manager(device_index, create_if_none_exists=False)
-    if manager is not None:
-        manager.set_to_running_backward()
-
-
 def _cudagraphify(
-    original: Callable[..., Call], recording: Recording, model: Call, inputs: list[Any], *given: Any, **how: Any
+    recording: Recording, original: Callable[..., Call], model: Call, inputs: list[Any], *given: Any, **how: Any
 ) -> Call:
     part = _Part(model, recording=recording, device_index=how["device_index"], is_backward=how["is_backward"])
     part.align(inputs, written=how["mutated_input_idxs"])
     stream = torch.cuda.current_stream(how["device_index"])
     try:
-        _watch(_manager(how))
+        _watch(manager_of(how))
     except Exception as error:  # noqa: BLE001 - whatever it is, the part has not begun
         cause = end_capture(error, device_index=how["device_index"], stream=stream)
         _forget_frames(error)
@@ -150,11 +125,9 @@ class _Part:
         return self._model(inputs)
 
     def align(self, inputs: list[Any], *, written: Sequence[int]) -> None:
-        """Has inputs begin where kernels may load several elements at once, as torch does for what it does not record
-        (torch/_inductor/output_code.py: maybe_realign_inputs)."""
-        align = importlib.import_module("torch._inductor.utils").align_inputs_from_check_idxs
-        checked = [number for number, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each.is_cuda]
-        self._aligned = align(self._model, checked, OrderedSet(written))
+        """Has inputs begin where kernels may load several elements at once, as torch does for what it does not
+        record."""
+        self._aligned = aligned(self._model, inputs, written=written)
 
     def recorded_by(self, recorded: Call) -> Call:
         """What runs the part: torch's trees until the recording ends. They are kept alive after that, since results of
@@ -169,23 +142,8 @@ class _Part:
 
     def run_without_graphs(self, inputs: list[Any]) -> Any:
         if self._is_backward:
-            _begin_backward(self._device_index)
+            begin_backward(self._device_index)
         return self._aligned(inputs)
-
-
-def _manager(how: dict[str, Any]) -> Any:
-    """torch's keeper of the graphs of a GPU and of their memory; made here where there is none, which takes memory and
-    a driver that records."""
-    trees = importlib.import_module(TREES)
-    local = trees.local
-    if not hasattr(local, "tree_manager_containers") and not torch._C._is_key_in_tls("tree_manager_containers"):
-        # Torch 2.11 does this in the thread that imports it, and 2.15 in every thread that comes.
-        local.tree_manager_containers = {}
-        local.tree_manager_locks = defaultdict(threading.Lock)
-        for name in ("tree_manager_containers", "tree_manager_locks"):
-            torch._C._stash_obj_in_tls(name, getattr(local, name))
-    arguments = [how[_INITIAL_MEMORY]] if _INITIAL_MEMORY in how else []
-    return trees.get_container(how["device_index"]).get_tree_manager(*arguments)
 
 
 def _watch(manager: Any) -> None:
@@ -197,9 +155,9 @@ def _watch(manager: Any) -> None:
 
 @functools.cache
 def _watched_type() -> Any:
-    trees = importlib.import_module(TREES)
+    managers: Any = manager_type()
 
-    class WatchedManager(trees.CUDAGraphTreeManager):  # type: ignore[misc, name-defined]  # imported late
+    class WatchedManager(managers):  # type: ignore[misc]  # imported late
         def run_eager(self, new_inputs: list[Any], function_id: Any) -> Any:
             part = self.ids_to_funcs[function_id].model
             try:
@@ -215,7 +173,7 @@ def _watched_type() -> Any:
             if not isinstance(part, _Part):
                 return super().record_function(new_inputs, function_id)
             stream = torch.cuda.current_stream(self.device_index)
-            given = _Given(new_inputs, is_in_pool=self._get_cuda_graph_recorded_tensor_checker())
+            given = _Given(new_inputs, is_in_pool=recorded_tensors(self))
             try:
                 return super().record_function(new_inputs, function_id)
             except Exception as error:  # noqa: BLE001 - whatever it is, the part is run below
@@ -260,8 +218,7 @@ class _Place:
     def tensor(self) -> torch.Tensor:
         """A tensor there; whoever calls knows that the memory is still that of the first one."""
         address, device, size_bytes = self._memory
-        # As torch makes those that it records with (cudagraph_trees.py: create_storage).
-        storage = torch._C._construct_storage_from_data_pointer(address, device, size_bytes)
+        storage = storage_at(address, device, size_bytes)
         return torch.empty(0, dtype=self._dtype, device=device).set_(storage, *self._view)
 
 

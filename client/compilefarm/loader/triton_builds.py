@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-DRIVER = "triton.backends.nvidia.driver"
+from compilefarm.torch_internals.triton_driver import driver_module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def built_modules() -> list[tuple[TritonLibrary, ModuleType]]:
 
 def listen_to_builds() -> None:
     """Stands in between Triton and its builds, in this process, once and for all. Needs an installed Triton."""
-    driver: Any = importlib.import_module(DRIVER)
+    driver = driver_module()
     if hasattr(driver, "compilefarm_library_dirs"):
         return
     # Both places of the driver that build ask for the folders first, which starts a program; who builds needs them.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
-from typing import Any
 
 import torch
+
+from compilefarm.torch_internals.generated_code import telling_sources
 
 # Whose text is in what Inductor generates. The wrappers in C++ are none of a farm's.
 _GENERATORS = (
@@ -119,10 +119,6 @@ def watching_sources(check: Callable[[str, str], None]) -> Iterator[None]:
             raised for the whole then, even where Inductor would go on without that source (the choices of
             max-autotune).
     """
-    codecache: Any = importlib.import_module("torch._inductor.codecache")
-    async_compile: Any = importlib.import_module("torch._inductor.async_compile").AsyncCompile
-    wrapper: Any = importlib.import_module("torch._inductor.codegen.wrapper").PythonWrapperCodegen
-    write, triton, tune = codecache.write, async_compile.triton, wrapper.generate_and_run_autotune_block
     refused: list[Exception] = []
 
     def look_at(source: object, extension: str) -> None:
@@ -134,31 +130,16 @@ def watching_sources(check: Callable[[str, str], None]) -> Iterator[None]:
             refused.append(error)
             raise
 
-    # torch/_inductor/codecache.py: PyCodeCache and CppCodeCache write whatever they go on with.
-    def write_checked(content: str | bytes, extension: str, *args: Any, **kwargs: Any) -> Any:
-        look_at(content, extension)
-        return write(content, extension, *args, **kwargs)
-
-    # torch/_inductor/async_compile.py: sources of kernels go to processes of Inductor's, which write them there.
-    def triton_checked(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
-        look_at(source_code, "py")
-        return triton(self, kernel_name, source_code, *args, **kwargs)
-
-    # torch/_inductor/codegen/wrapper.py: what measures kernels while they are compiled is run, and lies in no file.
-    def tune_checked(self: Any) -> Any:
-        look_at(f"{self.kernel_autotune_defs.getvalue()}\n{self.kernel_autotune_calls.getvalue()}", TUNING)
-        return tune(self)
-
-    codecache.write, async_compile.triton = write_checked, triton_checked
-    wrapper.generate_and_run_autotune_block = tune_checked
     try:
-        yield
+        with telling_sources(
+            written=look_at,
+            of_kernel=lambda source: look_at(source, "py"),
+            of_tuning=lambda source: look_at(source, TUNING),
+        ):
+            yield
     except Exception as error:
         if refused:
             raise refused[0] from error
         raise
-    finally:
-        codecache.write, async_compile.triton = write, triton
-        wrapper.generate_and_run_autotune_block = tune
     if refused:
         raise refused[0]

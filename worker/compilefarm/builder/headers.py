@@ -7,8 +7,6 @@ no longer is not looked for.
 
 from __future__ import annotations
 
-import importlib
-import os
 import sysconfig
 import tempfile
 from collections.abc import Iterable
@@ -16,12 +14,14 @@ from pathlib import Path
 
 import torch
 
+from compilefarm.torch_internals.cpp_builds import headers_folder
+
 
 def precompile_headers() -> list[str]:
     """Builds a kernel, and returns the headers that Inductor precompiled for it, as paths in the temporary folder."""
     torch.compile(lambda x: x + 1, fullgraph=True)(torch.ones(8))
     beginning = Path(tempfile.gettempdir())
-    return sorted(str(path.relative_to(beginning)) for path in _folder().iterdir() if path.is_file())
+    return sorted(str(path.relative_to(beginning)) for path in headers_folder().iterdir() if path.is_file())
 
 
 def include_folders() -> list[str]:
@@ -29,23 +29,9 @@ def include_folders() -> list[str]:
     return [sysconfig.get_path("include"), str(Path(torch.__file__).parent / "include")]
 
 
-def use_own_folder() -> None:
-    """Has Inductor keep headers in this process's folder for temporary files: it decides where when it is imported,
-    which may have been before a fork.
-    """
-    folder = importlib.import_module("torch._inductor.runtime.cache_dir_utils").default_cache_dir()
-    headers = os.path.join(folder, "precompiled_headers")
-    places = {"_HEADER_DIR": headers, "_HEADER_LOCK_DIR": os.path.join(headers, "locks")}
-    vars(importlib.import_module("torch._inductor.codecache")).update(places)
-
-
 def offer_headers(folder: Path, names: Iterable[str]) -> None:
     """Has Inductor use headers of a folder, which it only reads."""
-    mine = _folder()
+    mine = headers_folder()
     mine.mkdir(parents=True, exist_ok=True)
     for name in names:
         (mine / name).symlink_to(folder / name)
-
-
-def _folder() -> Path:
-    return Path(importlib.import_module("torch._inductor.codecache")._HEADER_DIR)

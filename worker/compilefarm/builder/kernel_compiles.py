@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 
 from compilefarm.builder.triton_builds import build_driver_module, keep_for_others
 from compilefarm.loader.triton_builds import listen_to_builds
+from compilefarm.torch_internals import kernel_compiles, triton_driver
+from compilefarm.torch_internals.kernel_compiles import use_assembler_of_processes
+from compilefarm.torch_internals.triton_driver import read_sources
 
 
 def preload() -> None:
@@ -19,8 +21,7 @@ def preload() -> None:
     use_their_assembler()
     listen_to_builds()
     build_driver_module()
-    importlib.import_module("torch._inductor.runtime.triton_compat").triton_key()
-    importlib.import_module("triton.compiler.code_generator")
+    read_sources()
 
 
 def use_their_assembler() -> None:
@@ -32,7 +33,7 @@ def use_their_assembler() -> None:
     when they were to be measured, and were compiled again, one after the other: three matrix products with max-autotune
     took 74 s instead of 22 s on an H200 with torch 2.11, which brings ptxas 13.0 beside Triton's 12.8.
     """
-    importlib.import_module("torch._inductor.runtime.compile_tasks")._set_triton_ptxas_path()
+    use_assembler_of_processes()
 
 
 def prepare() -> None:
@@ -40,8 +41,8 @@ def prepare() -> None:
     processes what `preload` built.
     """
     keep_for_others(Path(os.environ["TRITON_CACHE_DIR"]))
-    importlib.import_module("triton.runtime").driver.active.get_current_device()
-    importlib.import_module("torch._inductor.async_compile").pre_fork_setup()
+    triton_driver.look_at_gpu()
+    kernel_compiles.look_at_gpu()
 
 
 def start() -> None:
@@ -49,4 +50,4 @@ def start() -> None:
 
     Inductor starts them with the first kernel otherwise (torch/_inductor/async_compile.py: use_process_pool).
     """
-    importlib.import_module("torch._inductor.async_compile").AsyncCompile.use_process_pool()
+    kernel_compiles.start_processes()

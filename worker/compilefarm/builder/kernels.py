@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import copy
 import hashlib
-import importlib
 import io
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +20,16 @@ from typing import Any
 
 from compilefarm.builder.wrappers import blank
 from compilefarm.loader.kernels import finished_kernel
+from compilefarm.torch_internals.autotuners import (
+    cache_folder,
+    compile_configuration,
+    forget_source,
+    is_autotuner,
+    is_launched_by_inductor,
+    without_launches,
+)
 
 _COMPILER = "async_compile"
-_HEURISTICS = "torch._inductor.runtime.triton_heuristics"
 # Wrappers of stored artifacts say it, so that ARTIFACT_FORMAT changes with it.
 _IMPORT = f"from {finished_kernel.__module__} import {finished_kernel.__name__}"
 
@@ -126,8 +132,8 @@ def _is_idle(statement: ast.stmt) -> bool:
 
 def _find_autotuner(name: str, modules: Sequence[ModuleType]) -> Any:
     """The kernel as it is in this process, rather one that has chosen; None if it is of another kind."""
-    kind = importlib.import_module(_HEURISTICS).CachingAutotuner
-    found = [kernel for module in modules if isinstance(kernel := getattr(module, name, None), kind)]
+    found: list[Any] = [getattr(module, name, None) for module in modules]
+    found = list(filter(is_autotuner, found))
     return min(found, key=lambda kernel: len(kernel.launchers) or 1_000, default=None)
 
 
@@ -136,7 +142,7 @@ def _finish(name: str, autotuner: Any) -> FinishedKernel:
     config = autotuner.launchers[0].config
     found = (result for result in autotuner.compile_results if result.config is config)
     # What coordinate descent found is kept nowhere; Triton has it in its cache.
-    winner = next(found, None) or autotuner._precompile_config(config)
+    winner = next(found, None) or compile_configuration(autotuner, config)
     unpicklable = autotuner.prepare_for_pickle()
     source_path = getattr(autotuner.fn, "file_name", None)
     try:
@@ -148,7 +154,7 @@ def _finish(name: str, autotuner: Any) -> FinishedKernel:
         # It named a file in a folder of this process.
         finished.filename = None
         finished.inductor_meta = {**autotuner.inductor_meta, "coordinate_descent_tuning": False}
-        finished.__dict__.pop("_reload_kernel", None)
+        forget_source(finished)
         content = _pickled(finished)
     finally:
         autotuner.fn.file_name = source_path
@@ -165,7 +171,7 @@ def _with_machine_code(result: Any, *, function: Any) -> Any:
         function: the kernel's JITFunction, ready to be pickled. That of the result may be an earlier copy.
     """
     finished = copy.copy(result)
-    if isinstance(result, importlib.import_module(_HEURISTICS).StaticTritonCompileResult):
+    if is_launched_by_inductor(result):
         finished.kernel = copy.copy(result.kernel)
         state = finished.kernel.__dict__
         # Found out anew by whoever loads it.
@@ -179,12 +185,10 @@ def _with_machine_code(result: Any, *, function: Any) -> Any:
     source = copy.copy(result.kernel.src)
     source.fn = function
     finished.kernel.__dict__.update(
-        result.kernel.__dict__,
+        without_launches(result.kernel),
         asm={"cubin": result.kernel.asm["cubin"]},
         metadata_group={},
         src=source,
-        _run=None,
-        _module_pid=None,
     )
     return finished
 
@@ -227,6 +231,4 @@ def _steps(result: Any) -> dict[str, str]:
 
 def _compiled_folder(result: Any) -> Path:
     """Where Triton keeps what it made of a configuration, in this process's folder."""
-    utils = importlib.import_module("torch._inductor.runtime.runtime_utils")
-    key = importlib.import_module(_HEURISTICS).triton_hash_to_path_key(result.kernel.hash)
-    return Path(utils.triton_cache_dir(result.compile_meta.get("device") or 0), key)
+    return cache_folder(result.kernel.hash, device=result.compile_meta.get("device") or 0)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from compilefarm.loader.libraries import BuiltLibrary, answering
+from compilefarm.torch_internals.cpp_builds import path_of_library
 
 
 @contextlib.contextmanager
@@ -19,7 +20,7 @@ def recording_libraries() -> Iterator[list[BuiltLibrary]]:
 
         def load_and_record() -> Any:
             library = load()
-            path = getattr(library, "__file__", None) or library._name  # a module or a ctypes.CDLL
+            path = path_of_library(library)
             built[source_digest] = BuiltLibrary(source_digest=source_digest, name=library.key, path=path)
             recorded[:] = built.values()
             return library

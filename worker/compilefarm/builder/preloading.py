@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-
 import torch
-from torch._subclasses import FakeTensorMode  # torch/_subclasses/fake_tensor.py
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from compilefarm.graph.compiling import compile_to_program
 from compilefarm.loader.programs import preload_loader
-
-_COMPILING = (
-    "torch._inductor.compile_fx",
-    "torch._inductor.standalone_compile",
-    "torch._inductor.async_compile",
-    # These three are imported by the first compile with a kernel otherwise: a tenth of a second.
-    "sympy.physics.units",
-    "sympy.tensor.tensor",
-    "torch.utils.cpp_extension",
-)
+from compilefarm.torch_internals.compiling import import_compiler
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
+from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 
 
 def preload_compiler(*, with_triton: bool) -> None:
@@ -28,8 +17,7 @@ def preload_compiler(*, with_triton: bool) -> None:
     Args:
         with_triton: with what compiles and launches its kernels.
     """
-    for name in _COMPILING:
-        importlib.import_module(name)
+    import_compiler()
     preload_loader(with_triton=with_triton)
 
 

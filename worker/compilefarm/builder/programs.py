@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from compilefarm.builder.kernels import FinishedKernel, names_of_kernels, take_kernels
 from compilefarm.builder.wrappers import finished_wrapper
+from compilefarm.torch_internals.compiled_graphs import drop_kernels, replace_wrapper, wrapper_modules
 
 # For logs of a compile that happened elsewhere: nobody who runs the program reads them.
 _LOGGED_BY_GRAPH = ("runnable_graph_str", "inductor_post_grad_graph_str")
@@ -73,27 +73,14 @@ def _finish(graph: Any) -> list[FinishedKernel]:
     Raises:
         KernelsLeft: some of them cannot be packed.
     """
-    codecache = importlib.import_module("torch._inductor.codecache")
-    code_hash = codecache.code_hash
-    path = codecache.get_path(graph.cache_key, "py")[2]
-    modules = [module for module in codecache.PyCodeCache.modules if module.__file__ == path]
-    source, kernels = take_kernels(graph.source_code, modules)
+    source, kernels = take_kernels(graph.source_code, wrapper_modules(graph))
     if left := names_of_kernels(source):
         raise KernelsLeft(f"kernels that were not found in this process would be compiled by pods: {', '.join(left)}")
-    # All configurations of all kernels, with every step between source and machine code.
-    graph._triton_bundle = None
-    graph.source_code = finished_wrapper(source)
-    # It names the file that the wrapper is written to. A pod's cache may hold the unfinished one under the old name.
-    graph.cache_key = code_hash(graph.source_code)
+    drop_kernels(graph)
+    # A pod's cache may hold the unfinished one under the old name.
+    replace_wrapper(graph, finished_wrapper(source))
     for name in _LOGGED_BY_GRAPH:
         setattr(graph, name, "")
     # How the graph was compiled. Unpickling the table of decompositions imports it.
     graph.fx_kwargs.pop("get_decomp_fn", None)
     return kernels
-
-
-def not_serializable_error() -> type[Exception]:
-    """What a compile raises when torch cannot save its result (torch/_functorch/_aot_autograd/autograd_cache.py)."""
-    module = importlib.import_module("torch._functorch._aot_autograd.autograd_cache")
-    error: type[Exception] = module.BypassAOTAutogradCache
-    return error

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
-from compilefarm.loader.triton_builds import DRIVER, TritonLibrary, built_modules
+from compilefarm.loader.triton_builds import TritonLibrary, built_modules
+from compilefarm.torch_internals.triton_driver import driver_module
 
 
 def built_libraries() -> list[TritonLibrary]:
@@ -19,7 +19,7 @@ def build_driver_module() -> None:
 
     To be called after `listen_to_builds`. Nobody need build it again in this process, or in one that is forked from it.
     """
-    importlib.import_module(DRIVER).CudaUtils()
+    driver_module().CudaUtils()
 
 
 def keep_for_others(folder: Path) -> None:

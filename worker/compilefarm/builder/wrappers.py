@@ -7,12 +7,13 @@ names that hardly any wrapper uses.
 from __future__ import annotations
 
 import ast
-import importlib
 import io
 import tokenize
 from collections.abc import Sequence
 
 import torch
+
+from compilefarm.torch_internals.generated_code import operators_with_kernels
 
 _EXTERN_KERNELS = "extern_kernels"
 
@@ -90,5 +91,5 @@ def _attributes(statements: Sequence[ast.stmt], name: str) -> set[str]:
 
 def _are_functions_of_torch(names: set[str]) -> bool:
     # Most of them are: ExternKernelChoice(torch.mm, ...) in torch/_inductor/kernel/*.py.
-    kernels = importlib.import_module("torch._inductor.select_algorithm").extern_kernels
+    kernels = operators_with_kernels()
     return all(getattr(torch, name, None) is getattr(kernels, name) for name in names)

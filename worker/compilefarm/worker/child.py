@@ -23,7 +23,7 @@ import torch
 from compilefarm.builder import kernel_compiles
 from compilefarm.builder.build_trials import run_build_trials
 from compilefarm.builder.generated_sources import imports_written, paths_written, words_of_generators
-from compilefarm.builder.headers import include_folders, precompile_headers, use_own_folder
+from compilefarm.builder.headers import include_folders, precompile_headers
 from compilefarm.builder.preloading import compile_once, preload_compiler
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.admission import Admitted
@@ -35,6 +35,7 @@ from compilefarm.graph.targets import target_names
 from compilefarm.graph.vocabulary import describe_vocabulary
 from compilefarm.loader.environment import describe_environment
 from compilefarm.loader.programs import preload_loader
+from compilefarm.torch_internals.cpp_builds import decide_headers_folder_again
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
     ChildBlob,
@@ -72,7 +73,7 @@ def main() -> int:
     wait_to_be_forked()
     answers = _take_standard_output()
     if not arguments.verifier:
-        use_own_folder()
+        decide_headers_folder_again()
     if on_gpu:
         _start_cuda(device)
     if compiles_kernels:

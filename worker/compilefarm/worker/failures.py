@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compilefarm.builder.programs import not_serializable_error
 from compilefarm.core.errors import FarmError, InvalidRequest
 from compilefarm.graph.decode import GraphRejected
 from compilefarm.graph.symbols import Inexpressible
+from compilefarm.torch_internals.compiling import not_serializable_error
 from compilefarm.v1.child_pb2 import ChildFailure
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_COMPILE_ERROR,

@@ -6,6 +6,8 @@ import importlib
 import re
 from typing import Any
 
+from compilefarm.torch_internals.counters import inductor_counts
+
 _MEASUREMENT = re.compile(r"benchmarking\.\w+\.benchmark_\w+")
 
 
@@ -53,5 +55,4 @@ def _measured() -> int:
     All that measures ends there, tuning kernels as well as choosing among several. `benchmark` counts itself and then
     the one for its device, hence these alone.
     """
-    counters = importlib.import_module("torch._dynamo.utils").counters["inductor"]
-    return sum(count for name, count in counters.items() if _MEASUREMENT.fullmatch(name))
+    return sum(count for name, count in inductor_counts().items() if _MEASUREMENT.fullmatch(name))
