@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from compilefarm.client import stats
 
+from .libraries import MODULES
 from .serving import ServedFarm, run, serve
 
 
@@ -20,6 +22,28 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
     config = folder / "farm.toml"
     config.write_text(f'log-format = "json"\nmetrics-listen = "127.0.0.1:0"\nsigning-key = "{key}"\n')
     with serve(folder, ["--config", str(config)]) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def library_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
+    """A farm that has libraries of operators, as this process has then, and takes kernels of Triton. It is in a sandbox
+    where there is one."""
+    folder = tmp_path_factory.mktemp("libraries")
+    for name, source in MODULES.items():
+        (folder / f"{name}.py").write_text(source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        for name in MODULES:
+            importlib.import_module(name)
+        with serve(folder, ["--allow-triton-kernels"], modules=list(MODULES), module_folder=folder) as served:
+            yield served
+
+
+@pytest.fixture(scope="session")
+def bare_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
+    """A farm without a sandbox whose compiles have little memory."""
+    with serve(tmp_path_factory.mktemp("bare"), ["--sandbox", "off", "--memory-limit", "4"]) as served:
         yield served
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,55 +18,9 @@ from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
 
-from .serving import ServedFarm, serve
+from .serving import ServedFarm
 
 pytestmark = pytest.mark.compiles
-
-# torch runs `register_fake` wherever it traces a graph: in the pod, and in the child that compiles.
-OPERATORS = """
-import socket, sys
-from pathlib import Path
-import torch
-
-
-@torch.library.custom_op("contained::reach", mutates_args=())
-def reach(x: torch.Tensor, port: int, place: str) -> torch.Tensor:
-    return x.clone()
-
-
-def outcome(attempt):
-    try:
-        attempt()
-    except OSError as error:
-        return type(error).__name__
-    return "done"
-
-
-@torch.library.custom_op("contained::plain", mutates_args=())
-def plain(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
-
-
-@plain.register_fake
-def _(x):
-    return torch.empty_like(x)
-
-
-@reach.register_fake
-def _(x, port, place):
-    # A value beside the function would be part of what the operator is.
-    if "pytest" not in sys.modules:
-        # No text of a graph has slashes.
-        secret = bytes.fromhex(place).decode()
-        attempts = (
-            lambda: socket.create_connection(("127.0.0.1", port)),
-            lambda: Path(secret).read_text(),
-            lambda: Path(secret).with_name("planted").touch(),
-        )
-        raise ValueError("reached: " + ", ".join(map(outcome, attempts)))
-    return torch.empty_like(x)
-"""
-
 
 NO_FALLBACKS = {"implicit_fallbacks": False}
 
@@ -81,27 +34,14 @@ def became(farm: ServedFarm, program: Callable[[torch.Tensor], torch.Tensor]) ->
     return record
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the module of operators lies."""
-    folder = tmp_path_factory.mktemp("library")
-    (folder / "reaching.py").write_text(OPERATORS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        importlib.import_module("reaching")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def contained(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
+@pytest.fixture
+def contained(library_farm: ServedFarm) -> ServedFarm:
     """A farm whose children are in a sandbox."""
     try:
         open_sandbox(interpreter=sys.executable, gpu=False)
     except SandboxUnavailable as error:
         pytest.skip(f"{error}: {error.remedy}")
-    folder = tmp_path_factory.mktemp("contained")
-    with serve(folder, ("--sandbox", "require"), modules=["reaching"], module_folder=library) as farm:
-        yield farm
+    return library_farm
 
 
 def test_a_graph_reaches_nothing_around_its_compile(contained: ServedFarm, tmp_path: Path) -> None:
@@ -119,13 +59,12 @@ def test_a_graph_reaches_nothing_around_its_compile(contained: ServedFarm, tmp_p
         assert "sandbox: bubblewrap" in contained.ask(command)
 
 
-def test_without_a_sandbox_children_share_no_place_either(tmp_path: Path) -> None:
-    with serve(tmp_path, ("--sandbox", "off")) as farm:
-        # What is found at a place of another child, or is missing there, would fail the second.
-        assert [became(farm, graph).outcome for graph in (lambda x: x.sin() + 1, lambda x: x.cos() + 1)] == [
-            "compiled",
-            "compiled",
-        ]
+def test_without_a_sandbox_children_share_no_place_either(bare_farm: ServedFarm) -> None:
+    # What is found at a place of another child, or is missing there, would fail the second.
+    assert [became(bare_farm, graph).outcome for graph in (lambda x: x.sin() + 1, lambda x: x.cos() + 1)] == [
+        "compiled",
+        "compiled",
+    ]
 
 
 def test_children_share_no_memory_that_can_be_written(contained: ServedFarm) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ import torch
 
 from compilefarm.client import Farm, stats
 
-from .serving import ServedFarm, serve
+from .serving import ServedFarm
 
 pytestmark = pytest.mark.compiles
 
@@ -104,25 +102,7 @@ def test_branches_loops_and_autocast(farm: ServedFarm) -> None:
     torch.testing.assert_close(ours, locally(work))
 
 
-OPERATORS = """
-import torch
-
-@torch.library.custom_op("operators_for_the_farm::scaled", mutates_args=())
-def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
-    return x * factor
-
-@scaled.register_fake
-def _(x, factor):
-    return torch.empty_like(x)
-"""
-
-
-def test_operators_of_a_library(
-    farm: ServedFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "operators_for_the_farm.py").write_text(OPERATORS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.import_module("operators_for_the_farm")
+def test_operators_of_a_library(farm: ServedFarm, library_farm: ServedFarm, caplog: pytest.LogCaptureFixture) -> None:
     x = torch.rand(6)
 
     def program(x: torch.Tensor) -> torch.Tensor:
@@ -138,10 +118,9 @@ def test_operators_of_a_library(
     assert became == ["fallback"]
     assert "operators_for_the_farm::scaled is wanted (serve --import the module that registers it)" in caplog.text
     torch.testing.assert_close(result, program(x))
-    with serve(tmp_path, modules=["operators_for_the_farm"], module_folder=tmp_path) as with_library:
-        result, became = outcomes(with_library, work)
-        assert became == ["compiled"]
-        torch.testing.assert_close(result, program(x))
+    result, became = outcomes(library_farm, work)
+    assert became == ["compiled"]
+    torch.testing.assert_close(result, program(x))
 
 
 def test_floats_of_a_dynamic_model(farm: ServedFarm) -> None:

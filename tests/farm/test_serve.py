@@ -243,12 +243,9 @@ def test_an_unknown_address_is_said(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_a_compile_that_wants_more_memory_than_there_is(tmp_path: Path) -> None:
+def test_a_compile_that_wants_more_memory_than_there_is(bare_farm: ServedFarm) -> None:
     large = encoded(lambda x: x.expand(2**30, 4) + 1, torch.ones(4))
-    with (
-        serve(tmp_path, ["--memory-limit", "4", "--verify", "off"]) as farm,
-        grpc.insecure_channel(farm.address) as channel,
-    ):
+    with grpc.insecure_channel(bare_farm.address) as channel:
         *_, last = CompileServiceStub(channel).Compile(CompileRequest(job=large))
         assert last.finished.failure.kind == FAILURE_KIND_OUT_OF_MEMORY
         *_, last = CompileServiceStub(channel).Compile(CompileRequest(job=job(12)))

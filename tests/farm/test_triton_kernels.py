@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import grpc
 import pytest
 import torch
@@ -14,7 +12,7 @@ from compilefarm.loader.environment import describe_environment
 from compilefarm.v1.compile_service_pb2 import CompileRequest, Finished
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 
-from .serving import ServedFarm, serve
+from .serving import ServedFarm
 
 pytest.importorskip("triton")
 
@@ -49,9 +47,10 @@ def test_a_farm_takes_no_kernels_unless_it_is_told_to(farm: ServedFarm, request_
     assert "serve --allow-triton-kernels" in refused.value.details()
 
 
-def test_a_farm_that_takes_kernels_hands_them_to_inductor(request_with_kernel: CompileRequest, tmp_path: Path) -> None:
-    with serve(tmp_path, ("--allow-triton-kernels",)) as farm:
-        failure = ask(farm, request_with_kernel).failure
+def test_a_farm_that_takes_kernels_hands_them_to_inductor(
+    request_with_kernel: CompileRequest, library_farm: ServedFarm
+) -> None:
+    failure = ask(library_farm, request_with_kernel).failure
     # Which finds no GPU, as Triton says in one release and torch in another.
     assert failure.error_type == "torch._inductor.exc.InductorError"
     assert "0 active drivers" in failure.message or "triton not built" in failure.message

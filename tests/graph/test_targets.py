@@ -40,12 +40,12 @@ def test_tables_are_quick_to_make_where_dynamo_is_at_work() -> None:
         "targets.name_target(torch.conv2d), targets._tensor_methods(), targets.name_target(torch.ops.aten.relu)\n"
         "print(time.perf_counter() - started)"
     )
-    seconds = []
+    # 20 to 40 ms on an idle machine; that one of three is quick keeps a busy one from failing this.
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        seconds.append(float(done.stdout))
-    # 20 to 40 ms on an idle machine; the best of three keeps a busy one from failing this.
-    assert min(seconds) < 0.25
+        if float(done.stdout) < 0.25:
+            return
+    raise AssertionError(f"{done.stdout.strip()} seconds")
 
 
 def test_refusal_takes_no_time() -> None:
