@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
 from compilefarm.core.errors import ProcessDied
+from compilefarm.core.pool import Artifact
 from compilefarm.v1.job_pb2 import FAILURE_KIND_CRASHED, FAILURE_KIND_OUTPUT_TOO_LARGE, CompileFailure
 from compilefarm.worker.testing import child_settings
 from tests.worker.jobs import JOB, supervising
@@ -26,6 +30,7 @@ from tests.worker.jobs import JOB, supervising
         # Each is kept, and told to all who wait: 60,000 of them were.
         ("enter-a-phase-twice", "that it has entered already"),
         ("name-many-libraries", "bytes about its artifact"),
+        ("break-off", "named blobs that it did not send"),
         ("name-no-source", "a library for a source that cannot be: '../../etc/passwd'"),
         ("name-a-colour", "a library of a name that cannot be"),
     ],
@@ -64,3 +69,17 @@ async def test_what_no_verifier_of_ours_says_is_its_death(script: str, words: st
     assert isinstance(failure, CompileFailure)
     assert failure.kind == FAILURE_KIND_CRASHED
     assert words in failure.message
+
+
+async def test_a_large_artifact_keeps_nobody_waiting() -> None:
+    # One of 1 GB, which a child may return, did so for 12 s.
+    child, pauses = child_settings("compile-much"), list[float]()
+    async with supervising(child, verifier=child) as supervisor:
+        job = asyncio.create_task(supervisor.run(JOB, on_phase=lambda _: None))
+        started = last = time.monotonic()
+        while not job.done():
+            await asyncio.sleep(0.001)
+            pauses.append(time.monotonic() - last)
+            last = time.monotonic()
+    assert isinstance(job.result(), Artifact)
+    assert max(pauses) < (last - started) / 8

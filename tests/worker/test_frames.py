@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compilefarm.v1.child_pb2 import ChildBlob, ChildMessage, CompileResult
-from compilefarm.v1.manifest_pb2 import Timing
+from compilefarm.v1.child_pb2 import ChildBlob
 from compilefarm.worker.frames import (
-    LARGEST_STRUCTURE_BYTES,
+    LARGEST_MESSAGE_BYTES,
     LENGTH_BYTES,
     BrokenPipeOfMessages,
     MessageTooLarge,
@@ -65,34 +64,7 @@ async def test_a_huge_message_is_refused_before_it_is_read() -> None:
         await _read(b"\xff\xff\xff\xff")
 
 
-def _structure(*, size_bytes: int) -> ChildMessage:
-    return ChildMessage(compiled=CompileResult(timings=[Timing()] * (size_bytes // 2)))
-
-
-@pytest.mark.parametrize("size_bytes", [1, 127, 128, 1 << 14, LARGEST_STRUCTURE_BYTES, LARGEST_STRUCTURE_BYTES + 1])
-async def test_bytes_may_be_more_than_structures(size_bytes: int) -> None:
-    read = await _read_message(pack_frame(ChildMessage(blob=ChildBlob(content=bytes(size_bytes)))))
-    assert read is not None
-    assert len(read.blob.content) == size_bytes
-
-
-@pytest.mark.parametrize("after", [b"", ChildMessage(blob=ChildBlob(content=b"x")).SerializeToString()])
-@pytest.mark.parametrize("before", [b"", ChildMessage(blob=ChildBlob(content=b"x")).SerializeToString()])
-async def test_a_large_structure_is_not_parsed_wherever_it_stands(before: bytes, after: bytes) -> None:
-    content = before + _structure(size_bytes=LARGEST_STRUCTURE_BYTES).SerializeToString() + after
-    with pytest.raises(MessageTooLarge, match="4194304 allowed"):
-        await _read_message(len(content).to_bytes(LENGTH_BYTES, "little") + content)
-
-
-async def test_a_length_without_an_end_is_none() -> None:
-    content = b"\x1a" + b"\xff" * LARGEST_STRUCTURE_BYTES
-    with pytest.raises(MessageTooLarge, match="4194304 allowed"):
-        await _read_message(len(content).to_bytes(LENGTH_BYTES, "little") + content)
-
-
-async def _read_message(content: bytes) -> ChildMessage | None:
-    reader = asyncio.StreamReader()
-    reader.feed_data(content)
-    reader.feed_eof()
-    bytes_field = ChildMessage.BLOB_FIELD_NUMBER
-    return await read_frame_async(reader, ChildMessage, largest_bytes=1 << 30, bytes_field=bytes_field)
+async def test_a_message_has_so_many_bytes_at_most() -> None:
+    length = LARGEST_MESSAGE_BYTES + 1
+    with pytest.raises(MessageTooLarge, match=f"{length} bytes is more than the {LARGEST_MESSAGE_BYTES} allowed"):
+        await _read(length.to_bytes(LENGTH_BYTES, "little"), largest_bytes=1 << 30)

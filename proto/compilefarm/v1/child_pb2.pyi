@@ -31,6 +31,7 @@ class ChildTask(google.protobuf.message.Message):
     VERIFY_FIELD_NUMBER: builtins.int
     PROBE_FIELD_NUMBER: builtins.int
     PING_FIELD_NUMBER: builtins.int
+    BLOB_FIELD_NUMBER: builtins.int
     @property
     def compile(self) -> global___CompileTask:
         """Compile and pack."""
@@ -47,6 +48,10 @@ class ChildTask(google.protobuf.message.Message):
     def ping(self) -> global___PingTask:
         """No task yet: say that you are there."""
 
+    @property
+    def blob(self) -> global___ChildBlob:
+        """No task yet: bytes that it needs. Those of several come one after the other."""
+
     def __init__(
         self,
         *,
@@ -54,10 +59,11 @@ class ChildTask(google.protobuf.message.Message):
         verify: global___VerifyTask | None = ...,
         probe: global___ProbeTask | None = ...,
         ping: global___PingTask | None = ...,
+        blob: global___ChildBlob | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["compile", b"compile", "ping", b"ping", "probe", b"probe", "task", b"task", "verify", b"verify"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["compile", b"compile", "ping", b"ping", "probe", b"probe", "task", b"task", "verify", b"verify"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["task", b"task"]) -> typing.Literal["compile", "verify", "probe", "ping"] | None: ...
+    def HasField(self, field_name: typing.Literal["blob", b"blob", "compile", b"compile", "ping", b"ping", "probe", b"probe", "task", b"task", "verify", b"verify"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["blob", b"blob", "compile", b"compile", "ping", b"ping", "probe", b"probe", "task", b"task", "verify", b"verify"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["task", b"task"]) -> typing.Literal["compile", "verify", "probe", "ping", "blob"] | None: ...
 
 global___ChildTask = ChildTask
 
@@ -103,7 +109,7 @@ class CompileTask(google.protobuf.message.Message):
 
     @property
     def blobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ChildBlob]:
-        """The tensors that the graph holds."""
+        """The tensors that the graph holds. In a pipe they come before the task."""
 
     @property
     def toolchain(self) -> global___Toolchain:
@@ -141,7 +147,7 @@ class VerifyTask(google.protobuf.message.Message):
 
     @property
     def blobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ChildBlob]:
-        """Its blobs, and the tensors that the graph holds."""
+        """Its blobs, and the tensors that the graph holds. In a pipe they come before the task."""
 
     def __init__(
         self,
@@ -294,17 +300,21 @@ class ChildBlob(google.protobuf.message.Message):
 
     DIGEST_FIELD_NUMBER: builtins.int
     CONTENT_FIELD_NUMBER: builtins.int
+    CONTINUES_FIELD_NUMBER: builtins.int
     digest: builtins.str
     """sha256 (hex), as the sender computed it; the supervisor computes its own."""
     content: builtins.bytes
-    """The bytes."""
+    """The bytes, or some of them: a message has a MiB of them at most."""
+    continues: builtins.bool
+    """Whether the next message with a blob has more of them."""
     def __init__(
         self,
         *,
         digest: builtins.str = ...,
         content: builtins.bytes = ...,
+        continues: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["content", b"content", "digest", b"digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "continues", b"continues", "digest", b"digest"]) -> None: ...
 
 global___ChildBlob = ChildBlob
 

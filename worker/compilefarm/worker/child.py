@@ -38,7 +38,6 @@ from compilefarm.loader.programs import preload_loader
 from compilefarm.torch_internals.cpp_builds import decide_headers_folder_again
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
-    ChildBlob,
     ChildMessage,
     ChildProgress,
     ChildReady,
@@ -54,6 +53,7 @@ from compilefarm.worker.failures import failure_of
 from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import write_frame
 from compilefarm.worker.inputs import draw_noise
+from compilefarm.worker.pieces import pieces_of
 from compilefarm.worker.tasks import receive_task
 from compilefarm.worker.verify import verify_task, warm_up_comparison
 
@@ -200,7 +200,8 @@ def _compile(task: CompileTask, answers: BinaryIO, *, admitted: Admitted) -> Non
 
     compiled = compile_task(task, admitted=admitted, on_phase=on_phase)
     for digest, content in compiled.blobs.items():
-        _say(answers, ChildMessage(blob=ChildBlob(digest=digest, content=content)))
+        for piece in pieces_of(digest, content):
+            _say(answers, ChildMessage(blob=piece))
     _say(answers, ChildMessage(compiled=compiled.result))
 
 

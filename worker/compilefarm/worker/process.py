@@ -14,6 +14,7 @@ from compilefarm.worker.consumption import disk_bytes, file_count, memory_bytes,
 from compilefarm.worker.control_groups import ControlGroup, ControlGroups
 from compilefarm.worker.fork_server import ForkedChild, ForkServer, ForkServerDied, words_of
 from compilefarm.worker.frames import BrokenPipeOfMessages, MessageTooLarge, pack_frame, read_frame_async
+from compilefarm.worker.pieces import pieces_of
 from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.scratch import ScratchFolder
 
@@ -175,13 +176,22 @@ class ChildProcess:
             return False
         return message.WhichOneof("message") == "pong"
 
-    async def messages(self, task: ChildTask) -> AsyncIterator[ChildMessage]:
+    async def messages(
+        self, task: ChildTask, *, blobs: Mapping[str, bytes] | None = None
+    ) -> AsyncIterator[ChildMessage]:
         """Gives the child its task and yields its messages.
+
+        Args:
+            task: what it does.
+            blobs: bytes that it needs for that, by digest.
 
         Raises:
             ChildDied: it ended within a message.
         """
         self._watcher = asyncio.create_task(self._watch(), name=f"watch over child {self.pid}")
+        for digest, content in (blobs or {}).items():
+            for piece in pieces_of(digest, content):
+                await self._give(ChildTask(blob=piece))
         await self._give(task)
         self._forked.stdin.close()
         while True:
@@ -221,7 +231,6 @@ class ChildProcess:
                 self._forked.stdout,
                 ChildMessage,
                 largest_bytes=self._left_bytes,
-                bytes_field=ChildMessage.BLOB_FIELD_NUMBER,
             )
         except MessageTooLarge as error:
             limit = self._settings.output_bytes

@@ -25,7 +25,6 @@ from compilefarm.v1.admin_service_pb2 import (
     WorkerState,
 )
 from compilefarm.v1.child_pb2 import (
-    ChildBlob,
     ChildFailure,
     ChildReady,
     ChildTask,
@@ -47,6 +46,7 @@ from compilefarm.v1.job_pb2 import (
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
 from compilefarm.worker.answers import checked_failure, checked_verification, complete, new_phase
+from compilefarm.worker.pieces import Assembly
 from compilefarm.worker.process import (
     ChildDied,
     ChildNotStarted,
@@ -230,21 +230,22 @@ class Supervisor:
     async def _compile(self, assignment: Assignment, on_phase: OnPhase) -> Artifact:
         task = CompileTask(
             job=assignment.job,
-            blobs=[ChildBlob(digest=digest, content=content) for digest, content in assignment.blobs.items()],
             toolchain=self.toolchain,
             headers_folder=str(self._settings.headers_folder),
         )
         blobs: dict[str, bytes] = {}
+        assembly = Assembly()
         entered: set[Phase.ValueType] = set()
         async with self._compiler.taken() as child:
             ready = self._compiler.ready
             assert ready is not None, "a child that is ready has said what it is"
-            async for message in child.messages(ChildTask(compile=task)):
+            async for message in child.messages(ChildTask(compile=task), blobs=assignment.blobs):
                 match message.WhichOneof("message"):
                     case "progress":
                         on_phase(new_phase(message.progress, entered=entered))
                     case "blob":
-                        blobs[await asyncio.to_thread(digest_of, message.blob.content)] = message.blob.content
+                        if (content := assembly.add(message.blob)) is not None:
+                            blobs[await asyncio.to_thread(digest_of, content)] = content
                     case "compiled":
                         result = message.compiled
                         manifest = Manifest(
@@ -291,16 +292,15 @@ class Supervisor:
 
     @staticmethod
     async def _verification_of(assignment: Assignment, artifact: Artifact, verifier: SpareChild) -> Verification:
-        content = {**assignment.blobs, **artifact.blobs}
+        blobs = {**assignment.blobs, **artifact.blobs}
         manifest = Manifest()
         manifest.CopyFrom(artifact.manifest)
         task = VerifyTask(
             job=assignment.job,
             manifest=manifest,
-            blobs=[ChildBlob(digest=digest, content=each) for digest, each in content.items()],
         )
         async with verifier.taken() as child:
-            async for message in child.messages(ChildTask(verify=task)):
+            async for message in child.messages(ChildTask(verify=task), blobs=blobs):
                 match message.WhichOneof("message"):
                     case "verified":
                         return checked_verification(message.verified)

@@ -50,12 +50,15 @@ from compilefarm.worker.control_groups import ControlGroups
 from compilefarm.worker.fork_server import ForkServer
 from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import pack_frame, write_frame
+from compilefarm.worker.pieces import PIECE_BYTES, pieces_of
 from compilefarm.worker.process import ChildSettings
 from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.tasks import receive_task
 
 ENVIRONMENT = Environment(torch="2.11.0", python_abi="cpython-311-x86_64-linux-gnu")
 PROGRAM = b"a scripted program"
+# An artifact that takes a while to go through a pipe.
+_MUCH_BYTES = 256 * 1024 * 1024
 # Every script does this job as it should: a slot that goes on after the worst of a script can show it.
 ORDINARY = Job(environment=ENVIRONMENT)
 _PR_SET_NAME = 15  # linux/prctl.h
@@ -164,7 +167,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _compile(pipe: BinaryIO, *, named: bytes = PROGRAM, sent: bytes = PROGRAM, claimed: str | None = None) -> None:
     write_frame(pipe, ChildMessage(progress=ChildProgress(phase=PHASE_COMPILING)))
     digest = claimed or digest_of(sent)
-    write_frame(pipe, ChildMessage(blob=ChildBlob(digest=digest, content=sent)))
+    for piece in pieces_of(digest, sent):
+        write_frame(pipe, ChildMessage(blob=piece))
     write_frame(pipe, ChildMessage(compiled=CompileResult(program=_blob_of(named))))
 
 
@@ -329,7 +333,7 @@ def _write_a_large_file(pipe: BinaryIO) -> None:
 
 def _say_too_much(pipe: BinaryIO) -> None:
     while True:
-        write_frame(pipe, ChildMessage(blob=ChildBlob(content=bytes(_LARGE_BYTES))))
+        write_frame(pipe, ChildMessage(blob=ChildBlob(content=bytes(PIECE_BYTES), continues=True)))
 
 
 def _say_many_timings(pipe: BinaryIO) -> None:
@@ -354,6 +358,11 @@ def _lie_about_size(pipe: BinaryIO) -> None:
     blob.size_bytes = 1 << 40
     write_frame(pipe, ChildMessage(blob=ChildBlob(content=PROGRAM)))
     write_frame(pipe, ChildMessage(compiled=CompileResult(program=blob)))
+
+
+def _break_off(pipe: BinaryIO) -> None:
+    write_frame(pipe, ChildMessage(blob=ChildBlob(content=PROGRAM, continues=True)))
+    write_frame(pipe, ChildMessage(compiled=CompileResult(program=_blob_of(PROGRAM))))
 
 
 def _enter_a_phase_twice(pipe: BinaryIO) -> None:
@@ -508,6 +517,8 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "take-time-twice": lambda pipe: _time(pipe, *[Timing(phase=PHASE_COMPILING, seconds=1.0)] * 2),
     "take-time-for-nothing": lambda pipe: _time(pipe, Timing(phase=_UNKNOWN, seconds=1.0)),
     "lie-about-size": _lie_about_size,
+    "compile-much": lambda pipe: _compile(pipe, named=bytes(_MUCH_BYTES), sent=bytes(_MUCH_BYTES)),
+    "break-off": _break_off,
     "enter-a-phase-twice": _enter_a_phase_twice,
     "name-many-libraries": lambda pipe: _name_libraries(
         pipe, *[Library(source_digest=digest_of(PROGRAM), name="kernel")] * 8000
