@@ -31,7 +31,7 @@ def is_of_cuda_graphs(name: str) -> bool:
 
 
 def asks_for_cuda_graphs(options: Options) -> bool:
-    """Whether a program is to be recorded as CUDA graphs by the process that calls it."""
+    """Returns whether a program is to be recorded as CUDA graphs by the process that calls it."""
     return any(setting.name == CUDA_GRAPHS and setting.value.boolean for setting in options.inductor)
 
 

@@ -48,7 +48,9 @@ def _distribution(top: str) -> Distribution | None:
 
 
 def _is_part(file: importlib.metadata.PackagePath) -> bool:
-    """Whether a file is the distribution's, rather than the installer's: its notes, and scripts that name a Python."""
+    """Returns whether a file is the distribution's, rather than the installer's: its notes, and scripts that name a
+    Python.
+    """
     return ".." not in file.parts and not file.parts[0].endswith(".dist-info") and file.suffix != ".pyc"
 
 

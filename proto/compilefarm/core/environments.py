@@ -1,4 +1,4 @@
-"""Whether an artifact made in one environment runs in another. Gateway and loader ask the same question here."""
+"""Compatibility of environments: whether an artifact made in one runs in another. Gateway and loader both ask here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and the farm.
+"""Errors between a client and the farm.
 
     FarmError
     ├── InvalidRequest          INVALID_ARGUMENT     the request contradicts itself or names what is not allowed

@@ -130,7 +130,7 @@ def _function_of(given: object) -> FunctionType | None:
 
 
 def _referred(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """What a function refers to by name: globals, what it closes over, defaults."""
+    """Returns what a function refers to by name: globals, closed-over values, defaults."""
     for name in sorted(_names(function.__code__)):
         if name in function.__globals__ and not name.startswith("__"):
             yield name, function.__globals__[name]

@@ -161,17 +161,17 @@ class ActiveJob:
 
     @property
     def job(self) -> Job:
-        """What is to be done."""
+        """The job to be done."""
         return self.request.job
 
     @property
     def kind(self) -> Kind:
-        """Which jobs take about as long."""
+        """The kind of the job: jobs of a kind take about equally long."""
         return self.request.kind
 
     @property
     def priority(self) -> Priority:
-        """How urgent it is at this moment."""
+        """The current priority."""
         return self.waiters.priority
 
     @cached_property
@@ -181,17 +181,17 @@ class ActiveJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has a result, or was ended."""
+        """Whether the job has a result, or was ended."""
         return self.state in _OVER
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it waits for a worker or is being done."""
+        """Whether the job waits for a worker or is being done."""
         return self.state in _UNDER_WAY
 
     @property
     def stage(self) -> Stage:
-        """What is being done, and by whom. One that is being looked up in the store waits."""
+        """The current phase and its worker. A job that is looked up in the store counts as waiting."""
         return self.stages[-1] if self.stages else self._stage(Phase.PHASE_QUEUED)
 
     @property
@@ -200,13 +200,13 @@ class ActiveJob:
         return self._clock.monotonic() - self.started_seconds
 
     def begin(self, work: Work) -> asyncio.Task[None]:
-        """Has the job done in a task of its own, which belongs to no connection. The task never fails."""
+        """Starts the job in a task of its own, which belongs to no connection. The task never fails."""
         self._task = asyncio.create_task(self._do(work), name=f"job {self.key}")
         self._task.add_done_callback(self._end_task)
         return self._task
 
     def queue(self, *, cause: Exception | None = None) -> None:
-        """It waits for a worker.
+        """Enters the state QUEUED: the job waits for a worker.
 
         Args:
             cause: why it lost the one that it had.
@@ -229,7 +229,7 @@ class ActiveJob:
         self._change(State.STORING)
 
     def finish(self, state: State, result: Manifest | CompileFailure) -> None:
-        """It is over, with a result.
+        """Finishes the job with a result.
 
         Args:
             state: how it ended.
@@ -239,7 +239,7 @@ class ActiveJob:
         self._change(state)
 
     def give_up(self, why: FarmError) -> None:
-        """Has it ended before it is done; it is over as soon as its worker is free. Those who wait get `why`."""
+        """Ends the job before it is done; it is over as soon as its worker is free. Those who wait get `why`."""
         self._given_up = why
         self.waiters.close()
         if self._task is not None:

@@ -120,12 +120,12 @@ class ActiveJobs:
             raise Draining("the service is going down and takes no more requests; ask again when it is back")
 
     def is_under_way(self, key: str, *, namespaces: Sequence[str]) -> bool:
-        """Whether the job of a key waits or is being done, and its result will lie in one of some namespaces."""
+        """Returns whether the job of a key is under way whose result will lie in one of some namespaces."""
         job = self._find(key, namespaces=namespaces)
         return job is not None and job.is_under_way
 
     def under_way(self) -> list[ActiveJob]:
-        """Those that wait or are being done, in the order in which they came."""
+        """The jobs that wait or are being done, in order of arrival."""
         return [job for job in self._joinable.values() if job.is_under_way]
 
     def end(self, key: str, *, why: FarmError) -> None:

@@ -88,13 +88,13 @@ class Admission:
 
     @asynccontextmanager
     async def looking_up(self, job: Job, *, caller: Caller) -> AsyncIterator[AdmittedRequest]:
-        """As `examine`, for one that is answered at once. Refusals within the context are told."""
+        """Like `examine`, for one that is answered at once. Refusals within the context are told."""
         async with self._telling(job, caller=caller):
             yield await self.examine(job, caller=caller)
 
     @asynccontextmanager
     async def waiting(self, job: Job, *, caller: Caller, priority: Priority) -> AsyncIterator[AdmittedRequest]:
-        """As `looking_up`, for one that may wait; it counts as held in memory for as long as the context lasts."""
+        """Like `looking_up`, for one that may wait; it counts as held in memory for as long as the context lasts."""
         async with self._telling(job, caller=caller):
             with self._waiting.using(caller.account) as add:
                 request = await self.examine(job, caller=caller, priority=priority)

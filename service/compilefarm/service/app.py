@@ -102,12 +102,12 @@ class Gateway:
 
     @property
     def address(self) -> str:
-        """Where it listens, as "host:port"; empty before `start`."""
+        """The address of the gateway, as "host:port"; empty before `start`."""
         return self._address
 
     @property
     def metrics_address(self) -> str:
-        """Where Prometheus fetches figures, as "host:port"; empty before `start`, and if it is not to."""
+        """The address for Prometheus, as "host:port"; empty before `start`, and if metrics are off."""
         return self._metrics.address
 
     async def start(self) -> None:
@@ -157,7 +157,7 @@ class Gateway:
         await self._metrics.close()
 
     def _begin(self, work: Coroutine[None, None, None], *, name: str) -> None:
-        """Has something done until the gateway is closed."""
+        """Starts a background task that ends with the gateway."""
         self._tasks.append(asyncio.create_task(work, name=name))
 
     def _connections(self) -> Connections:

@@ -35,7 +35,7 @@ class Authenticator(Protocol):
     """Determines who calls, and what the caller may do."""
 
     def authenticate(self, context: Context, *, method: str) -> Caller:
-        """Who makes a call, if they may.
+        """Authenticates the caller of a method, and refuses what its role does not allow.
 
         Args:
             context: of the call.
@@ -48,7 +48,7 @@ class Authenticator(Protocol):
         """
 
     def has_several_tenants(self) -> bool:
-        """Whether callers are told apart by tenant, and there is more than one."""
+        """Returns whether callers are told apart by tenant, and there is more than one."""
 
 
 class AnonymousAuthenticator:

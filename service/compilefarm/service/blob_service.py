@@ -68,7 +68,7 @@ class BlobService(BlobServiceServicer):
 
 
 async def _chunks(content: Readable, *, offset_bytes: int) -> AsyncIterator[bytes]:
-    """What is left of a blob from an offset on; one empty piece if nothing is."""
+    """Yields a blob from an offset on; one empty piece at the end."""
     while True:
         chunk = await content.read(offset_bytes, DOWNLOAD_CHUNK_BYTES)
         yield chunk

@@ -26,7 +26,7 @@ class RequestObserver(Protocol):
         """Nothing was stored for it. `joins`: it waits for a job that another one began."""
 
     def answered(self, request: AdmittedRequest, *, outcome: Outcome.ValueType) -> None:
-        """It is answered."""
+        """A request was answered."""
 
 
 class Broker:
@@ -127,7 +127,8 @@ def _accepted(request: AdmittedRequest) -> Accepted:
 
 
 def _is_answered(job: ActiveJob, *, request: AdmittedRequest) -> bool:
-    """Whether what became of a job that another request began is an answer to this one, too; it asks again otherwise.
+    """Returns whether what became of a job that another request began is an answer to this one, too; it asks again
+    otherwise.
 
     A variant may have guards that this one does not meet, and what failed for the hints of another may succeed for
     these. A refusal may have been for the share of the other's tenant, or for its hints.

@@ -35,7 +35,7 @@ class Caller:
 
     @property
     def namespace(self) -> str:
-        """Where artifacts are kept that are made for the caller."""
+        """The namespace of artifacts that are made for the caller."""
         return self.namespaces[0]
 
     def require(self, role: Role, *, what: str) -> None:

@@ -27,7 +27,7 @@ class Clock(Protocol):
         """The date and time in UTC."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Has `callback` called on the running event loop in that many seconds."""
+        """Calls `callback` on the running event loop in that many seconds."""
 
 
 class SystemClock:

@@ -69,7 +69,7 @@ class Compilation:
                 job.finish(State.STORED, manifest)
 
     async def _is_answered(self, job: ActiveJob) -> bool:
-        """Whether a job is over already: an artifact is stored that fits, or a failure is remembered."""
+        """Returns whether a job is over already: an artifact is stored that fits, or a failure is remembered."""
         namespaces = job.request.caller.namespaces
         stored = await self._store.find_manifest(job.key, namespaces=namespaces, hints=job.job.hints)
         if stored is not None:

@@ -99,7 +99,7 @@ class Composition:
         self.planner = self._make_planner()
 
     def open_broker(self) -> Answering:
-        """What answers requests, with what the configuration has around it.
+        """Opens the broker with the decorators that the configuration asks for.
 
         Raises:
             UnusableRecording: nothing can be recorded where the configuration says.

@@ -134,7 +134,7 @@ class Connections:
 
 
 def most_connections() -> int:
-    """How many connections there may ever be, for the files that this process may open."""
+    """Returns how many connections fit into the files that this process may open."""
     return _files_for(_LARGEST_SHARE)
 
 

@@ -1,4 +1,4 @@
-"""Which of the jobs that wait comes next.
+"""Fairness: which of the waiting jobs comes next.
 
 Workers are shared among tenants by the rule of Buildbarn's scheduler (bb-remote-execution, InMemoryBuildQueue): the job
 with the lowest (executing + 1) * 2^(priority / 100) comes first, where `executing` counts the jobs of its tenant that
@@ -20,7 +20,7 @@ from compilefarm.service.priorities import Priority
 
 
 class Waiting(Protocol):
-    """As much of a waiting job as matters here."""
+    """The part of a waiting job that fairness needs."""
 
     @property
     def number(self) -> int:
@@ -28,7 +28,7 @@ class Waiting(Protocol):
 
     @property
     def priority(self) -> Priority:
-        """How urgent it is."""
+        """The priority of the job."""
 
     @property
     def tenant(self) -> str:
@@ -46,7 +46,7 @@ def group_of(job: Waiting) -> Group:
 
 
 class Shares:
-    """What the groups have of the workers.
+    """The workers that each group has.
 
     Args:
         executing: jobs of each group that have a worker.

@@ -70,7 +70,7 @@ def forecast(
 def _workers(
     roster: Roster, *, leases: Iterable[Lease], durations: Durations, now_seconds: float
 ) -> tuple[dict[str, float], set[str]]:
-    """In how many seconds each worker will be free, and the names of those that may be taken back."""
+    """Returns in how many seconds each worker is free, and the names of those that may be taken back."""
     free = {worker.name: 0.0 for worker in roster.workers}
     preemptible = set()
     for lease in leases:

@@ -38,7 +38,7 @@ class HeavyWork:
         self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="heavy work")
 
     async def run(self, work: Callable[[], T], *, size_bytes: int, account: str) -> T:
-        """What some work gives, or raises; done in a thread if it is heavy. Accounts take turns, so that many small
+        """Does some work, in a thread if it is heavy. Accounts take turns, so that many small
         requests of one do not come before those of others.
 
         Args:
@@ -59,7 +59,7 @@ class HeavyWork:
                 return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def in_turn(self, work: Callable[[], T], *, account: str) -> T:
-        """What some light work gives, or raises; done in the event loop, when it is the turn of the account.
+        """Does some light work in the event loop, when it is the turn of the account.
 
         Raises:
             Busy: too much of the account waits already.

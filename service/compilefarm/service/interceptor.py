@@ -166,7 +166,7 @@ def _answer_stream(
 
 
 def _refusing(serve: Callable[[Any, Context], Awaitable[Any]], *, method: str) -> Callable[[Any, Context], Any]:
-    """Has what goes wrong told as strangers may see it.
+    """Translates exceptions into statuses that show strangers nothing.
 
     gRPC keeps what it raises then in a circle with the call. So it is raised where no frame knows the request or the
     error: they would stay in memory until Python looks for circles, which it does seldom.

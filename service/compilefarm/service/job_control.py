@@ -32,11 +32,11 @@ class JobControl:
         self._quarantine = quarantine
 
     def compiles(self) -> list[ActiveJob]:
-        """Those that wait or are being compiled, in the order in which they came."""
+        """Returns the compiles that wait or run, in order of arrival."""
         return self._jobs.under_way()
 
     def verifications(self) -> list[ActiveJob]:
-        """Those of artifacts that are served already, in the order in which they came."""
+        """Returns the verifications of artifacts that are served already, in order of arrival."""
         return self._verifications.running()
 
     def quarantined(self) -> list[Quarantined]:
@@ -60,7 +60,7 @@ class JobControl:
         return key
 
     def retry(self, text: str) -> str:
-        """Has a key that is quarantined tried again by the next request, and returns it.
+        """Releases a key from quarantine, so that the next request tries it, and returns it.
 
         Args:
             text: the key, or a beginning of it that fits only one.

@@ -61,7 +61,7 @@ class JobMetrics:
 
 
 def _outcome(job: ActiveJob) -> str:
-    """How a job ended, in a word: "compiled", or why there is no artifact."""
+    """Returns the outcome of a job as a word: "compiled", or why there is no artifact."""
     if job.error is not None:
         return job.error.reason
     if isinstance(job.result, CompileFailure):

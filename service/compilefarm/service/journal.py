@@ -70,7 +70,7 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What settles an entry.
+    """What an artifact has to be to settle an entry.
 
     Attributes:
         namespaces: in which the artifact may lie.
@@ -129,11 +129,11 @@ class Journal:
         self._lock.close()
 
     def entries(self) -> list[JournalEntry]:
-        """What is not done yet, in the order in which it was accepted."""
+        """Returns the entries that are not done, in the order in which they were accepted."""
         return list(self._entries.values())
 
     def read(self, entry: JournalEntry) -> AcceptedJob | None:
-        """What an entry says; None if it is gone, damaged or too old: then it is forgotten."""
+        """Reads an entry; None if it is gone, damaged or too old: then it is forgotten."""
         try:
             accepted = _parse(self._folder / entry.name)
         except FileNotFoundError:
@@ -184,11 +184,11 @@ class Journal:
             self.forget(entry)
 
     def entries_of(self, key: str) -> list[JournalEntry]:
-        """Those of a key."""
+        """Returns the entries of a key."""
         return [entry for entry in self._entries.values() if entry.key == key]
 
     def find_wanted(self, entry: JournalEntry) -> Wanted | None:
-        """What settles an entry; None if it was not read yet: then whoever reads it has it done."""
+        """Returns what settles an entry; None if the entry was not read yet."""
         return self._wanted.get(entry.name)
 
     def forget(self, entry: JournalEntry) -> None:

@@ -156,7 +156,7 @@ class Resumption:
 
 
 def _is_done(job: ActiveJob, *, hints: Sequence[int]) -> bool:
-    """Whether what became of a job settles a request for its key, for some values of its symbols."""
+    """Returns whether what became of a job settles a request for its key, for some values of its symbols."""
     if job.error is not None:
         return isinstance(job.error, _FINAL)
     if isinstance(job.result, Manifest):

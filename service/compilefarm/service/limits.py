@@ -1,4 +1,4 @@
-"""How many jobs may wait."""
+"""Limits of waiting jobs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LEAST_RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How many jobs may wait. Only jobs that are as urgent or more so are held against a job: a full prewarm turns no
-    interactive job away.
+    """Limits how many jobs may wait. Only jobs that are as urgent or more so are held against a job: a full prewarm
+    turns no interactive job away.
 
     Attributes:
         queued_jobs: of all.

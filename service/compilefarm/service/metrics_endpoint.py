@@ -102,7 +102,7 @@ class MetricsEndpoint:
 
     @property
     def address(self) -> str:
-        """Where it listens, as "host:port"; empty while it does not."""
+        """The address, as "host:port"; empty while it does not listen."""
         if self._running is None:
             return ""
         host, _ = split_address(self._listen)

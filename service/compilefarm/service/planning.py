@@ -34,7 +34,7 @@ class Planner:
         self._durations = durations
 
     async def plan(self, request: AdmittedRequest) -> PlanResponse:
-        """What a request would meet at this moment.
+        """Returns what would happen to a request now.
 
         Raises:
             StoreUnavailable: the store cannot be read.
@@ -49,7 +49,7 @@ class Planner:
         return PlanResponse(key=key, prospect=prospect, problem=problem, compile_seconds=seconds)
 
     def _prospect(self, request: AdmittedRequest) -> tuple[Prospect.ValueType, str]:
-        """Of a request for which nothing is stored, with why there would be no artifact."""
+        """Returns the prospect of a request for which nothing is stored, and why there would be no artifact."""
         key, namespaces = request.key.text, request.caller.namespaces
         quarantined = self._quarantine.find(key, namespaces=namespaces, hints=request.job.hints)
         if quarantined is not None:

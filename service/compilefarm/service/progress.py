@@ -21,7 +21,7 @@ class ProgressMeter:
         self._durations = durations
 
     def read(self, job: ActiveJob, *, stage: Stage | None = None) -> Progress:
-        """Where a job stands at this moment.
+        """Returns the progress of a job.
 
         Args:
             job: the job.

@@ -39,7 +39,7 @@ class Quarantined:
 
     @property
     def refused(self) -> bool:
-        """Whether an artifact of it failed its check."""
+        """Whether an artifact of the key failed its verification."""
         return self.failure.kind == FailureKind.FAILURE_KIND_VERIFICATION
 
 
@@ -59,7 +59,7 @@ class Quarantine:
         self._dead: dict[tuple[str, str], Quarantined] = {}
 
     def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int]) -> Quarantined | None:
-        """Why a key is not tried in one of some namespaces, for these values of its symbols; None if it may be."""
+        """Returns why a key is not tried in one of some namespaces, for these values of its symbols; None if it is."""
         self._forget()
         candidates = (self._dead.get((namespace, key)) for namespace in namespaces)
         kept = (each for each in candidates if each is not None and _is_kept(each))
@@ -129,7 +129,7 @@ class Quarantine:
         self._dead.pop((namespace, key), None)
 
     def release(self, key: str) -> None:
-        """Has a key tried again in every namespace."""
+        """Releases a key in every namespace."""
         self._dead = {place: each for place, each in self._dead.items() if each.key != key}
 
     def _forget(self) -> None:

@@ -116,7 +116,7 @@ class Queue:
         self._look().require(Requirement(environment))
 
     def outlook(self, job: ActiveJob) -> Outlook:
-        """What a job can expect: all zero once it has a worker, and as long as it is not in the queue."""
+        """Returns the outlook of a job: all zero once it has a worker, and as long as it is not in the queue."""
         if self._outlooks is None:
             self._changed_seconds = self._clock.monotonic()
             self._outlooks = self._foresee(self._waiting)
@@ -244,5 +244,5 @@ class Queue:
         return next((name for name in others or fitting if name in idle), None)
 
     def _has_room(self, job: ActiveJob) -> bool:
-        """Whether the tenant of a job may have one more worker."""
+        """Returns whether the tenant of a job may have one more worker."""
         return self._slots.has_room(job, fitting=self._roster.fitting(job.requirement), leases=self._leases)

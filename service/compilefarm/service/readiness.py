@@ -20,7 +20,7 @@ class Readiness:
         self._jobs = jobs
 
     def state(self) -> FarmState.ValueType:
-        """In a word."""
+        """The state, as a word."""
         if self._jobs.closed:
             return FarmState.FARM_STATE_DRAINING
         if not self.has_started:

@@ -19,7 +19,7 @@ class Role(IntEnum):
 
     @property
     def word(self) -> str:
-        """How it is written in files and messages."""
+        """The role as files and messages write it."""
         return self.name.lower()
 
 

@@ -24,7 +24,7 @@ _MOST_ANNOUNCED = 100_000
 
 @dataclass(slots=True, kw_only=True)
 class _Announcement:
-    """How many manifests of a key may be signed, and until when, in seconds of the clock."""
+    """An announcement: how many manifests of a key may be signed, and until when, in seconds of the clock."""
 
     count: int = 0
     until_seconds: float = 0.0

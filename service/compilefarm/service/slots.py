@@ -27,7 +27,7 @@ class Slots:
     has_several_tenants: Callable[[], bool]
 
     def has_room(self, job: ActiveJob, *, fitting: Sequence[str], leases: Mapping[str, Lease]) -> bool:
-        """Whether a job may have one more worker.
+        """Returns whether a job may have one more worker.
 
         Args:
             job: the job.

@@ -48,11 +48,13 @@ class Tls:
 
     @property
     def expires(self) -> datetime:
-        """When the certificate does that callers are shown."""
+        """When the certificate of the service expires."""
         return self._certificate.current().expires
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What a port needs. gRPC asks for the certificate at every new connection, in a thread of its own."""
+        """Returns the credentials of a port. gRPC asks for the certificate at every new connection, in a thread of its
+        own.
+        """
         served = self._served
         return grpc.dynamic_ssl_server_credentials(
             _for_grpc(served),

@@ -1,4 +1,4 @@
-"""How callers are authenticated, connections encrypted and artifacts signed, for callers who want to know."""
+"""Reports how callers are authenticated, connections encrypted and artifacts signed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compilefarm.v1.admin_service_pb2 import Trust
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustReport:
-    """How callers are authenticated, connections encrypted and artifacts signed.
+    """Reports how callers are authenticated, connections encrypted and artifacts signed.
 
     Attributes:
         asks_callers: whether callers are asked who they are.

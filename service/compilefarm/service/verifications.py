@@ -92,11 +92,11 @@ class Verifications:
         self._done: dict[str, None] = {}
 
     def running(self) -> list[ActiveJob]:
-        """Those that wait for a worker, or have one, in the order in which they came."""
+        """The verifications that wait for a worker, or have one, in order of arrival."""
         return [job for job, _ in self._running.values()]
 
     async def time_for(self, key: str, *, namespaces: Sequence[str]) -> VerifyTime.ValueType:
-        """When the next artifact of a key is to be verified. What failed in one of some namespaces makes that sooner.
+        """Returns when the next artifact of a key is verified: before it is served, if one failed in these namespaces.
 
         Raises:
             StoreUnavailable: the store cannot be read.
@@ -207,7 +207,7 @@ class Verifications:
 
 
 def _may_decide(request: AdmittedRequest, manifest: Manifest) -> bool:
-    """Whether a request may say for which values of its symbols an artifact is verified, which fails for some."""
+    """Returns whether a request may decide for which values of its symbols an artifact is verified."""
     caller = request.caller
     return not request.job.hints or (caller.role >= Role.COMPILE and caller.namespace == manifest.namespace)
 

@@ -68,7 +68,7 @@ class Waiters:
             self._review()
 
     def close(self) -> None:
-        """Has nobody called any more: the job is over."""
+        """Ends all callbacks: the job is over."""
         self._closed = True
         self._end_grace()
         # They know the job, which knows its waiters: it would stay in memory until Python looks for circles.

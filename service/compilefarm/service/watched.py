@@ -34,7 +34,7 @@ class Watched(Generic[T]):
         self._value = read()
 
     def current(self) -> T:
-        """What they say now. If that makes no sense, what they said before, and a line in the log."""
+        """Returns the current content. If it cannot be parsed, the earlier content, and a line in the log."""
         with self._lock:
             marks = self._marks()
             if marks != self._seen:

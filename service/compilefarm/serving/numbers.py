@@ -15,7 +15,7 @@ def positive(text: str) -> int:
 
 
 def not_negative(text: str) -> int:
-    """As `positive`, or 0."""
+    """Like `positive`, or 0."""
     return _at_least(0, text)
 
 

@@ -61,7 +61,7 @@ def make_pool(config: ServeConfig) -> WorkerPool:
 
 
 def kept_from_compiles(config: ServeConfig) -> list[Path]:
-    """What the farm keeps for itself on this machine, wherever that is."""
+    """Returns the paths that children must not see: store, state, callers, keys and the socket of the signer."""
     files = (config.auth, config.signing_key, (config.signer or "").removeprefix("unix:"), config.tls_key)
     store = [] if "://" in config.store else [config.store]
     return [Path(place).absolute() for place in (*store, *files, config.state_folder()) if place]
@@ -86,5 +86,5 @@ def _cuda_devices(device: str, *, python: str) -> tuple[str, ...]:
 
 
 def cache_folder() -> Path:
-    """Where workers of this user keep what they share between runs."""
+    """Returns the folder in which workers of this user keep what they share between runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "compilefarm"

@@ -29,7 +29,7 @@ def root_allowed() -> tuple[str, ...]:
 
 
 def sandbox_mode(asked: Mode, config: GatewayConfig) -> Mode:
-    """Whether a farm goes without a sandbox where there is none: not where callers are many, unless that was said.
+    """Returns the mode of the sandbox: "require" instead of "auto" for a farm that strangers reach.
 
     Args:
         asked: by `serve --sandbox`.

@@ -51,7 +51,7 @@ class Backend(Protocol):
         """Opens an object for reading; None if there is none. The caller closes it."""
 
     async def create_from(self, path: str, *, file: Path) -> bool:
-        """As `create`, with the content of a file in the folder `staging`, which is left there."""
+        """Like `create`, with the content of a file in the folder `staging`, which is left there."""
 
     @property
     def staging(self) -> Path:

@@ -210,7 +210,7 @@ def _flush(path: Path) -> None:
 
 
 def _try_lock(lock: int, mode: int) -> bool:
-    """Whether the lock could be had. Where the file system has no locks, it never can."""
+    """Returns whether the lock could be had. Where the file system has no locks, it never can."""
     try:
         fcntl.flock(lock, mode)
     except OSError:

@@ -14,7 +14,7 @@ from compilefarm.v1.manifest_pb2 import Manifest, Signature
 
 
 class SigningPolicy(Protocol):
-    """How manifests are signed, and which are served."""
+    """Decides how manifests are signed, and which are served."""
 
     @property
     def public_key(self) -> str:

@@ -69,7 +69,7 @@ def paths_written() -> frozenset[str]:
 
 
 def is_module_of_torch(path: str) -> bool:
-    """Whether a path ("torch.cuda.set_device") is that of a module of torch's, imported or not."""
+    """Returns whether a path ("torch.cuda.set_device") is that of a module of torch's, imported or not."""
     root, *rest = path.split(".")
     place = Path(torch.__file__).parent.joinpath(*rest)
     return root == "torch" and (path in sys.modules or place.is_dir() or place.with_suffix(".py").is_file())

@@ -25,7 +25,7 @@ def precompile_headers() -> list[str]:
 
 
 def include_folders() -> list[str]:
-    """Where Python and torch have their headers, as in every command of the C++ compiler (cpp_builder.py)."""
+    """Returns the folders of Python's and torch's headers, as in every command of the C++ compiler (cpp_builder.py)."""
     return [sysconfig.get_path("include"), str(Path(torch.__file__).parent / "include")]
 
 

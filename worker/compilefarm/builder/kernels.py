@@ -230,5 +230,5 @@ def _steps(result: Any) -> dict[str, str]:
 
 
 def _compiled_folder(result: Any) -> Path:
-    """Where Triton keeps what it made of a configuration, in this process's folder."""
+    """Returns the folder of this process in which Triton keeps what it made of a configuration."""
     return cache_folder(result.kernel.hash, device=result.compile_meta.get("device") or 0)

@@ -36,7 +36,7 @@ class KernelsLeft(Exception):
 
 
 def finish_program(program: Any) -> FinishedProgram:
-    """What of a compiled program goes into an artifact. It has run, so that its kernels are chosen.
+    """Finishes a compiled program for an artifact. It has run, so that its kernels are chosen.
 
     Raises:
         KernelsLeft: some of them cannot be packed.

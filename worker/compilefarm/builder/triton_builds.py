@@ -9,7 +9,7 @@ from compilefarm.torch_internals.triton_driver import driver_module
 
 
 def built_libraries() -> list[TritonLibrary]:
-    """What Triton has built in this process since `listen_to_builds`, in the order of first use."""
+    """Returns what Triton has built in this process since `listen_to_builds`, in the order of first use."""
     return [library for library, _ in built_modules()]
 
 

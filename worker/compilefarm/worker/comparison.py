@@ -171,7 +171,7 @@ class Comparison:
     def _hold_to_reference(
         self, name: str, ours: torch.Tensor, theirs: torch.Tensor, reference: torch.Tensor, *, dtype: torch.dtype
     ) -> None:
-        """Where eager is not finite the artifact need not be, and where it is finite it must be."""
+        """Compares with the reference. Where eager is finite the artifact has to be finite, too."""
         finite = theirs.isfinite()
         if not bool((ours.isfinite() | ~finite).all()):
             raise VerificationFailed(f"{name} is not finite where eager is")
@@ -336,7 +336,7 @@ def _largest(tensor: torch.Tensor) -> float:
 
 
 def _integers(tensor: torch.Tensor) -> torch.Tensor:
-    """Its elements in a row, in a type that torch can sort and compare."""
+    """Returns the elements in a row, in a type that torch can sort and compare."""
     flat = tensor.flatten()
     return flat.long() if flat.dtype in _NOT_COMPARED else flat
 

@@ -1,4 +1,4 @@
-"""What elements the inputs of a graph may have, by what consumes them.
+"""Chooses elements of synthetic inputs by the operators that consume them.
 
 A graph says nothing of the elements that it expects. Yet what looks up rows of a table takes integers below their
 number, what divides by an input takes no zero, and what writes to chosen places gives one result only where no two of
@@ -21,7 +21,7 @@ from compilefarm.torch_internals.operators import OpOverload, schema_of
 
 
 class Kind(Enum):
-    """What elements have to be.
+    """A kind of elements.
 
     Attributes:
         INDEX: integers below a number.
@@ -50,7 +50,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filler:
-    """What elements an input has to have.
+    """The elements that an input has to have.
 
     Attributes:
         kind: see there.
@@ -87,7 +87,7 @@ _LABELS = _names("cross_entropy nll_loss nll_loss_nd nll_loss2d nll_loss_forward
 
 
 def find_fillers(graph_module: GraphModule) -> Mapping[int, Filler]:
-    """What is known of the elements of inputs, by their number.
+    """Returns what is known of the elements of inputs, by number of the input.
 
     Args:
         graph_module: a decoded graph, whose nodes have meta["example_value"].
@@ -115,7 +115,7 @@ def _followed(node: Node) -> Iterator[Filler]:
 
 
 def _name(node: Node) -> str:
-    """What a node calls, whether by a function, a method or an operator, and whether in place or not."""
+    """Returns the name of what a node calls, for functions, methods and operators, in place or not."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if isinstance(node.target, OpOverload):
         name = schema_of(node.target).name.partition("::")[2]

@@ -1,4 +1,4 @@
-"""What a process does about kernels of Triton, counted: a loaded program compiles none and measures nothing."""
+"""Counts what a process compiles and measures of Triton's kernels: a loaded program does neither."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MEASUREMENT = re.compile(r"benchmarking\.\w+\.benchmark_\w+")
 
 
 class KernelWork:
-    """What this process has done about kernels since it was made.
+    """The kernels that this process has compiled and measured since the counter was made.
 
     Attributes:
         compiled: kernels of Triton that were compiled, or looked for in Triton's cache.
@@ -50,7 +50,7 @@ def count_kernel_work(*, with_triton: bool) -> KernelWork:
 
 
 def _measured() -> int:
-    """What torch has counted (torch/_inductor/runtime/benchmarking.py: time_and_count).
+    """Returns what torch has counted (torch/_inductor/runtime/benchmarking.py: time_and_count).
 
     All that measures ends there, tuning kernels as well as choosing among several. `benchmark` counts itself and then
     the one for its device, hence these alone.

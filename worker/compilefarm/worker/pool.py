@@ -143,7 +143,7 @@ class LocalPool:
 
 
 class _Servers:
-    """What children of all slots are forked from: one of those that compile, and one of those that verify."""
+    """The fork servers of all slots: one of children that compile, and one of those that verify."""
 
     def __init__(self, settings: PoolSettings) -> None:
         shares = _shares(settings)
@@ -196,7 +196,7 @@ def _shares(settings: PoolSettings) -> int:
 
 
 def _memory_bytes(settings: PoolSettings) -> int:
-    """What a task may take. The gateway, the system, and children that wait take some, too."""
+    """Returns the memory limit of a task. The gateway, the system, and children that wait take some, too."""
     return settings.memory_bytes or _memory_of_machine() * 3 // 4 // _shares(settings)
 
 

@@ -22,7 +22,7 @@ _LEAST_STEPS_OF_NARROW = 1 / 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """How far elements are from those of a reference.
+    """The distance of elements from those of a reference.
 
     Attributes:
         largest: the largest difference.
@@ -34,17 +34,17 @@ class Distance:
 
     @classmethod
     def between(cls, ours: torch.Tensor, reference: torch.Tensor) -> Distance:
-        """Of two tensors of one shape, at least one element, all of them finite."""
+        """Returns the distance between two tensors of one shape, with at least one element, all of them finite."""
         return cls.of(ours.double() - reference.double())
 
     @classmethod
     def of(cls, elements: torch.Tensor) -> Distance:
-        """From zero."""
+        """Returns the distance from zero."""
         exact = elements.double()
         return cls(largest=exact.abs().max().item(), typical=exact.norm().item() / math.sqrt(exact.numel()))
 
     def is_within(self, other: Distance) -> bool:
-        """Whether neither is larger."""
+        """Returns whether neither distance is larger than the other's."""
         return self.largest <= other.largest and self.typical <= other.typical
 
     def or_larger(self, other: Distance) -> Distance:
@@ -55,7 +55,7 @@ class Distance:
 def allowed_distance(
     theirs: Distance, magnitude: Distance, *, elements: int, dtype: torch.dtype, inside: torch.dtype
 ) -> Distance:
-    """How far an artifact may be from the reference: a few times as far as eager, and never less than a rounding.
+    """Returns how far an artifact may be from the reference: a few times as far as eager, at least a rounding.
 
     Args:
         theirs: how far eager is.

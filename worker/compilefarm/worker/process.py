@@ -52,7 +52,7 @@ class ChildSaidTooMuch(ChildDied):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSettings:
-    """How children are started.
+    """Settings of children.
 
     Attributes:
         server: forks the children. Its owner closes it.

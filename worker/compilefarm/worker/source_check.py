@@ -263,7 +263,7 @@ def _check_globals(nodes: Sequence[ast.AST]) -> None:
 
 
 def _check_paths(nodes: Sequence[ast.AST]) -> None:
-    """What is reached from modules is what the generators write: these lead to all others."""
+    """Checks paths from modules: only those that the generators write, since modules lead to all others."""
     imported = {node.asname or node.name.partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
     inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     for node in nodes:

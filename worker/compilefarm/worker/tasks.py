@@ -1,4 +1,4 @@
-"""How a child receives its task."""
+"""Receives the task of a child."""
 
 from __future__ import annotations
 

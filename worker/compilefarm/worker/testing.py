@@ -92,7 +92,7 @@ def child_settings(
     answer_seconds: float = 20.0,
     **environment: str,
 ) -> ChildSettings:
-    """How a child that plays a script is started.
+    """Returns settings of a child that plays a script.
 
     Args:
         script: its name.
@@ -120,7 +120,7 @@ def child_settings(
 
 
 def program_of(job: Job, *, size_bytes: int) -> bytes:
-    """What the script "of-job" makes of a job: other bytes for every job."""
+    """Returns what the script "of-job" makes of a job: other bytes for every job."""
     line = _digest_of_job(job).encode()
     return (line * (size_bytes // len(line) + 1))[:size_bytes]
 
@@ -280,7 +280,7 @@ def _file_in_memory() -> int:
 
 
 def _full_sockets() -> list[socket.socket]:
-    """Of which the kernel holds what nobody reads."""
+    """Fills sockets with bytes that nobody reads."""
     pairs = [end for _ in range(_LARGE_BYTES // _SOCKET_PAIR_BYTES) for end in socket.socketpair()]
     for end in pairs:
         end.setblocking(False)

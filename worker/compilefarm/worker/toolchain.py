@@ -44,7 +44,7 @@ class ToolchainCache:
             log.warning("cannot keep what is known of the C++ compiler in %s: %s", self._folder, error)
 
     def find(self, ready: ChildReady) -> Toolchain | None:
-        """What is known about the machine of a child; None if nothing is, or not all of it is there."""
+        """Returns what is known about the machine of a child; None if nothing is, or if a part is missing."""
         path = self._path(ready)
         if not path.exists():
             return None
@@ -112,7 +112,7 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def compiler_version() -> str:
-    """What the C++ compiler says of itself; empty if there is none."""
+    """Returns the version text of the C++ compiler; empty if there is none."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None:
         return ""

@@ -1,4 +1,4 @@
-"""What tests say to a gateway."""
+"""Calls of tests to a gateway."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Watch:
             return await anext(self._events)
 
     async def finish(self) -> Finished:
-        """How it ends."""
+        """Waits for the end of the call and returns its result."""
         with refusals():
             return [event async for event in self._events][-1].finished
 
@@ -145,21 +145,21 @@ class Calls:
             return [response async for response in self._ask(job, tenant=tenant)]
 
     async def finish(self, job: Job, *, tenant: str = "") -> Finished:
-        """How a job ends."""
+        """Requests a job and returns its result."""
         return (await self.compile(job, tenant=tenant))[-1].finished
 
     async def lookup(self, job: Job) -> Manifest:
-        """What is stored for a job."""
+        """Looks a job up."""
         with refusals():
             return (await self.compiles.Lookup(LookupRequest(job=job))).manifest
 
     async def plan(self, job: Job) -> PlanResponse:
-        """What a request for a job would meet."""
+        """Asks for the plan of a job."""
         with refusals():
             return await self.compiles.Plan(PlanRequest(job=job))
 
     async def describe_environment(self, name: str) -> DescribeEnvironmentResponse:
-        """What the workers of an environment are."""
+        """Describes the workers of an environment."""
         with refusals():
             return await self.admin.DescribeEnvironment(DescribeEnvironmentRequest(name=name))
 
@@ -196,7 +196,7 @@ class Calls:
             return b"".join([response.chunk async for response in self.blobs.Read(request)])
 
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
-        """Which blobs are missing."""
+        """Returns the digests of missing blobs."""
         with refusals():
             return list((await self.blobs.FindMissing(FindMissingRequest(digests=digests))).digests)
 
@@ -226,7 +226,7 @@ class Calls:
             return (await self.admin.RetryJob(RetryJobRequest(key=key))).key
 
     async def drain(self) -> list[DrainResponse]:
-        """Has the farm take no more requests, and waits until it has done all its jobs."""
+        """Drains the farm, and waits until it has done all its jobs."""
         with refusals():
             return [response async for response in self.admin.Drain(DrainRequest())]
 
@@ -241,12 +241,12 @@ class Calls:
             await self.compiles.Report(ReportRequest(self_checks=checks))
 
     async def inspect(self, key: str) -> Manifest:
-        """What is stored under a key, or under the only key that begins like that."""
+        """Inspects a key, or the only key with that prefix."""
         with refusals():
             return (await self.admin.Inspect(InspectRequest(key=key))).manifest
 
     async def checks(self, key: str) -> list[Check]:
-        """What checks of the artifacts of a key found, the latest last."""
+        """Returns the checks of the artifacts of a key, the latest last."""
         with refusals():
             return list((await self.admin.Inspect(InspectRequest(key=key))).checks)
 

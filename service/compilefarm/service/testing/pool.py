@@ -69,19 +69,19 @@ class HeldCompile:
         self.ended.set_result(artifact_of(self.assignment) if result is None else result)
 
     def lose(self) -> None:
-        """Has the worker vanish."""
+        """Loses the worker."""
         self.ended.set_exception(WorkerLost(f"{self.worker} was killed"))
 
     def die(self, cause: str = "it was killed by SIGSEGV") -> None:
-        """Has the process die that does it."""
+        """Ends the process of the job."""
         self.ended.set_exception(ProcessDied(f"worker {self.worker} lost its process: {cause}"))
 
     def refuse(self, message: str) -> None:
-        """Has the worker find the request forbidden."""
+        """Refuses the request, as a worker does."""
         self.ended.set_exception(InvalidRequest(message))
 
     def crash(self, error: Exception) -> None:
-        """Has the pool itself break."""
+        """Raises an error of the pool itself."""
         self.ended.set_exception(error)
 
 

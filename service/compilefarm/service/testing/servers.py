@@ -58,7 +58,7 @@ def serving_in_thread(
     config: GatewayConfig | None = None,
     signing: SigningPolicy = UNSIGNED,
 ) -> Iterator[str]:
-    """As `serving`, on an event loop in a thread of its own, for clients that block. Yields the address."""
+    """Like `serving`, on an event loop in a thread of its own, for clients that block. Yields the address."""
     address: Future[str] = Future()
     stop: Future[None] = Future()
 
