@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,29 +17,20 @@ from compilefarm.graph.operators import describable, describe_operators
 
 from .libraries import OPERATORS, write_library
 
-
-def digests_in(folder: Path, *, factor: float) -> dict[str, str]:
-    """What a pod says of each operator."""
-    path = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "describing.py"), *OPERATORS],
-        env={**os.environ, "PYTHONPATH": path, "FACTOR": str(factor)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    digests: dict[str, str] = json.loads(done.stdout)
-    return digests
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def pods(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """What three pods say of the operators. The first two have equal libraries, in two places."""
-    return [
-        digests_in(write_library(tmp_path_factory.mktemp("library"), factor=factor), factor=factor)
+    states = [
+        (str(write_library(tmp_path_factory.mktemp("library"), factor=factor)), str(factor))
         for factor in (2.0, 2.0, 3.0)
     ]
+    command = [sys.executable, "-m", "tests.wrong_hits.describing", *itertools.chain.from_iterable(states)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATORS if name != "unchanged"])
