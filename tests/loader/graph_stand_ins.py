@@ -103,7 +103,8 @@ class _Node:
 
     def __init__(self, wrapped_function: Any, *given: Any) -> None:
         self.wrapped_function, self.id, self.parent = wrapped_function, given[-1], None
-        self.stack_traces: list[str] = []
+        self.stack_traces = ["where the one result comes from"]
+        # Of each result, once there is one.
         self.outputs_weakrefs: list[Any] = []
         self.tensor_weakrefs: list[Any] = []
         self.children: dict[Any, list[Any]] = defaultdict(list)
@@ -126,10 +127,15 @@ class _Node:
 
     clear_path_state = remove_path_cached_tensors = remove_node_cached_tensors = do_nothing
 
+    def note_result(self) -> None:
+        self.outputs_weakrefs, self.tensor_weakrefs = [None], [None]
+
 
 class _WarmUp(_Node):
     def run(self, inputs: list[Any]) -> Any:
-        return self.wrapped_function.model(inputs)
+        result = self.wrapped_function.model(inputs)
+        self.note_result()
+        return result
 
 
 class _Graph(_Node):
@@ -141,6 +147,7 @@ class _Graph(_Node):
         with self.gpu.graph(Graph(), pool="of all graphs"):
             wrapped_function.model([each.clone() for each in self._read])
         self._first = self._replay()
+        self.note_result()
 
     def _replay(self) -> Any:
         return self.wrapped_function.model(list(self._read))
@@ -173,6 +180,8 @@ def standing_in() -> Iterator[Gpu]:
         torch._C: {"_set_cached_tensors_enabled": mock.MagicMock},
         capture: {"begin_capture": gpu.begin_capture},
         trees: {"CUDAGraphNode": _Graph, "CUDAWarmupNode": _WarmUp, "_set_cached_tensors_enabled": mock.MagicMock},
+        # The memory of the pool is no other than any here.
+        trees.CUDAGraphTreeManager: {"apply_checkpoint_execution_state_in_allocator": lambda _: None},
         _Node: {"gpu": gpu},
         Graph: {"gpu": gpu},
     }  # fmt: skip

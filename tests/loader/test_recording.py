@@ -285,6 +285,35 @@ def test_a_program_that_may_have_written_does_not_begin_again(gpu: Gpu) -> None:
     torch.testing.assert_close(program(torch.ones(2), torch.ones(2)), [torch.full((2,), 2.0)])
 
 
+@pytest.mark.parametrize("error", [NO_MEMORY, RuntimeError("index out of range")])
+def test_other_programs_are_recorded_after_one_that_has_failed_at_first(gpu: Gpu, error: Exception) -> None:
+    failing, other = Step(gpu), Step(gpu)
+    failing.error, failing.always = error, True
+    both = Recorded(writes=True), Recorded(writes=True)
+    parts = [each.part(step, static=(0,), written=(0,)) for each, step in zip(both, (failing, other), strict=True)]
+    with pytest.raises(type(error)):
+        check_steps(parts[0], cache=torch.zeros(3))
+    check_steps(parts[1], cache=torch.zeros(3))
+    failing.error = None
+    check_steps(parts[0], cache=torch.zeros(3))
+    assert [each.reasons for each in both] == [[error] if error is NO_MEMORY else [], []]
+    assert graphs_on(torch.device("cuda", 0)) == (1 if error is NO_MEMORY else 2)
+
+
+def test_an_error_of_a_first_call_holds_no_memory_of_the_pool(gpu: Gpu) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def model(inputs: list[Any]) -> list[Any]:
+        between = inputs.pop() + 1
+        held.append(weakref.ref(between))
+        raise NO_MEMORY
+
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        Recorded(writes=True).part(model)([torch.ones(2)])
+    assert caught.value is NO_MEMORY
+    assert [each() for each in held] == [None]
+
+
 def test_a_forward_is_not_recorded_without_its_backward(gpu: Gpu) -> None:
     forward, backward, recorded = Step(gpu), Step(gpu), Recorded(writes=True)
     backward.error = NOT_PERMITTED

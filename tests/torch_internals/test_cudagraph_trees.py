@@ -6,8 +6,10 @@ import dataclasses
 import importlib
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from compilefarm.torch_internals.compiler_stub import COMPILER, TREES
@@ -19,6 +21,7 @@ from compilefarm.torch_internals.cudagraph_trees import (
     recorded_tensors,
     recording_through,
     storage_at,
+    unwinding,
 )
 
 
@@ -68,6 +71,21 @@ def test_a_keeper_of_graphs_knows_what_it_has_recorded() -> None:
     manager._get_cuda_graph_recorded_tensor_checker = lambda: bool
     assert recorded_tensors(manager) is bool
     assert callable(manager_type()._get_cuda_graph_recorded_tensor_checker)
+
+
+def test_a_keeper_forgets_a_run_that_has_failed() -> None:
+    source = inspect.getsource(manager_type())
+    for done in ("self.warmed_up_functions.add(function_id)", "self.current_node = node", "return self._current_node"):
+        assert done in source, "unwinding takes it back"
+    manager = SimpleNamespace(current_node="before", warmed_up_functions={"another", "this"})
+
+    def fail() -> None:
+        manager.current_node = "of the run"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), unwinding(manager, "this"):
+        fail()
+    assert manager == SimpleNamespace(current_node="before", warmed_up_functions={"another"})
 
 
 def test_a_backward_tells_the_graphs_of_its_forward() -> None:

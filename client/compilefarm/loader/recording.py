@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from compilefarm.torch_internals.cudagraph_trees import (
     recorded_tensors,
     recording_through,
     storage_at,
+    unwinding,
 )
 
 Call = Callable[[list[Any]], Any]
@@ -160,11 +161,16 @@ def _watched_type() -> Any:
     class WatchedManager(managers):  # type: ignore[misc]  # imported late
         def run_eager(self, new_inputs: list[Any], function_id: Any) -> Any:
             part = self.ids_to_funcs[function_id].model
-            try:
+            if not isinstance(part, _Part):
                 return super().run_eager(new_inputs, function_id)
-            except torch.OutOfMemoryError as error:
-                # Some of what the part was given may be overwritten: the program has to begin again, if at all.
-                if isinstance(part, _Part):
+            try:
+                with unwinding(self, function_id):
+                    return super().run_eager(new_inputs, function_id)
+            except Exception as error:
+                # Whoever keeps the error would keep memory of the pool that is nobody's.
+                _clear_frames(error)
+                if isinstance(error, torch.OutOfMemoryError):
+                    # Some of what the part was given may be overwritten: the program has to begin again, if at all.
                     part.recording.end(error)
                 raise
 
@@ -222,10 +228,20 @@ class _Place:
         return torch.empty(0, dtype=self._dtype, device=device).set_(storage, *self._view)
 
 
-def _forget_frames(error: BaseException | None) -> None:
+def _clear_frames(error: BaseException) -> None:
     """Frees what functions held that an exception has ended: memory that another try may need."""
+    for each in _chain(error):
+        traceback.clear_frames(each.__traceback__)
+
+
+def _forget_frames(error: BaseException) -> None:
+    """As `_clear_frames`; functions that have not ended yet are not held by the exception beyond their end, either."""
+    for each in _chain(error):
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        # Frames that have not ended yet would be held by it beyond their end.
-        error.__traceback__ = None
+        yield error
         error = error.__context__

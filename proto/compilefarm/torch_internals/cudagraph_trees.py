@@ -94,6 +94,19 @@ def manager_type() -> Any:
     return importlib.import_module(TREES).CUDAGraphTreeManager
 
 
+@contextmanager
+def unwinding(manager: Any, function_id: Any) -> Iterator[None]:
+    """Inside, a part of a program warms up; where that fails, the keeper is as it was before. Torch leaves it with a
+    run that has no results, and 2.11 ends the next call, whichever, with an AssertionError for it."""
+    node = manager.current_node
+    try:
+        yield
+    except BaseException:
+        manager.current_node = node
+        manager.warmed_up_functions.discard(function_id)
+        raise
+
+
 def recorded_tensors(manager: Any) -> Callable[[torch.Tensor], bool]:
     """Tells whether an earlier graph has left a tensor, in the pool of its graphs."""
     check: Callable[[torch.Tensor], bool] = manager._get_cuda_graph_recorded_tensor_checker()
