@@ -10,6 +10,8 @@ from compilefarm.store.limited import LimitedStore
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import MovedClock, sample_artifact, sample_key
 from compilefarm.store.uses import LEASE_SECONDS
+from compilefarm.v1.job_pb2 import FAILURE_KIND_VERIFICATION, CompileFailure
+from compilefarm.v1.manifest_pb2 import Check
 
 KB = 1000
 
@@ -39,3 +41,19 @@ async def test_a_namespace_below_its_share_loses_nothing_to_another(tmp_path: Pa
     assert await kept(store, "first", namespace=owner) == ["first"]
     assert await kept(store, *several, namespace="greedy") == several[-2:]
     assert (await store.usage()).size_bytes <= 100 * KB
+
+
+async def test_failed_verifications_of_one_namespace_take_no_room_from_another(tmp_path: Path) -> None:
+    # Each keeps the request that it was made for, of up to 4 MB.
+    store = await open_store(str(tmp_path), size_limit_bytes=100 * KB, now=MovedClock())
+    assert isinstance(store, LimitedStore)
+    await put(store, "first", namespace="prod")
+    kept_check = Check(key=sample_key("first"), namespace="prod", manifest_digest="ab" * 32)
+    await store.put_check(kept_check)
+    for number in range(20):
+        failed = CompileFailure(kind=FAILURE_KIND_VERIFICATION, message=f"{number}".ljust(20 * KB))
+        await store.put_check(Check(key=sample_key(f"f{number}"), namespace="greedy", failed=failed))
+        await store.has_room()
+    assert sum(path.stat().st_size for path in (tmp_path / "checks").rglob("*") if path.is_file()) <= 100 * KB
+    assert await kept(store, "first", namespace="prod") == ["first"]
+    assert await store.find_checks(sample_key("first"), namespaces=["prod"]) == [kept_check]

@@ -18,6 +18,7 @@ from compilefarm.store.checks import KEPT_SECONDS, CheckStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.layout import (
     BLOBS,
+    CHECKS,
     MANIFESTS,
     PROBES,
     SET_ASIDE,
@@ -58,7 +59,7 @@ class Collector:
     """Collects garbage in a store. One collection at a time.
 
     Args:
-        backend: where everything lies; it counts blobs, manifests and what was set aside.
+        backend: where everything lies; it counts blobs, manifests, checks and what was set aside.
         manifests: its manifests.
         uses: the leases of objects.
     """
@@ -72,7 +73,8 @@ class Collector:
 
     async def collect(self, *, limit_bytes: int | None = None, dry_run: bool = False) -> Collected:
         """Removes blobs that no manifest names, manifests whose blobs are lost, and old damaged objects; and then, as
-        long as the store is larger than the limit, damaged objects and the artifacts that were used least recently.
+        long as the store is larger than the limit, damaged objects, checks and the artifacts that were used least
+        recently.
 
         Args:
             limit_bytes: the limit; None if there is none.
@@ -86,8 +88,9 @@ class Collector:
         manifests = await self._backend.list_area(MANIFESTS)
         blobs = await self._backend.list_area(BLOBS)
         damaged = await self._backend.list_area(SET_ASIDE)
+        checks = await self._backend.list_area(CHECKS)
         told = {stored.path: stored.modified_seconds async for stored in self._backend.objects(USES)}
-        size_bytes = sum(stored.size_bytes for area in (manifests, blobs, damaged) for stored in area.values())
+        size_bytes = sum(stored.size_bytes for area in (manifests, blobs, damaged, checks) for stored in area.values())
         self._read = await self._names(manifests.values())
         sweep = _Sweep(
             self._backend,
@@ -101,6 +104,7 @@ class Collector:
         await sweep.remove_unreferenced()
         await sweep.remove_incomplete()
         await sweep.remove_damaged(damaged.values(), limit_bytes=limit_bytes)
+        await sweep.remove_checks(checks.values(), limit_bytes=limit_bytes)
         if limit_bytes is not None:
             await sweep.evict(limit_bytes=limit_bytes)
         if not dry_run:
@@ -183,6 +187,17 @@ class _Sweep:
                     await self._backend.delete(stored.path)
                 self.collected.damaged += not stored.path.endswith(".reason")
                 self._count(stored)
+
+    async def remove_checks(self, checks: Iterable[StoredObject], *, limit_bytes: int | None) -> None:
+        """Removes what was found of artifacts if the room is needed: first what takes most, which is what says the
+        request of a failure.
+        """
+        for stored in sorted(checks, key=lambda stored: (-stored.size_bytes, stored.modified_seconds)):
+            if not self._is_above(limit_bytes):
+                return
+            if not self._dry_run:
+                await self._backend.delete(stored.path)
+            self._count(stored)
 
     async def evict(self, *, limit_bytes: int) -> None:
         """Removes the artifacts that were used least recently, until the limit is kept or all others are in use: first

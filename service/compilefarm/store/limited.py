@@ -100,6 +100,7 @@ class LimitedStore(ArtifactStore):
 
     async def put_check(self, check: Check) -> None:
         await self._store.put_check(check)
+        self._check_size()
 
     async def find_checks(self, key: str, *, namespaces: Sequence[str] = EVERYBODYS) -> list[Check]:
         return await self._store.find_checks(key, namespaces=namespaces)
