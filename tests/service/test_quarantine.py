@@ -8,7 +8,7 @@ import pytest
 
 from compilefarm.core.keys import key_of
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.quarantine import Quarantine
+from compilefarm.service.quarantine import MOST_KEPT, Quarantine
 from compilefarm.service.testing import (
     ENVIRONMENT,
     Calls,
@@ -225,3 +225,17 @@ async def test_a_refusal_is_a_report_of_a_defect(calls: Calls, held: HeldCompile
     again = await calls.watch(JOB)
     (await held.next()).finish()
     assert (await again.finish()).outcome == Outcome.OUTCOME_COMPILED
+
+
+def test_failures_of_one_namespace_do_not_push_out_those_of_another() -> None:
+    quarantine, failure = (
+        Quarantine(clock=ManualClock(), seconds=HOUR),
+        CompileFailure(kind=FailureKind.FAILURE_KIND_NOT_SERIALIZABLE, message="no"),
+    )
+    quarantine.note_refusal(KEY, namespace="prod", hints=(), failure=failure)
+    for number in range(MOST_KEPT + 10):
+        quarantine.note_refusal(f"key {number}", namespace="greedy", hints=(), failure=failure)
+    assert len(quarantine.all()) == MOST_KEPT
+    assert quarantine.find(KEY, namespaces=["prod"], hints=()) is not None
+    assert quarantine.find("key 0", namespaces=["greedy"], hints=()) is None
+    assert quarantine.find(f"key {MOST_KEPT + 9}", namespaces=["greedy"], hints=()) is not None

@@ -4,6 +4,7 @@ tried for a while, so that one graph costs few workers, and a second pod hears a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,6 +14,8 @@ from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
 
 # One may have been the wrong process to be killed when memory ran out.
 _TOO_MANY_DEATHS = 2
+# Of all namespaces. Each may say 20 KB.
+MOST_KEPT = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,7 @@ class Quarantine:
         """
         self._forget()
         before = self._dead.pop((namespace, key), None)
+        self._make_room()
         deaths = before.deaths + 1 if before is not None else 1
         since = self._clock.now()
         until = since + self._time_to_live
@@ -109,6 +113,7 @@ class Quarantine:
         """
         self._forget()
         self._dead.pop((namespace, key), None)
+        self._make_room()
         since = self._clock.now()
         until = since + self._time_to_live
         told = CompileFailure()
@@ -137,6 +142,13 @@ class Quarantine:
         # They lie in the order in which they expire.
         while self._dead and (first := next(iter(self._dead.values()))).until <= now:
             del self._dead[first.namespace, first.key]
+
+    def _make_room(self) -> None:
+        while len(self._dead) >= MOST_KEPT:
+            # The oldest of the namespace that has most.
+            counts = Counter(namespace for namespace, _ in self._dead)
+            largest = counts.most_common(1)[0][0]
+            del self._dead[next(place for place in self._dead if place[0] == largest)]
 
 
 def _is_kept(quarantined: Quarantined) -> bool:
