@@ -31,7 +31,9 @@ def _parents() -> dict[int, int]:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 # The name in parentheses may hold anything, spaces too.
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                # A process may call itself anything, also what is no text.
+                stat = (entry / "stat").read_text(errors="replace")
+                parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
     return parents
 
 
@@ -43,5 +45,5 @@ def alive(pids: set[int]) -> set[int]:
 def is_alive(pid: int) -> bool:
     """Whether a process runs. One that has ended and that nobody has waited for does not."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z"
     return False

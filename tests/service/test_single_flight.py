@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from compilefarm.core.artifacts import ARTIFACT_FORMAT
 from compilefarm.core.keys import key_of
 from compilefarm.service.testing import HeldCompiles, ScriptedPool, calling, sample_job, serving
 from compilefarm.v1.compile_service_pb2 import Outcome
@@ -107,7 +108,7 @@ async def test_the_manifest_says_what_it_answers_and_who_made_it() -> None:
     assert manifest.key == accepted.key == key.text
     assert [(part.name, part.digest) for part in manifest.key_parts] == [(part.name, part.digest) for part in key.parts]
     assert list(accepted.key_parts) == list(manifest.key_parts)
-    assert manifest.format == 1
+    assert manifest.format == ARTIFACT_FORMAT
     assert manifest.farm_version == status.farm_version != ""
     assert manifest.created.seconds >= status.started.seconds
     assert program == f"program of {key.text}".encode()
