@@ -15,6 +15,7 @@ from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.targets import OPERATOR_OVERLOAD, OPERATOR_PACKET, PYTHON_FUNCTION, TORCH_FUNCTION
 from compilefarm.graph.testing import capture, fixed_environment
+from compilefarm.torch_internals.operators import OpOverload
 from compilefarm.v1.graph_pb2 import Call, Node, Sequence, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 
@@ -119,7 +120,7 @@ def adam(parameter: object, other: object, step: object) -> Given:
     ],
 )
 def test_contradictions_are_refused_by_name(
-    called: torch._ops.OpOverload, inputs: tuple[torch.Tensor, ...], call: Callable[..., object]
+    called: OpOverload, inputs: tuple[torch.Tensor, ...], call: Callable[..., object]
 ) -> None:
     job = job_of(called, *inputs, call=call)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=called._schema.name.partition("::")[2]):

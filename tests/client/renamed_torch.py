@@ -58,7 +58,7 @@ class Scaled(torch.nn.Module):
 
 def compile_and_call(backend: Any) -> None:
     """Compares a compiled model with itself."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     model, x = Scaled(), torch.ones(3, 4)
     torch.testing.assert_close(torch.compile(model, backend=backend, dynamic=True)(x), model(x))
 

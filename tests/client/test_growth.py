@@ -73,7 +73,7 @@ def test_ten_thousand_graphs_leave_no_more_than_the_last_records() -> None:
 
 def test_a_farm_that_is_not_there_keeps_no_tensors_of_the_pod() -> None:
     farm = Farm(DEAD, on_failure="eager", dependencies=Dependencies(ledger=Ledger()))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     x = torch.ones(3)
     memory = weakref.ref(x.untyped_storage())
     torch.compile(torch.sin, backend=farm.backend)(x)

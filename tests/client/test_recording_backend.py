@@ -70,9 +70,9 @@ MODELS: dict[str, tuple[Any, Sequence[str]]] = {
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def keys_of(recording: Recording) -> list[str]:
@@ -105,7 +105,7 @@ def test_a_model_without_elements_has_the_keys_of_a_real_one(name: str, monkeypa
     results = call(model, shapes, backend=capture.backend)
     with torch.no_grad():
         torch.testing.assert_close(results, [model(real(text)) for text in shapes])
-    torch._dynamo.reset()
+    torch.compiler.reset()
     expected = keys_of(capture.recording())
     assert expected
     assert keys_of(traced(f"{__name__}:make", shapes)) == expected
@@ -171,7 +171,7 @@ def test_a_farm_is_prewarmed_with_what_a_function_does(pool: ScriptedPool, tmp_p
         farm = farm_at(address)
         report = farm.prewarm(lambda backend: call(Broken(), ["float32[4, 16]"], backend=backend))
         assert [each.outcome for each in report.served] == ["compiled", "compiled"]
-        torch._dynamo.reset()
+        torch.compiler.reset()
         call(mlp(), ["float32[8, 16]"], backend=save)
         assert [each.outcome for each in farm.prewarm([read_request(saved)]).served] == ["compiled"]
         assert [each.outcome for each in farm.prewarm([read_request(saved)]).served] == ["hit"]

@@ -26,12 +26,12 @@ from compilefarm.graph.decode import decode_job
 def farm() -> Iterator[Farm]:
     """A farm that has nothing and compiles nothing, asked by the real torch."""
     # Of a function that it has seen with other sizes Dynamo makes sizes inputs.
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with serving(FarmServicer()) as address:
         farm = Farm(address, on_miss="error", dependencies=Dependencies(ledger=Ledger()))
         yield farm
         farm.close()
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def _asked_key(ask: Callable[[], object]) -> str:

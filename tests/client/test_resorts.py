@@ -238,7 +238,7 @@ def test_tensors_that_a_graph_holds_are_found() -> None:
 def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Any]]:
     """Has Dynamo capture a function that runs uncompiled then."""
     pod = Pod(monkeypatch, on_failure="eager")
-    torch._dynamo.reset()
+    torch.compiler.reset()
     yield lambda function: torch.compile(function, backend=pod.farm.backend)
     assert pod.last.resort == "eager"
 

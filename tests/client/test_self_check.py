@@ -335,7 +335,7 @@ def test_a_graph_is_compiled_here_in_the_middle_of_its_first_call(
     monkeypatch.setattr("compilefarm.client.compilers._obstacle", lambda _: "")
     ledger = Ledger()
     farm = Farm(address, self_check=1, dependencies=Dependencies(runtime=WrongPrograms(), ledger=ledger))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     program = torch.compile(lambda x: x.sin() * 2, backend=farm.backend, dynamic=dynamic)
     x = torch.linspace(0, 1, 3, requires_grad=True)
     for _ in range(2):

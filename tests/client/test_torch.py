@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import fx
-from torch._dynamo.aot_compile_types import SerializableCallable
 
 from compilefarm.client import backend as entry_point
 from compilefarm.client.config import ConfigurationError
@@ -26,6 +25,7 @@ from compilefarm.client.testing import FakeGraphModule, FakeLocalGraph, FakeRunt
 from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.options import capture_options
+from compilefarm.torch_internals.saving import SerializableCallable
 from compilefarm.v1.manifest_pb2 import Manifest
 
 
@@ -75,7 +75,7 @@ def farm(address: str, runtime: EagerRuntime) -> Iterator[Farm]:
     farm = Farm(address, dependencies=Dependencies(runtime=runtime, ledger=Ledger()))
     yield farm
     farm.close()
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def test_modes_are_torchs_own() -> None:
@@ -100,7 +100,7 @@ def test_an_unknown_mode_is_refused_as_torch_refuses_it() -> None:
 def refuse(options: dict[str, Any]) -> str:
     """What torch.compile with the backend of a farm raises; the farm is not asked."""
     farm = Farm("127.0.0.1:9", dependencies=Dependencies(ledger=Ledger()))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with pytest.raises(RuntimeError, match="has no Inductor option") as caught:
         torch.compile(torch.nn.ReLU(), backend=farm.backend, options=options)(torch.ones(1))
     return str(caught.value)
@@ -162,7 +162,7 @@ def test_the_entry_point_reads_the_environment(
     for _ in range(2):
         model = torch.compile(torch.nn.Linear(4, 4), backend="compilefarm", mode="max-autotune-no-cudagraphs")
         assert model(torch.randn(2, 4)).shape == (2, 4)
-        torch._dynamo.reset()
+        torch.compiler.reset()
     # One for the process, which remembers where nobody answers.
     assert len(made) == 1
     assert runtime.local_compiles == 0
@@ -233,7 +233,7 @@ def test_without_a_farm_the_model_is_compiled_by_inductor_all_the_same(caplog: p
     with torch.no_grad():
         found = torch.compile(model, backend=farm.backend, options={"epilogue_fusion": False})(value)
         torch.testing.assert_close(found, model(value))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     (record,) = ledger.records()
     assert (record.outcome, record.reason) == ("fallback", "unreachable")
     assert set(record.seconds) == {"encode", "wait", "local"}

@@ -26,7 +26,7 @@ def ask(farm: Farm, number: int) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return (x * number).sin()
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled: Any = torch.compile(function, backend=farm.backend)
     result = compiled(x)
     torch.testing.assert_close(result, function(x))

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
+
+from compilefarm.torch_internals.pytrees import iterate_leaves
 
 # Largest difference allowed between a compiled program and eager, as a share of the largest magnitude in the tensor:
 # another order of additions costs a few bits, a wrong kernel about all of them.
@@ -37,7 +38,7 @@ class Leaf:
 def look_at(name: str, value: Any) -> list[Leaf]:
     """All leaves of a value, copied. Gradients of tensors are leaves, too."""
     found = []
-    for number, leaf in enumerate(pytree.tree_leaves(value)):
+    for number, leaf in enumerate(iterate_leaves(value)):
         where = f"{name}, {number}"
         if isinstance(leaf, torch.Tensor) and leaf.is_nested:
             found += look_at(where, list(leaf.unbind()))

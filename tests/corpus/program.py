@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from compilefarm.torch_internals.pytrees import iterate_leaves
+
 Function = Callable[..., Any]
 
 
@@ -85,7 +87,7 @@ class Program:
 def backpropagating(function: Function, given: Call) -> Any:
     """A use that calls, and goes backward from all that gradients reach; they are left in inputs and weights."""
     result = given.to(function)
-    leaves = torch.utils._pytree.tree_leaves(result)
+    leaves = list(iterate_leaves(result))
     reached = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     torch.autograd.backward(reached, [torch.full_like(leaf, 0.5) for leaf in reached])
     return result

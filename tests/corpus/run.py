@@ -167,7 +167,7 @@ def _compiler(program: Program, backend: Any) -> Callable[[Function], Function]:
 def _run(program: Program, compile_function: Callable[[Function], Function]) -> list[Leaf]:
     """Runs a fresh case of a program, and returns all that can be seen of it."""
     # What was traced before would make sizes symbolic.
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with program.context(), torch.set_grad_enabled(program.training):
         torch.manual_seed(_SEED)
         case = program.build()

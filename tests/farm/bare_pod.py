@@ -21,7 +21,7 @@ started = watch_processes(further=["socket.connect"])
 seen = []
 with torch.no_grad():
     for name, (model, inputs) in made.items():
-        torch._dynamo.reset()
+        torch.compiler.reset()
         before = len(stats())
         compiled = torch.compile(model, backend="compilefarm", dynamic=name in DYNAMIC or None)
         calls = [inputs]

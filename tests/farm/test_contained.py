@@ -81,7 +81,7 @@ def test_children_share_no_memory_that_can_be_written(contained: ServedFarm) -> 
 def test_a_graph_that_fails_locally_fails_alike_on_the_farm_and_runs_as_it_is(contained: ServedFarm) -> None:
     def compiled(backend: Any) -> torch.Tensor:
         # Inductor has no kernel for it, and may not take the library's.
-        torch._dynamo.reset()
+        torch.compiler.reset()
         program = torch.compile(torch.ops.contained.plain, backend=backend, fullgraph=True, options=NO_FALLBACKS)
         result: torch.Tensor = program(torch.eye(3))
         return result

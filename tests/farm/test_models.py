@@ -35,7 +35,7 @@ def test_a_model_is_compiled_once_and_then_found(farm: ServedFarm, name: str) ->
     expected = model(*inputs)
 
     def use() -> None:
-        torch._dynamo.reset()
+        torch.compiler.reset()
         compiled = torch.compile(
             model, backend=Farm(farm.address).backend, fullgraph=True, dynamic=name in DYNAMIC or None
         )
@@ -53,7 +53,7 @@ def test_a_model_is_compiled_once_and_then_found(farm: ServedFarm, name: str) ->
 def test_a_pod_without_a_compiler_starts_nothing_and_leaves_nothing(farm: ServedFarm, tmp_path: Path) -> None:
     for name, make in MODELS.items():
         model, inputs = make()
-        torch._dynamo.reset()
+        torch.compiler.reset()
         with torch.no_grad():
             compiled = torch.compile(model, backend=Farm(farm.address).backend, dynamic=name in DYNAMIC or None)
             compiled(*inputs)
@@ -88,7 +88,7 @@ def test_sizes_beyond_a_guard_get_another_variant_and_both_serve(farm: ServedFar
 
     def pod(*rows: int) -> list[GraphRecord]:
         def work() -> None:
-            torch._dynamo.reset()
+            torch.compiler.reset()
             compiled = torch.compile(total, backend=Farm(farm.address).backend, dynamic=True)
             for count in rows:
                 x = torch.ones(count, 48)
@@ -133,7 +133,7 @@ def test_options_reach_the_worker(farm: ServedFarm) -> None:
 
     def use(options: dict[str, Any] | None) -> dict[str, Any]:
         def work() -> None:
-            torch._dynamo.reset()
+            torch.compiler.reset()
             with torch.no_grad():
                 torch.compile(model, backend=Farm(farm.address).backend, options=options)(*inputs)
 
@@ -152,7 +152,7 @@ def test_a_mode_is_its_options(farm: ServedFarm) -> None:
     model, inputs = mlp(width=24)
 
     def key_of_miss(**settings: Any) -> str:
-        torch._dynamo.reset()
+        torch.compiler.reset()
         compiled = torch.compile(model, backend=Farm(farm.address, on_miss="error").backend, **settings)
 
         def ask() -> None:

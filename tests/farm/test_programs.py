@@ -17,14 +17,14 @@ pytestmark = pytest.mark.compiles
 
 def outcomes(farm: ServedFarm, work: Callable[[Any], Any]) -> tuple[Any, list[str | None]]:
     """What `work` gives when it is handed the farm's backend, and what became of its graphs."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     before = len(stats())
     result = work(Farm(farm.address).backend)
     return result, [record.outcome for record in stats()[before:]]
 
 
 def locally(work: Callable[[Any], Any]) -> Any:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     return work("inductor")
 
 

@@ -46,7 +46,7 @@ def test_a_pod_without_a_compiler_runs_saved_functions_and_no_dynamo(farm: Serve
     saved.mkdir()
     for name in names:
         model, inputs = MODELS[name]()
-        torch._dynamo.reset()
+        torch.compiler.reset()
         save(model, saved / f"{name}.function", *inputs, farm=Farm(farm.address))
     pod = subprocess.run(
         [sys.executable, "-m", "tests.farm.saved_pod", str(saved)],

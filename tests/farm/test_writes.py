@@ -18,7 +18,7 @@ pytestmark = pytest.mark.compiles
 
 def _train(optimizer_type: Any, *, steps: int, backend: Any, **options: Any) -> tuple[list[torch.Tensor], list[Any]]:
     """Parameters and states after some steps with gradients of one."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     parameters = [torch.nn.Parameter(torch.full((2, 3), 0.5)), torch.nn.Parameter(torch.zeros(2))]
     optimizer = optimizer_type(parameters, **options)
     step = torch.compile(optimizer.step, backend=backend)
@@ -74,7 +74,7 @@ def test_what_a_graph_writes_to_may_be_the_result_of_an_operator(program: Any, k
         ((out * 0.5).sum() + (x.sum() if x.requires_grad else 0)).backward()
         return [out.detach(), x.detach(), *(each.grad for each in (base, w) if each.grad is not None)]
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     before = len(stats())
     found = run(torch.compile(program, backend=Farm(farm.address).backend))
     assert [(record.outcome, record.message) for record in stats()[before:]] == [("compiled", "")]

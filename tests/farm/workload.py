@@ -85,7 +85,7 @@ def main() -> None:
     with torch.no_grad():
         for name in arguments.programs:
             torch.manual_seed(0)
-            torch._dynamo.reset()
+            torch.compiler.reset()
             PROGRAMS[name]()
     print(json.dumps([{"outcome": record.outcome, "key": record.key} for record in stats()]))
 

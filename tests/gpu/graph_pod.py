@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo.utils import compilation_time_metrics, counters
+from torch._dynamo.utils import compilation_time_metrics
 
 from compilefarm.client import stats
 from compilefarm.core.processes import watch_processes
+from compilefarm.torch_internals.counters import inductor_counts
 from compilefarm.worker.kernel_work import count_kernel_work
 
 from .graph_cases import CASES, GENERATE, Case, Function, Generation
@@ -92,7 +93,7 @@ def _fresh(arguments: argparse.Namespace) -> dict[str, Any]:
         "started": [f"{each.event} {each}"[:80] for each in started],
         "compiled": work.compiled,
         "measured": work.benchmarks,
-        "skips": counters["inductor"]["cudagraph_skips"],
+        "skips": inductor_counts()["cudagraph_skips"],
         **_memory(),
         **_said(),
     }

@@ -69,7 +69,7 @@ def main() -> int:
             {name: _results(WORKLOADS[name], arguments.device, lambda function: function) for name in names},
             arguments.expected,
         )
-        torch._dynamo.reset()
+        torch.compiler.reset()
     expected = torch.load(arguments.expected, map_location=arguments.device)
     # gRPC's own connections are not among these, but a download by Python would be.
     started = watch_processes(further=["socket.connect"])
@@ -114,7 +114,7 @@ def _look(
 
 
 def _compiled(workload: Workload, farm: Farm, function: Callable[..., Any]) -> Callable[..., Any]:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled: Callable[..., Any] = torch.compile(
         function, backend=farm.backend, dynamic=workload.dynamic, mode=workload.mode
     )

@@ -154,7 +154,7 @@ def _look_at_pools(farm: Farm, devices: Sequence[torch.device]) -> bool:
 def _look_at_takeover(address: str, device: torch.device) -> bool:
     """Calls go on while the farm compiles; its program is loaded by another thread, and recorded by this one."""
     farm = Farm(address, on_miss="eager")
-    torch._dynamo.reset()
+    torch.compiler.reset()
     model = nn.Sequential(nn.Linear(64, 320), nn.GELU(), nn.Linear(320, 8)).to(device)
     program = _program("taken over", model, lambda: (torch.randn(32, 64, device=device),), farm=farm)
     off, moment = _call_in_turn([program])["taken over"], threading.Event()

@@ -19,10 +19,10 @@ from unittest import mock
 
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 
 from compilefarm.loader import recording
 from compilefarm.loader.recording import Recording, recorded_with
+from compilefarm.torch_internals.counters import inductor_counts
 
 from .trees import graphs_on
 
@@ -120,7 +120,7 @@ def _another() -> str:
 
 
 def _look(name: str, fail: Callable[[], None], *, moment: str, backward: bool) -> bool:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.manual_seed(0)
     model = Cached(inner=512).cuda()
     reasons: list[str] = []
@@ -129,7 +129,7 @@ def _look(name: str, fail: Callable[[], None], *, moment: str, backward: bool) -
         differences = _differences(model, state=state, training=backward)
     random = torch.rand(8, device="cuda").unique().numel()
     another = _another()
-    torch._dynamo.reset()
+    torch.compiler.reset()
     del model, state
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -143,7 +143,7 @@ def _look(name: str, fail: Callable[[], None], *, moment: str, backward: bool) -
         f"random numbers {'come' if random > 1 else 'do not come'}",
         f"another program {another}",
         f"{held / 1e6:.0f} MB not given back",
-        f"skips {counters['inductor']['cudagraph_skips']}",
+        f"skips {inductor_counts()['cudagraph_skips']}",
     )
     print(f"{'right' if right else 'WRONG'}: {name}: {'; '.join(seen)}", flush=True)
     return right

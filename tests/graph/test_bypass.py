@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, symbolic_trace
 
 from compilefarm.core.compiler_settings import CUDA_GRAPHS, is_of_cuda_graphs
@@ -21,6 +20,7 @@ from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds, encode_job
 from compilefarm.graph.testing import capture, fixed_environment
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.v1.environment_pb2 import Environment
 
 

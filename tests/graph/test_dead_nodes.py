@@ -12,7 +12,6 @@ import torch
 import torch._dynamo.config
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional
 
@@ -21,6 +20,7 @@ from compilefarm.graph.dead_nodes import OPERATORS, find_dead_nodes
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EnvironmentNeeds, encode_job
 from compilefarm.graph.testing import CapturedGraph, capture
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Graph as SentGraph
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.keys import key_of
 from compilefarm.graph.decode import decode_input, decode_job
 from compilefarm.graph.leaves import as_result, is_result, leaf_of
 from compilefarm.graph.testing import capture, trace
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.v1.graph_pb2 import Input, TensorSpec
 from compilefarm.worker.inputs import random_inputs
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch.fx import Graph, GraphModule
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import GraphRejected, decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.testing import fixed_environment
 from compilefarm.graph.writes import arguments_written
+from compilefarm.torch_internals.operator_calls import OperatorMode
+from compilefarm.torch_internals.pytrees import map_leaves, tensors_in
 from tests.op_infos import foreach_operators, operators
 
 # Operators that are deprecated say so.
@@ -47,14 +48,14 @@ def _sample(info: Any) -> tuple[list[Any], dict[str, Any]] | None:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return list(tensors_in(values))
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(tensor) if tensor.is_floating_point() or tensor.is_complex() else tensor
 
 
-class _Unsaid(TorchDispatchMode):
+class _Unsaid(OperatorMode):
     """Notes operators that change what they do not say they write."""
 
     def __init__(self) -> None:
@@ -108,7 +109,7 @@ def _to_out(info: Any) -> Iterator[tuple[Any, list[Any], dict[str, Any]]]:
         result = info.op(*args, **kwargs)
         results = _tensors(result)
         if results and len(results) == (len(result) if isinstance(result, list | tuple) else 1):
-            out = torch.utils._pytree.tree_map(torch.zeros_like, result)
+            out = map_leaves(torch.zeros_like, result)
             yield info.op, args, {**kwargs, "out": tuple(out) if isinstance(out, list | tuple) else out}
 
 

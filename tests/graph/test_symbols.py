@@ -232,7 +232,7 @@ class Restarting:
 
 @pytest.fixture
 def restarting() -> Restarting:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     return Restarting()
 
 
@@ -271,7 +271,7 @@ def test_floats_of_frames_before_a_reset_are_forgotten(restarting: Restarting) -
         return x * factor
 
     for factor in (1.5, 2.5):
-        torch._dynamo.reset()
+        torch.compiler.reset()
         torch.compile(scaled, backend=restarting, dynamic=True)(torch.ones(3), factor)
     for graph in restarting.graphs:
         graph.encode()

@@ -50,7 +50,7 @@ def has_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Dynamo looks for a GPU before it takes anything for a kernel, and for nothing else of it.
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda *_, **__: True)
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def encoded(name: str) -> EncodedJob:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.checkpoint
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 
 from compilefarm.graph.bypass import Bypass
@@ -18,6 +17,9 @@ from compilefarm.graph.decode import DecodedJob, decode_job
 from compilefarm.graph.encode import EncodedJob, encode_job
 from compilefarm.graph.testing import capture, fixed_environment, trace
 from compilefarm.graph.writes import arguments_written
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
+from compilefarm.torch_internals.operators import registered_names
+from compilefarm.torch_internals.pytrees import map_tensors, tensors_in
 
 aten = torch.ops.aten
 UNSCALE = aten._amp_foreach_non_finite_check_and_unscale_
@@ -64,7 +66,7 @@ def _decoded(encoded: EncodedJob) -> DecodedJob:
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor))
+    return tensors_in(values)
 
 
 def _assert_same_effect(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
@@ -125,7 +127,7 @@ def _overload(name: str) -> Any:
 
 FOREACH = [
     name
-    for name in sorted(torch._C._dispatch_get_all_op_names())
+    for name in sorted(registered_names())
     if name.startswith("aten::_foreach_") and not name.endswith("out") and _overload(name)._schema.is_mutable
 ]
 
@@ -159,7 +161,7 @@ def test_operators_on_lists(name: str) -> None:
 
 def _runs_without_elements(overload: Any, args: Sequence[Any]) -> bool:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fake = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, args)
+        fake = map_tensors(mode.from_tensor, args)
         try:
             overload(*fake)
         except RuntimeError:
@@ -248,7 +250,7 @@ def test_a_write_to_a_view_counts_for_what_it_views(name: str) -> None:
     expected = program(theirs)
     encoded = capture(program, ours.clone()).encode()
     assert _decoded(encoded).written_inputs == {0}
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.testing.assert_close(torch.compile(program, backend=_there_and_back)(ours), expected)
     torch.testing.assert_close(ours, theirs)
 
@@ -339,7 +341,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 def _trained(name: str, options: dict[str, Any], *, steps: int, backend: Any) -> list[Any]:
     """Parameters and state after some steps."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     parameters = [torch.nn.Parameter(_floats(3, 2)), torch.nn.Parameter(_floats(2, seed=1))]
     optimizer = getattr(torch.optim, name)(parameters, **options)
     step = torch.compile(optimizer.step, backend=backend)
@@ -367,7 +369,7 @@ def test_what_a_schedule_changes_between_two_steps_is_read_anew() -> None:
     """State that a graph only reads is no constant either: others write to it."""
 
     def trained(backend: Any) -> torch.Tensor:
-        torch._dynamo.reset()
+        torch.compiler.reset()
         scale, x = torch.tensor([2.0]), torch.ones(3)
         torch._dynamo.mark_static_address(scale)
         step = torch.compile(lambda x: x.mul_(scale), backend=backend)

@@ -34,7 +34,7 @@ def content() -> bytes:
 
 def _calls(backend: str | Callable[..., Any]) -> list[str]:
     """The Python functions that a call of the model calls once it is compiled."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     program, inputs = torch.compile(Product(), backend=backend), (torch.rand(3, 3), torch.rand(3, 3))
     for _ in range(2):
         torch.testing.assert_close(program(*inputs), (inputs[0] @ inputs[1],))

@@ -19,7 +19,6 @@ from unittest import mock
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 from torch._inductor import compile_fx, cudagraph_trees
 from torch._inductor.cudagraph_utils import CudagraphCachedInfo
 
@@ -29,6 +28,7 @@ from compilefarm.graph.testing import capture
 from compilefarm.loader.programs import deserialize_program
 from compilefarm.loader.recording import Recording, recorded_with
 from compilefarm.torch_internals import compiler_stub
+from compilefarm.torch_internals.counters import inductor_counts
 from tests.gpu.trees import graphs_on
 from tests.worker.inductor import compiled
 
@@ -130,11 +130,11 @@ def test_a_program_that_can_be_is_recorded(gpu: Gpu) -> None:
 def test_without_a_pool_a_program_runs_without_graphs(gpu: Gpu, error: Exception) -> None:
     gpu.refusal = error
     step, recorded = Step(gpu), Recorded(writes=True)
-    before = counters["inductor"]["cudagraph_skips"]
+    before = inductor_counts()["cudagraph_skips"]
     check_steps(recorded.part(step, static=(0,), written=(0,)), cache=torch.zeros(3))
     assert recorded.reasons == [error]
     assert (gpu.stream, gpu.draws) == ("usual", True)
-    assert counters["inductor"]["cudagraph_skips"] == before + 1
+    assert inductor_counts()["cudagraph_skips"] == before + 1
     assert step.runs == 5
 
 
@@ -350,12 +350,12 @@ def test_a_program_is_recorded_in_whichever_thread_calls_it(gpu: Gpu) -> None:
 
 
 def test_dynamo_forgets_graphs_whichever_backend_has_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch._dynamo.reset does on a machine with a GPU; a backend has nothing to add."""
+    """What torch.compiler.reset does on a machine with a GPU; a backend has nothing to add."""
     resets: list[bool] = []
     monkeypatch.setattr(cudagraph_trees, "reset_cudagraph_trees", lambda: resets.append(True))
     for name in ("is_available", "is_initialized"):
         monkeypatch.setattr(torch.cuda, name, lambda: True)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     assert resets
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.torch_internals.private_names import private_uses
+from compilefarm.torch_internals import traced_functions
+from tests.torch_internals.private_names import Use, private_uses
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "proto" / "compilefarm" / "torch_internals"
@@ -17,6 +18,42 @@ FOLDERS = ("proto", "service", "worker", "client")
 # Modules of the product that use private names themselves, with the reason.
 EXCEPTIONS = {
     "client/compilefarm/client/local.py": "what a pod does when ours does not work imports torch and nothing of ours",
+}
+
+# What programs of users hold, and how they have Dynamo and Inductor treat it, by the names of torch's own documents.
+_OF_USERS = re.compile(
+    r"torch\._(assert|check|foreach|fused)\w*"
+    r"|torch\._C\._(fft|linalg|nn|special)(\.\w+)*"
+    r"|torch\._higher_order_ops(\.\w+)*"
+    r"|torch\._dynamo(\.(config(\.\w+)*|decorators\.mark_unbacked|disable|graph_break|mark_\w+|maybe_mark_dynamic))?"
+    r"|torch\._(functorch|inductor)\.config(\.\w+)*"
+    r"|torch\._inductor(\.(list_mode_options|list_options))?"
+)
+# Tests that use others, with the reason.
+_TESTS = {
+    "benchmarks/compilefarm/benchmarks/ways.py": "torch's own ways, which a farm is compared with",
+    "builder/test_kernels.py": "makes kernels as Inductor does",
+    "builder/test_wrappers.py": "loads wrappers as Inductor does",
+    "client/renamed_torch.py": "takes private names away",
+    "client/test_growth.py": "compiles a frame of Dynamo's, which it never did",
+    "client/test_resorts.py": "takes private names away",
+    "corpus/programs/inputs.py": "a subclass of tensors that comes with torch",
+    "corpus/run.py": "leaves out what takes Dynamo the longest",
+    "farm/saved_pod.py": "counts what Dynamo has traced",
+    "farm/test_contained.py": "the error that a local compile ends with",
+    "farm/test_triton_kernels.py": "has torch believe in a GPU, and the error that a compile ends with",
+    "fuzz/": "drives generators of Inductor by hand, for a GPU that is not there",
+    "gpu/": "looks at what torch keeps and counts beside what a farm does",
+    "graph/test_hostile.py": "names that a request must not reach",
+    "graph/test_symbols.py": "makes a symbol that Dynamo would not",
+    "graph/test_triton_kernels.py": "has torch believe in a GPU, and compares with Inductor's own reading of kernels",
+    "loader/": "stands in for a driver that records, and compares with the compiler that a pod does not import",
+    "op_infos.py": "torch's own samples for its operators",
+    "worker/decomposition.py": "compiles as Inductor does, in parts",
+    "worker/test_failures.py": "the error that a local compile ends with",
+    "worker/test_source_check.py": "has Inductor write sources",
+    "worker/test_verify.py": "measures as Inductor does",
+    "wrong_hits/": "changes one thing of torch after the other, after which a key has to be another one",
 }
 
 
@@ -43,6 +80,24 @@ def test_private_names_are_used_in_one_package() -> None:
 
 def test_exceptions_are_used() -> None:
     assert [path for path in EXCEPTIONS if not private_uses((ROOT / path).read_text())] == []
+
+
+def uses_in_tests() -> Iterator[tuple[str, Use]]:
+    """What tests use that programs of users do not; attributes of objects may be ours, which tests look into."""
+    in_graphs = {*traced_functions.OF_MODES, traced_functions.GRAD_MODE, "torch._C._log_api_usage_once"}
+    folder = Path(__file__).parent.parent
+    for path in sorted(folder.rglob("*.py")):
+        if path.parent != Path(__file__).parent:
+            for use in private_uses(path.read_text()):
+                if not (use.name.startswith(".") or _OF_USERS.fullmatch(use.name) or use.name in in_graphs):
+                    yield path.relative_to(folder).as_posix(), use
+
+
+def test_tests_use_those_that_they_have_a_reason_for() -> None:
+    used = list(uses_in_tests())
+    found = [f"{path}:{use.line}: {use.name}" for path, use in used if not path.startswith(tuple(_TESTS))]
+    assert not found, "take it from compilefarm.torch_internals, or say here why not"
+    assert [reason for reason in _TESTS if not any(path.startswith(reason) for path, _ in used)] == []
 
 
 @pytest.mark.parametrize(

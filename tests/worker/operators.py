@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from compilefarm.torch_internals.pytrees import map_tensors
 from tests.op_infos import drawing_numbers, operators
 from tests.worker.single_process import SingleProcessFarm
 
@@ -48,12 +48,12 @@ class Sample:
 
     def call(self) -> Any:
         """Calls it, on copies of its tensors."""
-        args, kwargs = pytree.tree_map_only(torch.Tensor, _copied, (list(self.args), dict(self.kwargs)))
+        args, kwargs = map_tensors(_copied, (list(self.args), dict(self.kwargs)))
         return self.function(*args, **kwargs)
 
     def compiled(self, backend: Callable[..., Any]) -> Any:
         """The same, compiled."""
-        args, kwargs = pytree.tree_map_only(torch.Tensor, _copied, (list(self.args), dict(self.kwargs)))
+        args, kwargs = map_tensors(_copied, (list(self.args), dict(self.kwargs)))
         function = self.function
 
         def program(args: Any, kwargs: Any) -> Any:
@@ -96,7 +96,7 @@ def try_operator(name: str, farm: SingleProcessFarm, *, device: str, samples: in
             _try_eager(sample, device=device)
             on_stage("capture")
             # What was traced before would make sizes symbolic.
-            torch._dynamo.reset()
+            torch.compiler.reset()
             sample.compiled(farm.backend)
 
 
@@ -136,7 +136,7 @@ def _samples(info: Any, variant: str, *, device: str) -> Iterator[Sample]:
 
 
 def _to_out(sample: Sample) -> Sample:
-    out = pytree.tree_map_only(torch.Tensor, torch.zeros_like, sample.call())
+    out = map_tensors(torch.zeros_like, sample.call())
     kwargs = {**sample.kwargs, "out": tuple(out) if isinstance(out, list | tuple) else out}
     return Sample(function=sample.function, args=sample.args, kwargs=kwargs)
 

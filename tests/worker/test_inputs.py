@@ -9,6 +9,7 @@ import torch
 
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.testing import capture
+from compilefarm.torch_internals.fake_tensors import FakeTensor
 from compilefarm.worker.inputs import keep_integers, move_by_last_bits, random_inputs
 
 
@@ -35,7 +36,7 @@ def test_inputs_look_as_the_job_says(tensor: torch.Tensor) -> None:
     # A view: float8 can do little else.
     job = capture(lambda x: x.unsqueeze(0), tensor).encode().job
     (made,) = random_inputs(job, seed=0)
-    assert not isinstance(made, torch._subclasses.FakeTensor)
+    assert not isinstance(made, FakeTensor)
     assert isinstance(made, torch.nn.Parameter) == isinstance(tensor, torch.nn.Parameter)
     for name in ("shape", "dtype", "device", "requires_grad"):
         assert getattr(made, name) == getattr(tensor, name)

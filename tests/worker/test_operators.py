@@ -80,7 +80,7 @@ def test_a_wrong_program_is_refused_and_told_from_what_the_pod_compiles(monkeypa
     monkeypatch.setattr("tests.worker.single_process.VerifyTask", lambda **_: SimpleNamespace())
     monkeypatch.setattr("tests.worker.single_process.compare", lambda *_: None)
     farm = SingleProcessFarm(make=_off(0.1))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     monkeypatch.setattr("compilefarm.client.captured_graph.compile_graph", lambda graph, *_, **__: graph.forward)
     torch.compile(torch.sin, backend=farm.backend)(torch.rand(3, 4))
     (report,) = farm.reports
@@ -102,7 +102,7 @@ def test_what_a_check_refuses_is_the_compilers_fault_if_the_pod_would_compile_th
     monkeypatch.setattr(TorchRuntime, "_compile_job", lambda *_: _off(off_by)(None)[0])
     # On what the pod's call is given it computes what eager does.
     farm = SingleProcessFarm(make=_off(0.0))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.compile(torch.sin, backend=farm.backend)(torch.rand(3, 4))
     (report,) = farm.reports
     assert report.outcome is outcome, report.message

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from compilefarm.builder.generated_sources import TUNING, watching_sources
 from compilefarm.graph.compiling import compile_to_program
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
+from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 from compilefarm.worker.source_check import UnexpectedSource, check_source
 from tests.worker.single_process import Outcome, SingleProcessFarm
 
@@ -272,7 +272,7 @@ def test_templates_for_products_on_a_cpu_pass() -> None:
     # Without ATen there is nothing else to take for such a product.
     farm = SingleProcessFarm(options={"max_autotune": True, "max_autotune_gemm_backends": "CPP"})
     program = torch.compile(lambda x, y: torch.nn.functional.gelu(torch.bmm(x, y)), backend=farm.backend)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     program(torch.randn(2, 9, 32), torch.randn(2, 32, 16))
     (report,) = farm.reports
     assert report.outcome is Outcome.RIGHT, report.message

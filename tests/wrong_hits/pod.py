@@ -56,7 +56,7 @@ def result_of(function: Callable[[torch.Tensor], torch.Tensor], *, with_gradient
 farm, seen = Farm(sys.argv[1]), {}
 for name in sys.argv[2:]:
     program = make(name)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     before = len(stats())
     ours = result_of(torch.compile(program, backend=farm.backend, fullgraph=True), with_gradient=name == "gradient")
     seen[name] = {

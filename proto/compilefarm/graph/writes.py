@@ -15,7 +15,7 @@ import torch
 
 from compilefarm.graph.operators import named_arguments
 from compilefarm.torch_internals.operators import OpOverload, schema_of
-from compilefarm.torch_internals.pytrees import iterate_leaves
+from compilefarm.torch_internals.pytrees import tensors_in
 
 # Kinds of tensors that writes are noted of.
 INPUT, CONSTANT = "input", "constant"
@@ -82,7 +82,7 @@ class WriteRecorder:
 
     def note(self, values: Iterable[Any]) -> None:
         """Notes that tensors, or lists of them, are written to."""
-        for tensor in _tensors(tuple(values)):
+        for tensor in tensors_in(tuple(values)):
             storage = find_storage(tensor)
             if storage is None:
                 # It may share memory with any, as a sparse tensor does with its values.
@@ -116,12 +116,8 @@ class WriteRecorder:
         return id(storage)
 
 
-def _tensors(values: object) -> Iterator[torch.Tensor]:
-    return (value for value in iterate_leaves(values) if isinstance(value, torch.Tensor))
-
-
 def _storages(values: object) -> Iterator[torch.UntypedStorage]:
-    found = map(find_storage, _tensors(values))
+    found = map(find_storage, tensors_in(values))
     return (storage for storage in found if storage is not None)
 
 

@@ -16,7 +16,7 @@ import torch
 from compilefarm.graph.leaves import as_result, is_result
 from compilefarm.torch_internals.operator_calls import OperatorMode
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, schema_of
-from compilefarm.torch_internals.pytrees import map_leaves
+from compilefarm.torch_internals.pytrees import map_leaves, map_tensors
 from compilefarm.worker.exhaustion import find_exhausted
 from compilefarm.worker.results import Results
 
@@ -80,10 +80,7 @@ class Widening(InsideMode):
                 return None
             self._check(func, args)
         args, kwargs = map_leaves(self.widen, (args, kwargs or {}))
-        return map_leaves(self._widen_tensor, func(*args, **kwargs))
-
-    def _widen_tensor(self, value: Any) -> Any:
-        return self.widen(value) if isinstance(value, torch.Tensor) else value
+        return map_tensors(self.widen, func(*args, **kwargs))
 
     def _wide(self, dtype: torch.dtype) -> torch.dtype:
         wide = _COMPLEX[self._floats] if dtype.is_complex else self._floats

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from compilefarm.benchmarks.models import LAYERS, UnusableModel
 from compilefarm.cli.functions import NoSuchFunction, get_function
+from compilefarm.torch_internals.pytrees import tensors_in
 
 SENTENCE = "A cache ships bytes, a farm ships finished work."
 Given = tuple[Any, ...] | Mapping[str, Any]
@@ -41,7 +41,7 @@ class Case:
         """
         with torch.set_grad_enabled(self.training):
             returned = function(**given) if isinstance(given, Mapping) else function(*given)
-            found = [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
+            found = list(tensors_in(returned))
             if self.training:
                 found[0].backward()
         found += self._take_gradients()

@@ -86,11 +86,11 @@ def _start(device: str) -> None:
 
 
 def _describe_work(result: Result, programs: list[Start]) -> None:
-    from torch._dynamo.utils import counters
+    from compilefarm.torch_internals.counters import inductor_counts
 
     result.programs = len(programs)
     result.compiler_runs = sum(_COMPILER.fullmatch(Path(each.program).name) is not None for each in programs)
-    work = counters["inductor"]
+    work = inductor_counts()
     result.local_compiles = work["fxgraph_cache_miss"] + work["fxgraph_cache_bypass"]
     # torch/_inductor/runtime/benchmarking.py: time_and_count
     measured = (count for name, count in work.items() if re.fullmatch(r"benchmarking\.\w+\.benchmark_gpu", name))

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch.utils import _pytree as pytree
 
 from compilefarm.benchmarks.cases import Case, Given
 from compilefarm.benchmarks.redis_server import REDIS_URL
 from compilefarm.benchmarks.results import Result
+from compilefarm.torch_internals.pytrees import map_tensors
 
 Function = Callable[..., Any]
 
@@ -389,7 +389,7 @@ def _dynamic_shapes(case: Case, given: Given) -> Any:
     if not case.dynamic:
         return None
     auto = torch.export.Dim.AUTO
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: dict.fromkeys(range(tensor.dim()), auto), given)
+    return map_tensors(lambda tensor: dict.fromkeys(range(tensor.dim()), auto), given)
 
 
 def _counters() -> Any:
