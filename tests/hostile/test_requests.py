@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
@@ -121,3 +122,18 @@ async def test_the_bytes_of_a_request_go_once_it_is_parsed() -> None:
     async with _receive_one(come(), add=lambda _: None, parse=len, **parts) as request:
         assert request == 9
         assert watched() is None
+
+
+@pytest.mark.parametrize("method", ["grpc.health.v1.Health/Check", "compilefarm.v1.CompileService/Plan"])
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_compressed_requests_are_not_unpacked(method: str, compression: grpc.Compression) -> None:
+    # gRPC 1.62 made 400 MB of 400 KB, of strangers, too, before it refused them as too large.
+    async with (
+        serving() as gateway,
+        grpc.aio.insecure_channel(
+            gateway.address, compression=compression, options=[("grpc.max_send_message_length", -1)]
+        ) as channel,
+    ):
+        with pytest.raises(Refused) as refused, refusals():
+            await channel.unary_unary(f"/{method}")(bytes(8 * 1024 * 1024))
+    assert refused.value.status == "UNIMPLEMENTED"

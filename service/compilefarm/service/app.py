@@ -20,7 +20,7 @@ from compilefarm.service.admin_service import AdminService
 from compilefarm.service.allowances import Allowance
 from compilefarm.service.authenticators import AnonymousAuthenticator, Authenticator, DirectoryAuthenticator
 from compilefarm.service.blob_service import BlobService
-from compilefarm.service.call_limits import CallLimits
+from compilefarm.service.call_limits import UNCOMPRESSED, CallLimits
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
 from compilefarm.service.composition import Composition, Means
@@ -254,6 +254,7 @@ def _transfers(config: GatewayConfig, *, what: str) -> FairSemaphore:
 def _options(config: GatewayConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", config.max_message_bytes),
+        UNCOMPRESSED,
         # What comes before it is asked for stays below 64 KiB for each call. gRPC would measure the line and let come
         # as much as that carries, for calls that wait for a place, too.
         ("grpc.http2.bdp_probe", 0),

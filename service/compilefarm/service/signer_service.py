@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc.aio
 
 from compilefarm.service.authenticators import AnonymousAuthenticator
-from compilefarm.service.call_limits import CallLimits
+from compilefarm.service.call_limits import UNCOMPRESSED, CallLimits
 from compilefarm.service.clock import SystemClock
 from compilefarm.service.config import CannotStart
 from compilefarm.service.grpc_types import Context
@@ -75,7 +75,7 @@ async def serving_signer(signer: Signer, *, address: str, group: str | None) -> 
     path = socket_path(address)
     _refuse_second(path)
     guard = GuardInterceptor(AnonymousAuthenticator(), clock=SystemClock(), heavy=HeavyWork(), call_limits=CallLimits())
-    server = grpc.aio.server(interceptors=[RequestIdInterceptor(), guard])
+    server = grpc.aio.server(interceptors=[RequestIdInterceptor(), guard], options=[UNCOMPRESSED])
     add_SignerServiceServicer_to_server(SignerService(signer), server)
     _bind(server, path=path)
     if group is not None:
