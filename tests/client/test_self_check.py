@@ -165,6 +165,19 @@ def test_gradients_are_compared() -> None:
         assert is_right(lambda x: (x**2,), detached, x) == "same"
 
 
+@pytest.mark.parametrize(("factor", "outcome"), [(2.0, "same"), (2.1, "differs")])
+def test_gradients_with_few_elements_are_compared(factor: float, outcome: str) -> None:
+    def embedding(weight: torch.Tensor, words: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.nn.functional.embedding(words, weight, sparse=True) * 2,)
+
+    def program(weight: torch.Tensor, words: torch.Tensor) -> tuple[torch.Tensor]:
+        found = weight[words]
+        return (found * factor - (found * (factor - 2)).detach(),)
+
+    weight, words = torch.linspace(1, 2, 20).view(5, 4).requires_grad_(), torch.tensor([1, 3, 3])
+    assert is_right(embedding, program, weight, words) == outcome
+
+
 def test_what_inputs_are_afterwards_is_compared() -> None:
     x = torch.zeros(3)
     assert is_right(lambda x: (x.add_(1) * 1,), lambda x: (x.add_(1) * 1,), x) == "same"

@@ -14,6 +14,7 @@ from tests.worker.programs import right_programs
 from tests.worker.verifying import checked, encoded_of
 
 _NAMES = [program.name for program in right_programs()]
+_NARROW = ("bf16", "fp16", "autocast")
 # One of each kind of output; all of them are tried with `-m corpus`.
 _SAMPLE = (
     "mlp bf16, float output",
@@ -25,6 +26,10 @@ _SAMPLE = (
     "training mlp autocast",
     "training decoder bf16",
 )
+
+
+def test_there_are_enough_programs_of_mixed_precision() -> None:
+    assert sum(any(word in name for word in _NARROW) for name in _NAMES) >= 40
 
 
 @pytest.mark.parametrize("name", _SAMPLE)

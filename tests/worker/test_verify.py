@@ -18,6 +18,7 @@ from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
 from compilefarm.worker import eager, verify
 from compilefarm.worker.comparison import VerificationFailed
+from tests.worker.verifying import checked, encoded_of
 
 triton = pytest.importorskip("triton")
 
@@ -470,3 +471,22 @@ def test_memory_that_nobody_wrote_to_is_not_compared(monkeypatch: pytest.MonkeyP
     wrong = _changed(program, 3, lambda output: output * 1.1)
     with pytest.raises(VerificationFailed, match="output 3 differs from eager"):
         _verified(monkeypatch, _with_memory_of_nobody, torch.rand(50), program=wrong)
+
+
+def _embedding(weight: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.embedding(words, weight, sparse=True) * 2
+
+
+@pytest.mark.parametrize("factor", [2.0, 2.1])
+def test_gradients_with_few_elements_are_compared(factor: float) -> None:
+    # Dynamo has inputs in the order in which they are used.
+    def program(words: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+        found = weight[words]
+        return [found * factor - (found * (factor - 2)).detach()]
+
+    encoded = encoded_of(_embedding, torch.rand(10, 4, requires_grad=True), torch.tensor([1, 2, 2]), trains=True)
+    if factor == 2.0:
+        assert checked(encoded, lambda _: program).compared
+        return
+    with pytest.raises(VerificationFailed, match="gradient"):
+        checked(encoded, lambda _: program)

@@ -164,9 +164,14 @@ def _gradients(results: Sequence[Any], leaves: Sequence[torch.Tensor]) -> list[t
     ]
     found = torch.autograd.grad(roots, leaves, grad_outputs=weights, allow_unused=True)
     return [
-        (f"gradient {number}", torch.zeros_like(leaf) if gradient is None else gradient.detach())
+        (f"gradient {number}", torch.zeros_like(leaf) if gradient is None else _dense(gradient.detach()))
         for number, (leaf, gradient) in enumerate(zip(leaves, found, strict=True))
     ]
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    """With all of its elements: those of an embedding may have some alone."""
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()
 
 
 @contextmanager
