@@ -215,3 +215,19 @@ async def test_a_connection_whose_calls_come_to_nothing_is_ended(tmp_path: Path)
             clock.advance(LOOK_SECONDS)
             await changed
         await calls.status()
+
+
+async def test_a_connection_that_asks_for_what_there_is_not_is_ended(auth_file: str) -> None:
+    clock = ManualClock()
+    async with (
+        serving(config=GatewayConfig(listen="127.0.0.1:0", auth_file=auth_file), clock=clock) as gateway,
+        grpc.aio.insecure_channel(gateway.address) as stranger,
+    ):
+        ask = stranger.unary_unary("/no.such/Method")
+        for _ in range(MOST_WASTED_CALLS + 1):
+            with pytest.raises(Refused, match="no such method") as refused, refusals():
+                await ask(b"")
+        assert refused.value.status == "UNIMPLEMENTED"
+        changed = asyncio.create_task(stranger.wait_for_state_change(stranger.get_state()))
+        clock.advance(LOOK_SECONDS)
+        await changed

@@ -98,10 +98,18 @@ class CallLimits:
         try:
             yield
         except (asyncio.CancelledError, NotAuthenticated):
-            self._wasted[peer] += 1
+            self.note_wasted(peer)
             raise
         finally:
             self._leave(address, peer=peer, is_health=is_health)
+
+    def note_wasted(self, peer: str) -> None:
+        """Counts a call that came to nothing.
+
+        Args:
+            peer: the connection, as gRPC names it.
+        """
+        self._wasted[peer] += 1
 
     def peers(self) -> Iterator[str]:
         """The connections that have calls, as gRPC names them."""

@@ -64,8 +64,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         handler = await continuation(handler_call_details)
         if handler is None:
-            # There is no such method.
-            return None
+            return _unknown_method(self._call_limits)
         method = handler_call_details.method
         is_health = method.startswith("/grpc.health.")
         # Health is for those who watch over processes and have no token.
@@ -110,6 +109,19 @@ class RequestIdInterceptor(grpc.aio.ServerInterceptor):
         metadata = handler_call_details.invocation_metadata or ()
         name_request(next((str(value) for name, value in metadata if name == REQUEST_KEY), ""))
         return await continuation(handler_call_details)
+
+
+def _unknown_method(call_limits: CallLimits) -> Handler:
+    """Answers calls of methods that there are not, which anybody may make: the connection of one who makes many is
+    ended.
+    """
+
+    async def refuse(_contents: AsyncIterator[bytes], context: Context) -> None:
+        call_limits.note_wasted(context.peer())
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this farm has no such method")
+
+    unknown: Handler = grpc.stream_stream_rpc_method_handler(refuse)
+    return unknown
 
 
 def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: HeavyWork) -> Handler:
