@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-# "core/keys.py", "v1/job.proto: FailureKind", "core/{variables,triton_knobs}.py", "test_private_torch.py".
+# "core/keys.py", "v1/job.proto: FailureKind", "core/{variables,triton_knobs}.py", "test_private_names.py".
 NAMED = re.compile(r"`((?:[\w{},]+/)*[\w{},]+\.(?:py|proto))(?::[^`]*)?`")
 PORTIONS = ("proto", "service", "worker", "client", "tests", "docs")
 # Programs of a user, as examples name them.

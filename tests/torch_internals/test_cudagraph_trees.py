@@ -111,9 +111,8 @@ def test_a_tensor_is_made_again_where_it_lay() -> None:
 
 def test_what_is_not_recorded_is_aligned() -> None:
     utils = importlib.import_module("torch._inductor.utils")
-    written = importlib.import_module("torch.utils._ordered_set").OrderedSet([0])
     askew = torch.zeros(9)[1:]
-    write = utils.align_inputs_from_check_idxs(lambda inputs: inputs[0].add_(1).data_ptr(), [0], written)
+    write = utils.align_inputs_from_check_idxs(lambda inputs: inputs[0].add_(1).data_ptr(), [0], frozenset([0]))
     assert write([askew]) % 16 == 0
     assert askew.sum() == 8, "what is written to a copy is written to the original"
     assert aligned(list, [askew], written=[0])([askew]) == [askew]

@@ -14,6 +14,18 @@ def halved(x: torch.Tensor) -> torch.Tensor:
     return x / 2
 
 
+def backward(context: object, gradient: torch.Tensor) -> torch.Tensor:
+    return gradient / 2
+
+
+def setting_up(context: object, inputs: object, output: object) -> None:
+    """Saves nothing."""
+
+
+def batched(info: object, dims: object, x: torch.Tensor) -> tuple[torch.Tensor, object]:
+    return x / 2, dims
+
+
 def fake(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
@@ -22,6 +34,8 @@ def fake(x: torch.Tensor) -> torch.Tensor:
 def _registered() -> None:
     made = torch.library.custom_op(NAME, halved, mutates_args=())
     made.register_fake(fake)
+    made.register_autograd(backward, setup_context=setting_up)
+    made.register_vmap(batched)
 
     class Wrapped(torch.Tensor):
         """A subclass with a rule of its own."""
@@ -36,7 +50,8 @@ def ruling(mode: object, func: object, types: object, args: object, kwargs: obje
 def test_functions_of_a_custom_operator_are_found() -> None:
     assert registrations.is_custom_op(NAME)
     assert not registrations.is_custom_op("aten::add.Tensor")
-    assert {halved, fake} <= set(registrations.functions_of_custom_op(NAME))
+    found = set(registrations.functions_of_custom_op(NAME))
+    assert {halved, fake, backward, setting_up, batched, ruling} <= found
     assert list(registrations.functions_of_custom_op("aten::add.Tensor")) == []
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._ordered_set import OrderedSet  # torch/utils/_ordered_set.py
 
 from compilefarm.torch_internals.compiler_stub import TREES, without_compiler
 
@@ -66,7 +65,7 @@ def aligned(model: Call, inputs: Sequence[Any], *, written: Sequence[int]) -> Ca
     """
     align = importlib.import_module("torch._inductor.utils").align_inputs_from_check_idxs
     checked = [number for number, each in enumerate(inputs) if isinstance(each, torch.Tensor) and each.is_cuda]
-    call: Call = align(model, checked, OrderedSet(written))
+    call: Call = align(model, checked, frozenset(written))
     return call
 
 

@@ -12,6 +12,8 @@ import torch
 from torch._library import simple_registry  # torch/_library/simple_registry.py
 from torch._library.custom_ops import OPDEFS  # torch/_library/custom_ops.py
 
+from compilefarm.torch_internals.operators import OpOverload
+
 
 def dispatcher_dump(operator: str) -> str:
     """The kernels that are registered for an operator and the schema, a line each, with who registered them."""
@@ -26,18 +28,11 @@ def is_custom_op(operator: str) -> bool:
 
 def functions_of_custom_op(operator: str) -> Iterator[Callable[..., Any]]:
     """The functions that an operator was made of by torch.library.custom_op; none if it was made otherwise."""
-    definition = OPDEFS.get(_without_overload(operator))
-    if definition is None:
-        return
-    # torch/_library/custom_ops.py: CustomOpDef
-    yield definition._init_fn
-    yield from definition._backend_fns.values()
-    yield from definition._torch_dispatch_fns.values()
-    for function in (
-        definition._abstract_fn, definition._setup_context_fn, definition._backward_fn, definition._vmap_fn,
-    ):  # fmt: skip
-        if function is not None:
-            yield function
+    # torch/_library/custom_ops.py: CustomOpDef has each in an attribute, or in a table by device or class.
+    for value in list(_attributes_of(operator).values()):
+        for function in value.values() if isinstance(value, dict) else (value,):
+            if callable(function) and not isinstance(function, OpOverload):
+                yield function
 
 
 def fake_implementation(operator: str) -> tuple[Callable[..., Any], str] | None:
@@ -64,6 +59,11 @@ def meta_implementations_of_torch() -> Set[str]:
     # torch/_meta_registrations.py
     values = vars(torch._meta_registrations).values()
     return set[str]().union(*(value._op_impls for value in values if isinstance(value, torch.library.Library)))
+
+
+def _attributes_of(operator: str) -> dict[str, Any]:
+    definition = OPDEFS.get(_without_overload(operator))
+    return {} if definition is None else vars(definition)
 
 
 def _registry_entry(operator: str) -> Any:
