@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 from compilefarm.client.config import ClientConfig
-from compilefarm.client.connection import Connection
+from compilefarm.client.connection import Connection, open_channel
 from compilefarm.client.testing import FakeClock, FarmServicer, serving
 from compilefarm.core.errors import FarmError, InternalError, NotAFarm, Unreachable
 from compilefarm.v1.compile_service_pb2 import CompileRequest
@@ -231,3 +231,24 @@ def test_a_forked_process_uses_the_farm_or_compiles_locally(scene: str, support:
     assert done.returncode == 0
     if expected == "child: local":
         assert "unset GRPC_ENABLE_FORK_SUPPORT" in done.stderr
+
+
+def test_a_compressed_answer_is_not_unpacked() -> None:
+    def answer(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.set_compression(grpc.Compression.Gzip)
+        return bytes(1000)
+
+    handlers = {"Lookup": grpc.unary_unary_rpc_method_handler(answer)}
+    server = grpc.server(
+        ThreadPoolExecutor(1),
+        handlers=[grpc.method_handlers_generic_handler("compilefarm.v1.CompileService", handlers)],
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    channel = open_channel(ClientConfig(address=f"127.0.0.1:{port}"))
+    try:
+        with pytest.raises(grpc.RpcError, match=r"Compression algorithm (not supported: gzip|'gzip' is disabled)"):
+            channel.unary_unary("/compilefarm.v1.CompileService/Lookup")(b"", timeout=30)
+    finally:
+        channel.close()
+        server.stop(None).wait()

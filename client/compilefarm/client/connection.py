@@ -48,6 +48,9 @@ def _options(config: ClientConfig) -> list[tuple[str, int]]:
     return [
         # http_proxy is meant for the way out of a cluster; a farm is inside.
         ("grpc.enable_http_proxy", 0),
+        # No compressed answer is taken (the first algorithm is none). gRPC 1.62 unpacks one before it looks at its size,
+        # and whoever answers in the place of the farm makes gigabytes of megabytes.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
         # Channels to one address share connections and their backoff otherwise, over a restart of the farm too.
         ("grpc.use_local_subchannel_pool", 1),
         # The least time of an attempt, in spite of its name: the default is 20 s. The first call ends before it.
