@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import sys
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from compilefarm.torch_internals.compiler_stub import COMPILER, TREES
 from compilefarm.torch_internals.cudagraph_trees import (
     aligned,
     begin_backward,
+    keep_for_thread,
     manager_of,
     manager_type,
     recorded_tensors,
@@ -71,6 +74,22 @@ def test_a_keeper_of_graphs_knows_what_it_has_recorded() -> None:
     manager._get_cuda_graph_recorded_tensor_checker = lambda: bool
     assert recorded_tensors(manager) is bool
     assert callable(manager_type()._get_cuda_graph_recorded_tensor_checker)
+
+
+def test_what_is_kept_for_a_thread_is_held() -> None:
+    """Torch gives up a reference when the thread ends."""
+    value: dict[str, int] = {}
+    taken: list[int] = []
+
+    def keep() -> None:
+        before = sys.getrefcount(value)
+        keep_for_thread("of this test", value)
+        taken.append(sys.getrefcount(value) - before)
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    thread.join()
+    assert taken == [1]
 
 
 def test_a_keeper_forgets_a_run_that_has_failed() -> None:

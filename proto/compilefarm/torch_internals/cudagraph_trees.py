@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,9 +85,21 @@ def manager_of(how: Mapping[str, Any]) -> Any:
         local.tree_manager_containers = {}
         local.tree_manager_locks = defaultdict(threading.Lock)
         for name in _LOCAL:
-            torch._C._stash_obj_in_tls(name, getattr(local, name))
+            keep_for_thread(name, getattr(local, name))
     arguments = [how[_INITIAL_MEMORY]] if _INITIAL_MEMORY in how else []
     return trees.get_container(how["device_index"]).get_tree_manager(*arguments)
+
+
+def keep_for_thread(name: str, value: object) -> None:
+    """Keeps a value for this thread, and for those that go backward for it.
+
+    When a thread ends, torch gives up a reference to what it kept for it. Torch 2.11 has taken none: the memory would
+    be freed under whoever has the value.
+    """
+    before = sys.getrefcount(value)
+    torch._C._stash_obj_in_tls(name, value)
+    if sys.getrefcount(value) == before:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def manager_type() -> Any:
