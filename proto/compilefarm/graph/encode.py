@@ -35,6 +35,7 @@ from compilefarm.graph.options import capture_options, recording_settings
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import (
     OF_LIBRARIES,
+    check_inner_calls,
     find_items,
     name_call,
 )
@@ -145,6 +146,7 @@ def _encode(
 ) -> EncodedJob:
     writer = _GraphWriter(graph_module, written=written, holds_state=holds_state)
     inputs = writer.write(example_inputs)
+    check_inner_calls(graph_module)
     writer.encoded.kernels.extend(writer.kernels.described)
     needs = _environment_needs((*example_inputs, *writer.held), writer=writer)
     device_types = [name for name, used in (("cpu", needs.cpu), ("cuda", needs.cuda_device is not None)) if used]

@@ -7,7 +7,7 @@ graphs as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 
 import torch
@@ -19,9 +19,9 @@ _MODULES: tuple[ModuleType, ...] = (torch, torch.functional, torch.nn.functional
 _NAMES = frozenset(module.__name__ for module in _MODULES)
 
 
-def find_replaced_call(function: Callable[..., object]) -> str | None:
-    """What a function of torch calls, itself or by way of others, that is not torch's own; None if all is."""
-    waiting: list[object] = [function]
+def find_replaced_call(functions: Iterable[object]) -> str | None:
+    """What functions of torch call, themselves or by way of others, that is not torch's own; None if all is."""
+    waiting = list(functions)
     seen: set[int] = set()
     while waiting:
         given = waiting.pop()

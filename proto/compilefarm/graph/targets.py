@@ -150,8 +150,6 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     """
     if node.op != "call_method":
         kind, name = name_target(node.target)
-        if kind == TORCH_FUNCTION:
-            _check_calls(node.target)
         # For `x.T` Dynamo writes builtins.getattr in one release and the operator in another.
         if kind == OPERATOR_PACKET and name in ATTRIBUTE_OPERATORS and len(node.args) == 1 and not node.kwargs:
             return PYTHON_FUNCTION, "builtins.getattr", (*node.args, ATTRIBUTE_OPERATORS[name])
@@ -165,13 +163,20 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     function = vars(operator).get(name) if name.startswith("__") and not node.kwargs else None
     if function in _python_names():
         return *name_target(function), node.args
-    _check_calls(vars(torch.Tensor).get(name))
     return TENSOR_METHOD, name, node.args
 
 
-def _check_calls(function: Any) -> None:
-    """Checks that a function of torch calls nothing of this process's own."""
-    replaced = find_replaced_call(function)
+def check_inner_calls(graph_module: torch.fx.GraphModule) -> None:
+    """Checks what functions and methods of torch call that a graph calls.
+
+    Raises:
+        Bypass: something of this process's own.
+    """
+    nodes = list(nodes_of(graph_module))
+    functions = {node.target for node in nodes if node.op == "call_function" and type(node.target) is FunctionType}
+    methods = {str(node.target) for node in nodes if node.op == "call_method"}
+    called = [*(each for each in functions if each in _torch_names()), *map(vars(torch.Tensor).get, methods)]
+    replaced = find_replaced_call(called)
     if replaced is not None:
         raise Bypass("replaced_operator", f"this process has something of its own in the place of {replaced}")
 
