@@ -236,12 +236,13 @@ def test_a_forked_process_uses_the_farm_or_compiles_locally(scene: str, support:
 def test_a_compressed_answer_is_not_unpacked() -> None:
     def answer(_request: bytes, context: grpc.ServicerContext) -> bytes:
         context.set_compression(grpc.Compression.Gzip)
-        return bytes(1000)
+        return bytes(64 * 1024 * 1024)
 
     handlers = {"Lookup": grpc.unary_unary_rpc_method_handler(answer)}
     server = grpc.server(
         ThreadPoolExecutor(1),
         handlers=[grpc.method_handlers_generic_handler("compilefarm.v1.CompileService", handlers)],
+        options=[("grpc.max_send_message_length", -1)],
     )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
