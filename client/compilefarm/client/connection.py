@@ -48,7 +48,7 @@ def _options(config: ClientConfig) -> list[tuple[str, int]]:
     return [
         # http_proxy is meant for the way out of a cluster; a farm is inside.
         ("grpc.enable_http_proxy", 0),
-        # No compressed answer is taken (the first algorithm is none): gRPC 1.62 unpacks one whatever its size is, and who
+        # No compressed answer is taken (the first algorithm is none): gRPC 1.62 unpacks one whatever its size, and who
         # answers in the place of the farm could make gigabytes of megabytes.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         # Channels to one address share connections and their backoff otherwise, over a restart of the farm too.
