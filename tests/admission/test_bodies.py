@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch._higher_order_ops.associative_scan import associative_scan_op
+from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.checkpoint import checkpoint
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.decode import decode_job
+from compilefarm.graph.encode import encode_job
 from compilefarm.graph.targets import OPERATOR_OVERLOAD, PYTHON_FUNCTION
-from compilefarm.graph.testing import capture
+from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.v1.graph_pb2 import Call, Graph, Node, Sequence, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.operator_guard import guarding_operators
@@ -78,10 +81,10 @@ def _recurring(after: int) -> Iterator[Node]:
     yield _call(OPERATOR_OVERLOAD, "aten::lstm.input", x, *lists, Value(boolean=True), layers, share, no, no, no)
 
 
-def _with(job: Job, body: int, nodes: Callable[[int], Iterator[Node]]) -> Job:
-    """The job with further nodes at the end of one of the graphs within its graph."""
+def _with(job: Job, body: int, nodes: Callable[[int], Iterator[Node]], *, within: int | None = None) -> Job:
+    """The job with further nodes at the end of one of the graphs within its graph, or within one of these."""
     changed = Job.FromString(job.SerializeToString())
-    graph = changed.graph.subgraphs[body]
+    graph = (changed.graph if within is None else changed.graph.subgraphs[within]).subgraphs[body]
     end = Node.FromString(graph.nodes[-1].SerializeToString())
     del graph.nodes[-1]
     graph.nodes.extend([*nodes(len(graph.nodes)), end])
@@ -125,6 +128,56 @@ def test_functions_that_grow(
 ) -> None:
     with pytest.raises(InvalidRequest, match="an operator that grows is called on large numbers or on lists"):
         decode_job(_with(jobs[name], body, nodes), blobs={})
+
+
+_OBJECTIONS = [(_growing, "an operator that grows is called on large numbers"), (_bag, "its offsets are computed")]
+
+
+@pytest.mark.parametrize(("nodes", "objection"), _OBJECTIONS)
+def test_a_body_within_a_body_that_only_the_compiler_runs(
+    nodes: Callable[[int], Iterator[Node]], objection: str
+) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, _counting, lambda y: y + 1, (x,))  # type: ignore[no-any-return]
+
+    job = capture(model, torch.ones(3), fullgraph=True).encode().job
+    decode_job(job, blobs={})
+    for condition in range(2):
+        with pytest.raises(InvalidRequest, match=objection):
+            decode_job(_with(job, condition, nodes, within=0), blobs={})
+
+
+def _counting(x: torch.Tensor) -> torch.Tensor:
+    return while_loop(lambda y: y.sum() < 10, lambda y: (y + 1,), (x,))[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("nodes", "objection"), _OBJECTIONS)
+def test_what_an_associative_scan_combines_by(nodes: Callable[[int], Iterator[Node]], objection: str) -> None:
+    job = _scanning()
+    decode_job(job, blobs={})
+    with pytest.raises(InvalidRequest, match=objection):
+        decode_job(_with(job, 0, nodes), blobs={})
+
+
+def _scanning() -> Job:
+    root = torch.nn.Module()
+    root.combine = torch.fx.symbolic_trace(lambda x, y: (x + y,))
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    scanned = graph.call_function(associative_scan_op, (graph.get_attr("combine"), (x,), ()))
+    graph.output((graph.call_function(operator.getitem, (scanned, 0)),))
+    module = torch.fx.GraphModule(root, graph)
+    return encode_job(module, [torch.ones(4, 3)], options={}, environment=fixed_environment).job
+
+
+def test_a_body_that_is_never_run(jobs: dict[str, Job]) -> None:
+    job = Job.FromString(jobs["cond"].SerializeToString())
+    output = job.graph.nodes.pop()
+    job.graph.nodes.add().get_subgraph.subgraph = len(job.graph.subgraphs)
+    job.graph.nodes.append(output)
+    job.graph.subgraphs.add().CopyFrom(job.graph.subgraphs[0])
+    with pytest.raises(InvalidRequest, match="a graph within the graph is never run"):
+        decode_job(job, blobs={})
 
 
 def test_functions_of_a_body_are_pythons_own_afterwards(jobs: dict[str, Job]) -> None:

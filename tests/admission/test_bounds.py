@@ -17,7 +17,8 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import DecodedJob, decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.literals import MOST_COUNTED
-from compilefarm.graph.testing import capture, fixed_environment
+from compilefarm.graph.symbols import put_guards
+from compilefarm.graph.testing import capture, fixed_environment, trace
 from compilefarm.v1.graph_pb2 import Range, TargetKind, Value
 
 
@@ -102,6 +103,26 @@ def test_sizes_that_depend_on_elements_are_no_obstacle() -> None:
         decode_job(capture(model, torch.ones(12)).encode().job, blobs={})
 
 
+@pytest.mark.parametrize("function", [torch.as_strided, torch.as_strided_copy])
+def test_a_view_at_a_place_that_depends_on_elements(function: Callable[..., torch.Tensor]) -> None:
+    def model(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return function(x + 1, (2,), (1,), places.max().item())
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        job = trace(model, torch.ones(12), torch.arange(3)).encode().job
+    with pytest.raises(InvalidRequest, match="whether it stays within its memory depends on elements"):
+        decode_job(job, blobs={})
+
+
+def test_a_view_that_fits_the_sizes_at_hand_and_not_others() -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x + 1, (y.shape[0],), (1,)) * 2
+
+    decoded = decode_job(capture(model, torch.ones(12), torch.ones(9), dynamic=True).encode().job, blobs={})
+    assert not put_guards(decoded.symbolic.guards(), [9, 12])  # type: ignore[list-item]
+    assert put_guards(decoded.symbolic.guards(), [12, 12])  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize(("function", "args"), [(torch.split, (1,)), (torch.unbind, ()), (torch.chunk, (2**20,))])
 def test_a_tensor_that_is_taken_apart_into_more_parts_than_any_model_has(
     function: Callable[..., Any], args: tuple[object, ...]
@@ -146,7 +167,13 @@ def test_a_graph_that_comes_down_to_more_operators_than_any_model(monkeypatch: p
         *("aten::mkldnn_rnn_layer", "aten::slow_conv_transpose2d", "aten::batch_norm_update_stats"),
         *("aten::segment_reduce", "aten::linalg_ldl_solve", "aten::sparse_coo_tensor", "aten::linalg_lu_solve"),
         *("aten::set_.source_Tensor", "aten::to_mkldnn", "aten::embedding_renorm_", "prims::copy_strided"),
-        *("aten::quantized_lstm", "aten::_embedding_bag", "aten::flatten_dense_tensors", "prims::as_strided"),
+        *(
+            "aten::combinations",
+            "aten::quantized_lstm",
+            "aten::_embedding_bag",
+            "aten::flatten_dense_tensors",
+            "prims::as_strided",
+        ),
         *("prims::inductor_lookup_seed", "quantized::embedding_bag_byte_unpack", "onednn::linear_relu_mkldnn"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,12 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import encode_job
+from compilefarm.graph.misfits import find_misfit
+from compilefarm.graph.symbols import put_guards
 from compilefarm.graph.targets import OPERATOR_OVERLOAD, OPERATOR_PACKET, PYTHON_FUNCTION, TORCH_FUNCTION
 from compilefarm.graph.testing import capture, fixed_environment
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
+from compilefarm.torch_internals.operator_calls import watching_operators
 from compilefarm.torch_internals.operators import OpOverload
 from compilefarm.v1.graph_pb2 import Call, Node, Sequence, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
@@ -112,6 +117,7 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten._weight_norm_interface.default, (torch.ones(64, 4), NARROW.expand(64, 1)), positional(0)),
         (aten.rrelu_with_noise.default, (MANY, NARROW.expand(64)), positional(0.1, 0.3, True, None)),
         (aten._weight_norm_interface.default, (torch.ones(4, 4, 4), FEW), positional(1)),
+        (aten.resize_.default, (NARROW.expand(64),), positional([80])),
         (aten._foreach_copy.default, (FEW, FEW), copied),
         (aten._fused_adam_.default, (MANY, FEW, torch.ones(())), adam),
         (aten._fused_adam_.default, (MANY, MANY.double(), torch.ones(())), adam),
@@ -143,6 +149,61 @@ def test_arguments_that_fit_each_other(
     called: object, inputs: tuple[torch.Tensor, ...], call: Callable[..., Given]
 ) -> None:
     decode_job(job_of(called, *inputs, call=call), blobs={})
+
+
+def test_sizes_that_fit_each_other_in_this_call_and_not_in_others() -> None:
+    def model(vectors: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return aten._weight_norm_interface(vectors, lengths, 0)[0]  # type: ignore[no-any-return]
+
+    given = torch.ones(8, 4), torch.ones(8, 1)
+    for tensor in given:
+        torch._dynamo.mark_dynamic(tensor, 0)
+    job = capture(model, *given).encode().job
+    decode_job(job, blobs={})
+    if len(job.symbols) == 1:
+        # Dynamo has put a guard on it: they are one symbol.
+        job.symbols.append(job.symbols[0])
+        job.hints.append(job.hints[0])
+        job.inputs[1].tensor.shape[0].expression.symbol = 1
+    guards = decode_job(job, blobs={}).symbolic.guards()
+    assert not put_guards(guards, [8, 2])  # type: ignore[list-item]
+
+
+def test_sizes_that_depend_on_elements_fit_nothing() -> None:
+    def chosen(vectors: torch.fx.Node, lengths: torch.fx.Node) -> Given:
+        graph = vectors.graph
+        first = graph.call_function(aten.select.int, (vectors, 1, 0))
+        mask = graph.call_function(aten.gt.Scalar, (first, 0))
+        return (graph.call_function(aten.index.Tensor, (vectors, [mask])), lengths, 0), {}
+
+    job = job_of(aten._weight_norm_interface.default, torch.ones(8, 4), torch.ones(8, 1), call=chosen)
+    with pytest.raises(InvalidRequest, match="whether its arguments fit each other depends on elements"):
+        decode_job(job, blobs={})
+
+
+def test_targets_of_ctc_loss_are_believed() -> None:
+    given = torch.ones(10, 2, 5), torch.ones(2, 4, dtype=torch.long)
+    with pytest.raises(Bypass, match="its targets are not held against the number of classes"):
+        job_of(torch.nn.functional.ctc_loss, *given, call=positional((10, 10), (4, 4)))
+
+
+@pytest.mark.parametrize("overload", ["IntList", "Tensor"])
+def test_targets_of_ctc_loss_are_believed_wherever_it_comes_from(overload: str) -> None:
+    lengths = ((10, 10), (4, 4)) if overload == "IntList" else (torch.full((2,), 10), torch.full((2,), 4))
+    operator = getattr(aten.ctc_loss, overload)
+    with (
+        FakeTensorMode(),
+        watching_operators(_refuse_misfits),
+        pytest.raises(InvalidRequest, match="number of classes"),
+    ):
+        operator(torch.ones(10, 2, 5), torch.ones(2, 4, dtype=torch.long), *lengths)
+
+
+def _refuse_misfits(operator: OpOverload, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
+    objection = find_misfit(operator, args, kwargs)
+    if objection is not None:
+        raise InvalidRequest(objection)
+    return run()
 
 
 def test_an_encoder_layer_without_heads() -> None:

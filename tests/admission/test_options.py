@@ -32,7 +32,7 @@ NAMED = (
     "lookup_table.check_src_hash", "autotune_lookup_table", "pre_grad_fusion_options", "post_grad_fusion_options",
     "assert_indirect_indexing", "cpp.cxx", "cpp.march", "aot_inductor.output_path", "cuda.cutlass_dir",
     "global_cache_dir", "post_grad_custom_pre_pass", "triton.autotune_at_compile_time",
-    "test_configs.autotune_choice_name_regex",
+    "test_configs.autotune_choice_name_regex", "cpp.threads", "can_inplace_pad_graph_input", "assume_32bit_indexing",
 )  # fmt: skip
 DISGUISED = (
     "", " ", "nothing that there is", "CPP_WRAPPER", "Cpp_Wrapper", "cpp-wrapper", "cpp_wrapper ", " cpp_wrapper",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import sympy
 import torch
 
@@ -72,6 +73,12 @@ def test_sizes_that_depend_on_elements_are_noted() -> None:
     with FakeTensorMode(shape_env=env), dispatching_in_python():
         found = torch.ones(4).nonzero()
         assert len(symbolic_shapes.compute_unbacked_bindings(env, found)) == 1
+
+
+def test_what_depends_on_elements_is_not_compared() -> None:
+    env = ShapeEnv(allow_dynamic_output_shape_ops=True)
+    with FakeTensorMode(shape_env=env), pytest.raises(symbolic_shapes.GuardOnDataDependentSymNode):
+        assert torch.nonzero(torch.ones(4)).shape[0] == 3
 
 
 def test_a_float_keeps_the_name_that_it_was_made_with() -> None:

@@ -11,8 +11,10 @@ from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.encode import EncodedJob
 from compilefarm.graph.options import config_patches
+from compilefarm.torch_internals.index_assertions import keeping_index_assertions
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification
+from compilefarm.worker.operator_guard import guarding_operators
 from compilefarm.worker.verify import compare, first_run
 from tests.worker.programs import RightProgram
 from tests.worker.verifying import encoded_of
@@ -32,14 +34,15 @@ def compiled(job: EncodedJob) -> Any:
     """What Inductor makes of a job, in the state that the job asks for: a program that can be called and saved."""
     inductor_options, functorch_options = config_patches(job.job.options)
     decoded = decode(job.job, blobs=job.blobs, admitted=Admitted())
-    return compile_to_program(
-        decoded.graph_module,
-        decoded.inputs,
-        fake_mode=decoded.fake_mode,
-        inductor_options=inductor_options,
-        functorch_options=functorch_options,
-        static_inputs=decoded.static_inputs,
-    )
+    with guarding_operators(), keeping_index_assertions():
+        return compile_to_program(
+            decoded.graph_module,
+            decoded.inputs,
+            fake_mode=decoded.fake_mode,
+            inductor_options=inductor_options,
+            functorch_options=functorch_options,
+            static_inputs=decoded.static_inputs,
+        )
 
 
 def checked_compile(job: EncodedJob) -> Verification:

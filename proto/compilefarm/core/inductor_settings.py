@@ -18,11 +18,11 @@ from compilefarm.core.compiler_settings import (
 # No setting of this kind puts a text into source: each chooses between ways that Inductor knows.
 _BOOLEANS = names("""
     aggressive_fusion align_random_eager alignment_asserts alignment_asserts_inputs allow_buffer_reuse
-    always_keep_tensor_constants apply_gumbel_max_trick assume_32bit_indexing assume_aligned_inputs
+    always_keep_tensor_constants apply_gumbel_max_trick assume_aligned_inputs
     assume_unaligned_fallback_output auto_chunker.enable autotune_cudagraph_benchmarking autotune_fallback_to_aten
     autotune_in_subproc autotune_multi_device b2b_gemm_pass batch_fusion batch_invariant benchmark_combo_kernel
     benchmark_epilogue_fusion benchmark_fusion benchmark_harness benchmark_template_fusion bmm_shared_a
-    bw_outputs_user_visible cache_sdpa_constraint can_inplace_pad_graph_input combo_kernel_autotune_grouping
+    bw_outputs_user_visible cache_sdpa_constraint combo_kernel_autotune_grouping
     combo_kernel_compile_time_autotune combo_kernel_foreach_dynamic_shapes combo_kernel_per_subkernel_blocks
     combo_kernels combo_kernels_pointwise_only comprehensive_padding compute_all_bounds constant_and_index_propagation
     conv_1x1_as_mm coordinate_descent_check_all_directions coordinate_descent_tuning cpp.dynamic_threads
@@ -112,7 +112,6 @@ _ALLOWED: dict[str, SettingType] = {
     "cpp.descriptive_names": _KERNEL_NAMES,
     "cpp.enable_floating_point_contract_flag": Word(words=frozenset(names("off on fast"))),
     "cpp.simdlen": Optional(type=Integer(low=0, high=4096)),
-    "cpp.threads": Integer(low=-1, high=4096),
     "max_autotune_conv_backends": _CONV_BACKENDS,
     "max_autotune_conv_bwd_input_backends": _CONV_BACKENDS,
     "max_autotune_conv_bwd_weight_backends": _CONV_BACKENDS,
@@ -140,6 +139,8 @@ _REFUSED = by_reason(
         # torch/_functorch/_aot_autograd/autograd_cache.py: check_cacheable.
         "torch saves no program that was made with it": "freezing",
         "it has code run on the way that is not looked at before": "triton.autotune_at_compile_time",
+        # torch/_inductor/codegen/cpp_flex_attention_template.py: as many buffers, and torch's number of threads.
+        "kernels have memory for so many threads, and are run by others": "cpp.threads",
         "it changes what CUDA graphs are in a way that farms do not know": """
             cudagraph_policy cudagraph_unsafe_unbacked_ops triton.cudagraph_or_error triton.cudagraph_trees
         """,
@@ -155,7 +156,8 @@ _REFUSED = by_reason(
             _post_fusion_custom_pass _pre_fusion_custom_pass
         """,
         "it takes away what keeps a program within its tensors, or what it checks": """
-            assert_indirect_indexing do_not_emit_runtime_assertions scalar_asserts size_asserts
+            assert_indirect_indexing assume_32bit_indexing can_inplace_pad_graph_input do_not_emit_runtime_assertions
+            scalar_asserts size_asserts
             triton_disable_device_detection
             unsafe_ignore_unsupported_triton_autotune_args unsafe_skip_cache_dynamic_shape_guards
             unsafe_skip_scalar_range_asserts

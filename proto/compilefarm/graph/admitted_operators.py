@@ -38,7 +38,7 @@ _SPECIAL = names("""
     special_spherical_bessel_j0 special_xlog1py special_xlogy special_zeta
 """)
 _REDUCTIONS = names("""
-    all allclose amax amin aminmax any argmax argmin bincount combinations corrcoef count_nonzero cov cummax cummin
+    all allclose amax amin aminmax any argmax argmin bincount corrcoef count_nonzero cov cummax cummin
     cumprod cumsum cumulative_trapezoid diff dist equal gradient hash_tensor histc kthvalue
     logcumsumexp logsumexp max mean median min mode nanmean nanmedian nanquantile nansum norm prod quantile std
     std_mean sum sum_to_size trace trapezoid trapz unique_consecutive unique_dim unique_dim_consecutive var var_mean
@@ -119,7 +119,7 @@ _NETWORKS = names("""
 """)
 _LOSSES = names("""
     binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cosine_similarity cross_entropy_loss
-    ctc_loss hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss
+    hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss
     multilabel_margin_loss nll_loss nll_loss2d nll_loss2d_forward nll_loss_forward nll_loss_nd poisson_nll_loss
     smooth_l1_loss soft_margin_loss triplet_margin_loss
 """)

@@ -15,29 +15,67 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import recurrences
 from compilefarm.graph.targets import find_hazard, is_of_python
 from compilefarm.torch_internals.dynamo import IndexingByTensors
+from compilefarm.torch_internals.operators import HigherOrderOperator
+
+_CALLS = ("call_function", "call_method")
 
 
 @contextmanager
 def guarding_bodies(root: GraphModule) -> Iterator[None]:
-    """Inside, Python's own functions that graphs within a graph call refuse what might take any time and memory, and
-    recurrent networks refuse weights that do not fit.
+    """Inside, Python's own functions that graphs within a graph call refuse what might take any time and memory,
+    recurrent networks refuse weights that do not fit, and what torch leaves for later runs at once.
+
+    Raises:
+        InvalidRequest: one of these graphs has not run, so that nothing in it was looked at.
     """
     bodies = [module for module in root.modules() if isinstance(module, GraphModule) and module is not root]
-    calls = [
-        (node, node.target)
-        for body in bodies
-        for node in body.graph.nodes
-        if node.op == "call_function" and (is_of_python(node.target) or recurrences.is_recurrence(node.target))
-    ]
-    for node, target in calls:
-        node.target = _guarded(target)
+    waiting: set[GraphModule] = set()
+    calls = [(node, node.op, node.target) for body in bodies for node in body.graph.nodes if node.op in _CALLS]
+    for node, operation, target in calls:
+        node.target = _watched(target) if operation == "call_function" else target
+    for body in bodies:
+        _note_run(body, waiting)
     _recompile(bodies)
     try:
         yield
     finally:
-        for node, target in calls:
-            node.target = target
+        for node, operation, target in calls:
+            node.op, node.target = operation, target
         _recompile(bodies)
+    if waiting:
+        raise InvalidRequest("a graph within the graph is never run")
+
+
+def _watched(target: Any) -> Any:
+    if is_of_python(target) or recurrences.is_recurrence(target):
+        return _guarded(target)
+    is_deferring = isinstance(target, HigherOrderOperator) and target.name() in _DEFERRED
+    return _run_wholly(target) if is_deferring else target
+
+
+def _note_run(body: GraphModule, waiting: set[GraphModule]) -> None:
+    """Takes a graph from those that are waiting when its first call is made: some run it node by node."""
+    calls = (node for node in body.graph.nodes if node.op in _CALLS)
+    first = next((node for node in calls if not isinstance(node.target, HigherOrderOperator)), None)
+    if first is None:
+        return
+    called: Any = first.target
+    waiting.add(body)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        waiting.discard(body)
+        return called(*args, **kwargs) if callable(called) else getattr(args[0], called)(*args[1:], **kwargs)
+
+    first.op, first.target = "call_function", call
+
+
+def _run_wholly(operator: HigherOrderOperator) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = operator(*args, **kwargs)
+        run_deferred(operator.name(), args)
+        return result
+
+    return call
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,6 +117,12 @@ def _run_condition(condition: GraphModule, _: GraphModule, carried: Sequence[Any
     condition(*carried, *further)
 
 
+def _run_combination(combine: GraphModule, given: Sequence[torch.Tensor], further: Sequence[Any]) -> None:
+    # torch/_higher_order_ops/associative_scan.py: trace_associative_scan
+    first = [each.select(0, 0) for each in given]
+    combine(*first, *first, *further)
+
+
 def _run_modifications(
     query: torch.Tensor,
     _key: torch.Tensor,
@@ -98,6 +142,7 @@ def _run_modifications(
 
 
 _DEFERRED: Mapping[str, Callable[..., None]] = {
+    "associative_scan": _run_combination,
     "autograd_function_apply": _run_backward,
     "flex_attention": _run_modifications,
     "while_loop": _run_condition,

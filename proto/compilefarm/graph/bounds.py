@@ -15,6 +15,7 @@ import torch
 
 from compilefarm.graph.operators import named_arguments
 from compilefarm.torch_internals.operators import OpOverload, schema_of
+from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
 from compilefarm.v1.graph_pb2 import Graph
 from compilefarm.v1.job_pb2 import Job
 
@@ -65,6 +66,13 @@ def find_excess(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     return find(_named(operator, args, kwargs))
 
 
+def find_unknown_view(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why an operator may not run in a graph that calls as_strided itself: of other graphs torch makes such views."""
+    if _CHECKS.get(operator) is not _reaches_out or _is_within(_named(operator, args, kwargs)) is not None:
+        return None
+    return "whether it stays within its memory depends on elements"
+
+
 def find_misplaced_view(job: Job) -> str | None:
     """Why a job may not view its inputs as it does; None if it may.
 
@@ -77,14 +85,15 @@ def find_misplaced_view(job: Job) -> str | None:
         if given.tensor.HasField("storage_offset")
         and (given.tensor.storage_offset.WhichOneof("value") != "size" or given.tensor.storage_offset.size)
     ]
-    if moved and _calls_views(job.graph):
+    if moved and calls_views(job.graph):
         return f"input {moved[0]} begins at an offset, and the graph calls as_strided"
     return None
 
 
-def _calls_views(graph: Graph) -> bool:
+def calls_views(graph: Graph) -> bool:
+    """Whether a graph, or one within it, calls as_strided or what is like it."""
     names = (_SEPARATORS.split(node.call.target) for node in graph.nodes)
-    return any(not _VIEWS.isdisjoint(parts) for parts in names) or any(map(_calls_views, graph.subgraphs))
+    return any(not _VIEWS.isdisjoint(parts) for parts in names) or any(map(calls_views, graph.subgraphs))
 
 
 def is_too_long(expression: Any) -> bool:
@@ -113,20 +122,41 @@ def _named(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def _reaches_out(named: Arguments) -> str | None:
     """A view of another shape has to lie within the memory of what it views: Inductor computes addresses of these
-    numbers and asks nobody (torch/_inductor/lowering.py: as_strided). Where a number depends on elements, nothing can
-    be said before the graph runs.
+    numbers and asks nobody (torch/_inductor/lowering.py: as_strided).
     """
-    tensor = next(named[name] for name in ("source", "self") if name in named)
+    last, room = _extent(named)
+    return f"it reaches to element {last} of a memory of {room} elements" if _is_within(named) is False else None
+
+
+def _is_within(named: Arguments) -> bool | None:
+    """Whether a view lies within its memory, with guards on symbols so that it does at every call; None if that depends
+    on elements.
+    """
+    last, room = _extent(named)
+    offset = _offset(named)
+    try:
+        if offset >= 0 and all(step >= 0 for step in named["stride"]) and last < room:
+            return True
+        return any(size == 0 for size in named["size"])
+    except GuardOnDataDependentSymNode:
+        return None
+
+
+def _extent(named: Arguments) -> tuple[Any, Any]:
+    """The last element that a view reaches, and how many there are."""
+    tensor = _viewed(named)
+    steps = zip(named["size"], named["stride"], strict=True)
+    last = _offset(named) + sum((size - 1) * step for size, step in steps)
+    return last, tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
+def _offset(named: Arguments) -> Any:
     given = named["storage_offset"]
-    sizes, steps = [[_hint(number) for number in named[name]] for name in ("size", "stride")]
-    offset = _hint(tensor.storage_offset() if given is None else given)
-    room = _hint(tensor.untyped_storage().nbytes()) // tensor.element_size()
-    if any(map(_is_unknown, (*sizes, *steps, offset, room))):
-        return None
-    last = offset + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
-    if 0 in sizes or (offset >= 0 and min(steps, default=0) >= 0 and last < room):
-        return None
-    return f"it reaches to element {last} of a memory of {room} elements"
+    return _viewed(named).storage_offset() if given is None else given
+
+
+def _viewed(named: Arguments) -> Any:
+    return next(named[name] for name in ("source", "self") if name in named)
 
 
 def _parts(count: Callable[[Arguments], Any]) -> Callable[[Arguments], str | None]:

@@ -21,7 +21,14 @@ from compilefarm.graph import arguments, recurrences, schemas, targets
 from compilefarm.graph.ambient import keeping_attention_backends
 from compilefarm.graph.annotations import decode_annotations
 from compilefarm.graph.bodies import guarding_bodies, run_deferred
-from compilefarm.graph.bounds import OperatorCount, find_excess, find_misplaced_view, is_too_long
+from compilefarm.graph.bounds import (
+    OperatorCount,
+    calls_views,
+    find_excess,
+    find_misplaced_view,
+    find_unknown_view,
+    is_too_long,
+)
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
 from compilefarm.graph.fake_forms import find_fake_form
@@ -54,6 +61,8 @@ from compilefarm.v1.job_pb2 import Job
 
 MAX_NODES = 200_000
 MAX_SUBGRAPH_DEPTH = 8
+# Why an operator may not run with some arguments; None if it may.
+_OperatorCheck = Callable[[OpOverload, Sequence[Any], Mapping[str, Any]], str | None]
 # In the meta of a node that stands for a tensor which the graph holds: the number of that.
 _CONSTANT = "constant"
 
@@ -151,7 +160,8 @@ def decode_job(
     )
     decoded.inputs.extend(_fake_inputs(job.inputs, decoded))
     # The run gets inputs of its own, so that what the graph changes in them stays out of what is compiled for.
-    _propagate(decoded, _fake_inputs(job.inputs, decoded))
+    further = (find_unknown_view,) if calls_views(job.graph) else ()
+    _propagate(decoded, _fake_inputs(job.inputs, decoded), further=further)
     return decoded
 
 
@@ -330,7 +340,9 @@ def _fake_inputs(inputs: Sequence[Input], decoded: DecodedJob) -> list[FakeTenso
         ]
 
 
-def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt]) -> None:
+def _propagate(
+    decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt], *, further: Sequence[_OperatorCheck]
+) -> None:
     """Gives every node its meta["example_value"], as Dynamo does; AOTAutograd's cache passes graphs without it by."""
     unused = iter(inputs)
     writes = decoded.writes
@@ -342,7 +354,7 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
     with (
         decoded.fake_mode,
         dispatching_in_python(),
-        watching_operators(_bounded(writes.watch, decoded, offsets=offsets)),
+        watching_operators(_bounded(writes.watch, decoded, offsets=offsets, further=further)),
         guarding_bodies(decoded.graph_module),
         _restoring_modes() as entered,
     ):
@@ -369,10 +381,12 @@ def _propagate(decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt])
     decoded.fake_mode.allow_fallback_kernels = True
 
 
-def _bounded(watch: Watcher, decoded: DecodedJob, *, offsets: OffsetCheck) -> Watcher:
+def _bounded(
+    watch: Watcher, decoded: DecodedJob, *, offsets: OffsetCheck, further: Sequence[_OperatorCheck]
+) -> Watcher:
     """A watcher that refuses what asks for too much, before it runs."""
     count = OperatorCount(nodes=len(decoded.graph_module.graph.nodes))
-    checks = (find_excess, find_misfit, offsets.find_misfit)
+    checks = (find_excess, find_misfit, offsets.find_misfit, *further)
 
     def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
         objection = count.find_excess() or next(filter(None, (find(operator, args, kwargs) for find in checks)), None)

@@ -14,6 +14,7 @@ import torch
 from compilefarm.graph.operators import named_arguments
 from compilefarm.torch_internals.fake_tensors import is_dense
 from compilefarm.torch_internals.operators import OpOverload, schema_of
+from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
 
 Arguments = Mapping[str, Any]
 
@@ -40,7 +41,11 @@ def find_misfit(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     if find is None and name not in _WITHOUT_GAPS:
         return None
     given = named_arguments(schema_of(operator), args, kwargs)
-    return _find_gaps(name, given) or (None if find is None else find(given))
+    try:
+        # Comparisons put guards on symbols, so that what was looked at here holds at every call.
+        return _find_gaps(name, given) or (None if find is None else find(given))
+    except GuardOnDataDependentSymNode:
+        return "whether its arguments fit each other depends on elements"
 
 
 def _find_gaps(name: str, given: Arguments) -> str | None:
@@ -59,11 +64,6 @@ def _find_check(name: str) -> Callable[[Arguments], str | None] | None:
     return _lists_of_an_optimizer if name in OPTIMIZERS else None
 
 
-def _length(size: Any) -> int | None:
-    """A size in the call at hand, without a guard on it; None if it depends on elements."""
-    return size if isinstance(size, int) else size.node.hint
-
-
 def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
     """Why an operator may not be called so in a graph, whatever its arguments turn out to be; None if it may.
 
@@ -72,6 +72,8 @@ def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str
         args: positional arguments.
         kwargs: keyword arguments.
     """
+    if name.partition("::")[2].partition(".")[0] == "ctc_loss" or name.rpartition(".")[2] == "ctc_loss":
+        return _UNHELD
     if "upsample_" not in name:
         return None
     # torch/_decomp/decompositions.py: indices are computed with the scales alone, and not held against the input. Only
@@ -84,21 +86,23 @@ def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str
 
 
 def _statistics_of_channels(given: Arguments) -> str | None:
-    channels = _length(given["input"].shape[1]) if given["input"].dim() > 1 else None
+    if given["input"].dim() < 2:
+        return "its input has no channels"
+    channels = given["input"].shape[1]
     for name in _OF_CHANNELS:
         values = given.get(name)
         # Nothing is saved where the statistics are those of training.
         fitting = (channels, 0) if name.startswith("save_") else (channels,)
-        if isinstance(values, torch.Tensor) and channels is not None and _length(values.numel()) not in fitting:
+        if isinstance(values, torch.Tensor) and values.numel() not in fitting:
             return f"{name} has {values.numel()} elements for {channels} channels"
-    return None if channels is not None else "its input has no channels"
+    return None
 
 
 def _lengths_of_weights(given: Arguments) -> str | None:
     vectors, lengths, dimension = given["v"], given["g"], given.get("dim", 0)
     if dimension not in (0, vectors.dim() - 1):
         return f"its lengths are along dimension {dimension}, neither the first nor the last"
-    if _length(lengths.numel()) != _length(vectors.shape[dimension]):
+    if lengths.numel() != vectors.shape[dimension]:
         return f"{lengths.numel()} lengths for {vectors.shape[dimension]} vectors"
     return None
 
@@ -122,7 +126,8 @@ def _lists_of_an_optimizer(given: Arguments) -> str | None:
         return "a number of steps, a scale or a flag has not one element"
     for tensors in zip(*lists.values(), strict=True):
         # Kernels go through the memory of all of them side by side, as far as the parameter goes.
-        if len(set(map(_outline, tensors))) > 1 or not all(map(is_dense, tensors)):
+        outline, *others = map(_outline, tensors)
+        if any(other != outline for other in others) or not all(map(is_dense, tensors)):
             return "a parameter, its gradient and what is kept of it differ in shape or dtype, or have gaps"
     return None
 
@@ -130,18 +135,19 @@ def _lists_of_an_optimizer(given: Arguments) -> str | None:
 def _heads_of_attention(given: Arguments) -> str | None:
     # aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: cpu_flash_attention goes through all three as the first and
     # the second are; several heads of queries may share those of keys.
-    query, key, value = (tuple(map(_length, given[name].shape)) for name in ("query", "key", "value"))
+    query, key, value = (tuple(given[name].shape) for name in ("query", "key", "value"))
     is_shared = len(query) == len(key) == 4 and query[1] and key[1] and query[1] % key[1] == 0
     if key[:3] != value[:3] or query[0] != key[0] or not is_shared:
         return f"queries, keys and values are {query}, {key} and {value}"
-    strides = {given[name].stride(-1) for name in ("query", "key", "value") if _length(given[name].shape[-1]) != 1}
-    return None if strides <= {1} else "elements of a head do not lie side by side"
+    lasts = [(given[name].stride(-1), given[name].shape[-1]) for name in ("query", "key", "value")]
+    are_near = all(step == 1 or size == 1 for step, size in lasts)
+    return None if are_near else "elements of a head do not lie side by side"
 
 
 def _groups_of_scales(given: Arguments) -> str | None:
     # aten/src/ATen/native/cpu/int4mm_kernel.cpp looks at the groups of a row as they come.
-    (columns, groups), size = (_length(given[name].shape[at]) for name, at in _GROUPED), given["qGroupSize"]
-    if columns is None or groups is None or size <= 0 or columns > groups * size:
+    (columns, groups), size = (given[name].shape[at] for name, at in _GROUPED), given["qGroupSize"]
+    if size <= 0 or columns > groups * size:
         return f"{groups} groups of {size} scales for {columns} columns"
     return None
 
@@ -150,9 +156,9 @@ def _statistics_of_quantization(given: Arguments) -> str | None:
     # aten/src/ATen/native/quantized/FusedObsFakeQuant.cpp: calculate_moving_average writes as many as the input has
     # channels; where there are none yet it makes them all.
     per_row = given.get("per_row_fake_quant", False)
-    channels = _length(given["self"].shape[given["ch_axis"]]) if per_row else 1
-    lengths = [_length(given[name].numel()) for name in _STATISTICS]
-    if lengths[0] != 0 and lengths != [channels] * 4:
+    channels = given["self"].shape[given["ch_axis"]] if per_row else 1
+    lengths = [given[name].numel() for name in _STATISTICS]
+    if lengths[0] != 0 and any(length != channels for length in lengths):
         return f"its statistics have {lengths} elements for {channels} channels"
     return None
 
@@ -163,15 +169,15 @@ def _outline(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device, tuple[int
 
 def _sizes_of_a_layer(given: Arguments) -> str | None:
     # aten/src/ATen/native/mkldnn/RNN.cpp: mkldnn_rnn_layer has the memory of all of them read as these sizes say.
-    rows, batch, hidden = 4 * given["hidden_size"], _length(given["input"].shape[1]), given["hidden_size"]
+    rows, batch, hidden = 4 * given["hidden_size"], given["input"].shape[1], given["hidden_size"]
     wanted = {
-        "weight0": (rows, _length(given["input"].shape[2])),
+        "weight0": (rows, given["input"].shape[2]),
         "weight1": (rows, hidden),
         "hx_": (1, batch, hidden),
         "cx_": (1, batch, hidden),
     }
     for name, sizes in wanted.items():
-        if tuple(map(_length, given[name].shape)) != sizes:
+        if tuple(given[name].shape) != sizes:
             return f"{name} is {tuple(given[name].shape)} and not {sizes}"
     # Without biases torch gives zeros that are as many as the weights (torch/_decomp/decompositions.py).
     is_short = any(given[name].numel() < rows for name in ("weight2", "weight3"))
@@ -184,6 +190,12 @@ def _number_of_heads(given: Arguments) -> str | None:
     return None if heads > 0 else f"it has {heads} heads"
 
 
+def _unheld_targets(_: Arguments) -> str:
+    return _UNHELD
+
+
+# aten/src/ATen/native/LossCTC.cpp: ctc_loss_cpu_template, ctc_loss_backward_cpu_template
+_UNHELD = "its targets are not held against the number of classes"
 _STATISTICS = ("running_min", "running_max", "scale", "zero_point")
 # Arguments whose memory kernels go through as if each element had its own, one after the other.
 _WITHOUT_GAPS: Mapping[str, Sequence[str]] = {
@@ -194,12 +206,15 @@ _WITHOUT_GAPS: Mapping[str, Sequence[str]] = {
     "_weight_int8pack_mm": ("scales",),
     "_weight_norm_interface": ("v", "g"),
     "native_group_norm": ("weight", "bias"),
+    # torch/_inductor/lowering.py: resize
+    **dict.fromkeys(("resize", "resize_", "resize_as_"), ("self",)),
     "rrelu_with_noise": ("noise",),
     "rrelu_with_noise_": ("noise",),
     "rrelu_with_noise_functional": ("noise",),
 }
 _GROUPED = (("self", 1), ("qScaleAndZeros", 0))
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
+    "_ctc_loss": _unheld_targets,
     "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
     "_fused_moving_avg_obs_fq_helper_functional": _statistics_of_quantization,
     "_native_multi_head_attention": _number_of_heads,

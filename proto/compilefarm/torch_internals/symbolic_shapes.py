@@ -10,6 +10,7 @@ from torch._dynamo.source import ConstantSource  # torch/_dynamo/source.py
 from torch.fx.experimental.sym_node import SymNode  # torch/fx/experimental/sym_node.py
 from torch.fx.experimental.symbolic_shapes import (  # torch/fx/experimental/symbolic_shapes.py
     DimDynamic,
+    GuardOnDataDependentSymNode,
     ShapeEnv,
     compute_unbacked_bindings,
 )
@@ -29,6 +30,7 @@ from torch.utils._sympy.numbers import int_oo  # torch/utils/_sympy/numbers.py
 __all__ = [
     "CleanDiv",
     "FloorDiv",
+    "GuardOnDataDependentSymNode",
     "Identity",
     "Max",
     "Min",

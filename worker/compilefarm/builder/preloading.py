@@ -8,6 +8,7 @@ from compilefarm.graph.compiling import compile_to_program
 from compilefarm.loader.programs import preload_loader
 from compilefarm.torch_internals.compiling import import_compiler
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
+from compilefarm.torch_internals.index_assertions import wrap_integers
 from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 
 
@@ -19,6 +20,7 @@ def preload_compiler(*, with_triton: bool) -> None:
     """
     import_compiler()
     preload_loader(with_triton=with_triton)
+    wrap_integers()
 
 
 def compile_once(device: torch.device) -> None:

@@ -24,6 +24,7 @@ from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.options import config_patches
 from compilefarm.loader.libraries import BuiltLibrary
+from compilefarm.torch_internals.index_assertions import keeping_index_assertions
 from compilefarm.v1.child_pb2 import CompileResult, CompileTask
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Job, Phase
 from compilefarm.v1.manifest_pb2 import (
@@ -108,7 +109,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
         with stopwatch.phase(PHASE_COMPILING):
             with time_limit(DECODE_SECONDS, doing="running the graph on tensors without elements"):
                 decoded = decode(task.job, blobs=blobs, admitted=admitted)
-            with guarding_operators():
+            with guarding_operators(), keeping_index_assertions():
                 program = compile_to_program(
                     decoded.graph_module,
                     decoded.inputs,

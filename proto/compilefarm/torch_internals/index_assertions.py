@@ -1,0 +1,85 @@
+"""Indices in what Inductor generates: whatever is read or written by an index that a graph computes is asserted to lie
+within its tensor.
+
+Inductor leaves assertions out where it has proven that they hold, with integers that know no end
+(torch/_inductor/index_propagation.py, codegen/common.py). Machines have 64 bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import sympy
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy  # torch/utils/_sympy/value_ranges.py
+
+# Far from 64 bits, and beyond what any tensor has.
+_LARGEST = 2**62
+# No loop has more steps than tensors have elements.
+_MOST_STEPS = 2**44
+_WRAPPING = "fwrapv"
+
+
+@contextlib.contextmanager
+def keeping_index_assertions() -> Iterator[None]:
+    """Inside, no program is generated without assertions on indices that it computes."""
+    propagation: Any = importlib.import_module("torch._inductor.index_propagation")
+    common: Any = importlib.import_module("torch._inductor.codegen.common")
+    fold = propagation.IndexPropagation.indirect_indexing
+    generate = common.CSEProxy.indirect_indexing
+
+    def fold_small(self: Any, index: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(index, propagation.IndexPropVar) and index.is_symbolic and _may_overflow(self, index.value.expr):
+            index = self.unwrap(index)
+        return fold(self, index, *args, **kwargs)
+
+    def generate_asserted(self: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
+        # Of values that are not loaded bounds are known, as if nothing overflowed.
+        var.bounds = ValueRanges.unknown()
+        return generate(self, var, *args, **kwargs)
+
+    with (
+        mock.patch.object(propagation.IndexPropagation, "indirect_indexing", fold_small),
+        mock.patch.object(common.CSEProxy, "indirect_indexing", generate_asserted),
+    ):
+        yield
+
+
+def _may_overflow(propagation: Any, expression: Any) -> bool:
+    """Whether a part of an index may go beyond what 64 bits hold. Of numbers that differ from call to call only their
+    guards are known.
+    """
+    of_shapes = propagation.shape_env.var_to_range
+    steps = {symbol: bounds.upper for symbol, bounds in propagation.var_to_range if symbol not in of_shapes}
+    ranges = {symbol: _counted(last) for symbol, last in (steps | propagation.indirect_var_ranges).items()}
+    parts = (part for part in sympy.preorder_traversal(sympy.sympify(expression)) if part.args)
+    return any(_is_large(part, ranges) for part in parts if isinstance(part, sympy.Expr))
+
+
+def _counted(last: Any) -> Any:
+    upper = bound_sympy(sympy.sympify(last)).upper
+    return ValueRanges(0, upper if upper < _MOST_STEPS else _MOST_STEPS)
+
+
+def _is_large(part: sympy.Expr, ranges: Mapping[sympy.Symbol, Any]) -> bool:
+    bounds = bound_sympy(part, dict(ranges))
+    return not (bounds.lower >= -_LARGEST and bounds.upper <= _LARGEST)
+
+
+def wrap_integers() -> None:
+    """For the rest of this process, has C++ compiled so that integers that overflow wrap: a compiler may assume that
+    none does, and leave out assertions that follow from it."""
+    builder: Any = importlib.import_module("torch._inductor.cpp_builder")
+    original = builder._get_optimization_cflags
+    if getattr(original, "compilefarm", False):
+        return
+
+    def flags(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
+        compiling, linking = original(*args, **kwargs)
+        return [*compiling, _WRAPPING], linking
+
+    flags.compilefarm = True  # type: ignore[attr-defined]
+    builder._get_optimization_cflags = flags

@@ -1,0 +1,77 @@
+"""Indices that a graph computes: what is generated asserts them, whatever Inductor takes for proven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from compilefarm.builder.generated_sources import watching_sources
+from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.testing import trace
+from compilefarm.torch_internals.cpp_builds import stand_in_for_trials
+from tests.worker.inductor import compiled
+
+_FAR = 10**8
+
+
+class _Written(Exception):
+    """A program in C++ was generated, and is not built.
+
+    Attributes:
+        source: its text.
+    """
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+
+
+def _program(job: EncodedJob) -> str:
+    """The first program that is generated for a job."""
+
+    def look_at(source: str, _: str) -> None:
+        if "async_compile.cpp_pybinding" in source:
+            raise _Written(source)
+
+    # Which vector instructions work is found out by building programs.
+    end = stand_in_for_trials(lambda *_: False)
+    try:
+        with pytest.raises(_Written) as written, watching_sources(look_at):
+            compiled(job)
+    finally:
+        end()
+    return written.value.source
+
+
+def _wrapped() -> torch.Tensor:
+    # Twice this is beyond 64 bits.
+    return torch.clamp(torch.arange(4) * (2**62 + _FAR), max=9)
+
+
+def _out_of_floats() -> torch.Tensor:
+    return torch.clamp((torch.arange(4).float() * 1e30).long() + _FAR, max=9)
+
+
+TABLE = torch.ones(10)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda table: table[_wrapped()],
+        lambda table: table[_out_of_floats()],
+        lambda table: torch.index_put(table, [_wrapped()], torch.ones(4)),
+    ],
+)
+def test_an_index_that_overflows(model: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert "index out of bounds" in _program(trace(model, TABLE).encode())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [lambda table: table[torch.arange(3) + 2], lambda table: table.roll(3), lambda table: table[torch.arange(12) % 10]],
+)
+def test_what_is_proven_is_not_asserted(model: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert "index out of bounds" not in _program(trace(model, TABLE).encode())

@@ -1,0 +1,36 @@
+"""Canaries of torch_internals/index_assertions.py."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import pytest
+
+from compilefarm.torch_internals.index_assertions import keeping_index_assertions, wrap_integers
+
+PROPAGATION = importlib.import_module("torch._inductor.index_propagation")
+BUILDER = importlib.import_module("torch._inductor.cpp_builder")
+
+
+def test_assertions_are_left_out_in_two_places() -> None:
+    folding = PROPAGATION.IndexPropagation
+    assert list(inspect.signature(folding.indirect_indexing).parameters)[:3] == ["self", "index", "size"]
+    source = inspect.getsource(folding)
+    for name in ("self.shape_env.var_to_range", "self.var_to_range = ", "self.indirect_var_ranges = ", "def unwrap("):
+        assert name in source, name
+    assert "is_symbolic" in inspect.getsource(PROPAGATION.IndexPropVar)
+    proxy = importlib.import_module("torch._inductor.codegen.common").CSEProxy
+    assert list(inspect.signature(proxy.indirect_indexing).parameters)[:3] == ["self", "var", "size"]
+    generate = proxy.indirect_indexing
+    assert "var.bounds" in inspect.getsource(generate)
+    with keeping_index_assertions():
+        assert proxy.indirect_indexing is not generate
+    assert proxy.indirect_indexing is generate
+
+
+def test_integers_wrap_in_what_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It is for the rest of a process.
+    monkeypatch.setattr(BUILDER, "_get_optimization_cflags", BUILDER._get_optimization_cflags)
+    wrap_integers()
+    assert "fwrapv" in BUILDER.get_cpp_options(cpp_compiler="g++", do_link=False)[2]
