@@ -213,6 +213,12 @@ def test_an_operator_of_python(graph: CapturedGraph, name: str, monkeypatch: pyt
     graph.encode()
 
 
+def test_an_attribute(graph: CapturedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "T", property(tripled), raising=False)
+    with pytest.raises(Bypass, match=r"torch\.Tensor\.T$"):
+        graph.encode()
+
+
 def test_functions_of_torch_call_nothing_but_torchs() -> None:
     functions = {**targets._torch_functions(), **vars(torch.Tensor)}
     assert {name: found for name, each in functions.items() if (found := find_replaced_call([each]))} == {}

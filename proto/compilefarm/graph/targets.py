@@ -176,7 +176,8 @@ def check_inner_calls(graph_module: torch.fx.GraphModule) -> None:
     functions = {node.target for node in nodes if node.op == "call_function" and type(node.target) is FunctionType}
     methods = {str(node.target) for node in nodes if node.op == "call_method"}
     called = [*(each for each in functions if each in _torch_names()), *map(vars(torch.Tensor).get, methods)]
-    replaced = find_replaced_call(called)
+    attribute = next((name for name in sorted(ATTRIBUTES) if not is_own_method(name)), None)
+    replaced = find_replaced_call(called) or (attribute and f"torch.Tensor.{attribute}")
     if replaced is not None:
         raise Bypass("replaced_operator", f"this process has something of its own in the place of {replaced}")
 
