@@ -118,6 +118,8 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten.rrelu_with_noise.default, (MANY, NARROW.expand(64)), positional(0.1, 0.3, True, None)),
         (aten._weight_norm_interface.default, (torch.ones(4, 4, 4), FEW), positional(1)),
         (aten.resize_.default, (NARROW.expand(64),), positional([80])),
+        (aten.channel_shuffle.default, (IMAGE,), positional(0)),
+        (aten.native_channel_shuffle.default, (IMAGE,), positional(0)),
         (aten._foreach_copy.default, (FEW, FEW), copied),
         (aten._fused_adam_.default, (MANY, FEW, torch.ones(())), adam),
         (aten._fused_adam_.default, (MANY, MANY.double(), torch.ones(())), adam),
@@ -378,3 +380,51 @@ def test_offsets_that_a_request_computes_are_refused(change: Callable[[Graph, No
         return
     with pytest.raises(InvalidRequest, match=message):
         decode_job(job, blobs={})
+
+
+def bag_of(graph: Graph, ids: Node, offsets: Node) -> Node:
+    table = graph.call_function(torch.ones, (10, 3))
+    return graph.call_function(torch.embedding_bag, (table, ids, offsets))
+
+
+def repeated(graph: Graph, ids: Node, repeats: Node) -> Node:
+    return graph.call_function(torch.repeat_interleave, (ids, repeats), {"output_size": 6})
+
+
+@pytest.mark.parametrize(
+    ("call", "numbers", "message"),
+    [
+        (bag_of, torch.tensor([0, 2**40, 3]), "its offsets are computed"),
+        # Their sum is 6 in 64 bits.
+        (repeated, torch.tensor([2**62, 2**62, 2**62, 2**62, 5, 1]), "its repeats are computed"),
+    ],
+)
+def test_numbers_that_torch_believes_are_not_constants_of_a_request(
+    call: Callable[[Graph, Node, Node], Node], numbers: torch.Tensor, message: str
+) -> None:
+    root = torch.nn.Module()
+    root.register_buffer("numbers", numbers)
+    graph = Graph()
+    ids, given, held = graph.placeholder("ids"), graph.placeholder("given"), graph.get_attr("numbers")
+    kept = graph.call_function(torch.add, (held, 1))
+    result = call(graph, ids, given)
+    graph.output((result, kept))
+    number = list(graph.nodes).index(result)
+    inputs = [IDS, torch.ones(len(numbers), dtype=torch.int64)]
+    encoded = encode_job(GraphModule(root, graph), inputs, options={}, environment=fixed_environment)
+    decode_job(encoded.job, blobs=encoded.blobs)
+    # What no client says: the numbers are those that the request holds.
+    (argument,) = (each for each in encoded.job.graph.nodes[number].call.args if each == Value(node=1))
+    argument.node = 2
+    with pytest.raises(InvalidRequest, match=message):
+        decode_job(encoded.job, blobs=encoded.blobs)
+
+
+def test_repeats_that_are_given_travel_and_computed_ones_stay_in_the_pod() -> None:
+    def repeat(given: torch.Tensor) -> torch.Tensor:
+        return torch.arange(3).repeat_interleave(given, output_size=6)
+
+    encoded = capture(repeat, OFFSETS).encode()
+    decode_job(encoded.job, blobs=encoded.blobs)
+    with pytest.raises(Bypass, match="its repeats are computed"):
+        capture(lambda given: repeat(given * 1), OFFSETS).encode()

@@ -190,6 +190,11 @@ def _number_of_heads(given: Arguments) -> str | None:
     return None if heads > 0 else f"it has {heads} heads"
 
 
+def _number_of_groups(given: Arguments) -> str | None:
+    # aten/src/ATen/native/ChanelShuffle.cpp of torch 2.11 divides by it.
+    return None if given["groups"] > 0 else f"it has {given['groups']} groups"
+
+
 def _unheld_targets(_: Arguments) -> str:
     return _UNHELD
 
@@ -223,5 +228,7 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_weight_int4pack_mm": _groups_of_scales,
     "_weight_int4pack_mm_for_cpu": _groups_of_scales,
     "_weight_norm_interface": _lengths_of_weights,
+    "channel_shuffle": _number_of_groups,
     "mkldnn_rnn_layer": _sizes_of_a_layer,
+    "native_channel_shuffle": _number_of_groups,
 }

@@ -1,8 +1,10 @@
-"""Where bags of embeddings begin and end: torch looks at the first and the last of these offsets, and believes those
-between (aten/src/ATen/native/EmbeddingBag.cpp: check_arguments).
+"""Numbers that say where a kernel reads and writes, and that torch believes.
 
-So they are an input of the graph, whose elements are the pod's, and the farm's own when it tries a program; or they
-count up from zero in equal steps, as torch.nn.functional.embedding_bag has it for bags of one length.
+Of the offsets of bags of embeddings torch looks at the first and the last, and believes those between
+(aten/src/ATen/native/EmbeddingBag.cpp: check_arguments). With torch 2.11 it believes the sum of repeats, which wraps
+(aten/src/ATen/native/Repeat.cpp). So both are an input of the graph, whose elements are the pod's, and the farm's own
+when it tries a program; or they count up from zero in equal steps, as torch.nn.functional.embedding_bag has it for bags
+of one length.
 """
 
 from __future__ import annotations
@@ -16,11 +18,16 @@ from torch.fx import GraphModule, Node
 
 from compilefarm.graph.operators import base_of, named_arguments
 from compilefarm.graph.targets import nodes_of
-from compilefarm.graph.writes import Label, WriteRecorder, find_storage
+from compilefarm.graph.writes import INPUT, Label, WriteRecorder, find_storage
 from compilefarm.torch_internals.operators import OpOverload, schema_of
 
-_BAGS = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
-_POSITION = 2
+# Names of the arguments that are believed.
+_BELIEVED: Mapping[str, str] = {
+    "embedding_bag": "offsets",
+    "_embedding_bag": "offsets",
+    "_embedding_bag_forward_only": "offsets",
+    "repeat_interleave": "repeats",
+}
 # Kind of tensors that writes are noted of.
 _COUNTED = "counted"
 _LARGEST = 2**31
@@ -28,7 +35,7 @@ _LARGEST = 2**31
 
 @dataclass(slots=True, kw_only=True)
 class OffsetCheck:
-    """Looks at the offsets of every bag while a graph runs on fake tensors.
+    """Looks at the offsets of every bag, and at repeats, while a graph runs on fake tensors.
 
     Attributes:
         writes: knows the inputs of the graph, and what is written to.
@@ -40,12 +47,16 @@ class OffsetCheck:
 
     def find_misfit(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Why an operator may not run with these arguments; None if it may."""
-        if base_of(operator.name()) not in _BAGS:
+        name = _BELIEVED.get(base_of(operator.name()))
+        if name is None:
             return None
-        offsets = named_arguments(schema_of(operator), args, kwargs).get("offsets")
-        known = self.writes.labels_of(offsets) if isinstance(offsets, torch.Tensor) else set()
+        believed = named_arguments(schema_of(operator), args, kwargs).get(name)
+        if not isinstance(believed, torch.Tensor):
+            return None if name == "repeats" else _COMPUTED[name]
+        # The elements of constants are the request's.
+        known = {label for label in self.writes.labels_of(believed) if label[0] in (INPUT, _COUNTED)}
         self._used |= known
-        return None if known else _COMPUTED
+        return None if known else _COMPUTED[name]
 
     def note(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operator has made, if it counts up from zero."""
@@ -57,9 +68,9 @@ class OffsetCheck:
         """Why a graph that has run may not be compiled: its offsets may be others then. None if it may."""
         if self._used and any(map(_asks_of_gradients, nodes_of(graph_module))):
             # Bodies are run without gradients here, and with them when they are compiled.
-            return "a graph with embedding_bag asks whether gradients are wanted"
+            return "a graph with embedding_bag or repeats asks whether gradients are wanted"
         written = {label for label in self._used if label[1] in self.writes.written(label[0])}
-        return "the graph writes to offsets of embedding_bag" if written else None
+        return "the graph writes to offsets of embedding_bag, or to repeats" if written else None
 
 
 def _asks_of_gradients(node: Node) -> bool:
@@ -68,7 +79,10 @@ def _asks_of_gradients(node: Node) -> bool:
     return "requires_grad" in node.args or str(name).partition(".")[0] in ("is_inference", "is_leaf")
 
 
-_COMPUTED = "its offsets are computed, and are neither an input of the graph nor count up from zero"
+_COMPUTED: Mapping[str, str] = {
+    name: f"its {name} are computed, and are neither an input of the graph nor count up from zero"
+    for name in ("offsets", "repeats")
+}
 
 
 def find_computed(node: Node, name: str) -> str | None:
@@ -78,15 +92,26 @@ def find_computed(node: Node, name: str) -> str | None:
         node: a call, in a graph whose nodes have meta["example_value"].
         name: of what it calls.
     """
-    if name.rpartition(".")[2] not in _BAGS and base_of(name) not in _BAGS:
+    kind = _BELIEVED.get(name.rpartition(".")[2]) or _BELIEVED.get(base_of(name))
+    if kind is None:
         return None
-    offsets = node.args[_POSITION] if len(node.args) > _POSITION else node.kwargs.get("offsets")
-    value = offsets.meta.get("example_value") if isinstance(offsets, Node) else None
-    if not isinstance(value, torch.Tensor) or getattr(offsets.target, "__name__", "") == "arange":
+    believed = _believed_argument(node, kind)
+    if not isinstance(believed, Node):
+        return None
+    value = believed.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or getattr(believed.target, "__name__", "") == "arange":
         return None
     given = (each.meta.get("example_value") for each in node.graph.nodes if each.op == "placeholder")
     storages = [find_storage(each) for each in given if isinstance(each, torch.Tensor) and each.dtype == value.dtype]
-    return None if any(storage is find_storage(value) for storage in storages) else _COMPUTED
+    return None if any(storage is find_storage(value) for storage in storages) else _COMPUTED[kind]
+
+
+def _believed_argument(node: Node, kind: str) -> Any:
+    if kind in node.kwargs:
+        return node.kwargs[kind]
+    # Repeats stand behind what is repeated, or alone.
+    position = 2 if kind == "offsets" else min(1, len(node.args) - 1)
+    return node.args[position] if 0 <= position < len(node.args) else None
 
 
 def _counts_up(given: Mapping[str, Any]) -> bool:
