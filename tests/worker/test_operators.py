@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from compilefarm.client.torch_runtime import TorchRuntime
+from compilefarm.client.requested_graph import RequestedGraph
 from compilefarm.worker.comparison import VerificationFailed
 from tests.worker import trials
 from tests.worker.operators import names_of_operators
@@ -99,7 +99,7 @@ def test_what_a_check_refuses_is_the_compilers_fault_if_the_pod_would_compile_th
 ) -> None:
     monkeypatch.setattr("tests.worker.single_process.VerifyTask", lambda **_: SimpleNamespace())
     monkeypatch.setattr("tests.worker.single_process.compare", _refuse)
-    monkeypatch.setattr(TorchRuntime, "_compile_job", lambda *_: _off(off_by)(None)[0])
+    monkeypatch.setattr(RequestedGraph, "compile", lambda _: _off(off_by)(None)[0])
     # On what the pod's call is given it computes what eager does.
     farm = SingleProcessFarm(make=_off(0.0))
     torch.compiler.reset()
