@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 from typing import get_args
@@ -20,7 +19,8 @@ from compilefarm.serving.config import ServeConfig
 from compilefarm.serving.flags import flags_of
 from compilefarm.v1.job_pb2 import FailureKind
 
-ROOT = Path(__file__).resolve().parents[2]
+from .programs import ROOT, load_program
+
 SOURCES = [
     path
     for folder in ("proto", "client", "service", "worker")
@@ -30,12 +30,7 @@ SOURCES = [
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program("reference")
 
 
 def reasons_raised(name: str) -> set[str]:

@@ -124,8 +124,10 @@ def _reaches_out(named: Arguments) -> str | None:
     """A view of another shape has to lie within the memory of what it views: Inductor computes addresses of these
     numbers and asks nobody (torch/_inductor/lowering.py: as_strided).
     """
+    if _is_within(named) is not False:
+        return None
     last, room = _extent(named)
-    return f"it reaches to element {last} of a memory of {room} elements" if _is_within(named) is False else None
+    return f"it reaches to element {last} of a memory of {room} elements"
 
 
 def _is_within(named: Arguments) -> bool | None:
@@ -133,9 +135,8 @@ def _is_within(named: Arguments) -> bool | None:
     on elements.
     """
     last, room = _extent(named)
-    offset = _offset(named)
     try:
-        if offset >= 0 and all(step >= 0 for step in named["stride"]) and last < room:
+        if _offset(named) >= 0 and all(step >= 0 for step in named["stride"]) and last < room:
             return True
         return any(size == 0 for size in named["size"])
     except GuardOnDataDependentSymNode:

@@ -28,31 +28,29 @@ def find_replaced_call(functions: Iterable[object]) -> str | None:
         if id(given) in seen or not isinstance(given, FunctionType):
             continue
         seen.add(id(given))
-        for name, value in _called(given):
-            if is_foreign(value):
-                return name
-            if getattr(value, "__module__", None) in _NAMES:
-                waiting.append(value)
+        names = sorted(_names_in(given.__code__))
+        called = dict(_called(given, names))
+        replaced = next((name for name, value in called.items() if is_foreign(value)), None) or _find_method(names)
+        if replaced is not None:
+            return replaced
+        waiting += [value for value in called.values() if getattr(value, "__module__", None) in _NAMES]
         waiting += _wrapped(given)
     return None
 
 
-def _called(function: FunctionType) -> Iterator[tuple[str, object]]:
-    for name in sorted(_names_in(function.__code__)):
+def _called(function: FunctionType, names: Iterable[str]) -> Iterator[tuple[str, object]]:
+    for name in names:
         if name in function.__globals__:
             yield f"{function.__module__}.{name}", function.__globals__[name]
         for module in _MODULES:
             if name in vars(module):
                 yield f"{module.__name__}.{name}", vars(module)[name]
-        if not name.startswith("__") and callable(vars(torch.Tensor).get(name)) and not is_own_method(name):
-            yield f"torch.Tensor.{name}", _Replaced()
 
 
-class _Replaced:
-    """Stands for a method that is not torch's own."""
-
-    def __call__(self) -> None:
-        """It is called as methods are."""
+def _find_method(names: Iterable[str]) -> str | None:
+    """The first of these that is a method of tensors, and not torch's own."""
+    methods = (name for name in names if not name.startswith("__") and callable(vars(torch.Tensor).get(name)))
+    return next((f"torch.Tensor.{name}" for name in methods if not is_own_method(name)), None)
 
 
 def _names_in(code: CodeType) -> set[str]:

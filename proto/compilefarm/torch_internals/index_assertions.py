@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import sympy
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy  # torch/utils/_sympy/value_ranges.py
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 # Far from 64 bits, and beyond what any tensor has.
 _LARGEST = 2**62
