@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,24 @@ def test_a_compile_runs_with_what_it_was_given(monkeypatch: pytest.MonkeyPatch) 
         "options": {"config_patches": {"max_autotune": True}},
         "aot": True,
     }
+
+
+def test_a_backward_that_is_not_recorded_compiles_before_its_forward_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("torch._inductor.standalone_compile")
+    code = importlib.import_module("torch._inductor.output_code")
+    importlib.import_module("torch._inductor.cudagraph_trees")
+    forward = code.BoxedDeviceIndex(0)
+
+    def compile_it(*_: Any, **__: Any) -> SimpleNamespace:
+        graph = SimpleNamespace(current_callable=list, fx_kwargs={"is_backward": True})
+        code.maybe_handle_backward_generation(graph, forward)
+        return graph
+
+    with pytest.raises(AssertionError):
+        compile_it()
+    monkeypatch.setattr(module, "standalone_compile", compile_it)
+    graph = compile_graph("a", (), inductor={}, functorch={}, static_inputs=())
+    assert graph.current_callable is list
 
 
 def test_a_context_of_its_own_is_traced_in() -> None:

@@ -14,6 +14,7 @@ from compilefarm.torch_internals.settings import FUNCTORCH
 
 _STANDALONE = "torch._inductor.standalone_compile"
 _AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
+_OUTPUT_CODE = "torch._inductor.output_code"
 _COMPILING = (
     "torch._inductor.compile_fx",
     _STANDALONE,
@@ -75,7 +76,12 @@ def compile_graph(
         "force_non_lazy_backward_lowering": True,
     }
     standalone_compile = importlib.import_module(_STANDALONE).standalone_compile
-    with FUNCTORCH.patch(settings), _with_static_inputs(static_inputs), _pickling_real_tensors():
+    with (
+        FUNCTORCH.patch(settings),
+        _with_static_inputs(static_inputs),
+        _pickling_real_tensors(),
+        _leaving_backwards_to_loads(),
+    ):
         return standalone_compile(
             graph_module,
             list(inputs),
@@ -125,3 +131,20 @@ def _pickling_real_tensors() -> Iterator[None]:
         yield
     finally:
         cache._pickle_entry = staticmethod(original)
+
+
+@contextmanager
+def _leaving_backwards_to_loads() -> Iterator[None]:
+    """Inside, a backward that is not recorded as a CUDA graph is not tied to the graphs of its forward, which exist
+    only where the forward has run; torch ends the compile with an AssertionError where it has not. What loads the
+    program ties them.
+
+    Stands in for what ties them (torch/_inductor/output_code.py: Backward Generation Handling).
+    """
+    module: Any = importlib.import_module(_OUTPUT_CODE)
+    original = module.maybe_handle_backward_generation
+    module.maybe_handle_backward_generation = lambda *_: None
+    try:
+        yield
+    finally:
+        module.maybe_handle_backward_generation = original
