@@ -125,6 +125,9 @@ def set_up(end: str) -> Path:
     if not (programs / "uv").exists():
         make_environment(programs.parent)
     install = ["uv", "pip", "install", "--quiet", "--python", str(programs / "python")]
+    if sys.dont_write_bytecode:
+        # Where no process leaves it for the next one, each of hundreds would compile all libraries anew.
+        install.append("--compile-bytecode")
     # uv does nothing where both are installed as they stand there.
     require(call(programs, [*install, "--requirement", f"requirements/{end}.txt"]))
     require(call(programs, [*install, "--no-deps", "--editable", "."]))

@@ -14,7 +14,7 @@ from compilefarm.core.errors import NotStored, StoreUnavailable
 from compilefarm.core.pool import Artifact
 from compilefarm.store.backend import Backend, WrappingBackend
 from compilefarm.store.collector import SET_ASIDE_SECONDS
-from compilefarm.store.layout import SET_ASIDE, blob_path, manifest_path, use_path
+from compilefarm.store.layout import FORMER_SET_ASIDE, SET_ASIDE, blob_path, manifest_path, use_path
 from compilefarm.store.limited import RETRY_SECONDS, LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.opening import build_store, collect_garbage, open_store
@@ -301,6 +301,20 @@ async def test_garbage_goes_and_the_rest_stays(tmp_path: Path) -> None:
     assert not (tmp_path / SET_ASIDE).exists()
     again = await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=False)
     assert (again.artifacts, again.blobs, again.damaged, again.freed_bytes) == (0, 0, 0, 0)
+
+
+async def test_what_an_earlier_release_set_aside_goes_as_well(tmp_path: Path) -> None:
+    good = await garbage(tmp_path)
+    (tmp_path / SET_ASIDE).rename(tmp_path / FORMER_SET_ASIDE)
+    young = await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=False)
+    age(tmp_path, SET_ASIDE_SECONDS)
+    collected = await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=False)
+    assert (young.damaged, collected.damaged) == (0, 1)
+    # What lies there counts.
+    assert collected.freed_bytes + collected.size_bytes == young.size_bytes
+    assert not (tmp_path / FORMER_SET_ASIDE).exists()
+    store = await open_store(str(tmp_path))
+    assert await store.find_manifest(good.manifest.key) == good.manifest
 
 
 async def test_nothing_goes_from_a_store_that_a_newer_release_writes(tmp_path: Path) -> None:

@@ -74,19 +74,15 @@ def find_unknown_view(operator: OpOverload, args: Sequence[Any], kwargs: Mapping
 
 
 def find_misplaced_view(job: Job) -> str | None:
-    """Why a job may not view its inputs as it does; None if it may.
+    """Why a job whose graph calls as_strided may not be given its inputs; None if it may.
 
     Where an input does not begin with its memory, torch 2.11 counts from the input what eager counts from the
     memory (torch/_inductor/lowering.py: as_strided).
     """
-    moved = [
-        number
-        for number, given in enumerate(job.inputs)
-        if given.tensor.HasField("storage_offset")
-        and (given.tensor.storage_offset.WhichOneof("value") != "size" or given.tensor.storage_offset.size)
-    ]
-    if moved and calls_views(job.graph):
-        return f"input {moved[0]} begins at an offset, and the graph calls as_strided"
+    for number, given in enumerate(job.inputs):
+        offset = given.tensor.storage_offset
+        if given.tensor.HasField("storage_offset") and (offset.WhichOneof("value") != "size" or offset.size):
+            return f"input {number} begins at an offset, and the graph calls as_strided"
     return None
 
 

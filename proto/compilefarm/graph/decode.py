@@ -146,7 +146,8 @@ def decode_job(
     ]
     if len(kernels) != len(job.graph.kernels):
         raise InvalidRequest(f"the graph holds Triton kernels: {KERNELS_REFUSED}")
-    misplaced = find_misplaced_view(job)
+    views = calls_views(job.graph)
+    misplaced = find_misplaced_view(job) if views else None
     if misplaced is not None:
         raise InvalidRequest(misplaced)
     symbolic = make_symbols(job)
@@ -160,7 +161,7 @@ def decode_job(
     )
     decoded.inputs.extend(_fake_inputs(job.inputs, decoded))
     # The run gets inputs of its own, so that what the graph changes in them stays out of what is compiled for.
-    further = (find_unknown_view,) if calls_views(job.graph) else ()
+    further = (find_unknown_view,) if views else ()
     _propagate(decoded, _fake_inputs(job.inputs, decoded), further=further)
     return decoded
 

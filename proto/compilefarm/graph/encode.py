@@ -14,7 +14,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import arguments, targets
 from compilefarm.graph.ambient import capture_ambient
 from compilefarm.graph.annotations import check_module_annotations, encode_annotations
-from compilefarm.graph.bounds import find_misplaced_view
+from compilefarm.graph.bounds import calls_views, find_misplaced_view
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.constants import encode_constant, is_constant
 from compilefarm.graph.contractions import CONTRACTION_LIBRARY, is_contraction, uses_contraction_library
@@ -162,7 +162,7 @@ def _encode(
     if asks_for_cuda_graphs(job.options):
         _mark_static(job, writer)
     misplaced = find_misplaced_view(job)
-    if misplaced is not None:
+    if misplaced is not None and calls_views(job.graph):
         raise Bypass("misplaced_view", misplaced)
     if writer.constants or writer.sharing:
         _check_unwritten(job, writer)

@@ -193,7 +193,7 @@ class Gateway:
         return CompileService(
             parts.open_broker(),
             admission=parts.admission,
-            planner=parts.planner,
+            prospects=parts.prospects,
             heavy=parts.heavy,
             reports=self._reports,
             self_checks=SelfChecks(withdrawals=parts.withdrawals, reports=self._reports, clock=self._clock),

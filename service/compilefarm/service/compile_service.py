@@ -10,8 +10,8 @@ from compilefarm.service.admission import Admission
 from compilefarm.service.callers import current_caller
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.heavy_work import HeavyWork
-from compilefarm.service.planning import Planner
 from compilefarm.service.priorities import Priority
+from compilefarm.service.prospects import Prospects
 from compilefarm.service.reports import Reports
 from compilefarm.service.requests import Answering, Event
 from compilefarm.service.roles import Role
@@ -22,21 +22,21 @@ from compilefarm.v1.compile_service_pb2_grpc import CompileServiceServicer
 
 
 class CompileService(CompileServiceServicer):
-    """Adapts broker, planner and reports to the wire."""
+    """Adapts broker, prospects and reports to the wire."""
 
     def __init__(
         self,
         broker: Answering,
         *,
         admission: Admission,
-        planner: Planner,
+        prospects: Prospects,
         heavy: HeavyWork,
         reports: Reports,
         self_checks: SelfChecks,
     ) -> None:
         self._broker = broker
         self._admission = admission
-        self._planner = planner
+        self._prospects = prospects
         self._heavy = heavy
         self._reports = reports
         self._self_checks = self_checks
@@ -46,7 +46,7 @@ class CompileService(CompileServiceServicer):
             return wire.LookupResponse(manifest=await self._broker.lookup(admitted))
 
     async def Plan(self, request: wire.PlanRequest, _context: Context) -> wire.PlanResponse:
-        return await self._planner.plan(await self._admission.examine(request.job, caller=current_caller()))
+        return await self._prospects.of(await self._admission.examine(request.job, caller=current_caller()))
 
     async def Compile(self, request: wire.CompileRequest, _context: Context) -> AsyncIterator[wire.CompileResponse]:
         priority, caller = read_priority(request.priority), current_caller()

@@ -28,9 +28,9 @@ from compilefarm.service.job_metrics import JobMetrics
 from compilefarm.service.journal import Journal
 from compilefarm.service.journaling import JournalingBroker, JournalSettler, Resumption
 from compilefarm.service.limits import Limits
-from compilefarm.service.planning import Planner
 from compilefarm.service.preconditions import Preconditions
 from compilefarm.service.progress import ProgressMeter
+from compilefarm.service.prospects import Prospects
 from compilefarm.service.publishing import Publisher
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
@@ -96,7 +96,7 @@ class Composition:
         self._request_counts = RequestCounts(self.counters)
         self.admission = self._make_admission()
         self._broker = self._make_broker()
-        self.planner = self._make_planner()
+        self.prospects = self._make_prospects()
 
     def open_broker(self) -> Answering:
         """Opens the broker with the decorators that the configuration asks for.
@@ -217,8 +217,8 @@ class Composition:
             observers=[self._request_counts, RequestLog()],
         )
 
-    def _make_planner(self) -> Planner:
-        return Planner(
+    def _make_prospects(self) -> Prospects:
+        return Prospects(
             store=self._means.store,
             quarantine=self.quarantine,
             jobs=self.jobs,

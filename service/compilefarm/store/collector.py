@@ -19,6 +19,7 @@ from compilefarm.store.counting import CountingBackend
 from compilefarm.store.layout import (
     BLOBS,
     CHECKS,
+    FORMER_SET_ASIDE,
     MANIFESTS,
     PROBES,
     SET_ASIDE,
@@ -87,7 +88,7 @@ class Collector:
         # Manifests first: the blobs of each were there before it.
         manifests = await self._backend.list_area(MANIFESTS)
         blobs = await self._backend.list_area(BLOBS)
-        damaged = await self._backend.list_area(SET_ASIDE)
+        damaged = await self._backend.list_area(SET_ASIDE) | await self._backend.list_area(FORMER_SET_ASIDE)
         checks = await self._backend.list_area(CHECKS)
         told = {stored.path: stored.modified_seconds async for stored in self._backend.objects(USES)}
         size_bytes = sum(stored.size_bytes for area in (manifests, blobs, damaged, checks) for stored in area.values())

@@ -6,6 +6,7 @@ ac/<graph digest>/<rest>/<namespace>/<n>      the same, where farms tell callers
 set-aside/<sha256>                            blobs whose bytes no longer match their digest
 set-aside/<key>-<n>                           manifests that are damaged; <key>-<namespace>-<n>
 set-aside/<name>.reason                       when and why, in words
+quarantine/                                   what was set aside there before it was called so
 checks/<graph digest>/<rest of the key>/[<namespace>/]<sha256>   what verifications of artifacts of the key found
 used/<path of a blob or a manifest>           empty; its time is when the object was last used, roughly
 probe/<random>                                written and deleted when a store is opened
@@ -22,6 +23,7 @@ from compilefarm.core.keys import is_key
 BLOBS = "cas"
 MANIFESTS = "ac"
 SET_ASIDE = "set-aside"
+FORMER_SET_ASIDE = "quarantine"
 USES = "used"
 PROBES = "probe"
 # Where uploads arrive.

@@ -16,7 +16,7 @@ from compilefarm.store.collector import Collected, Collector
 from compilefarm.store.content_addressed import ContentAddressedStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
-from compilefarm.store.layout import BLOBS, CHECKS, MANIFESTS, SET_ASIDE
+from compilefarm.store.layout import BLOBS, CHECKS, FORMER_SET_ASIDE, MANIFESTS, SET_ASIDE
 from compilefarm.store.limited import LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.object_backend import ObjectBackend
@@ -122,7 +122,7 @@ async def collect_garbage(
 
 
 async def _counting(backend: Backend) -> CountingBackend:
-    counting = CountingBackend(backend, areas=(BLOBS, MANIFESTS, CHECKS, SET_ASIDE))
+    counting = CountingBackend(backend, areas=(BLOBS, MANIFESTS, CHECKS, SET_ASIDE, FORMER_SET_ASIDE))
     await counting.count()
     return counting
 

@@ -13,8 +13,8 @@ from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.compile_service_pb2 import PlanResponse, Prospect
 
 
-class Planner:
-    """Plans: answers what would happen to a request, without doing it.
+class Prospects:
+    """Answers what would become of a request, and does nothing of it.
 
     Args:
         store: has artifacts.
@@ -33,8 +33,8 @@ class Planner:
         self._queue = queue
         self._durations = durations
 
-    async def plan(self, request: AdmittedRequest) -> PlanResponse:
-        """Returns what would happen to a request now.
+    async def of(self, request: AdmittedRequest) -> PlanResponse:
+        """Returns what would become of a request now.
 
         Raises:
             StoreUnavailable: the store cannot be read.
