@@ -71,7 +71,7 @@ def check_codec(program: Program) -> Row:
             expected = _run(program, _compiler(program, "eager"))
         return Row(name=program.name, wrong=tuple(differences(given, expected, precision=program.precision)))
 
-    with _guards_not_timed():
+    with guards_not_timed():
         return _row(program, check, reports=lambda: backend.reports)
 
 
@@ -139,7 +139,8 @@ def _excused(graph: GraphReport) -> GraphReport:
     return replace(graph, outcome="sent") if graph.outcome == "crash" else graph
 
 
-def _guards_not_timed() -> AbstractContextManager[object]:
+def guards_not_timed() -> AbstractContextManager[object]:
+    """While programs are traced: Dynamo leaves out what it does for its log alone."""
     # torch/_dynamo/guards.py: after each graph, Dynamo empties the processor's caches to time the guards for its log.
     # That is a third of what tracing a small program costs.
     return mock.patch("torch._dynamo.guards.profile_guard_manager", return_value=0.0)

@@ -1,0 +1,77 @@
+"""Some programs of each library through the codec; `python -m tests.wild` has all of them compiled by a farm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from .pods import Pods
+from .program import Compiler, Lacking, Program
+from .report import has_fault, share_served, write_markdown
+from .run import Row, run_through_codec
+from .table import PROGRAMS
+
+# Libraries warn as they please.
+pytestmark = pytest.mark.filterwarnings("default")
+
+# Those that had been refused, and one of each kind.
+CHOSEN = (
+    ("transformers", "gpt2"),
+    ("transformers", "deberta_v2"),
+    ("transformers", "vit"),
+    ("transformers", "bert classified"),
+    ("timm", "test_resnet"),
+    ("torchvision", "squeezenet1_1"),
+)
+
+
+def _run(run: Any, **flags: Any) -> Row:
+    program = Program(name="tried", run=run, **flags)
+    return run_through_codec(program, library="none", device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("library", "name"), CHOSEN, ids=map(" ".join, CHOSEN))
+def test_all_graphs_of_a_program_are_served_and_right(library: str, name: str) -> None:
+    row = run_through_codec(PROGRAMS[library][name], library=library, device=torch.device("cpu"))
+    if row.skipped:
+        pytest.skip(row.skipped)
+    assert not row.error
+    assert not row.wrong
+    assert not row.refused
+    assert row.graphs, "Dynamo captured nothing, so nothing was tried"
+
+
+def test_a_program_that_computes_something_else_when_compiled_is_wrong() -> None:
+    row = _run(lambda compiler: torch.ones(2) * (1.0 if compiler.backend is None else 1.01))
+    assert row.wrong
+    assert has_fault(row)
+
+
+def test_a_program_that_raises_is_no_end_of_the_run() -> None:
+    row = _run(lambda compiler: torch.ones(2) @ torch.ones(3))
+    assert "RuntimeError" in row.error
+    assert has_fault(row)
+
+
+def test_a_program_whose_library_lacks_something_is_skipped() -> None:
+    def run(_: Compiler) -> None:
+        raise Lacking("no such model")
+
+    row = _run(run)
+    assert row.skipped == "no such model"
+    assert not has_fault(row)
+
+
+def test_a_refused_graph_is_counted_with_its_reason() -> None:
+    row = _run(lambda compiler: compiler(lambda x: x.sin())(torch.ones(3)))
+    refused = Row(library="none", name="refused", graphs=1, refused=["bypass, input: it is one of two"])
+    assert (row.graphs, row.served) == (1, 1)
+    assert share_served([row, refused]) == 0.5
+    assert "| bypass, input: it is one of two |" in write_markdown([refused])
+
+
+def test_a_pod_that_ends_is_told_with_its_last_words() -> None:
+    (row,) = Pods(device="cpu").rows("timm", ["no such program"])
+    assert "KeyError: 'no such program'" in row.error
