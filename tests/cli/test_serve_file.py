@@ -36,6 +36,7 @@ worker = ["torch-2.11={sys.executable}"]
 compile-timeout = 60
 verify = "after"
 import = ["my_ops", "einops"]
+libraries = "torchvision, timm"
 allow-triton-kernels = true
 queue-limit = 7
 tenant-limit = 3
@@ -75,6 +76,7 @@ def test_a_file_says_the_same_as_the_flags(tmp_path: Path) -> None:
         *("--store", "/data", "--read-only", "--store-size-limit", "50GB", "--cache-memory", "1GiB"),
         *("--state", "/state", "--device", "cpu", "--slots", "2", "--worker", f"torch-2.11={sys.executable}"),
         *("--compile-timeout", "60", "--verify", "after", "--import", "my_ops", "--import", "einops"),
+        *("--libraries", "torchvision, timm"),
         *("--allow-triton-kernels", "--queue-limit", "7", "--tenant-limit", "3", "--tenant-slots", "2"),
         *("--tenant-upload-limit", "5GB", "--orphan-grace", "0", "--sandbox", "off", "--allow-root"),
         *("--memory-limit", "8", "--disk-limit", "1GB", "--control-group", "/sys/fs/cgroup/farm"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
 import pytest
 import torch
 
@@ -79,3 +82,17 @@ def test_implementations_from_python_are_kept_by_name() -> None:
     of_torch = registrations.meta_implementations_of_torch()
     assert of_torch <= entries
     assert len(of_torch) > 500
+
+
+def test_modules_that_hold_a_library_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = torch.library.Library("farm_test_held", "DEF")
+    library.define("defined(Tensor x) -> Tensor")
+    library.impl("defined", torch.clone, "CPU")
+    kernels = torch.library.Library("farm_test_held", "IMPL")
+    kernels.impl("defined", torch.empty_like, "Meta")
+    for name, held in (("farm_test_one", library), ("farm_test_two", kernels), ("farm_test_three", None)):
+        module = ModuleType(name)
+        vars(module)["held"] = held
+        monkeypatch.setitem(sys.modules, name, module)
+    assert registrations.modules_with_libraries_of("farm_test_held::defined") == {"farm_test_one", "farm_test_two"}
+    assert not registrations.modules_with_libraries_of("farm_test_held::other")

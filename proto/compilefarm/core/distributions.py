@@ -6,8 +6,11 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from compilefarm.core.libraries import normalized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +36,12 @@ def distribution_of(modules: Collection[str]) -> Distribution | None:
 
 
 @functools.cache
-def _distribution(top: str) -> Distribution | None:
-    names = {top} if _is_distribution(top) else set(importlib.metadata.packages_distributions().get(top, ()))
-    if len(names) != 1:
+def find_distribution(name: str) -> Distribution | None:
+    """The installed distribution of that name; None if there is none, or its files are those of a checkout."""
+    try:
+        found = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
         return None
-    found = importlib.metadata.distribution(names.pop())
     origin = json.loads(found.read_text("direct_url.json") or "{}")
     # Of an editable one the list of files names what leads to the checkout.
     entries = sorted(f"{file} {file.hash.value}" for file in found.files or () if file.hash and _is_part(file))
@@ -45,6 +49,36 @@ def _distribution(top: str) -> Distribution | None:
         return None
     digest = hashlib.sha256("\n".join(entries).encode()).hexdigest()
     return Distribution(name=found.name, version=found.version, digest=digest)
+
+
+def modules_of(name: str) -> Mapping[str, Path]:
+    """The modules of an installed distribution that are written in Python, with their files.
+
+    Only those that the installer wrote down, in packages that are this distribution's alone.
+    """
+    files = importlib.metadata.distribution(name).files or ()
+    found = ((_module_of(file), file) for file in files)
+    return {module: Path(str(file.locate())) for module, file in found if module and _is_own(module, name)}
+
+
+def _module_of(file: importlib.metadata.PackagePath) -> str:
+    """The name of the module that a file is; empty if it is none that can be imported as part of a program."""
+    *folders, last = file.with_suffix("").parts
+    parts = folders if last == "__init__" else [*folders, last]
+    is_module = file.suffix == ".py" and last != "__main__" and all(map(str.isidentifier, parts))
+    return ".".join(parts) if is_module else ""
+
+
+def _is_own(module: str, name: str) -> bool:
+    found = distribution_of([module])
+    return found is not None and normalized(found.name) == normalized(name)
+
+
+@functools.cache
+def _distribution(top: str) -> Distribution | None:
+    """The one that a top-level package belongs to."""
+    names = {top} if _is_distribution(top) else set(importlib.metadata.packages_distributions().get(top, ()))
+    return find_distribution(names.pop()) if len(names) == 1 else None
 
 
 def _is_part(file: importlib.metadata.PackagePath) -> bool:
@@ -55,8 +89,4 @@ def _is_part(file: importlib.metadata.PackagePath) -> bool:
 
 
 def _is_distribution(name: str) -> bool:
-    try:
-        importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return any(importlib.metadata.Distribution.discover(name=name))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from compilefarm.v1.environment_pb2 import Cpu, Cuda, Environment
+from compilefarm.v1.environment_pb2 import Cpu, Cuda, CustomOperator, Environment
 
 # What a farm says of requests that hold source.
 KERNELS_REFUSED = "they are source code, which a farm runs only when it is started with serve --allow-triton-kernels"
@@ -43,9 +43,9 @@ def narrowed(offered: Environment, *, wanted: Environment) -> Environment:
     """
     narrow = Environment()
     narrow.CopyFrom(offered)
-    names = {operator.name for operator in wanted.operators}
     del narrow.operators[:]
-    narrow.operators.extend(operator for operator in offered.operators if operator.name in names)
+    narrow.operators.extend(_operators(offered, wanted=wanted))
+    del narrow.operator_libraries[:]
     libraries = {library.name for library in wanted.libraries}
     del narrow.libraries[:]
     narrow.libraries.extend(library for library in offered.libraries if library.name in libraries)
@@ -103,14 +103,24 @@ def _cuda_differences(*, wanted: Cuda, offered: Cuda) -> list[str]:
     ] + _setting_differences(wanted.settings, offered=offered.settings)
 
 
-def _operator_differences(*, wanted: Environment, offered: Environment) -> list[str]:
+def _operators(offered: Environment, *, wanted: Environment) -> Iterator[CustomOperator]:
+    """Those that are wanted, as they are offered; a worker that imports a library for a request has it as is wanted."""
     known = {operator.name: operator for operator in offered.operators}
+    libraries = {f"{library.name} {library.version}" for library in offered.operator_libraries}
+    for operator in wanted.operators:
+        if operator.name in known:
+            yield known[operator.name]
+        elif operator.library in libraries:
+            yield operator
+
+
+def _operator_differences(*, wanted: Environment, offered: Environment) -> list[str]:
+    known = {operator.name: operator for operator in _operators(offered, wanted=wanted)}
     found = []
     for operator in wanted.operators:
         theirs = known.get(operator.name)
         if theirs is None:
-            home = f" of {operator.library}" if operator.library else ""
-            found.append(f"operator {operator.name}{home} is wanted (serve --import the module that registers it)")
+            found.append(_lack(operator, offered=offered))
         elif theirs.schema != operator.schema:
             found.append(f"operator {theirs.schema} is offered, {operator.schema} is wanted")
         elif theirs.source_digest != operator.source_digest:
@@ -121,6 +131,20 @@ def _operator_differences(*, wanted: Environment, offered: Environment) -> list[
                 f" {operator.library or 'no library'} is wanted"
             )
     return found
+
+
+def _lack(operator: CustomOperator, *, offered: Environment) -> str:
+    """What keeps a worker from having an operator: its library, in another version, or not at all."""
+    name, _, version = operator.library.rpartition(" ")
+    theirs = {library.name: library.version for library in offered.operator_libraries}.get(name)
+    if theirs is not None:
+        return f"operator {operator.name} of {name} {version} is wanted, {name} {theirs} is offered"
+    if not name:
+        return f"operator {operator.name} is wanted (serve --import the module that registers it)"
+    return (
+        f"operator {operator.name} of {operator.library} is wanted (install it beside the worker; serve --libraries"
+        " lists those that are taken, and serve --import takes modules of others)"
+    )
 
 
 def _version(text: str) -> tuple[int, ...]:

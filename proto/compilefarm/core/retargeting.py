@@ -85,7 +85,7 @@ def retarget(request: Request, *, target: Target, mode: str | None = None) -> Jo
         return job
     if not fits:
         job.environment.CopyFrom(_environment(request.job.environment, target=target))
-    _check_targets(job.graph, target=target)
+    _check_targets(job, target=target)
     options = _options(request, target=target, mode=mode)
     _check_static_inputs(request.job, options)
     job.options.CopyFrom(options)
@@ -131,10 +131,10 @@ def _environment(recorded: Environment, *, target: Target) -> Environment:
     return environment
 
 
-def _check_targets(graph: Graph, *, target: Target) -> None:
+def _check_targets(job: Job, *, target: Target) -> None:
     known = {targets.kind: frozenset(targets.names) for targets in target.vocabulary.targets}
-    of_libraries = {operator.name.partition(".")[0] for operator in target.environment.operators}
-    for call in _calls(graph):
+    of_libraries = {operator.name.partition(".")[0] for operator in job.environment.operators}
+    for call in _calls(job.graph):
         if call.target in known.get(call.kind, ()) or call.target.partition(".")[0] in of_libraries:
             continue
         what = "operator" if call.kind in _OPERATORS else "function"

@@ -44,7 +44,7 @@ def digest_of(functions: Iterable[object], *, modules: Iterable[str] = (), follo
     walk = _Walk(modules=set(modules))
     for function in functions:
         walk.visit(function)
-    paths = _closure(walk.modules) if follows_imports else set(filter(None, map(_path_of, walk.modules)))
+    paths = _closure(walk.modules) if follows_imports else set(filter(None, map(path_of, walk.modules)))
     files = sorted(map(_digest_of_file, paths))
     return hashlib.sha256("\n".join((*files, *sorted(walk.values))).encode(errors="backslashreplace")).hexdigest()
 
@@ -62,8 +62,13 @@ def modules_that_call(names: Iterable[str], *, mentioning: str, among: Callable[
     return {
         name
         for name, path in _loaded_files()
-        if among(name) and _mentions(path, mentioning) and not texts.isdisjoint(_shortened(_called_with(path)))
+        if among(name) and calls_something_with(texts, path, mentioning=mentioning)
     }
+
+
+def calls_something_with(names: Iterable[str], path: Path, *, mentioning: str) -> bool:
+    """Returns whether a file of Python is one of those that `modules_that_call` finds; it need not be loaded."""
+    return _mentions(path, mentioning) and not _shortened(_called_with(path)).isdisjoint(names)
 
 
 def module_of_file(path: Path) -> str | None:
@@ -74,6 +79,18 @@ def module_of_file(path: Path) -> str | None:
 def top_of(module: str) -> str:
     """Returns the top-level package or module of a module."""
     return module.partition(".")[0]
+
+
+def path_of(name: str) -> Path | None:
+    """Returns the file of a module, whether it is loaded or not, None if there is none; nothing is imported."""
+    module = sys.modules.get(name)
+    if module is not None:
+        origin = getattr(module, "__file__", None)
+    else:
+        spec = _find_spec(name)
+        origin = spec.origin if spec is not None and spec.has_location else None
+    path = Path(origin).resolve() if origin else None
+    return path if path is not None and path.is_file() else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,7 +184,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _check_file(function: FunctionType) -> None:
-    path = _path_of(function.__module__)
+    path = path_of(function.__module__)
     if path is None or Path(function.__code__.co_filename).resolve() != path:
         raise UnknownSource(f"{function.__module__}.{function.__qualname__} was not read from a file of its module")
 
@@ -179,7 +196,7 @@ def _closure(modules: Iterable[str]) -> set[Path]:
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name in found or (path := _path_of(name)) is None:
+        if name in found or (path := path_of(name)) is None:
             continue
         if top_of(name) not in tops and (top_of(name) in _PINNED or _is_installed(path)):
             continue
@@ -191,18 +208,6 @@ def _closure(modules: Iterable[str]) -> set[Path]:
 def _is_installed(path: Path) -> bool:
     places = {Path(sysconfig.get_paths()[key]).resolve() for key in ("purelib", "platlib")}
     return any(place in path.parents for place in places)
-
-
-def _path_of(name: str) -> Path | None:
-    """The file of a module, whether it is loaded or not; nothing is imported."""
-    module = sys.modules.get(name)
-    if module is not None:
-        origin = getattr(module, "__file__", None)
-    else:
-        spec = _find_spec(name)
-        origin = spec.origin if spec is not None and spec.has_location else None
-    path = Path(origin).resolve() if origin else None
-    return path if path is not None and path.is_file() else None
 
 
 def _find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
@@ -246,12 +251,18 @@ def _import_statements(path: Path) -> list[tuple[str, tuple[str, ...]]]:
 def _loaded_files() -> list[tuple[str, Path]]:
     """Modules of this process that are written in Python, but for Python's, torch's and Triton's."""
     return [
-        (name, Path(origin).resolve())
+        (name, _resolved(origin))
         for name, module in list(sys.modules.items())
         if top_of(name) not in _PINNED and (origin := getattr(module, "__file__", None)) and origin.endswith(".py")
     ]
 
 
+@functools.cache
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()
+
+
+@functools.cache
 def _mentions(path: Path, text: str) -> bool:
     content = _content_of(path)
     forms = (f"{quote}{text}{end}" for quote in "\"'" for end in (quote, "::", ".", "("))

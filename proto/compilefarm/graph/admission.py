@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -24,10 +24,27 @@ class Admitted:
     Attributes:
         operators: names of the operators of other libraries that graphs may call.
         triton_kernels: whether graphs may bring Triton kernels of the user's own. Their source is run.
+        libraries: names of the distributions that are imported for graphs that call their operators.
     """
 
     operators: Set[str] = frozenset()
+    libraries: Set[str] = frozenset()
     triton_kernels: bool = False
+
+
+def with_libraries_of(job: Job, *, admitted: Admitted) -> Admitted:
+    """Imports the libraries that a job needs, and admits those of their operators that it describes.
+
+    Raises:
+        InvalidRequest: a library is not admitted, or is not here as the request says it.
+    """
+    wanted = [operator for operator in job.environment.operators if operator.name not in admitted.operators]
+    if not wanted:
+        return admitted
+    # Most jobs need none, and a process that imports no library looks at no installed files.
+    from compilefarm.graph.libraries import import_libraries_of
+
+    return replace(admitted, operators=admitted.operators | import_libraries_of(wanted, libraries=admitted.libraries))
 
 
 def decode(job: Job, *, blobs: Mapping[str, bytes], admitted: Admitted) -> DecodedJob:

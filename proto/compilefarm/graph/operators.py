@@ -65,8 +65,9 @@ def find_operator(name: str, *, is_overload: bool) -> Callable[..., Any] | None:
         return None
     namespace, _, rest = name.partition("::")
     base, _, overload = rest.partition(".")
-    target: Callable[..., Any] = getattr(getattr(torch.ops, namespace), base)
-    return getattr(target, overload or "default") if is_overload else target
+    # A kernel may be registered for an operator that nobody has defined.
+    target: Callable[..., Any] | None = getattr(getattr(torch.ops, namespace), base, None)
+    return getattr(target, overload or "default", None) if is_overload else target
 
 
 def overloads_of(packet: Any) -> list[Any]:
@@ -126,6 +127,18 @@ def find_function(name: str) -> Callable[..., Any] | None:
     return function
 
 
+def home_of_function(name: str) -> str | None:
+    """The module that defines a function which Dynamo admits in graphs ("einops::reduce"); None of operators."""
+    return _FUNCTIONS.get(name)
+
+
+def whole_packets(names: Iterable[str]) -> frozenset[str]:
+    """These names of overloads and functions, with those that overloads share where all of them are among these."""
+    given = frozenset(names)
+    missing = {name.partition(".")[0] for name in registered_names() - given}
+    return given | {name.partition(".")[0] for name in given} - missing
+
+
 def describe_operators(names: Iterable[str]) -> list[CustomOperator]:
     """What decides how the compiler treats operators of other libraries than torch, sorted.
 
@@ -160,6 +173,8 @@ def _describe_or_bypass(name: str) -> CustomOperator:
 
 def _describe(name: str) -> CustomOperator:
     overload: Any = find_operator(name, is_overload=True)
+    if overload is None:
+        raise UnknownSource("kernels are registered for it, and nobody has defined it")
     modules = registering_modules(overload)
     distribution = distribution_of(modules)
     check_kernels(overload, are_known=distribution is not None, has_modules=bool(modules))
@@ -170,11 +185,13 @@ def _describe(name: str) -> CustomOperator:
 def _describe_function(name: str) -> CustomOperator:
     library = name.partition("::")[0]
     schema = f"{library} {importlib.metadata.version(library)}"
-    return _operator(name, schema, distribution_of([library]), functions=[find_function(name)], modules=())
+    described = _operator(name, schema, distribution_of([library]), functions=[find_function(name)], modules=())
+    described.modules.append(_FUNCTIONS[name])
+    return described
 
 
 def _operator(
-    name: str, schema: str, distribution: Distribution | None, *, functions: Iterable[object], modules: Iterable[str]
+    name: str, schema: str, distribution: Distribution | None, *, functions: Iterable[object], modules: Collection[str]
 ) -> CustomOperator:
     # The files of a distribution are known all together; where there is none, imports are followed.
     source = digest_of(functions, modules=modules, follows_imports=distribution is None)
@@ -183,6 +200,7 @@ def _operator(
         schema=schema,
         source_digest=digest_of_bytes(f"{source} {distribution.digest if distribution else ''}".encode()),
         library=f"{distribution.name} {distribution.version}" if distribution else "",
+        modules=sorted(modules) if distribution else (),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from compilefarm.core.sources import UnknownSource, module_of_file, modules_that_call, top_of
+from compilefarm.core.sources import UnknownSource, calls_something_with, module_of_file, modules_that_call, top_of
 from compilefarm.torch_internals import registrations
 from compilefarm.torch_internals.decompositions import decomposition_tables, inductor_tables
 from compilefarm.torch_internals.operators import registered_names
@@ -49,17 +49,42 @@ def registered_functions(overload: Any) -> Iterator[Callable[..., Any]]:
 
 def registering_modules(overload: Any) -> frozenset[str]:
     """Modules that registered something for an operator, and lie in no part of torch."""
-    namespace, name = overload.namespace, overload.name().partition("::")[2]
-    base = name.partition(".")[0]
-    texts = {f"{namespace}::{name}", f"{namespace}::{base}", f"{namespace}::{base}("}
-    found = modules_that_call(texts, mentioning=namespace, among=lambda _: True)
+    name = overload.name()
+    namespace, base = name.partition("::")[0], _base_of(name)
+    found = modules_that_call(_full_names(name), mentioning=namespace, among=lambda _: True)
     found |= set(filter(None, map(module_of_file, _files(overload))))
+    holding = registrations.modules_with_libraries_of(name)
+    found |= modules_that_call({namespace}, mentioning=namespace, among=holding.__contains__) if holding else set()
     if found:
         # A Library that one module makes, another may register kernels with, by the name of the operator alone.
         tops = {top_of(module) for module in found}
-        alone = {base, name, f"{base}(", f"{name}("}
-        found |= modules_that_call(alone, mentioning=base, among=lambda module: top_of(module) in tops)
+        found |= modules_that_call(_bare_names(name), mentioning=base, among=lambda module: top_of(module) in tops)
     return frozenset(found)
+
+
+def may_register(name: str, path: Path) -> bool:
+    """Whether a file of Python, loaded or not, is one that registers something for an operator, by what it calls."""
+    namespace, base = name.partition("::")[0], _base_of(name)
+    names = _full_names(name) | {namespace}
+    return calls_something_with(names, path, mentioning=namespace) or calls_something_with(
+        _bare_names(name), path, mentioning=base
+    )
+
+
+def _full_names(name: str) -> set[str]:
+    """How calls name an operator that register something for it: with its namespace, maybe without its overload."""
+    full = name.partition(".")[0]
+    return {name, full, f"{full}("}
+
+
+def _bare_names(name: str) -> set[str]:
+    """The same without the namespace."""
+    bare, base = name.partition("::")[2], _base_of(name)
+    return {base, bare, f"{base}(", f"{bare}("}
+
+
+def _base_of(name: str) -> str:
+    return name.partition("::")[2].partition(".")[0]
 
 
 def registering_files(name: str, *, key: str) -> list[str]:

@@ -5,6 +5,7 @@ Operators are named as the dispatcher names them ("aten::add.Tensor").
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Set
 from typing import Any
 
@@ -59,6 +60,20 @@ def meta_implementations_of_torch() -> Set[str]:
     # torch/_meta_registrations.py
     values = vars(torch._meta_registrations).values()
     return set[str]().union(*(value._op_impls for value in values if isinstance(value, torch.library.Library)))
+
+
+def modules_with_libraries_of(operator: str) -> Set[str]:
+    """Modules of this process that hold a torch.library.Library by which an operator was defined or got a kernel."""
+    # torch/library.py: Library keeps what it did, with the key of the dispatcher behind a slash for kernels.
+    kernels = f"{operator.replace('::', '/')}/"
+    return {
+        name
+        for name, module in list(sys.modules.items())
+        if not name.startswith("torch.")
+        for value in list(getattr(module, "__dict__", {}).values())
+        if isinstance(value, torch.library.Library)
+        and (operator in value._op_defs or any(each.startswith(kernels) for each in value._op_impls))
+    }
 
 
 def _attributes_of(operator: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n compilefarm/v1/environment.proto\x12\x0e\x63ompilefarm.v1\"\x99\x02\n\x0b\x45nvironment\x12\r\n\x05torch\x18\x01 \x01(\t\x12\x13\n\x0btorch_build\x18\x02 \x01(\t\x12\x0e\n\x06triton\x18\x03 \x01(\t\x12\x12\n\npython_abi\x18\x04 \x01(\t\x12 \n\x03\x63pu\x18\x05 \x01(\x0b\x32\x13.compilefarm.v1.Cpu\x12\"\n\x04\x63uda\x18\x06 \x01(\x0b\x32\x14.compilefarm.v1.Cuda\x12\x31\n\toperators\x18\x07 \x03(\x0b\x32\x1e.compilefarm.v1.CustomOperator\x12\x16\n\x0etriton_kernels\x18\x08 \x01(\x08\x12\x31\n\tlibraries\x18\t \x03(\x0b\x32\x1e.compilefarm.v1.LibraryVersion\"/\n\x0eLibraryVersion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"V\n\x0e\x43ustomOperator\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\t\x12\x15\n\rsource_digest\x18\x03 \x01(\t\x12\x0f\n\x07library\x18\x04 \x01(\t\"z\n\x03\x43pu\x12\x14\n\x0c\x61rchitecture\x18\x01 \x01(\t\x12\x18\n\x10instruction_sets\x18\x02 \x03(\t\x12\r\n\x05glibc\x18\x03 \x01(\t\x12\x11\n\tlibstdcxx\x18\x04 \x01(\t\x12\x0f\n\x07libgomp\x18\x05 \x01(\t\x12\x10\n\x08settings\x18\x06 \x03(\t\"s\n\x04\x43uda\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncapability\x18\x02 \x01(\t\x12\x17\n\x0fmultiprocessors\x18\x03 \x01(\r\x12\x0f\n\x07runtime\x18\x04 \x01(\t\x12\x10\n\x08settings\x18\x05 \x03(\t\x12\r\n\x05\x63udnn\x18\x06 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n compilefarm/v1/environment.proto\x12\x0e\x63ompilefarm.v1\"\xd5\x02\n\x0b\x45nvironment\x12\r\n\x05torch\x18\x01 \x01(\t\x12\x13\n\x0btorch_build\x18\x02 \x01(\t\x12\x0e\n\x06triton\x18\x03 \x01(\t\x12\x12\n\npython_abi\x18\x04 \x01(\t\x12 \n\x03\x63pu\x18\x05 \x01(\x0b\x32\x13.compilefarm.v1.Cpu\x12\"\n\x04\x63uda\x18\x06 \x01(\x0b\x32\x14.compilefarm.v1.Cuda\x12\x31\n\toperators\x18\x07 \x03(\x0b\x32\x1e.compilefarm.v1.CustomOperator\x12\x16\n\x0etriton_kernels\x18\x08 \x01(\x08\x12\x31\n\tlibraries\x18\t \x03(\x0b\x32\x1e.compilefarm.v1.LibraryVersion\x12:\n\x12operator_libraries\x18\n \x03(\x0b\x32\x1e.compilefarm.v1.LibraryVersion\"/\n\x0eLibraryVersion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"g\n\x0e\x43ustomOperator\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06schema\x18\x02 \x01(\t\x12\x15\n\rsource_digest\x18\x03 \x01(\t\x12\x0f\n\x07library\x18\x04 \x01(\t\x12\x0f\n\x07modules\x18\x05 \x03(\t\"z\n\x03\x43pu\x12\x14\n\x0c\x61rchitecture\x18\x01 \x01(\t\x12\x18\n\x10instruction_sets\x18\x02 \x03(\t\x12\r\n\x05glibc\x18\x03 \x01(\t\x12\x11\n\tlibstdcxx\x18\x04 \x01(\t\x12\x0f\n\x07libgomp\x18\x05 \x01(\t\x12\x10\n\x08settings\x18\x06 \x03(\t\"s\n\x04\x43uda\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ncapability\x18\x02 \x01(\t\x12\x17\n\x0fmultiprocessors\x18\x03 \x01(\r\x12\x0f\n\x07runtime\x18\x04 \x01(\t\x12\x10\n\x08settings\x18\x05 \x03(\t\x12\r\n\x05\x63udnn\x18\x06 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,13 +22,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.environment_
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_ENVIRONMENT']._serialized_start=53
-  _globals['_ENVIRONMENT']._serialized_end=334
-  _globals['_LIBRARYVERSION']._serialized_start=336
-  _globals['_LIBRARYVERSION']._serialized_end=383
-  _globals['_CUSTOMOPERATOR']._serialized_start=385
-  _globals['_CUSTOMOPERATOR']._serialized_end=471
-  _globals['_CPU']._serialized_start=473
-  _globals['_CPU']._serialized_end=595
-  _globals['_CUDA']._serialized_start=597
-  _globals['_CUDA']._serialized_end=712
+  _globals['_ENVIRONMENT']._serialized_end=394
+  _globals['_LIBRARYVERSION']._serialized_start=396
+  _globals['_LIBRARYVERSION']._serialized_end=443
+  _globals['_CUSTOMOPERATOR']._serialized_start=445
+  _globals['_CUSTOMOPERATOR']._serialized_end=548
+  _globals['_CPU']._serialized_start=550
+  _globals['_CPU']._serialized_end=672
+  _globals['_CUDA']._serialized_start=674
+  _globals['_CUDA']._serialized_end=789
 # @@protoc_insertion_point(module_scope)

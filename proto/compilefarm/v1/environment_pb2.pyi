@@ -27,6 +27,7 @@ class Environment(google.protobuf.message.Message):
     OPERATORS_FIELD_NUMBER: builtins.int
     TRITON_KERNELS_FIELD_NUMBER: builtins.int
     LIBRARIES_FIELD_NUMBER: builtins.int
+    OPERATOR_LIBRARIES_FIELD_NUMBER: builtins.int
     torch: builtins.str
     """torch.__version__ ("2.11.0+cu130"): artifacts hold pickled classes of this very release."""
     torch_build: builtins.str
@@ -59,6 +60,12 @@ class Environment(google.protobuf.message.Message):
         worker all that it has.
         """
 
+    @property
+    def operator_libraries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LibraryVersion]:
+        """Of a worker: installed distributions whose operators it takes, sorted by name. It imports them for the requests that
+        call such operators. Absent in a request.
+        """
+
     def __init__(
         self,
         *,
@@ -71,9 +78,10 @@ class Environment(google.protobuf.message.Message):
         operators: collections.abc.Iterable[global___CustomOperator] | None = ...,
         triton_kernels: builtins.bool = ...,
         libraries: collections.abc.Iterable[global___LibraryVersion] | None = ...,
+        operator_libraries: collections.abc.Iterable[global___LibraryVersion] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda", "libraries", b"libraries", "operators", b"operators", "python_abi", b"python_abi", "torch", b"torch", "torch_build", b"torch_build", "triton", b"triton", "triton_kernels", b"triton_kernels"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cpu", b"cpu", "cuda", b"cuda", "libraries", b"libraries", "operator_libraries", b"operator_libraries", "operators", b"operators", "python_abi", b"python_abi", "torch", b"torch", "torch_build", b"torch_build", "triton", b"triton", "triton_kernels", b"triton_kernels"]) -> None: ...
 
 global___Environment = Environment
 
@@ -111,6 +119,7 @@ class CustomOperator(google.protobuf.message.Message):
     SCHEMA_FIELD_NUMBER: builtins.int
     SOURCE_DIGEST_FIELD_NUMBER: builtins.int
     LIBRARY_FIELD_NUMBER: builtins.int
+    MODULES_FIELD_NUMBER: builtins.int
     name: builtins.str
     """"my_ops::scaled", or with an overload "my_ops::scaled.out"; of a function "einops::rearrange"."""
     schema: builtins.str
@@ -119,6 +128,13 @@ class CustomOperator(google.protobuf.message.Message):
     """Digest of the Python that is registered for it, with what that imports of its library; empty if there is none."""
     library: builtins.str
     """The library that it comes from, with version ("torchvision 0.26.0"); empty if its code belongs to none."""
+    @property
+    def modules(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Modules that register something for it, sorted ("torchvision._meta_registrations"); of a function the one that
+        defines it. A worker that imports the library for a request chooses by them among modules that it finds itself.
+        Empty: none was found, or not said.
+        """
+
     def __init__(
         self,
         *,
@@ -126,8 +142,9 @@ class CustomOperator(google.protobuf.message.Message):
         schema: builtins.str = ...,
         source_digest: builtins.str = ...,
         library: builtins.str = ...,
+        modules: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["library", b"library", "name", b"name", "schema", b"schema", "source_digest", b"source_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["library", b"library", "modules", b"modules", "name", b"name", "schema", b"schema", "source_digest", b"source_digest"]) -> None: ...
 
 global___CustomOperator = CustomOperator
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from compilefarm.core.libraries import KNOWN_LIBRARIES, names_in
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT
 from compilefarm.service.config import CannotStart, GatewayConfig
 from compilefarm.service.logs import FORMATTERS
@@ -222,6 +223,17 @@ class ServeConfig:
             name="import",
             kind="list",
             metavar="MODULE",
+        ),
+    )
+    libraries: tuple[str, ...] = field(
+        default=KNOWN_LIBRARIES,
+        metadata=flag(
+            "installed libraries whose operators graphs may call, with commas between their names; a worker imports "
+            "one for the graph of a pod that has the same version of it; none: no library",
+            group=_COMPILES,
+            metavar="NAMES",
+            read=names_in,
+            default_text=", ".join(KNOWN_LIBRARIES),
         ),
     )
     allow_triton_kernels: bool = field(

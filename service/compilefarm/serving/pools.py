@@ -51,6 +51,7 @@ def make_pool(config: ServeConfig) -> WorkerPool:
             disk_bytes=config.disk_limit,
             control_group=config.control_group,
             modules=tuple(config.modules),
+            libraries=config.libraries,
             triton_kernels=config.allow_triton_kernels,
             sandbox=sandbox,
             no_sandbox=no_sandbox,

@@ -26,9 +26,10 @@ from compilefarm.builder.generated_sources import imports_written, paths_written
 from compilefarm.builder.headers import include_folders, precompile_headers
 from compilefarm.builder.preloading import compile_once, preload_compiler
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.graph.admission import Admitted
+from compilefarm.graph.admission import Admitted, with_libraries_of
 from compilefarm.graph.contractions import CONTRACTION_LIBRARY
 from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.libraries import installed_libraries
 from compilefarm.graph.operators import describable, import_operators
 from compilefarm.graph.replacements import find_replacement
 from compilefarm.graph.targets import target_names
@@ -64,12 +65,14 @@ def main() -> int:
     parser.add_argument("--verifier", action="store_true", help="import what a pod imports, and no compiler")
     parser.add_argument("--import", action="append", default=[], dest="modules", help="registers operators")
     parser.add_argument("--allow-triton-kernels", action="store_true", help="run the source of kernels in a request")
+    parser.add_argument("--library", action="append", default=[], dest="libraries", help="imported if a job needs it")
     limits.add_arguments(parser)
     arguments = parser.parse_args()
     on_gpu = arguments.cuda_device is not None
     compiles_kernels = on_gpu and not arguments.verifier
     device = torch.device("cuda", arguments.cuda_device) if on_gpu else torch.device("cpu")
     vocabulary = _preload(verifier=arguments.verifier, device=device)
+    libraries = installed_libraries(arguments.libraries)
     wait_to_be_forked()
     answers = _take_standard_output()
     if not arguments.verifier:
@@ -79,7 +82,11 @@ def main() -> int:
     if compiles_kernels:
         kernel_compiles.prepare()
     # Whatever they do when they are imported, they do it in here.
-    admitted = Admitted(operators=_import_operators(arguments.modules), triton_kernels=arguments.allow_triton_kernels)
+    admitted = Admitted(
+        operators=_import_operators(arguments.modules),
+        triton_kernels=arguments.allow_triton_kernels,
+        libraries=frozenset(library.name for library in libraries),
+    )
     needs = EnvironmentNeeds(
         cpu=True,
         cuda_device=arguments.cuda_device,
@@ -87,8 +94,10 @@ def main() -> int:
         triton_kernels=admitted.triton_kernels,
         libraries=frozenset({CONTRACTION_LIBRARY}),
     )
+    environment = describe_environment(needs)
+    environment.operator_libraries.extend(libraries)
     ready = ChildReady(
-        environment=describe_environment(needs),
+        environment=environment,
         farm_version=importlib.metadata.version("compilefarm"),
         vocabulary=vocabulary,
         include_folders=include_folders(),
@@ -179,8 +188,11 @@ def _do(task: ChildTask, answers: BinaryIO, *, admitted: Admitted) -> None:
     try:
         match task.WhichOneof("task"):
             case "compile":
+                admitted = with_libraries_of(task.compile.job, admitted=admitted)
                 _compile(task.compile, answers, admitted=admitted)
             case "verify":
+                # Before anything of the job is in force: a library decides things when it is imported.
+                admitted = with_libraries_of(task.verify.job, admitted=admitted)
                 _say(answers, ChildMessage(verified=verify_task(task.verify, admitted=admitted)))
             case "probe":
                 trials = run_build_trials()

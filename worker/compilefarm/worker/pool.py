@@ -58,6 +58,7 @@ class PoolSettings:
         disk_bytes: how much its files may.
         control_group: folder of a group in which each child gets one of its own; None makes none.
         modules: Python modules that children import because they register operators.
+        libraries: names of distributions that children import for jobs that call their operators.
         triton_kernels: whether children run the source of Triton kernels that requests hold.
         output_bytes: how much an artifact may have, with its sources, and any file that its compile writes.
         sandbox: what children are started in; None starts them as any other process.
@@ -76,6 +77,7 @@ class PoolSettings:
     disk_bytes: int = 20 * 10**9
     control_group: Path | None = None
     modules: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
     triton_kernels: bool = False
     output_bytes: int = 1 << 30
     sandbox: Sandbox | None = None
@@ -158,6 +160,7 @@ class _Servers:
             # Each child sees one GPU, which is number 0 to it.
             *(["--cuda-device=0"] if settings.cuda_devices else []),
             *(f"--import={module}" for module in settings.modules),
+            *(f"--library={library}" for library in settings.libraries),
             *(["--allow-triton-kernels"] if settings.triton_kernels else []),
         ]
         # Inductor reads it when it is imported.
