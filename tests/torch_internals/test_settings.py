@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import typing
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,8 +60,20 @@ def test_somebody_has_decided_what_becomes_of_every_setting() -> None:
 @pytest.mark.skipif(not _IS_NEWEST, reason="releases before the newest lack later settings")
 def test_every_setting_that_is_listed_exists() -> None:
     for config, table in TABLES:
-        listed = {*table.allowed, *table.without_effect, *(name for name in table.refused if name[-1] != ".")}
+        listed = {name for name in (*table.allowed, *table.without_effect, *table.refused) if name[-1] != "."}
         assert listed - defaults_of(config).keys() <= _EARLIER_SETTINGS
+
+
+def test_settings_of_other_back_ends_are_read_there_alone() -> None:
+    # core/inductor_settings.py leaves these families out of requests.
+    folder = Path(torch.__file__).parent / "_inductor"
+    readers = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        if re.search(r"config\.(halide|xpu)\.", path.read_text(encoding="utf-8"))
+    }
+    assert readers <= {"codegen/halide.py", "codegen/xpu/compile_utils.py", "codegen/cutlass/utils.py"}
+    assert "codegen/halide.py" in readers
 
 
 def test_settings_still_have_the_type_that_is_listed() -> None:

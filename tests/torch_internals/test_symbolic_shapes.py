@@ -72,7 +72,17 @@ def test_sizes_that_depend_on_elements_are_noted() -> None:
     env = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     with FakeTensorMode(shape_env=env), dispatching_in_python():
         found = torch.ones(4).nonzero()
-        assert len(symbolic_shapes.compute_unbacked_bindings(env, found)) == 1
+        assert len(symbolic_shapes.bindings_of(env, found)) == 1
+
+
+def test_numbers_that_are_no_part_of_a_result_have_no_place_in_it() -> None:
+    env = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    with FakeTensorMode(shape_env=env), dispatching_in_python():
+        found = torch.narrow(torch.ones(4), 0, torch.zeros((), dtype=torch.int64), 2)
+        assert env.pending_fresh_unbacked_symbols
+        symbolic_shapes.bindings_of(env, found)
+        assert not env.pending_fresh_unbacked_symbols
+    assert found.shape == (2,)
 
 
 def test_what_depends_on_elements_is_not_compared() -> None:

@@ -7,6 +7,7 @@ import torch
 from compilefarm.graph import targets
 from compilefarm.torch_internals import traced_functions
 from compilefarm.torch_internals.traced_functions import (
+    DATA_OF_TENSOR,
     DISABLE_HOOKS,
     ENTER_AUTOCAST,
     ENTER_DUAL,
@@ -22,6 +23,7 @@ from compilefarm.torch_internals.traced_functions import (
     OF_MODES,
     SDPA_BACKEND,
     SDPA_KERNEL,
+    SINGLE_FUNCTIONS,
     SYMBOLIC,
 )
 
@@ -89,6 +91,19 @@ def test_grad_mode_switch() -> None:
 
 def test_functions_of_symbolic_numbers() -> None:
     assert all(callable(traced_functions.load_function(name)) for name in SYMBOLIC)
+
+
+def test_functions_of_other_modules_are_listed_and_admitted() -> None:
+    listed = {name for name, is_binding in traced_functions.listed_names() if not is_binding}
+    assert listed >= SINGLE_FUNCTIONS
+    assert targets.target_names()[targets.TORCH_FUNCTION] >= SINGLE_FUNCTIONS
+
+
+def test_data_of_a_tensor_shares_its_memory() -> None:
+    read = targets.get_target(targets.TORCH_FUNCTION, name=DATA_OF_TENSOR)
+    tensor = torch.ones(2, requires_grad=True)
+    data = read(tensor)  # type: ignore[operator]
+    assert (data.data_ptr(), data.requires_grad) == (tensor.data_ptr(), False)
 
 
 def test_what_enters_and_leaves_modes() -> None:

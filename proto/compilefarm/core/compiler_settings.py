@@ -138,7 +138,7 @@ class CompilerSettings:
     Attributes:
         allowed: what a request may set, and to what.
         refused: why a request may not set it; by name, or by family ("aot_inductor." is all that begins so).
-        without_effect: why a setting cannot change a result; it is left out of requests.
+        without_effect: why a setting cannot change a result; it is left out of requests. By name, or by family.
     """
 
     allowed: Mapping[str, SettingType]
@@ -149,8 +149,11 @@ class CompilerSettings:
         """Returns the reason for which a request must not set a setting; None if it may."""
         if name in self.allowed:
             return None
-        family = name.partition(".")[0] + "."
-        return self.refused.get(name) or self.refused.get(family) or self.without_effect.get(name) or "it is not known"
+        return _find_reason(self.refused, name) or _find_reason(self.without_effect, name) or "it is not known"
+
+    def has_no_effect(self, name: str) -> bool:
+        """Returns whether a setting cannot change a result."""
+        return name not in self.allowed and _find_reason(self.without_effect, name) is not None
 
     def value_of(self, setting: NamedValue) -> object:
         """Returns the value that a request sets.
@@ -171,6 +174,11 @@ class CompilerSettings:
     def is_classified(self, name: str) -> bool:
         """Returns whether a setting is in one of the classes."""
         return self.find_refusal(name) != "it is not known"
+
+
+def _find_reason(reasons: Mapping[str, str], name: str) -> str | None:
+    family = name.partition(".")[0] + "."
+    return reasons.get(name) or reasons.get(family)
 
 
 def names(text: str) -> list[str]:

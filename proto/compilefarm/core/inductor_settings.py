@@ -132,9 +132,9 @@ _REFUSED = by_reason(
     {
         "it has another compiler, or another kind of program, than those of a farm": """
             aot_inductor. aot_inductor_mode. cpp_wrapper cpp_wrapper_build_separate cpu_backend cuda. cuda_backend
-            cutedsl_enable_autotuning cutlass. flydsl_enable_autotuning fx_wrapper halide. mtia.
-            nvgemm_max_profiling_configs nvgemm_pdl nvgemm_supplement_configs nvgemm_swap_ab rocm. tpu_backend
-            triton.enable_tlx_templates triton.tlx_mode xpu. xpu_backend is_predispatch
+            cutedsl_enable_autotuning cutlass. flydsl_enable_autotuning fx_wrapper mtia. nvgemm_max_profiling_configs
+            nvgemm_pdl nvgemm_supplement_configs nvgemm_swap_ab rocm. triton.enable_tlx_templates triton.tlx_mode
+            is_predispatch
         """,
         # torch/_functorch/_aot_autograd/autograd_cache.py: check_cacheable.
         "torch saves no program that was made with it": "freezing",
@@ -190,6 +190,8 @@ _WITHOUT_EFFECT = by_reason(
     {
         # torch/_inductor/codecache.py writes to it itself, whenever it packages a model.
         "it is kept beside packages of other kinds": "aot_inductor.metadata",
+        # Read for other devices, and where cpu_backend or cuda_backend lead to torch/_inductor/codegen/halide.py.
+        "it is about back ends and devices that no request has": "halide. tpu_backend xpu. xpu_backend",
         "it says what is kept for a later compile, and where": """
             _cache_config_ignore_prefix _save_config_ignore autotune_local_cache autotune_remote_cache
             bundle_triton_into_fx_graph_cache bundled_autotune_remote_cache cpp_cache_precompile_headers

@@ -54,7 +54,8 @@ from compilefarm.torch_internals.autograd import restoring_forward_mode
 from compilefarm.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
 from compilefarm.torch_internals.operator_calls import Watcher, dispatching_in_python, watching_operators
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload
-from compilefarm.torch_internals.symbolic_shapes import compute_unbacked_bindings
+from compilefarm.torch_internals.symbolic_shapes import bindings_of
+from compilefarm.torch_internals.traced_functions import DISABLE_HOOKS
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.graph_pb2 import Call, Input
 from compilefarm.v1.job_pb2 import Job
@@ -291,7 +292,8 @@ def _check_modes(nodes: Sequence[Node]) -> None:
     for node in nodes:
         mode, left = find_mode_entered(node), find_mode_left(node)
         if mode is not None:
-            entered.append((mode, node))
+            if not _is_entered_again(mode, entered):
+                entered.append((mode, node))
         elif left is not None:
             latest, by = entered.pop() if entered else ("none", None)
             told = node.args[0] if node.args else None
@@ -299,6 +301,15 @@ def _check_modes(nodes: Sequence[Node]) -> None:
                 raise InvalidRequest(f"{left} is left in another order than it was entered")
     if entered:
         raise InvalidRequest(f"{entered[-1][0]} is entered and not left")
+
+
+def _is_entered_again(mode: str, entered: Sequence[tuple[str, object]]) -> bool:
+    """Whether entering a mode changes nothing, since it was entered before and has not been left.
+
+    Hooks that are disabled already are disabled once more within, and again where that ends
+    (torch/autograd/graph.py: disable_saved_tensors_hooks); it is the outermost end that enables them.
+    """
+    return mode == DISABLE_HOOKS and any(other == mode for other, _ in entered)
 
 
 def _graph_module(root: torch.nn.Module, graph: FxGraph) -> GraphModule:
@@ -366,13 +377,14 @@ def _propagate(
                 writes.know(value, kind=CONSTANT, number=node.meta[_CONSTANT])
             mode = find_mode_entered(node)
             if mode is not None:
-                entered.append((mode, value))
+                if not _is_entered_again(mode, entered):
+                    entered.append((mode, value))
             elif find_mode_left(node) is not None:
                 entered.pop()
             node.meta["example_value"] = value
             _check_growth(value, number=number)
             # Sizes that depend on elements: Dynamo notes at which node each becomes known.
-            bindings = compute_unbacked_bindings(decoded.symbolic.shape_env, value)
+            bindings = bindings_of(decoded.symbolic.shape_env, value)
             if bindings:
                 node.meta["unbacked_bindings"] = bindings
     change = offsets.find_change(decoded.graph_module)

@@ -179,7 +179,7 @@ def _deviations(configuration: _Configuration, *, now: Mapping[str, object]) -> 
     return [
         _named(name, now[name], table=configuration.table)
         for name in _deviating(configuration, now=now)
-        if name not in configuration.table.without_effect
+        if not configuration.table.has_no_effect(name)
     ]
 
 

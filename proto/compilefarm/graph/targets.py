@@ -36,6 +36,7 @@ from compilefarm.torch_internals import operators as torch_operators
 from compilefarm.torch_internals import traced_functions
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, OpOverloadPacket, name_of_packet
 from compilefarm.torch_internals.traced_functions import (
+    DATA_OF_TENSOR,
     DISABLE_HOOKS,
     ENTER_AUTOCAST,
     ENTER_DUAL,
@@ -50,6 +51,7 @@ from compilefarm.torch_internals.traced_functions import (
     GRAD_MODE,
     OF_MODES,
     SDPA_BACKEND,
+    SINGLE_FUNCTIONS,
     SYMBOLIC,
 )
 from compilefarm.v1.graph_pb2 import TargetKind
@@ -155,6 +157,9 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
             return PYTHON_FUNCTION, "builtins.getattr", (*node.args, ATTRIBUTE_OPERATORS[name])
         return kind, name, node.args
     name = str(node.target)
+    if name == "__round__":
+        # Dynamo writes it for round() of a symbolic number; for a whole one it writes builtins.round.
+        return *name_target(round), node.args
     if name not in _tensor_methods():
         raise Bypass("unknown_target", f"the graph calls the method {name}, which the farm does not take")
     if not is_own_method(name):
@@ -369,7 +374,7 @@ def _torch_functions() -> Mapping[str, Callable[..., Any]]:
     listed = traced_functions.listed_names()
     admitted = (name for name, is_binding in listed if _is_admitted(name, is_binding=is_binding))
     # Dynamo's tables hold the others in some releases only.
-    found = ((name, traced_functions.load_function(name)) for name in (*admitted, *OF_MODES, *SYMBOLIC))
+    found = ((name, traced_functions.load_function(name)) for name in (*admitted, *OF_MODES, *SYMBOLIC, DATA_OF_TENSOR))
     return {
         name: function
         for name, function in found
@@ -379,7 +384,7 @@ def _torch_functions() -> Mapping[str, Callable[..., Any]]:
 
 def _is_admitted(qualified_name: str, *, is_binding: bool) -> bool:
     module, _, name = qualified_name.rpartition(".")
-    if qualified_name == GRAD_MODE:
+    if qualified_name == GRAD_MODE or qualified_name in SINGLE_FUNCTIONS:
         return True
     if is_binding:
         # A binding is an operator by another name.

@@ -39,7 +39,7 @@ __all__ = [
     "PowByNatural",
     "PythonMod",
     "ShapeEnv",
-    "compute_unbacked_bindings",
+    "bindings_of",
     "create_symbol",
     "is_single_number",
     "unreplaced_symbol",
@@ -69,6 +69,16 @@ def create_symbol(
     )
     env.constrain_symbol_range(symbol, -int_oo if lower is None else lower, int_oo if upper is None else upper)
     return symbol, env.create_symintnode(symbol, hint=hint, source=source)
+
+
+def bindings_of(env: ShapeEnv, value: object) -> Any:
+    """Where in a result each number lies that depends on elements, as Dynamo notes it; None if there is none.
+
+    A number that was made on the way and is no part of the result, such as the start of torch.narrow where that is a
+    tensor, has no place there: the compiler finds it when it takes the call apart.
+    """
+    env.ignorable_fresh_unbacked_symbols.extend(env.pending_fresh_unbacked_symbols)
+    return compute_unbacked_bindings(env, value)
 
 
 def is_single_number(number: torch.SymInt) -> bool:

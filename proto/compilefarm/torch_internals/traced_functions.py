@@ -22,16 +22,33 @@ FUNCTION_MODULES = frozenset(
         "torch.nn.functional",
     }
 )
-# What Dynamo writes for assertions and sums of symbolic integers, and for functions of math on them
+# Of modules whose other functions serve these alone.
+SINGLE_FUNCTIONS = frozenset(
+    {
+        "torch._lowrank.pca_lowrank",
+        "torch._lowrank.svd_lowrank",
+        *(
+            f"torch.signal.windows.windows.{name}"
+            for name in (
+                "bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "general_hamming",
+                "hamming", "hann", "kaiser", "nuttall",
+            )
+        ),
+    }
+)  # fmt: skip
+# What Dynamo writes for assertions, sums and tensors of symbolic integers, and for functions of math on them
 # (torch/_dynamo/variables/torch.py; torch/__init__.py: _get_sym_math_fn).
 SYMBOLIC = (
     "torch._check",
+    "torch._refs.tensor",
     "torch.sym_sum",
     *(
         f"torch._sym_{name}"
         for name in ("acos", "asin", "atan", "cos", "cosh", "log2", "sin", "sinh", "sqrt", "tan", "tanh")
     ),
 )
+# What Dynamo writes for x.data (torch/_dynamo/variables/tensor.py: method_attr_data).
+DATA_OF_TENSOR = "torch._C._autograd._get_data_attr"
 # Dynamo writes torch.no_grad() inside a model as a pair of calls of this one; it changes the mode of the thread alone.
 GRAD_MODE = "torch._C._set_grad_enabled"
 # The same for torch.autocast, and for torch.nn.attention.sdpa_kernel, which changes the mode of the process.

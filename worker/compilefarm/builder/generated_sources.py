@@ -30,7 +30,8 @@ _GENERATORS = (
 _OTHERS = ("wrapper_cpu", "wrapper_gpu", "wrapper_mps", "cutlass", "rocm", "halide", "pallas", "aoti")
 # The extension that stands for what measures kernels, which lies in no file.
 TUNING = "tuning.py"
-_PREFIX = "include/torch/csrc/inductor/cpp_prefix.h"
+# Outside of Inductor: what kernels include, and what writes their expressions of sizes.
+_OUTSIDE = ("include/torch/csrc/inductor/cpp_prefix.h", "utils/_sympy/printers.py")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"\d+")
 _IMPORT_WRITTEN = re.compile(r"\bfrom\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]*)")
@@ -99,7 +100,8 @@ def _texts_of(constant: object) -> Iterator[str]:
 
 @functools.cache
 def _texts() -> tuple[str, ...]:
-    return tuple(path.read_text(encoding="utf-8") for path in (*_files(), Path(torch.__file__).parent / _PREFIX))
+    outside = (Path(torch.__file__).parent / path for path in _OUTSIDE)
+    return tuple(path.read_text(encoding="utf-8") for path in (*_files(), *outside))
 
 
 @functools.cache
