@@ -11,7 +11,7 @@ from compilefarm.cli.main import main
 from compilefarm.core.public_keys import read_public_key
 from compilefarm.service.config import CannotStart, GatewayConfig
 from compilefarm.service.directory import read_directory
-from compilefarm.service.roles import Role
+from compilefarm.service.roles import CacheRole, Role
 from compilefarm.service.signing import open_signing_policy
 from compilefarm.service.testing import Authority, serving_in_thread
 from compilefarm.store.signing_policy import SignedManifests
@@ -44,6 +44,15 @@ def test_a_token_that_is_written_is_not_printed(tmp_path: Path, capsys: pytest.C
     caller = read_directory(str(auth_file)).find_by_token(token)
     assert caller is not None
     assert (caller.name, caller.role) == ("search", Role.COMPILE)
+
+
+def test_a_token_has_the_roles_that_were_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    auth_file = tmp_path / "callers.toml"
+    roles = ["--role", "prewarm", "--role", "cache-write"]
+    assert main(["keys", "token", "search", "--write", str(tmp_path / "token"), *roles]) == 0
+    auth_file.write_text(capsys.readouterr().out)
+    (listed,) = read_directory(str(auth_file)).listed
+    assert (listed.caller.role, listed.caller.cache_role) == (Role.PREWARM, CacheRole.WRITE)
 
 
 def test_no_two_tokens_are_the_same(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
-from compilefarm.v1 import admin_service_pb2, blob_service_pb2, compile_service_pb2
+from compilefarm.v1 import admin_service_pb2, blob_service_pb2, cache_service_pb2, compile_service_pb2
 from compilefarm.v1.compile_service_pb2 import GraphReport, Priority
 
 ROLES = ("read", "compile", "prewarm", "admin")
@@ -97,6 +97,44 @@ ACTS: dict[str, tuple[str, Callable[[Calls], Awaitable[object]]]] = {
 }
 
 
+CACHE_ROLES = ("cache-read", "cache-write")
+CACHE_ACTS: dict[str, tuple[str, Callable[[Calls], Awaitable[object]]]] = {
+    "read an entry": ("cache-read", lambda calls: calls.get_entry("key")),
+    "write an entry": ("cache-write", lambda calls: calls.put_entry(b"content", key="key")),
+}
+
+
+@pytest.mark.parametrize("act", CACHE_ACTS)
+@pytest.mark.parametrize("role", [*ROLES, *CACHE_ROLES])
+async def test_entries_of_caches_need_roles_of_their_own(act: str, role: str, auth_file: Path) -> None:
+    replace(auth_file, listing(role))
+    config, (needed, do) = GatewayConfig(listen="127.0.0.1:0", auth_file=str(auth_file)), CACHE_ACTS[act]
+    async with serving(config=config) as gateway, calling(gateway.address, token=token_of(role)) as calls:
+        # This farm keeps no caches; whoever gets to hear that was let in.
+        allowed = role in CACHE_ROLES[CACHE_ROLES.index(needed) :]
+        with pytest.raises(Refused) as refused:
+            await do(calls)
+    assert refused.value.reason == ("no_caches" if allowed else "not_allowed")
+
+
+async def test_a_role_for_caches_allows_nothing_else(auth_file: Path, config: GatewayConfig) -> None:
+    replace(auth_file, listing("cache-write"))
+    async with serving(config=config) as gateway, calling(gateway.address, token=token_of("cache-write")) as calls:
+        for _, do in ACTS.values():
+            with pytest.raises(Refused, match=r"has role 'cache-write', and .* needs"):
+                await do(calls)
+
+
+async def test_a_caller_may_have_a_role_of_each_kind(auth_file: Path, config: GatewayConfig) -> None:
+    replace(auth_file, listing("compile").replace('role = "compile"', 'role = ["compile", "cache-read"]'))
+    async with serving(config=config) as gateway, calling(gateway.address, token=token_of("compile")) as calls:
+        await calls.finish(sample_job())
+        with pytest.raises(Refused, match="keeps no entries"):
+            await calls.get_entry("key")
+        with pytest.raises(Refused, match="has role 'compile, cache-read', and Put needs 'cache-write'"):
+            await calls.put_entry(b"content", key="key")
+
+
 @pytest.mark.parametrize("act", ACTS)
 async def test_each_role_may_do_what_it_may_and_no_more(act: str, config: GatewayConfig) -> None:
     needed, do = ACTS[act]
@@ -115,7 +153,7 @@ async def test_each_role_may_do_what_it_may_and_no_more(act: str, config: Gatewa
 
 
 def test_every_rpc_has_a_role() -> None:
-    for module in (compile_service_pb2, blob_service_pb2, admin_service_pb2):
+    for module in (compile_service_pb2, blob_service_pb2, cache_service_pb2, admin_service_pb2):
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 path = f"/{service.full_name}/{method.name}"

@@ -6,11 +6,13 @@ import argparse
 import os
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from compilefarm.core.digests import digest_of
 
 ROLES = ("read", "compile", "prewarm", "admin")
+CACHE_ROLES = ("cache-read", "cache-write")
 # Tells people and scanners for secrets what a text is, where they find it.
 _TOKEN_PREFIX = "cft_"  # noqa: S105 - of tokens, not one
 _TOKEN_BYTES = 32
@@ -24,9 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     token.add_argument("name", metavar="NAME", help="name of the caller in logs and messages, and its tenant")
     token.add_argument(
         "--role",
-        choices=ROLES,
-        default="compile",
-        help="what the caller may do: each role includes those before it; default: %(default)s",
+        choices=(*ROLES, *CACHE_ROLES),
+        default=[],
+        action="append",
+        help="what the caller may do: read, compile, prewarm or admin, of which each includes those before it; and "
+        "cache-read or cache-write for torch's own caches; may be given twice, for one of each; default: compile",
     )
     token.add_argument(
         "--namespace", metavar="NAME", help="namespace in which its artifacts are kept, if the file lists namespaces"
@@ -68,10 +72,16 @@ def _make_token(arguments: argparse.Namespace) -> None:
         print("# The token, for COMPILEFARM_TOKEN or a file that COMPILEFARM_TOKEN_FILE names. It is not shown again.")
         print(f"# {token}")
         print("# For the file that `serve --auth` names:")
-    print(f'[[callers]]\nname = "{arguments.name}"\nrole = "{arguments.role}"')
+    print(f'[[callers]]\nname = "{arguments.name}"\nrole = {_roles(arguments.role)}')
     if arguments.namespace:
         print(f'namespace = "{arguments.namespace}"')
     print(f'tokens = ["sha256:{digest_of(token.encode())}"]')
+
+
+def _roles(given: Sequence[str]) -> str:
+    """One role, or a list of them, as TOML writes it."""
+    words = [f'"{role}"' for role in given or ("compile",)]
+    return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
 
 
 def _make_key(arguments: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@
     ├── MissingBlobs            FAILED_PRECONDITION  the graph's tensors were not sent first
     ├── NotWanted               FAILED_PRECONDITION  a tensor that no job was missing
     ├── ReadOnlyFarm            FAILED_PRECONDITION  nothing is stored, and the farm makes nothing
+    ├── NoCaches                FAILED_PRECONDITION  the farm keeps no entries of torch's caches
     ├── Busy                    RESOURCE_EXHAUSTED   the queue, or the caller's share of it, is full
     ├── StoreFull               RESOURCE_EXHAUSTED   the store, or the caller's share of it, has no room
     ├── TooSlow                 ABORTED              the other end of a stream sent or read too slowly
@@ -122,6 +123,13 @@ class ReadOnlyFarm(FarmError):
 
     status = "FAILED_PRECONDITION"
     reason = "read_only"
+
+
+class NoCaches(FarmError):
+    """The farm keeps no entries of torch's own caches."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "no_caches"
 
 
 class StoreFull(FarmError):

@@ -1,4 +1,5 @@
 """Signatures of artifacts: the owner of the private key says that the farm made the artifact for the key of a job.
+Those of entries of torch's caches say who wrote them.
 
 What is signed is a line of text and the manifest, serialized without its signature. The fields of a message are
 serialized in the order of their numbers, those that a release does not know after those that it knows: as long as new
@@ -21,8 +22,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from compilefarm.core import cache_entries
 from compilefarm.core.errors import UntrustedArtifact
 from compilefarm.core.public_keys import PublicKey
+from compilefarm.v1.cache_service_pb2 import CacheEntry
 from compilefarm.v1.manifest_pb2 import Manifest, Signature
 
 # A signature of this key for anything else is none of a manifest.
@@ -42,7 +45,11 @@ class SigningKey:
 
     def signature_of(self, manifest: Manifest) -> Signature:
         """Returns the signature of a manifest, ignoring one that it has."""
-        return Signature(key_id=self.public.key_id, value=self._private.sign(signed_content(manifest)))
+        return self._signature(signed_content(manifest))
+
+    def signature_of_entry(self, entry: CacheEntry) -> Signature:
+        """Returns the signature of a cache entry, ignoring one that it has."""
+        return self._signature(cache_entries.signed_content(entry))
 
     def sign(self, manifest: Manifest) -> Manifest:
         """A copy of a manifest, signed."""
@@ -51,6 +58,9 @@ class SigningKey:
     def pem(self) -> bytes:
         """The key for a file: PKCS #8 in PEM."""
         return self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    def _signature(self, content: bytes) -> Signature:
+        return Signature(key_id=self.public.key_id, value=self._private.sign(content))
 
 
 def with_signature(manifest: Manifest, signature: Signature) -> Manifest:
@@ -89,18 +99,18 @@ def check_signature(manifest: Manifest, *, trusted: Sequence[PublicKey]) -> None
     """
     if not manifest.HasField("signature"):
         raise UntrustedArtifact("the artifact is not signed: the farm has to `serve --signing-key`")
-    key_id = manifest.signature.key_id
-    key = next((key for key in trusted if key.key_id == key_id), None)
-    if key is None:
-        raise UntrustedArtifact(
-            f"the artifact is signed by key {key_id[:16]!r}, and trusted are {', '.join(key.key_id for key in trusted)}"
-        )
-    try:
-        Ed25519PublicKey.from_public_bytes(key.content).verify(manifest.signature.value, signed_content(manifest))
-    except InvalidSignature:
-        raise UntrustedArtifact(
-            f"the signature of the artifact does not fit: it was changed after {key_id} had signed it"
-        ) from None
+    _check(manifest.signature, signed_content(manifest), trusted=trusted, what="the artifact")
+
+
+def check_signature_of_entry(entry: CacheEntry, *, trusted: Sequence[PublicKey]) -> None:
+    """Passes if a trusted key has signed a cache entry.
+
+    Raises:
+        UntrustedArtifact: nobody has.
+    """
+    if not entry.HasField("signature"):
+        raise UntrustedArtifact("the cache entry is not signed: who writes it needs COMPILEFARM_CACHE_SIGNING_KEY")
+    _check(entry.signature, cache_entries.signed_content(entry), trusted=trusted, what="the cache entry")
 
 
 def signed_content(manifest: Manifest) -> bytes:
@@ -109,3 +119,18 @@ def signed_content(manifest: Manifest) -> bytes:
     unsigned.CopyFrom(manifest)
     unsigned.ClearField("signature")
     return _TITLE + unsigned.SerializeToString(deterministic=True)
+
+
+def _check(signature: Signature, content: bytes, *, trusted: Sequence[PublicKey], what: str) -> None:
+    key_id = signature.key_id
+    key = next((key for key in trusted if key.key_id == key_id), None)
+    if key is None:
+        raise UntrustedArtifact(
+            f"{what} is signed by key {key_id[:16]!r}, and trusted are {', '.join(key.key_id for key in trusted)}"
+        )
+    try:
+        Ed25519PublicKey.from_public_bytes(key.content).verify(signature.value, content)
+    except InvalidSignature:
+        raise UntrustedArtifact(
+            f"the signature of {what} does not fit: it was changed after {key_id} had signed it"
+        ) from None

@@ -20,6 +20,7 @@ from compilefarm.service.admin_service import AdminService
 from compilefarm.service.allowances import Allowance
 from compilefarm.service.authenticators import AnonymousAuthenticator, Authenticator, DirectoryAuthenticator
 from compilefarm.service.blob_service import BlobService
+from compilefarm.service.cache_service import CacheCounts, CacheService, NoCacheService
 from compilefarm.service.call_limits import UNCOMPRESSED, CallLimits
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
@@ -38,12 +39,14 @@ from compilefarm.service.self_checks import SelfChecks
 from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.service.tls import Tls, find_tls
 from compilefarm.service.trust_report import TrustReport
-from compilefarm.service.uploads import Uploads
+from compilefarm.service.uploads import Staging, Uploads
 from compilefarm.service.watched import Watched
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.entries import EntryStore
 from compilefarm.store.signing_policy import UNSIGNED, SigningPolicy
 from compilefarm.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_server
 from compilefarm.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
+from compilefarm.v1.cache_service_pb2_grpc import CacheServiceServicer, add_CacheServiceServicer_to_server
 from compilefarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
 
 log = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ class Gateway:
         signing: SigningPolicy = UNSIGNED,
         clock: Clock | None = None,
         journal: Journal | None = None,
+        caches: EntryStore | None = None,
     ) -> None:
         """Puts the parts together.
 
@@ -74,6 +78,7 @@ class Gateway:
             signing: how manifests are signed, and which are served; the store has the same one.
             clock: time.
             journal: where prewarm jobs are kept until they are done; without one they end with the process.
+            caches: where entries of torch's own caches lie; without one there are none.
 
         Raises:
             CannotStart: the configuration would let strangers in, or a file that it names cannot be used.
@@ -85,6 +90,9 @@ class Gateway:
         self._tls = find_tls(config)
         self._trust = TrustReport(asks_callers=bool(config.auth_file), tls=self._tls, public_key=signing.public_key)
         self._store = store
+        self._caches = caches
+        self._cache_counts = CacheCounts()
+        self._quotas = Quotas(limit_bytes=config.max_tenant_upload_bytes, clock=clock)
         self._pool = pool
         self._clock = clock
         self._registry = CollectorRegistry()
@@ -183,6 +191,7 @@ class Gateway:
         server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
         add_CompileServiceServicer_to_server(self._compile_service(), server)
         add_BlobServiceServicer_to_server(self._blob_service(), server)
+        add_CacheServiceServicer_to_server(self._cache_service(), server)
         add_AdminServiceServicer_to_server(self._admin_service(), server)
         add_HealthServicer_to_server(HealthService(self._parts.readiness, clock=self._clock), server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
@@ -202,9 +211,24 @@ class Gateway:
     def _blob_service(self) -> BlobService:
         return BlobService(
             self._store,
-            uploads=self._uploads(),
+            wanted=self._parts.wanted,
+            uploads=self._uploads(self._store, what="sending blobs", max_bytes=self._config.max_blob_bytes),
             reads=_transfers(self._config, what="reading blobs"),
             counters=self._parts.counters,
+        )
+
+    def _cache_service(self) -> CacheServiceServicer:
+        if self._caches is None:
+            return NoCacheService()
+        max_bytes = self._config.max_cache_entry_bytes
+        return CacheService(
+            self._caches,
+            uploads=self._uploads(self._caches, what="sending cache entries", max_bytes=max_bytes),
+            reads=_transfers(self._config, what="reading cache entries"),
+            counters=self._parts.counters,
+            counts=self._cache_counts,
+            max_entry_bytes=max_bytes,
+            read_only=self._config.read_only,
         )
 
     def _admin_service(self) -> AdminService:
@@ -228,18 +252,19 @@ class Gateway:
             counters=parts.counters,
             reports=self._reports,
             farm_version=parts.farm_version,
+            caches=self._caches,
+            cache_counts=self._cache_counts,
         )
 
-    def _uploads(self) -> Uploads:
+    def _uploads(self, store: Staging, *, what: str, max_bytes: int) -> Uploads:
         config = self._config
         return Uploads(
-            self._store,
-            wanted=self._parts.wanted,
-            semaphore=_transfers(config, what="sending blobs"),
+            store,
+            semaphore=_transfers(config, what=what),
             allowance=Allowance(account_bytes=config.max_upload_bytes_of_caller, all_bytes=config.max_upload_bytes),
-            quotas=Quotas(limit_bytes=config.max_tenant_upload_bytes, clock=self._clock),
+            quotas=self._quotas,
             counters=self._parts.counters,
-            max_blob_bytes=config.max_blob_bytes,
+            max_blob_bytes=max_bytes,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest, OutOfRange
 from compilefarm.service.callers import current_caller
@@ -12,8 +11,9 @@ from compilefarm.service.counters import Counters
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.uploads import Uploads
+from compilefarm.service.wanted import WantedBlobs
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.store.files import Readable
+from compilefarm.store.files import pieces_of
 from compilefarm.v1 import blob_service_pb2 as wire
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceServicer
 
@@ -28,13 +28,23 @@ class BlobService(BlobServiceServicer):
 
     Args:
         store: where blobs lie.
+        wanted: which of them may be sent.
         uploads: takes those that are sent.
         reads: places for those that read.
         counters: counts bytes.
     """
 
-    def __init__(self, store: ArtifactStore, *, uploads: Uploads, reads: FairSemaphore, counters: Counters) -> None:
+    def __init__(
+        self,
+        store: ArtifactStore,
+        *,
+        wanted: WantedBlobs,
+        uploads: Uploads,
+        reads: FairSemaphore,
+        counters: Counters,
+    ) -> None:
         self._store = store
+        self._wanted = wanted
         self._uploads = uploads
         self._reads = reads
         self._counters = counters
@@ -52,7 +62,7 @@ class BlobService(BlobServiceServicer):
         async with self._reads.acquired(current_caller().account), self._store.reading(digest) as content:
             if not 0 <= offset_bytes <= content.size_bytes:
                 raise OutOfRange(f"blob {digest} has {content.size_bytes} bytes, so none begin at {offset_bytes}")
-            async for chunk in _chunks(content, offset_bytes=offset_bytes):
+            async for chunk in pieces_of(content, offset_bytes=offset_bytes):
                 yield wire.ReadResponse(chunk=chunk)
                 self._counters.bytes_sent += len(chunk)
 
@@ -60,18 +70,11 @@ class BlobService(BlobServiceServicer):
         first = await anext(request_iterator, None)
         if first is None:
             raise InvalidRequest("nothing was sent: the first piece names the digest of the blob")
-        async with self._uploads.receiving(first.digest, caller=current_caller()) as upload:
+        caller, digest = current_caller(), check_digest(first.digest)
+        self._wanted.require_wanted(digest, account=caller.account)
+        async with self._uploads.receiving(digest, caller=caller) as upload:
             await upload.add(first.chunk, offset_bytes=first.offset_bytes)
             async for piece in request_iterator:
                 await upload.add(piece.chunk, offset_bytes=piece.offset_bytes)
-            return wire.WriteResponse(size_bytes=await upload.put())
-
-
-async def _chunks(content: Readable, *, offset_bytes: int) -> AsyncIterator[bytes]:
-    """Yields a blob from an offset on; one empty piece at the end."""
-    while True:
-        chunk = await content.read(offset_bytes, DOWNLOAD_CHUNK_BYTES)
-        yield chunk
-        offset_bytes += len(chunk)
-        if not chunk or offset_bytes >= content.size_bytes:
-            return
+            await self._store.put_staged(upload.blob, digest=digest)
+            return wire.WriteResponse(size_bytes=upload.blob.size_bytes)

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from compilefarm.core.errors import NotAllowed
-from compilefarm.service.roles import Role
+from compilefarm.service.roles import CacheRole, Role
 from compilefarm.store.artifact_store import EVERYBODYS
 
 
@@ -19,6 +19,7 @@ class Caller:
         name: as the list of callers has it; empty where nobody is asked who they are.
         tenant: for whom the call is made; empty if that was not said.
         role: what the caller may do.
+        cache_role: what it may do with entries of torch's own caches.
         namespaces: whose artifacts the caller may be served: its own namespace, then those that are trusted more.
         seen: the namespaces into which the caller may look.
         key_formats: formats of keys that its client knows; empty if it names none.
@@ -28,6 +29,7 @@ class Caller:
     name: str = ""
     tenant: str = ""
     role: Role = Role.ADMIN
+    cache_role: CacheRole = CacheRole.WRITE
     namespaces: Sequence[str] = EVERYBODYS
     seen: Sequence[str] = EVERYBODYS
     key_formats: Sequence[int] = ()
@@ -38,7 +40,12 @@ class Caller:
         """The namespace of artifacts that are made for the caller."""
         return self.namespaces[0]
 
-    def require(self, role: Role, *, what: str) -> None:
+    @property
+    def roles(self) -> str:
+        """Its roles, for people."""
+        return ", ".join(role.word for role in (self.role, self.cache_role) if role) or Role.NONE.word
+
+    def require(self, role: Role | CacheRole, *, what: str) -> None:
         """Passes if the caller has a role, or more.
 
         Args:
@@ -48,9 +55,10 @@ class Caller:
         Raises:
             NotAllowed: the caller has less.
         """
-        if self.role < role:
+        held = self.cache_role if isinstance(role, CacheRole) else self.role
+        if held < role:
             raise NotAllowed(
-                f"caller {self.name!r} has role {self.role.word!r}, and {what} needs {role.word!r}: ask whoever runs "
+                f"caller {self.name!r} has role {self.roles!r}, and {what} needs {role.word!r}: ask whoever runs "
                 "the farm for it, or use the token or certificate of another caller"
             )
 

@@ -45,7 +45,8 @@ class GatewayConfig:
         max_waiting_bytes_of_caller: the same for one caller.
         max_message_bytes: size of one message on the wire.
         max_blob_bytes: size of one uploaded blob.
-        max_upload_bytes: of uploads that are on their way.
+        max_cache_entry_bytes: size of one entry of torch's own caches.
+        max_upload_bytes: of uploads that are on their way; the same again for cache entries.
         max_upload_bytes_of_caller: the same for one caller.
         max_tenant_upload_bytes: what one tenant may upload within an hour; None: as much as it likes.
         max_connections_of_address: connections with calls that one address may have.
@@ -78,6 +79,7 @@ class GatewayConfig:
     max_waiting_bytes_of_caller: int = 512 * 1024 * 1024
     max_message_bytes: int = 4 * 1024 * 1024
     max_blob_bytes: int = MAX_BYTES
+    max_cache_entry_bytes: int = 1024 * 1024 * 1024
     max_upload_bytes: int = 8 * 1024 * 1024 * 1024
     max_upload_bytes_of_caller: int = 2 * 1024 * 1024 * 1024
     max_tenant_upload_bytes: int | None = None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 
 class Role(IntEnum):
     """A role of callers. Each may do what those before it may."""
 
+    NONE = 0
+    """Ask for nothing that has to do with artifacts."""
     READ = 1
     """Look artifacts up, fetch them, ask for the state of the farm, and report what became of graphs."""
     COMPILE = 2
@@ -23,7 +26,25 @@ class Role(IntEnum):
         return self.name.lower()
 
 
-_NEEDED = {
+class CacheRole(IntEnum):
+    """A role for entries of torch's own caches. Whoever may write may read; no role for artifacts includes one."""
+
+    NONE = 0
+    """Neither read nor write entries."""
+    READ = 1
+    """Read entries, which other pods made."""
+    WRITE = 2
+    """Write entries, which other pods unpickle."""
+
+    @property
+    def word(self) -> str:
+        """The role as files and messages write it."""
+        return f"cache-{self.name.lower()}"
+
+
+_NEEDED: Mapping[str, Role | CacheRole] = {
+    "/compilefarm.v1.CacheService/Get": CacheRole.READ,
+    "/compilefarm.v1.CacheService/Put": CacheRole.WRITE,
     "/compilefarm.v1.CompileService/Lookup": Role.READ,
     "/compilefarm.v1.CompileService/Plan": Role.READ,
     "/compilefarm.v1.CompileService/Compile": Role.COMPILE,
@@ -43,7 +64,7 @@ _NEEDED = {
 }
 
 
-def find_needed_role(method: str) -> Role | None:
+def find_needed_role(method: str) -> Role | CacheRole | None:
     """Returns the least role that may call a method; None if no role may.
 
     Args:

@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from compilefarm.service.cache_service import CacheCounts
 from compilefarm.service.counters import Counters
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
 from compilefarm.service.reports import Reports
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.entries import EntryStore, EntryUsage
 from compilefarm.v1.admin_service_pb2 import FarmState, StoreUsage, WorkerState
 
 _COUNTERS = {
@@ -45,6 +47,8 @@ class Sources:
     counters: Counters
     reports: Reports
     farm_version: str
+    caches: EntryStore | None
+    cache_counts: CacheCounts
 
 
 class StateCollector(Collector):
@@ -65,7 +69,12 @@ class StateCollector(Collector):
 
     async def _read(self) -> list[Metric]:
         usage = await self._sources.store.usage()
-        return [*_of_service(self._sources), *_of_store(usage), *_of_clients(self._sources.reports)]
+        return [
+            *_of_service(self._sources),
+            *_of_store(usage),
+            *_of_caches(self._sources),
+            *_of_clients(self._sources.reports),
+        ]
 
 
 def _of_service(sources: Sources) -> Iterator[Metric]:
@@ -107,6 +116,26 @@ def _of_store(usage: StoreUsage) -> Iterator[Metric]:
     damaged.add_metric(["manifest"], usage.corrupt_manifests)
     yield damaged
     yield CounterMetricFamily("compilefarm_evictions", "Artifacts evicted", value=usage.evicted_artifacts)
+
+
+def _of_caches(sources: Sources) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "compilefarm_cache_requests",
+        "Requests for entries of torch's own caches that were answered, by cache and outcome (hit, miss, write)",
+        labels=["cache", "outcome"],
+    )
+    for labels, count in sorted(sources.cache_counts.requests.items()):
+        requests.add_metric(labels, count)
+    yield requests
+    usage = sources.caches.usage() if sources.caches else EntryUsage(entries=0, size_bytes=0, evicted=0, damaged=0)
+    yield GaugeMetricFamily("compilefarm_cache_entries", "Entries of torch's own caches", value=usage.entries)
+    yield GaugeMetricFamily("compilefarm_cache_bytes", "Bytes of these entries", value=usage.size_bytes)
+    yield CounterMetricFamily(
+        "compilefarm_cache_evictions", "Cache entries removed for room or of age", value=usage.evicted
+    )
+    yield CounterMetricFamily(
+        "compilefarm_corrupt_cache_entries", "Cache entries found damaged and removed", value=usage.damaged
+    )
 
 
 def _of_clients(reports: Reports) -> Iterator[Metric]:

@@ -29,6 +29,6 @@ class TrustReport:
         if self.tls is not None:
             told.certificate_expires.FromDatetime(self.tls.expires)
         if self.asks_callers:
-            told.caller, told.role = caller.name, caller.role.word
+            told.caller, told.role = caller.name, caller.roles
             told.namespaces.extend(filter(None, caller.namespaces))
         return told

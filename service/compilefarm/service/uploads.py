@@ -1,19 +1,17 @@
-"""Receives uploads of blobs into files, within the limits of their callers."""
+"""Receives uploads of blobs and cache entries into files, within the limits of their callers."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
-from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.service.allowances import Add, Allowance
 from compilefarm.service.callers import Caller
 from compilefarm.service.counters import Counters
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.quotas import Quotas
-from compilefarm.service.wanted import WantedBlobs
-from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.files import StagedBlob
 
 MAX_CHUNK_BYTES = 1024 * 1024
@@ -21,12 +19,25 @@ MAX_CHUNK_BYTES = 1024 * 1024
 MIN_CHUNK_BYTES = 4 * 1024
 
 
+class Staging(Protocol):
+    """What a store has for uploads."""
+
+    def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
+        """Opens a file for the pieces of a blob that is going to be put."""
+
+    async def reserve(self, size_bytes: int) -> None:
+        """Passes if so many more bytes may be put.
+
+        Raises:
+            StoreFull: there is no room for them.
+        """
+
+
 class Uploads:
     """Receives uploads.
 
     Args:
         store: where they go.
-        wanted: which of them are.
         semaphore: places for those that send.
         allowance: for what is on its way.
         quotas: for what tenants have sent lately.
@@ -36,9 +47,8 @@ class Uploads:
 
     def __init__(
         self,
-        store: ArtifactStore,
+        store: Staging,
         *,
-        wanted: WantedBlobs,
         semaphore: FairSemaphore,
         allowance: Allowance,
         quotas: Quotas,
@@ -46,7 +56,6 @@ class Uploads:
         max_blob_bytes: int,
     ) -> None:
         self._store = store
-        self._wanted = wanted
         self._semaphore = semaphore
         self._allowance = allowance
         self._quotas = quotas
@@ -55,15 +64,14 @@ class Uploads:
 
     @asynccontextmanager
     async def receiving(self, digest: str, *, caller: Caller) -> AsyncIterator[Upload]:
-        """Takes the pieces of a blob. What is not put goes when the context ends; until then it counts as on its way.
+        """Takes the pieces of a blob. What is not put into the store goes when the context ends; until then it counts
+        as on its way.
 
         Raises:
             InvalidRequest: `digest` is not written as a digest.
-            NotWanted: no job of the caller was missing it.
             Busy: too much of the caller is on its way.
             StoreUnavailable: it cannot be written.
         """
-        self._wanted.require_wanted(check_digest(digest), account=caller.account)
         async with self._semaphore.acquired(caller.account):
             with self._allowance.using(caller.account) as add:
                 async with self._store.staging(digest) as blob:
@@ -83,17 +91,17 @@ class Uploads:
         self._counters.bytes_received += size_bytes
         await self._store.reserve(self._allowance.used_bytes)
 
-    async def put(self, blob: StagedBlob, *, digest: str) -> None:
-        """Stores a blob of which all has come."""
-        await self._store.put_staged(blob, digest=digest)
-
 
 class Upload:
-    """One upload, in pieces."""
+    """One upload, in pieces.
+
+    Attributes:
+        blob: what has come.
+    """
 
     def __init__(self, uploads: Uploads, blob: StagedBlob, *, digest: str, add: Add, tenant: str) -> None:
         self._uploads = uploads
-        self._blob = blob
+        self.blob = blob
         self._digest = digest
         self._add = add
         self._tenant = tenant
@@ -106,9 +114,9 @@ class Upload:
             InvalidRequest: it is not the next piece, too much, or comes after one that was too small.
             Busy, StoreFull: there is no room for it.
         """
-        if offset_bytes != self._blob.size_bytes:
+        if offset_bytes != self.blob.size_bytes:
             raise InvalidRequest(
-                f"a piece of blob {self._digest} begins at byte {offset_bytes}, but {self._blob.size_bytes} bytes came "
+                f"a piece of blob {self._digest} begins at byte {offset_bytes}, but {self.blob.size_bytes} bytes came "
                 "before"
             )
         if len(chunk) > MAX_CHUNK_BYTES:
@@ -116,15 +124,5 @@ class Upload:
         if self._is_last:
             raise InvalidRequest(f"only the last piece of a blob may have less than {MIN_CHUNK_BYTES} bytes")
         self._is_last = len(chunk) < MIN_CHUNK_BYTES
-        await self._uploads.admit(len(chunk), of=self._blob, digest=self._digest, add=self._add, tenant=self._tenant)
-        await self._blob.write(chunk)
-
-    async def put(self) -> int:
-        """Stores the blob, of which all has come; returns its size in bytes.
-
-        Raises:
-            DigestMismatch: it has another digest.
-            StoreUnavailable: the store cannot be written.
-        """
-        await self._uploads.put(self._blob, digest=self._digest)
-        return self._blob.size_bytes
+        await self._uploads.admit(len(chunk), of=self.blob, digest=self._digest, add=self._add, tenant=self._tenant)
+        await self.blob.write(chunk)

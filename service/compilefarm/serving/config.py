@@ -150,6 +150,27 @@ class ServeConfig:
             default_text="keep all",
         ),
     )
+    cache_size_limit: int | None = field(
+        default=None,
+        metadata=flag(
+            "keep entries of torch's own caches for pods, beside the store, and evict the least recently used when "
+            "they are larger, for example 20GB; pods load what other pods wrote there",
+            group=_STORE,
+            metavar="SIZE",
+            read=size,
+            default_text="none are kept",
+        ),
+    )
+    cache_lifetime: int = field(
+        default=30,
+        metadata=flag(
+            "remove entries of torch's own caches that nobody has used for so many days",
+            group=_STORE,
+            kind="number",
+            metavar="DAYS",
+            read=positive,
+        ),
+    )
     cache_memory: int = field(
         default=size("256MB"),
         metadata=flag(

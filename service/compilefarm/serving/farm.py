@@ -14,10 +14,12 @@ from compilefarm.serving.config import ServeConfig
 from compilefarm.serving.pools import make_pool
 from compilefarm.serving.process import end_asked
 from compilefarm.serving.safeguards import check_user
-from compilefarm.store.opening import open_store
+from compilefarm.store.entries import EntryStore
+from compilefarm.store.opening import open_caches, open_store
 
 log = logging.getLogger(__name__)
 
+_SECONDS_OF_DAY = 24 * 3600
 READY_LINE = "compilefarm: ready at "
 
 
@@ -43,8 +45,26 @@ async def serve(config: ServeConfig) -> None:
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
     with contextlib.closing(Journal(config.state_folder(), clock=SystemClock())) as journal:
         pool = await asyncio.to_thread(make_pool, config)
-        gateway = Gateway(config.gateway(), store=store, signing=signing, pool=pool, journal=journal)
+        gateway = Gateway(
+            config.gateway(),
+            store=store,
+            signing=signing,
+            pool=pool,
+            journal=journal,
+            caches=await _open_caches(config),
+        )
         await _run(gateway, end=end, grace_seconds=config.grace)
+
+
+async def _open_caches(config: ServeConfig) -> EntryStore | None:
+    if config.cache_size_limit is None:
+        return None
+    return await open_caches(
+        config.store,
+        size_limit_bytes=config.cache_size_limit,
+        lifetime_seconds=config.cache_lifetime * _SECONDS_OF_DAY,
+        read_only=config.read_only,
+    )
 
 
 async def _run(gateway: Gateway, *, end: asyncio.Event, grace_seconds: float) -> None:

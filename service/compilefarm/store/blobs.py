@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
-from compilefarm.core.digests import check_digest, digest_of
-from compilefarm.core.errors import DigestMismatch, NotStored, StoreUnavailable
+from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import DigestMismatch, NotStored
 from compilefarm.store.backend import Backend, StoredObject
 from compilefarm.store.damage import Damage
-from compilefarm.store.files import InFile, Readable, StagedBlob, digest_of_file, staged
+from compilefarm.store.files import InFile, Readable, StagedBlob, digest_of_file
 from compilefarm.store.layout import blob_path
 from compilefarm.store.shared_files import SharedFiles
+from compilefarm.store.staging import staging
 from compilefarm.store.uses import Uses
 from compilefarm.v1.manifest_pb2 import Blob
 
@@ -95,22 +96,14 @@ class BlobStore:
         stored = await self._backend.find_object(blob_path(digest))
         return None if stored is None else stored.size_bytes
 
-    @asynccontextmanager
-    async def staging(self, digest: str) -> AsyncIterator[StagedBlob]:
+    def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
         """Takes the pieces of a blob. Nothing is left of them when the context ends, but for what was put.
 
         Raises:
             InvalidRequest: `digest` is not written as a digest.
             StoreUnavailable: they cannot be written.
         """
-        check_digest(digest)
-        try:
-            with staged(self._backend.staging, name=digest) as blob:
-                yield blob
-        except OSError as error:
-            raise StoreUnavailable(
-                f"blob {digest} cannot be written to {self._backend.staging} ({error.strerror}): make room there"
-            ) from error
+        return staging(self._backend, digest=digest)
 
     async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
         """Stores the pieces that have arrived, like `put`.

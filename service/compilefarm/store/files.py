@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
+
+from compilefarm.core.chunks import DOWNLOAD_CHUNK_BYTES
 
 _READ_BYTES = 1024 * 1024
 
@@ -42,9 +45,21 @@ class StagedBlob:
         await asyncio.to_thread(self._file.flush)
         return self._digest.hexdigest()
 
+    async def append(self, trailer: bytes) -> None:
+        """Adds what is no part of the blob behind it, and flushes. Neither digest nor size counts it.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        await asyncio.to_thread(self._append, trailer)
+
     def _write(self, piece: bytes) -> None:
         self._file.write(piece)
         self._digest.update(piece)
+
+    def _append(self, trailer: bytes) -> None:
+        self._file.write(trailer)
+        self._file.flush()
 
 
 @contextmanager
@@ -80,6 +95,16 @@ class Readable(Protocol):
         """So many bytes from an offset on; fewer at the end."""
 
 
+async def pieces_of(content: Readable, *, offset_bytes: int = 0) -> AsyncIterator[bytes]:
+    """Yields a blob from an offset on, in pieces for the wire; one empty piece at the end."""
+    while True:
+        piece = await content.read(offset_bytes, min(DOWNLOAD_CHUNK_BYTES, content.size_bytes - offset_bytes))
+        yield piece
+        offset_bytes += len(piece)
+        if not piece or offset_bytes >= content.size_bytes:
+            return
+
+
 class InMemory(Readable):
     """Bytes."""
 
@@ -110,11 +135,11 @@ class InFile(Readable):
         self._file.close()
 
 
-def digest_of_file(file: IO[bytes]) -> tuple[str, int]:
-    """The digest of a file, and its size in bytes."""
+def digest_of_file(file: IO[bytes], *, limit_bytes: float = math.inf) -> tuple[str, int]:
+    """The digest of a file up to a limit, and the size of that in bytes."""
     digest, size_bytes = hashlib.sha256(), 0
     file.seek(0)
-    while piece := file.read(_READ_BYTES):
+    while piece := file.read(int(min(_READ_BYTES, limit_bytes - size_bytes))):
         digest.update(piece)
         size_bytes += len(piece)
     return digest.hexdigest(), size_bytes

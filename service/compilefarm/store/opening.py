@@ -16,6 +16,9 @@ from compilefarm.store.collector import Collected, Collector
 from compilefarm.store.content_addressed import ContentAddressedStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
+from compilefarm.store.entries import EntryStore
+from compilefarm.store.entry_collector import EntryCollector
+from compilefarm.store.entry_records import ENTRIES
 from compilefarm.store.layout import BLOBS, CHECKS, FORMER_SET_ASIDE, MANIFESTS, SET_ASIDE
 from compilefarm.store.limited import LimitedStore
 from compilefarm.store.local import open_directory
@@ -27,6 +30,7 @@ from compilefarm.store.signing_policy import UNSIGNED, SigningPolicy
 from compilefarm.store.uses import Now, Uses
 
 MEMORY = "memory:"
+CACHES = "caches"
 # A directory whose name begins like this is written "./name:...".
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -78,6 +82,44 @@ async def build_store(
     if size_limit_bytes is not None:
         store = _limited(lying, backend=counting, size_limit_bytes=size_limit_bytes, now=now)
     return _cached(store, cache_bytes=cache_bytes, now=now)
+
+
+async def open_caches(
+    location: str,
+    *,
+    size_limit_bytes: int,
+    lifetime_seconds: float,
+    read_only: bool = False,
+    now: Now = time.time,
+) -> EntryStore:
+    """Opens the store of cache entries beside a store of artifacts.
+
+    Args:
+        location: of the store of artifacts (see `open_store`).
+        size_limit_bytes: beyond this size, entries are evicted.
+        lifetime_seconds: entries that nobody has used for so long go.
+        read_only: whether nothing is ever written; nothing is evicted then.
+        now: seconds since 1970.
+
+    Raises:
+        StoreUnavailable: it cannot be used; the message says why and what to do.
+    """
+    backend = await open_backend(caches_beside(location), read_only=read_only)
+    if not read_only:
+        await _probe(backend)
+    counting = CountingBackend(backend, areas=(ENTRIES,))
+    await counting.count()
+    uses = Uses(counting, now=now)
+    collector = EntryCollector(counting, uses=uses, lifetime_seconds=lifetime_seconds)
+    return EntryStore(counting, uses=uses, collector=collector, size_limit_bytes=size_limit_bytes)
+
+
+def caches_beside(location: str) -> str:
+    """Returns where the entries of torch's caches lie, for the location of a store of artifacts."""
+    if location == MEMORY:
+        return MEMORY
+    base, question, options = location.partition("?") if location.startswith(f"{SCHEME}:") else (location, "", "")
+    return f"{base.rstrip('/')}/{CACHES}{question}{options}"
 
 
 def _lying(backend: CountingBackend, *, signing: SigningPolicy, now: Now) -> ContentAddressedStore:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import grpc.aio
 
+from compilefarm.core.cache_entries import describe
 from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import REASON_KEY, MissingBlobs
@@ -31,6 +32,8 @@ from compilefarm.v1.admin_service_pb2 import (
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest, ReadRequest, WriteRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
+from compilefarm.v1.cache_service_pb2 import CacheEntry, GetRequest, PutRequest, TorchCache
+from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from compilefarm.v1.compile_service_pb2 import (
     CompileRequest,
     CompileResponse,
@@ -51,6 +54,7 @@ from compilefarm.v1.manifest_pb2 import Check, Manifest
 if TYPE_CHECKING:
     from compilefarm.v1.admin_service_pb2_grpc import AdminServiceAsyncStub
     from compilefarm.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
+    from compilefarm.v1.cache_service_pb2_grpc import CacheServiceAsyncStub
     from compilefarm.v1.compile_service_pb2_grpc import CompileServiceAsyncStub
 
 
@@ -106,7 +110,7 @@ class Calls:
 
     Attributes:
         channel: the connection.
-        compiles, blobs, admin: the stubs, for calls that are to be broken off or that make no sense.
+        compiles, blobs, caches, admin: the stubs, for calls that are to be broken off or that make no sense.
 
     Args:
         channel: the connection.
@@ -124,6 +128,7 @@ class Calls:
         # The generated code has one class of stubs; its types tell the asynchronous use apart.
         self.compiles = cast("CompileServiceAsyncStub", CompileServiceStub(channel))
         self.blobs = cast("BlobServiceAsyncStub", BlobServiceStub(channel))
+        self.caches = cast("CacheServiceAsyncStub", CacheServiceStub(channel))
         self.admin = cast("AdminServiceAsyncStub", AdminServiceStub(channel))
 
     async def watch(
@@ -194,6 +199,28 @@ class Calls:
         with refusals():
             request = ReadRequest(digest=digest, offset_bytes=offset_bytes)
             return b"".join([response.chunk async for response in self.blobs.Read(request)])
+
+    async def put_entry(
+        self, content: bytes, *, key: str, cache: TorchCache.ValueType = TorchCache.TORCH_CACHE_FX_GRAPH
+    ) -> None:
+        """Writes a cache entry."""
+        entry = describe(content, cache=cache, key=key)
+        pieces = (PutRequest(chunk=bytes(piece)) for piece in cut(content, chunk_bytes=UPLOAD_CHUNK_BYTES))
+        await self.put_pieces([PutRequest(entry=entry), *pieces])
+
+    async def put_pieces(self, pieces: Sequence[PutRequest]) -> None:
+        """Writes a cache entry in these pieces."""
+        put = CacheServiceStub(self._blocking).Put
+        with refusals():
+            await asyncio.to_thread(put, iter(pieces), metadata=self._metadata)
+
+    async def get_entry(
+        self, key: str, *, cache: TorchCache.ValueType = TorchCache.TORCH_CACHE_FX_GRAPH
+    ) -> tuple[CacheEntry, bytes]:
+        """The description and the bytes of a cache entry."""
+        with refusals():
+            first, *rest = [answer async for answer in self.caches.Get(GetRequest(cache=cache, key=key))]
+            return first.entry, b"".join(answer.chunk for answer in rest)
 
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
         """Returns the digests of missing blobs."""

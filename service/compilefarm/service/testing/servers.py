@@ -15,6 +15,7 @@ from compilefarm.service.config import GatewayConfig
 from compilefarm.service.journal import Journal
 from compilefarm.service.testing.pool import ScriptedPool
 from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.entries import EntryStore
 from compilefarm.store.opening import open_store
 from compilefarm.store.signing_policy import UNSIGNED, SigningPolicy
 
@@ -31,6 +32,7 @@ async def serving(
     signing: SigningPolicy = UNSIGNED,
     clock: Clock | None = None,
     journal: Journal | None = None,
+    caches: EntryStore | None = None,
 ) -> AsyncIterator[Gateway]:
     """Runs a gateway on a free loopback port, on this event loop; by default with one worker that compiles at once and
     a store in memory.
@@ -42,6 +44,7 @@ async def serving(
         signing=signing,
         clock=clock,
         journal=journal,
+        caches=caches,
     )
     await gateway.start()
     try:
@@ -57,13 +60,14 @@ def serving_in_thread(
     store: ArtifactStore | None = None,
     config: GatewayConfig | None = None,
     signing: SigningPolicy = UNSIGNED,
+    caches: EntryStore | None = None,
 ) -> Iterator[str]:
     """Like `serving`, on an event loop in a thread of its own, for clients that block. Yields the address."""
     address: Future[str] = Future()
     stop: Future[None] = Future()
 
     async def serve() -> None:
-        async with serving(pool=pool, store=store, config=config, signing=signing) as gateway:
+        async with serving(pool=pool, store=store, config=config, signing=signing, caches=caches) as gateway:
             address.set_result(gateway.address)
             await asyncio.wrap_future(stop)
 

@@ -1,0 +1,66 @@
+"""Entries of torch's own caches: their names, and what a signature of one covers."""
+
+from __future__ import annotations
+
+import re
+
+from compilefarm.core.digests import check_digest, digest_of
+from compilefarm.core.errors import InvalidRequest
+from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
+
+LONGEST_KEY = 1000
+_KEY = re.compile(rf"[ -~]{{1,{LONGEST_KEY}}}")
+# A signature of the same key for anything else is none of an entry.
+_TITLE = b"compilefarm cache entry v1\n"
+
+
+def word_of_cache(cache: TorchCache.ValueType) -> str:
+    """Returns the word of a cache, as in paths and metrics.
+
+    Raises:
+        InvalidRequest: this release knows no such cache.
+    """
+    if cache not in TorchCache.values() or cache == TorchCache.TORCH_CACHE_UNSPECIFIED:
+        raise InvalidRequest(f"there is no cache {cache}: the client is newer than the farm, which has to be upgraded")
+    return TorchCache.Name(cache).removeprefix("TORCH_CACHE_").lower()
+
+
+def sendable_key(text: str) -> str:
+    """Returns a key of torch's as the wire takes it: itself, or its digest where it is too long or not plain text."""
+    return text if _KEY.fullmatch(text) else f"sha256:{digest_of(text.encode(errors='surrogateescape'))}"
+
+
+def check_key(text: str) -> str:
+    """Returns `text` if it can be the key of an entry.
+
+    Raises:
+        InvalidRequest: it cannot.
+    """
+    if _KEY.fullmatch(text) is None:
+        raise InvalidRequest(f"the key of a cache entry has 1 to {LONGEST_KEY} printable characters of ASCII")
+    return text
+
+
+def check_entry(entry: CacheEntry, *, max_bytes: int) -> CacheEntry:
+    """Returns an entry that a caller describes, if it can be one.
+
+    Raises:
+        InvalidRequest: it cannot, or is larger than the limit.
+    """
+    word_of_cache(entry.cache)
+    check_key(entry.key)
+    check_digest(entry.digest)
+    if not 0 <= entry.size_bytes <= max_bytes:
+        raise InvalidRequest(f"a cache entry of {entry.size_bytes} bytes: from 0 to {max_bytes} are allowed")
+    return entry
+
+
+def describe(content: bytes, *, cache: TorchCache.ValueType, key: str) -> CacheEntry:
+    """Returns the description of an entry, unsigned."""
+    return CacheEntry(cache=cache, key=sendable_key(key), digest=digest_of(content), size_bytes=len(content))
+
+
+def signed_content(entry: CacheEntry) -> bytes:
+    """Returns the bytes that a signature of an entry covers: its names, its digest and its size."""
+    covered = CacheEntry(cache=entry.cache, key=entry.key, digest=entry.digest, size_bytes=entry.size_bytes)
+    return _TITLE + covered.SerializeToString(deterministic=True)

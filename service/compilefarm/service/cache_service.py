@@ -1,0 +1,125 @@
+"""compilefarm.v1.CacheService on the wire."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from compilefarm.core.cache_entries import check_entry, check_key, word_of_cache
+from compilefarm.core.errors import InvalidRequest, NoCaches, NotStored, ReadOnlyFarm
+from compilefarm.service.callers import Caller, current_caller
+from compilefarm.service.counters import Counters
+from compilefarm.service.fair_semaphore import FairSemaphore
+from compilefarm.service.grpc_types import Context
+from compilefarm.service.uploads import Upload, Uploads
+from compilefarm.store.entries import EntryStore
+from compilefarm.store.files import pieces_of
+from compilefarm.v1 import cache_service_pb2 as wire
+from compilefarm.v1.cache_service_pb2_grpc import CacheServiceServicer
+
+log = logging.getLogger(__name__)
+
+
+class CacheCounts:
+    """Counts since the service started, by cache and by outcome: hit, miss or write."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str]] = Counter()
+
+    def note(self, cache: wire.TorchCache.ValueType, outcome: str) -> None:
+        """Counts a request."""
+        self.requests[word_of_cache(cache), outcome] += 1
+
+
+class NoCacheService(CacheServiceServicer):
+    """Refuses: this farm keeps no entries."""
+
+    async def Get(self, _request: wire.GetRequest, _context: Context) -> AsyncIterator[wire.GetResponse]:
+        raise _no_caches()
+        yield
+
+    async def Put(self, _requests: AsyncIterator[wire.PutRequest], _context: Context) -> wire.PutResponse:
+        raise _no_caches()
+
+
+class CacheService(CacheServiceServicer):
+    """Adapts a store of cache entries to the wire, and counts what passes.
+
+    Args:
+        store: where entries lie.
+        uploads: takes those that are sent.
+        reads: places for those that read.
+        counters: counts bytes.
+        counts: counts requests.
+        max_entry_bytes: size of one entry.
+        read_only: whether nothing is written.
+    """
+
+    def __init__(
+        self,
+        store: EntryStore,
+        *,
+        uploads: Uploads,
+        reads: FairSemaphore,
+        counters: Counters,
+        counts: CacheCounts,
+        max_entry_bytes: int,
+        read_only: bool,
+    ) -> None:
+        self._store = store
+        self._uploads = uploads
+        self._reads = reads
+        self._counters = counters
+        self._counts = counts
+        self._max_entry_bytes = max_entry_bytes
+        self._read_only = read_only
+
+    async def Get(self, request: wire.GetRequest, _context: Context) -> AsyncIterator[wire.GetResponse]:
+        word_of_cache(request.cache)
+        caller, key = current_caller(), check_key(request.key)
+        async with self._reads.acquired(caller.account):
+            try:
+                async with self._store.reading(request.cache, key, namespaces=caller.namespaces) as (entry, content):
+                    self._counts.note(request.cache, "hit")
+                    entry.ClearField("writer")
+                    yield wire.GetResponse(entry=entry)
+                    async for chunk in pieces_of(content):
+                        yield wire.GetResponse(chunk=chunk)
+                        self._counters.bytes_sent += len(chunk)
+            except NotStored:
+                self._counts.note(request.cache, "miss")
+                raise
+
+    async def Put(self, request_iterator: AsyncIterator[wire.PutRequest], _context: Context) -> wire.PutResponse:
+        if self._read_only:
+            raise ReadOnlyFarm("this farm serves what is stored, and keeps nothing new (serve --read-only)")
+        caller = current_caller()
+        entry = self._read_entry(await anext(request_iterator, None), caller=caller)
+        await self._store.reserve(entry.size_bytes)
+        async with self._uploads.receiving(entry.digest, caller=caller) as upload:
+            async for piece in request_iterator:
+                await _add(upload, piece, entry=entry)
+            await self._store.put(entry, upload.blob)
+        self._counts.note(entry.cache, "write")
+        log.info("cache %s has entry %s of %s", word_of_cache(entry.cache), entry.key, caller.account)
+        return wire.PutResponse()
+
+    def _read_entry(self, first: wire.PutRequest | None, *, caller: Caller) -> wire.CacheEntry:
+        if first is None or first.WhichOneof("piece") != "entry":
+            raise InvalidRequest("the first piece describes the entry")
+        entry = check_entry(first.entry, max_bytes=self._max_entry_bytes)
+        entry.namespace, entry.writer = caller.namespace, caller.name
+        return entry
+
+
+async def _add(upload: Upload, piece: wire.PutRequest, *, entry: wire.CacheEntry) -> None:
+    if piece.WhichOneof("piece") != "chunk":
+        raise InvalidRequest("each piece but the first has bytes of the entry")
+    if upload.blob.size_bytes + len(piece.chunk) > entry.size_bytes:
+        raise InvalidRequest(f"more bytes came than the {entry.size_bytes} that were announced")
+    await upload.add(piece.chunk, offset_bytes=upload.blob.size_bytes)
+
+
+def _no_caches() -> NoCaches:
+    return NoCaches("this farm keeps no entries of torch's caches: it has to `serve --cache-size-limit SIZE`")

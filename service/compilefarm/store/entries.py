@@ -1,0 +1,202 @@
+"""Cache entries: what torch keeps in its own caches, by cache and key, in a backend of their own.
+
+Unlike an artifact an entry may be written anew: torch does so, and the last writer wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from compilefarm.core.cache_entries import word_of_cache
+from compilefarm.core.errors import DigestMismatch, NotStored, StoreFull, StoreUnavailable
+from compilefarm.store.counting import CountingBackend
+from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
+from compilefarm.store.entry_records import ENTRIES, entry_path, read_description, trailer_of
+from compilefarm.store.files import InFile, Readable, StagedBlob
+from compilefarm.store.limited import KEPT_SHARE
+from compilefarm.store.records import DamagedRecord
+from compilefarm.store.staging import staging
+from compilefarm.store.uses import Uses
+from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
+
+# Entries whose lifetime is over are looked for that often.
+SWEEP_SECONDS = 3600.0
+# Entries that are compared with their digest at a time: a gigabyte takes a thread for seconds.
+_CHECKED_AT_ONCE = 3
+# Writers of one name at a time: a later one may come between each step of an earlier one.
+_MOST_TRIALS = 3
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryUsage:
+    """How much is stored.
+
+    Attributes:
+        entries: how many entries.
+        size_bytes: their size.
+        evicted: how many went since the service started, for room or of age.
+        damaged: how many were found damaged since then, and removed.
+    """
+
+    entries: int
+    size_bytes: int
+    evicted: int
+    damaged: int
+
+
+class EntryStore:
+    """Cache entries in a backend.
+
+    Args:
+        backend: where they lie; it counts ENTRIES.
+        uses: when they were used.
+        collector: removes some.
+        size_limit_bytes: of all together.
+    """
+
+    def __init__(
+        self, backend: CountingBackend, *, uses: Uses, collector: EntryCollector, size_limit_bytes: int
+    ) -> None:
+        self._backend = backend
+        self._uses = uses
+        self._collector = collector
+        self._size_limit_bytes = size_limit_bytes
+        self._checking = asyncio.Semaphore(_CHECKED_AT_ONCE)
+        self._collecting = asyncio.Lock()
+        self._swept_seconds = 0.0
+        self._evicted = 0
+        self._damaged = 0
+
+    @asynccontextmanager
+    async def reading(
+        self, cache: TorchCache.ValueType, key: str, *, namespaces: Sequence[str]
+    ) -> AsyncIterator[tuple[CacheEntry, Readable]]:
+        """Opens an entry, checked against its digest: that of the first namespace that has one.
+
+        Raises:
+            NotStored: none has one that is whole.
+            StoreUnavailable: the store cannot be read.
+        """
+        for namespace in namespaces:
+            path = entry_path(word_of_cache(cache), key, namespace=namespace)
+            found = await self._find(path, CacheEntry(cache=cache, key=key, namespace=namespace))
+            if found is not None:
+                entry, content = found
+                try:
+                    await self._uses.note(path, written_seconds=entry.written_seconds)
+                    yield found
+                finally:
+                    content.close()
+                return
+        raise NotStored(f"cache {word_of_cache(cache)} has no entry {key}")
+
+    def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
+        """Takes the bytes of an entry. Nothing is left of them when the context ends, but for what was put.
+
+        Raises:
+            InvalidRequest: `digest` is not written as a digest.
+            StoreUnavailable: they cannot be written.
+        """
+        return staging(self._backend, digest=digest)
+
+    async def reserve(self, size_bytes: int) -> None:
+        """Passes if so many more bytes may be put; makes room for them.
+
+        Raises:
+            StoreFull: they are more than all entries together may have.
+            StoreUnavailable: no room can be made.
+        """
+        if size_bytes > self._size_limit_bytes:
+            raise StoreFull(
+                f"caches have no room for {size_bytes} bytes: all entries together may have "
+                f"{self._size_limit_bytes}; have --cache-size-limit raised"
+            )
+        is_above = self._backend.size_bytes + size_bytes > self._size_limit_bytes
+        if is_above or self._uses.now() - self._swept_seconds >= SWEEP_SECONDS:
+            await self._make_room(size_bytes)
+
+    async def put(self, entry: CacheEntry, blob: StagedBlob) -> None:
+        """Stores an entry, in place of another of that name.
+
+        Args:
+            entry: its description, with the namespace.
+            blob: its bytes, of which all have come.
+
+        Raises:
+            DigestMismatch: they are not those that the description says.
+            StoreUnavailable: the store cannot be written.
+        """
+        actual = await blob.finish()
+        if (actual, blob.size_bytes) != (entry.digest, entry.size_bytes):
+            raise DigestMismatch(
+                f"{blob.size_bytes} bytes came with digest {actual}, and {entry.size_bytes} with {entry.digest} were "
+                "announced: damaged on the way; send them again"
+            )
+        entry.written_seconds = self._uses.now()
+        await blob.append(trailer_of(entry))
+        await self._replace(entry_path(word_of_cache(entry.cache), entry.key, namespace=entry.namespace), blob)
+
+    def usage(self) -> EntryUsage:
+        """Returns how much is stored."""
+        count = self._backend.count_of(ENTRIES)
+        return EntryUsage(
+            entries=count.objects, size_bytes=count.size_bytes, evicted=self._evicted, damaged=self._damaged
+        )
+
+    async def _find(self, path: str, wanted: CacheEntry) -> tuple[CacheEntry, InFile] | None:
+        file = await self._backend.open(path)
+        if file is None:
+            return None
+        try:
+            async with self._checking:
+                entry = await asyncio.to_thread(read_description, file)
+            if _names(entry) != _names(wanted):
+                raise DamagedRecord(f"it is the entry {entry.key[:100]!r}")
+        except DamagedRecord as damage:
+            file.close()
+            await self._remove_damaged(path, damage)
+            return None
+        except BaseException:
+            file.close()
+            raise
+        return entry, InFile(file, size_bytes=entry.size_bytes)
+
+    async def _remove_damaged(self, path: str, damage: DamagedRecord) -> None:
+        _logger.warning("%s in the caches at %s is served no more: %s", path, self._backend.location, damage)
+        self._damaged += 1
+        try:
+            await self._backend.delete(path)
+        except StoreUnavailable as error:
+            # It is a miss in a store that is read-only, too.
+            _logger.warning("it stays there: %s", error)
+
+    async def _replace(self, path: str, blob: StagedBlob) -> None:
+        for _ in range(_MOST_TRIALS):
+            if await self._backend.create_from(path, file=blob.path):
+                return
+            await self._backend.delete(path)
+
+    async def _make_room(self, size_bytes: int) -> None:
+        async with self._collecting:
+            limit_bytes = min(KEPT_SHARE * self._size_limit_bytes, self._size_limit_bytes - size_bytes)
+            is_above = self._backend.size_bytes + size_bytes > self._size_limit_bytes
+            collected = await self._collector.collect(limit_bytes=limit_bytes if is_above else self._size_limit_bytes)
+            self._swept_seconds = self._uses.now()
+            self._note(collected)
+
+    def _note(self, collected: CollectedEntries) -> None:
+        if collected.entries:
+            self._evicted += collected.entries
+            _logger.info(
+                "removed %d cache entries with %d bytes; %d bytes are left",
+                *(collected.entries, collected.freed_bytes, collected.size_bytes),
+            )
+
+
+def _names(entry: CacheEntry) -> tuple[int, str, str]:
+    return entry.cache, entry.key, entry.namespace

@@ -1,0 +1,101 @@
+"""Removes cache entries: those that nobody has read for a while, and for room those that were used least recently.
+
+Nothing relies on an entry, so none has a lease: whoever reads one has it open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from compilefarm.store.backend import StoredObject
+from compilefarm.store.counting import CountingBackend
+from compilefarm.store.entry_records import ENTRIES, namespace_of_entry
+from compilefarm.store.layout import USES, use_path
+from compilefarm.store.uses import LEASE_SECONDS, Uses
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectedEntries:
+    """What a collection removed, or would remove.
+
+    Attributes:
+        entries: how many entries.
+        freed_bytes: their size.
+        size_bytes: the size of what is left.
+    """
+
+    entries: int = 0
+    freed_bytes: int = 0
+    size_bytes: int = 0
+
+
+class EntryCollector:
+    """Collects garbage among cache entries. One collection at a time.
+
+    Args:
+        backend: where they lie; it counts ENTRIES.
+        uses: when they were used.
+        lifetime_seconds: what was not used for so long goes.
+    """
+
+    def __init__(self, backend: CountingBackend, *, uses: Uses, lifetime_seconds: float) -> None:
+        self._backend = backend
+        self._uses = uses
+        self._lifetime_seconds = lifetime_seconds
+
+    async def collect(self, *, limit_bytes: float, dry_run: bool = False) -> CollectedEntries:
+        """Removes entries whose lifetime is over; and then, as long as the others take more than the limit, those that
+        were used least recently: first of namespaces that have more than an equal share.
+
+        Args:
+            limit_bytes: the limit.
+            dry_run: whether everything stays, and it is only found out what would go.
+
+        Raises:
+            StoreUnavailable: the store cannot be read or written.
+        """
+        entries = await self._backend.list_area(ENTRIES)
+        told = {stored.path: stored.modified_seconds async for stored in self._backend.objects(USES)}
+        by_use = sorted(entries.values(), key=lambda stored: self._last_use(stored, told=told))
+        going = self._choose(by_use, told=told, limit_bytes=limit_bytes)
+        freed_bytes = sum(stored.size_bytes for stored in going)
+        if not dry_run:
+            for stored in going:
+                await self._backend.delete(stored.path)
+            await self._remove_notes(told, remaining=entries.keys() - {stored.path for stored in going})
+        size_bytes = sum(stored.size_bytes for stored in entries.values()) - freed_bytes
+        return CollectedEntries(entries=len(going), freed_bytes=freed_bytes, size_bytes=size_bytes)
+
+    def _choose(
+        self, by_use: list[StoredObject], *, told: Mapping[str, float], limit_bytes: float
+    ) -> list[StoredObject]:
+        oldest_seconds = self._uses.now() - self._lifetime_seconds
+        expired = [stored for stored in by_use if self._last_use(stored, told=told) < oldest_seconds]
+        return expired + _least_recent(by_use[len(expired) :], limit_bytes=limit_bytes)
+
+    def _last_use(self, stored: StoredObject, *, told: Mapping[str, float]) -> float:
+        told_seconds = told.get(use_path(stored.path), 0.0)
+        return max(stored.modified_seconds, told_seconds, self._uses.used_seconds(stored.path))
+
+    async def _remove_notes(self, told: Mapping[str, float], *, remaining: Iterable[str]) -> None:
+        kept = set(map(use_path, remaining))
+        for path, seconds in told.items():
+            if path not in kept and self._uses.now() - seconds >= LEASE_SECONDS:
+                await self._backend.delete(path)
+
+
+def _least_recent(by_use: list[StoredObject], *, limit_bytes: float) -> list[StoredObject]:
+    sizes: Counter[str] = Counter()
+    for stored in by_use:
+        sizes[namespace_of_entry(stored.path)] += stored.size_bytes
+    share_bytes = limit_bytes / max(len(sizes), 1)
+    going: dict[str, StoredObject] = {}
+    for least_bytes in (share_bytes, 0):
+        for stored in by_use:
+            namespace = namespace_of_entry(stored.path)
+            if sizes.total() > limit_bytes and stored.path not in going and sizes[namespace] > least_bytes:
+                going[stored.path] = stored
+                sizes[namespace] -= stored.size_bytes
+    return list(going.values())

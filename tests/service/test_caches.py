@@ -1,0 +1,223 @@
+"""Entries of torch's own caches on the wire: whole or not at all, for whoever may see them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compilefarm.core.cache_entries import describe
+from compilefarm.core.digests import digest_of
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.testing import Calls, Refused, calling, serving
+from compilefarm.service.testing.servers import FREE_PORT
+from compilefarm.store.entries import EntryStore
+from compilefarm.store.layout import STAGING
+from compilefarm.store.opening import open_caches
+from compilefarm.v1.cache_service_pb2 import GetRequest, PutRequest, TorchCache
+
+FX_GRAPH, AUTOTUNE = TorchCache.TORCH_CACHE_FX_GRAPH, TorchCache.TORCH_CACHE_AUTOTUNE
+LARGE = os.urandom(2_500_000)
+MIB = 1024 * 1024
+
+
+async def store_in(folder: Path, *, size_limit_bytes: int = 100 * MIB) -> EntryStore:
+    return await open_caches(str(folder), size_limit_bytes=size_limit_bytes, lifetime_seconds=3600)
+
+
+def staged(folder: Path) -> list[Path]:
+    return list(folder.glob(f"**/{STAGING}/*"))
+
+
+def damage(folder: Path, how: str) -> None:
+    """Damages the larger of two stored entries."""
+    smaller, larger = sorted(folder.glob("caches/entries/*/*/*"), key=lambda path: path.stat().st_size)
+    content = larger.read_bytes()
+    changed = {
+        "truncated": content[:-100],
+        "edited": content[:1000] + b"!" + content[1001:],
+        "emptied": b"",
+        "moved": smaller.read_bytes(),
+    }
+    larger.write_bytes(changed[how])
+
+
+def entries(folder: Path) -> int:
+    return len(list(folder.glob("caches/entries/*/*/*")))
+
+
+@pytest.fixture
+async def caches(tmp_path: Path) -> EntryStore:
+    return await store_in(tmp_path)
+
+
+@pytest.fixture
+async def calls(caches: EntryStore) -> AsyncIterator[Calls]:
+    async with serving(caches=caches) as gateway, calling(gateway.address) as calls:
+        yield calls
+
+
+@pytest.mark.parametrize("content", [b"", b"x", LARGE], ids=["empty", "small", "large"])
+async def test_an_entry_comes_back_as_it_was_written(calls: Calls, content: bytes) -> None:
+    await calls.put_entry(content, key="key")
+    entry, read = await calls.get_entry("key")
+    assert read == content
+    assert (entry.key, entry.digest, entry.size_bytes) == ("key", digest_of(content), len(content))
+
+
+async def test_caches_are_apart_and_a_later_entry_takes_the_place_of_an_earlier_one(calls: Calls) -> None:
+    await calls.put_entry(b"first", key="key")
+    await calls.put_entry(b"other", key="key", cache=AUTOTUNE)
+    await calls.put_entry(b"second", key="key")
+    assert (await calls.get_entry("key"))[1] == b"second"
+    assert (await calls.get_entry("key", cache=AUTOTUNE))[1] == b"other"
+
+
+async def test_what_is_not_there_is_said_not_to_be(calls: Calls) -> None:
+    with pytest.raises(Refused, match="cache fx_graph has no entry key") as refused:
+        await calls.get_entry("key")
+    assert (refused.value.status, refused.value.reason) == ("NOT_FOUND", "not_stored")
+
+
+async def test_an_entry_is_no_artifact(calls: Calls) -> None:
+    await calls.put_entry(LARGE, key="key")
+    assert await calls.find_missing([digest_of(LARGE)]) == [digest_of(LARGE)]
+    with pytest.raises(Refused, match="has no blob"):
+        await calls.read(digest_of(LARGE))
+    assert (await calls.status()).store.blobs == 0
+
+
+ENTRY = describe(b"ab", cache=FX_GRAPH, key="key")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reason", "message"),
+    [
+        ([], "invalid_request", "the first piece describes the entry"),
+        ([PutRequest(chunk=b"ab")], "invalid_request", "the first piece describes the entry"),
+        ([PutRequest(entry=ENTRY), PutRequest(chunk=b"aB")], "digest_mismatch", "announced"),
+        ([PutRequest(entry=ENTRY), PutRequest(chunk=b"a")], "digest_mismatch", "announced"),
+        ([PutRequest(entry=ENTRY), PutRequest(chunk=b"abc")], "invalid_request", "more bytes came than the 2"),
+        ([PutRequest(entry=ENTRY), PutRequest(entry=ENTRY)], "invalid_request", "each piece but the first"),
+        ([PutRequest(entry=describe(b"ab", cache=FX_GRAPH, key=""))], "invalid_request", None),
+        ([PutRequest(entry=describe(b"ab", cache=99, key="key"))], "invalid_request", "no cache 99"),  # type: ignore[arg-type]
+        ([PutRequest(entry=describe(bytes(MIB + 1), cache=FX_GRAPH, key="key"))], "invalid_request", "1048577 bytes"),
+    ],
+    ids=["nothing", "no entry", "wrong", "cut off", "long", "two entries", "digest of a key", "new cache", "large"],
+)
+async def test_a_write_that_is_wrong_keeps_nothing(
+    caches: EntryStore, tmp_path: Path, pieces: list[PutRequest], reason: str, message: str | None
+) -> None:
+    if message is None:
+        pieces[0].entry.key = "not\nplain"
+    config = replace(FREE_PORT, max_cache_entry_bytes=MIB)
+    async with serving(caches=caches, config=config) as gateway, calling(gateway.address) as calls:
+        with pytest.raises(Refused, match=message or "printable characters") as refused:
+            await calls.put_pieces(pieces)
+    assert (refused.value.status, refused.value.reason) == ("INVALID_ARGUMENT", reason)
+    assert caches.usage().entries == 0
+    assert staged(tmp_path) == []
+
+
+async def test_a_writer_that_is_gone_in_the_middle_leaves_what_was_there(calls: Calls, tmp_path: Path) -> None:
+    await calls.put_entry(b"earlier", key="key")
+    call = calls.caches.Put()
+    await call.write(PutRequest(entry=describe(LARGE, cache=FX_GRAPH, key="key")))
+    await call.write(PutRequest(chunk=LARGE[:MIB]))
+    while not staged(tmp_path):
+        await calls.status()
+    call.cancel()
+    while staged(tmp_path):
+        await calls.status()
+    assert (await calls.get_entry("key"))[1] == b"earlier"
+
+
+@pytest.mark.parametrize("how", ["truncated", "edited", "emptied", "moved"])
+async def test_a_damaged_entry_is_a_miss_and_goes(caches: EntryStore, calls: Calls, tmp_path: Path, how: str) -> None:
+    await calls.put_entry(LARGE, key="key")
+    await calls.put_entry(b"other", key="other")
+    damage(tmp_path, how)
+    with pytest.raises(Refused, match="NOT_FOUND"):
+        await calls.get_entry("key")
+    assert entries(tmp_path) == 1
+    assert caches.usage().damaged == 1
+    assert (await calls.get_entry("other"))[1] == b"other"
+    await calls.put_entry(LARGE, key="key")
+    assert (await calls.get_entry("key"))[1] == LARGE
+
+
+async def test_an_entry_for_which_there_can_be_no_room_is_refused_before_its_bytes_come(tmp_path: Path) -> None:
+    caches = await store_in(tmp_path, size_limit_bytes=MIB)
+    async with serving(caches=caches) as gateway, calling(gateway.address) as calls:
+        await calls.put_entry(b"earlier", key="earlier")
+        with pytest.raises(Refused, match="have --cache-size-limit raised") as refused:
+            await calls.put_pieces([PutRequest(entry=describe(LARGE, cache=FX_GRAPH, key="key"))])
+        assert (refused.value.status, refused.value.reason) == ("RESOURCE_EXHAUSTED", "store_full")
+        assert (await calls.get_entry("earlier"))[1] == b"earlier"
+
+
+async def test_a_farm_that_keeps_no_caches_says_how_to_have_it_keep_some() -> None:
+    async with serving() as gateway, calling(gateway.address) as calls:
+        for act in (calls.get_entry("key"), calls.put_entry(b"", key="key")):
+            with pytest.raises(Refused, match="--cache-size-limit") as refused:
+                await act
+            assert (refused.value.status, refused.value.reason) == ("FAILED_PRECONDITION", "no_caches")
+
+
+async def test_a_farm_that_is_read_only_serves_entries_and_takes_none(tmp_path: Path) -> None:
+    async with serving(caches=await store_in(tmp_path)) as gateway, calling(gateway.address) as calls:
+        await calls.put_entry(b"content", key="key")
+    caches = await open_caches(str(tmp_path), size_limit_bytes=MIB, lifetime_seconds=3600, read_only=True)
+    config = replace(FREE_PORT, read_only=True)
+    async with serving(caches=caches, config=config) as gateway, calling(gateway.address) as calls:
+        assert (await calls.get_entry("key"))[1] == b"content"
+        with pytest.raises(Refused, match="read-only"):
+            await calls.put_entry(b"other", key="key")
+
+
+async def test_entries_are_served_to_their_namespace_and_to_those_that_are_trusted_less(tmp_path: Path) -> None:
+    listed = tmp_path / "callers.toml"
+    listed.write_text(
+        'namespaces = ["prod", "dev"]\n'
+        + "".join(
+            f'[[callers]]\nname = "{name}"\nrole = "cache-write"\nnamespace = "{name}"\n'
+            f'tokens = ["sha256:{digest_of(name.encode())}"]\n'
+            for name in ("prod", "dev")
+        )
+    )
+    config = GatewayConfig(listen="127.0.0.1:0", auth_file=str(listed))
+    async with (
+        serving(caches=await store_in(tmp_path), config=config) as gateway,
+        calling(gateway.address, token="prod") as prod,
+        calling(gateway.address, token="dev") as dev,
+    ):
+        await dev.put_entry(b"of dev", key="key")
+        with pytest.raises(Refused, match="NOT_FOUND"):
+            await prod.get_entry("key")
+        await prod.put_entry(b"of prod", key="key")
+        await prod.put_entry(b"of prod", key="other")
+        assert (await prod.get_entry("key"))[1] == b"of prod"
+        entry, content = await dev.get_entry("key")
+        assert (entry.namespace, entry.writer, content) == ("dev", "", b"of dev")
+        assert (await dev.get_entry("other"))[1] == b"of prod"
+
+
+async def test_bytes_on_their_way_are_bounded_for_each_caller(caches: EntryStore, tmp_path: Path) -> None:
+    config = replace(FREE_PORT, max_upload_bytes_of_caller=MIB)
+    async with serving(caches=caches, config=config) as gateway, calling(gateway.address) as calls:
+        with pytest.raises(Refused, match="has 1048576 bytes on their way") as refused:
+            await calls.put_entry(LARGE, key="key")
+    assert refused.value.reason == "busy"
+    assert caches.usage().entries == 0
+
+
+async def test_a_reader_that_goes_away_leaves_its_place_to_others(calls: Calls) -> None:
+    await calls.put_entry(LARGE, key="key")
+    for _ in range(40):
+        call = calls.caches.Get(GetRequest(cache=FX_GRAPH, key="key"))
+        await anext(aiter(call))
+        call.cancel()
+    assert (await calls.get_entry("key"))[1] == LARGE

@@ -1,0 +1,115 @@
+"""Stored cache entries: which ones go, and where they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compilefarm.core.cache_entries import describe
+from compilefarm.core.errors import NotStored
+from compilefarm.store.entries import EntryStore
+from compilefarm.store.opening import caches_beside, open_caches
+from compilefarm.store.testing import MovedClock
+from compilefarm.store.uses import RENEWAL_SECONDS
+from compilefarm.v1.cache_service_pb2 import TorchCache
+
+FX_GRAPH = TorchCache.TORCH_CACHE_FX_GRAPH
+DAY = 24 * 3600.0
+
+
+async def store_at(location: Path | str, clock: MovedClock, *, kilobytes: int = 100) -> EntryStore:
+    return await open_caches(str(location), size_limit_bytes=kilobytes * 1000, lifetime_seconds=DAY, now=clock)
+
+
+async def put(store: EntryStore, key: str, *, kilobytes: int = 10, namespace: str = "") -> None:
+    content = key[:1].encode() * (kilobytes * 1000)
+    entry = describe(content, cache=FX_GRAPH, key=key)
+    entry.namespace = namespace
+    await store.reserve(len(content))
+    async with store.staging(entry.digest) as blob:
+        await blob.write(content)
+        await store.put(entry, blob)
+
+
+async def kept(store: EntryStore, *keys: str, namespace: str = "") -> str:
+    """Those of some keys that are stored. They count as read."""
+    found = []
+    for key in keys:
+        try:
+            async with store.reading(FX_GRAPH, key, namespaces=[namespace]):
+                found.append(key)
+        except NotStored:
+            continue
+    return "".join(found)
+
+
+@pytest.mark.parametrize("location", ["memory:", "folder"])
+async def test_what_was_used_least_recently_goes_first(tmp_path: Path, location: str) -> None:
+    clock = MovedClock()
+    store = await store_at(location if location == "memory:" else tmp_path, clock)
+    for key in "abcdefgh":
+        await put(store, key)
+        clock.move(RENEWAL_SECONDS)
+    await kept(store, "a", "b")
+    await put(store, "n", kilobytes=40)
+    assert await kept(store, *"abcdefghn") == "abfghn"
+    assert store.usage().size_bytes <= 100_000
+    assert store.usage().evicted == 3
+
+
+async def test_uses_outlive_the_process(tmp_path: Path) -> None:
+    clock = MovedClock()
+    store = await store_at(tmp_path, clock)
+    for key in "abc":
+        await put(store, key, kilobytes=30)
+    clock.move(2 * RENEWAL_SECONDS)
+    assert await kept(store, "a") == "a"
+    again = await store_at(tmp_path, clock)
+    await put(again, "n", kilobytes=50)
+    assert await kept(again, *"abcn") == "an"
+
+
+async def test_entries_that_nobody_uses_go_after_their_lifetime(tmp_path: Path) -> None:
+    clock = MovedClock()
+    store = await store_at(tmp_path, clock)
+    await put(store, "a")
+    await put(store, "b")
+    clock.move(0.6 * DAY)
+    await kept(store, "a")
+    clock.move(0.6 * DAY)
+    await put(store, "n")
+    assert await kept(store, "a", "b", "n") == "an"
+
+
+async def test_one_namespace_does_not_push_out_what_another_has(tmp_path: Path) -> None:
+    clock = MovedClock()
+    store = await store_at(tmp_path, clock)
+    for key in "ab":
+        await put(store, key, namespace="prod")
+    for key in "cdefghijklm":
+        clock.move(RENEWAL_SECONDS)
+        await put(store, key, namespace="dev")
+    assert await kept(store, "a", "b", namespace="prod") == "ab"
+
+
+async def test_writing_an_entry_anew_takes_no_further_room(tmp_path: Path) -> None:
+    store = await store_at(tmp_path, MovedClock())
+    for _ in range(3):
+        await put(store, "a", kilobytes=20)
+    assert store.usage().entries == 1
+    assert store.usage().size_bytes < 21_000
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("/srv/store", "/srv/store/caches"),
+        ("store/", "store/caches"),
+        ("memory:", "memory:"),
+        ("s3://bucket", "s3://bucket/caches"),
+        ("s3://bucket/farm/?endpoint=http://host:1/x", "s3://bucket/farm/caches?endpoint=http://host:1/x"),
+    ],
+)
+def test_entries_lie_beside_artifacts(location: str, expected: str) -> None:
+    assert caches_beside(location) == expected
