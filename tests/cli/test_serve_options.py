@@ -10,8 +10,10 @@ import pytest
 
 from compilefarm.cli import serve
 from compilefarm.service.config import CannotStart, GatewayConfig
+from compilefarm.serving import pools
 from compilefarm.serving.config import ServeConfig, read_config
 from compilefarm.serving.pools import kept_from_compiles
+from compilefarm.worker.pool import PoolSettings
 
 
 def settings(*arguments: str) -> ServeConfig:
@@ -51,6 +53,19 @@ def test_every_option_reaches_the_gateway() -> None:
         orphan_seconds=0.0,
         verify="after",
     )
+
+
+def test_every_limit_of_compiles_reaches_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[PoolSettings] = []
+    monkeypatch.setattr(pools, "LocalPool", made.append)
+    monkeypatch.setattr(pools, "CompositePool", list)
+    limits = ("--compile-timeout", "60", "--memory-limit", "8", "--disk-limit", "1GB", "--slots", "2")
+    options = ("--verify", "off", "--import", "my_ops", "--allow-triton-kernels")
+    pools.make_pool(settings("--device", "cpu", "--sandbox", "off", *limits, *options))
+    (given,) = made
+    assert (given.compile_seconds, given.memory_bytes, given.disk_bytes) == (60, 8 * 10**9, 10**9)
+    assert (given.slots, given.shares, given.cuda_devices, given.sandbox) == (2, 2, (), None)
+    assert (given.verify, given.modules, given.triton_kernels) == (False, ("my_ops",), True)
 
 
 def test_each_farm_keeps_its_accepted_jobs_in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

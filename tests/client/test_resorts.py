@@ -34,6 +34,7 @@ from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
 UNCOMPILED_POD = Path(__file__).with_name("uncompiled_pod.py")
 RENAMED_TORCH = Path(__file__).with_name("renamed_torch.py")
 DEAD = "127.0.0.1:1"
+_IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 
 
 class InductorError(RuntimeError):
@@ -100,6 +101,8 @@ def test_a_pod_without_a_compiler_survives_whatever_a_farm_says() -> None:
     assert {"not_authenticated", "not_allowed", "not_a_farm", "busy", "compile_error", "unreachable"} <= reasons
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not _IS_NEWEST, reason="an older torch has every name that it had")
 def test_a_pod_goes_on_whatever_name_of_torch_is_not_there() -> None:
     done = subprocess.run([sys.executable, RENAMED_TORCH], capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr

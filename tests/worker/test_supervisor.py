@@ -157,6 +157,7 @@ async def test_a_compile_that_hangs_is_ended_and_the_next_job_is_done() -> None:
         failure = await run(supervisor)
         assert isinstance(failure, CompileFailure)
         assert failure.kind == FAILURE_KIND_TIMEOUT
+        assert "longer than 2 s" in failure.message
         assert "--compile-timeout" in failure.message
         assert supervisor.view().state == WORKER_STATE_IDLE
         assert await the_next_job_is_done(supervisor)
