@@ -19,6 +19,10 @@ def symbol(position: int) -> Expression:
     return Expression(symbol=position)
 
 
+def real(value: float) -> Expression:
+    return Expression(real=value)
+
+
 def done(operator: int, *operands: Expression) -> Expression:
     return Expression(operation=Operation(operator=operator, operands=operands))  # type: ignore[arg-type]
 
@@ -38,6 +42,9 @@ A, B = symbol(0), symbol(1)
         (done(expressions.LT, done(expressions.MUL, A, B), number(3)), True, "(s0*s1) < 3"),
         (done(expressions.LE, A, number(7)), True, "s0 <= 7"),
         (done(expressions.EQ, A, B), False, "s0 == s1"),
+        (done(expressions.LT, real(-3.25), done(expressions.TRUE_DIV, A, B)), False, "-3.25 < (s0 / s1)"),
+        (done(expressions.LE, done(expressions.TRUE_DIV, A, B), real(-3.5)), True, "(s0 / s1) <= -3.5"),
+        (done(expressions.LT, A, number(2**63 - 1)), True, f"s0 < {2**63 - 1}"),
         (done(expressions.NE, A, B), True, "s0 != s1"),
         (
             done(expressions.AND, done(expressions.LT, B, A), done(expressions.LT, A, B)),
@@ -77,6 +84,13 @@ def nested(levels: int) -> Expression:
         (done(expressions.NOT, A), True),
         (done(expressions.NOT), True),
         (done(expressions.AND, A, B), True),
+        (real(1.0), False),
+        (real(1.0), True),
+        (done(expressions.TRUE_DIV, A, B), False),
+        (done(expressions.ADD, A, real(1.0)), False),
+        (done(expressions.LT, A, real(float("nan"))), True),
+        (done(expressions.LT, A, real(float("inf"))), True),
+        (done(expressions.LT, done(expressions.FLOOR_DIV, A, real(2.0)), B), True),
         (nested(expressions.MAX_DEPTH + 1), False),
         (done(expressions.ADD, *([A] * expressions.MAX_TERMS)), False),
     ],
@@ -91,6 +105,7 @@ def test_what_is_refused(expression: Expression, condition: bool) -> None:
     [
         done(expressions.FLOOR_DIV, A, number(0)),
         done(expressions.MOD, A, number(0)),
+        done(expressions.TRUE_DIV, A, real(0.0)),
         done(expressions.MUL, *([number(2**60)] * 500)),
         symbol(9),
     ],

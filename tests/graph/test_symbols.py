@@ -16,8 +16,8 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import holds, say
 from compilefarm.core.keys import key_of
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.decode import GraphRejected, decode_job
-from compilefarm.graph.symbols import Inexpressible
+from compilefarm.graph.decode import DecodedJob, GraphRejected, decode_job
+from compilefarm.graph.symbols import Inexpressible, put_guards
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.graph.tracing import fixing_floats
 from compilefarm.v1.graph_pb2 import Call, Node, TargetKind, Value
@@ -104,6 +104,34 @@ def test_what_a_graph_assumes_comes_out_as_guards() -> None:
     guards = decode_job(encoded.job, blobs={}).symbolic.guards()
     assert holds(guards, encoded.job.hints)
     assert not holds(guards, [3, 3]), [say(guard) for guard in guards]
+
+
+@pytest.mark.parametrize(
+    ("assume", "false_for"),
+    [
+        # As Inductor's padding of matrix products does on GPUs.
+        (lambda size: size * 640 / (size * 74 + 640) > 3.5, 4),
+        (lambda size: torch.sym_float(size) <= 16.5, 17),
+        # As an end of a slice that has none.
+        (lambda size: size < 2**63 - 1, 2**63 - 1),
+    ],
+)
+def test_comparisons_of_fractions_and_with_the_largest_integer_are_guards(
+    assume: Callable[[Any], Any], false_for: int
+) -> None:
+    def decoded() -> DecodedJob:
+        return decode_job(dynamic(doubled, torch.ones(16, 3)).encode().job, blobs={})
+
+    symbolic = decoded().symbolic
+    assert assume(symbolic.symbols.values[0])
+    guards = symbolic.guards()
+    (said,) = map(say, guards)
+    assert holds(guards, [16]), said
+    assert not holds(guards, [false_for]), said
+    # In the process that loads the program they become torch's own.
+    other = decoded().symbolic
+    assert put_guards(guards, other.symbols.values)
+    assert other.guards() == guards
 
 
 def test_an_assumption_that_cannot_be_said_is_named() -> None:

@@ -14,8 +14,10 @@ from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.torch_internals.operator_calls import dispatching_in_python
 from compilefarm.torch_internals.symbolic_shapes import (
     CleanDiv,
+    FloatTrueDiv,
     FloorDiv,
     Identity,
+    IntTrueDiv,
     Max,
     Min,
     Mod,
@@ -23,6 +25,7 @@ from compilefarm.torch_internals.symbolic_shapes import (
     PowByNatural,
     PythonMod,
     ShapeEnv,
+    ToFloat,
     create_symbol,
 )
 
@@ -66,6 +69,7 @@ def test_operations_of_expressions_compute_what_they_are_called() -> None:
         PythonMod(-1, 4): 3,
     }
     assert {found: int(found) for found in computed} == computed
+    assert [float(found) for found in (IntTrueDiv(7, 2), FloatTrueDiv(1.5, 2.0), ToFloat(3))] == [3.5, 0.75, 3.0]
 
 
 def test_sizes_that_depend_on_elements_are_noted() -> None:

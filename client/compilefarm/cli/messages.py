@@ -96,7 +96,7 @@ class MessageWriter:
             graph_pb2.Constant: (("spec", "digest"), self._constant),
             Device: (("type", "index"), lambda device: f"device({_quoted(_device(device))})"),
             Dimension: (("size", "expression"), self._dimension),
-            Expression: (("integer", "symbol", "operation"), _expression),
+            Expression: (("integer", "symbol", "operation", "real"), _expression),
             graph_pb2.GetConstant: (("constant",), lambda node: f"constant_{node.constant}"),
             graph_pb2.GetSubgraph: (("subgraph",), lambda node: f"subgraph_{node.subgraph}"),
             Input: (("tensor", "integer", "is_parameter", "is_result", "is_static"), self._input),

@@ -34,20 +34,27 @@ LE = graph_pb2.OPERATOR_LE
 AND = graph_pb2.OPERATOR_AND
 OR = graph_pb2.OPERATOR_OR
 NOT = graph_pb2.OPERATOR_NOT
+TRUE_DIV = graph_pb2.OPERATOR_TRUE_DIV
 
 _PAIRS: Mapping[int, Callable[[Any, Any], Any]] = {
     FLOOR_DIV: lambda a, b: a // b,
     MOD: lambda a, b: a % b,
+    TRUE_DIV: lambda a, b: a / b,
     EQ: lambda a, b: a == b,
     NE: lambda a, b: a != b,
     LT: lambda a, b: a < b,
     LE: lambda a, b: a <= b,
 }
-_CONDITIONS = frozenset({EQ, NE, LT, LE, AND, OR, NOT})
-_ARITHMETIC = frozenset({ADD, MUL, FLOOR_DIV, MOD, MAX, MIN})
 _OF_CONDITIONS = frozenset({AND, OR, NOT})
+_COMPARISONS = frozenset({EQ, NE, LT, LE})
+_CONDITIONS = _OF_CONDITIONS | _COMPARISONS
+_OF_INTEGERS = frozenset({FLOOR_DIV, MOD})
+_INTEGERS = _OF_INTEGERS | {ADD, MUL, MAX, MIN}
+_REALS = _INTEGERS | {TRUE_DIV}
+# What an expression has to be, by the operators that make it, in words.
+_WANTED: Mapping[frozenset[int], str] = {_CONDITIONS: "a condition", _INTEGERS: "an integer", _REALS: "a number"}
 _WORDS = {ADD: " + ", MUL: "*", FLOOR_DIV: "//", MOD: " % ", EQ: " == ", NE: " != ", LT: " < ", LE: " <= "}
-_WORDS |= {AND: " and ", OR: " or "}
+_WORDS |= {AND: " and ", OR: " or ", TRUE_DIV: " / "}
 
 
 class Undefined(Exception):
@@ -66,32 +73,45 @@ def check_expression(expression: Expression, *, symbols: int, condition: bool, w
     Raises:
         InvalidRequest: it is malformed, too large or too deep.
     """
-    terms = _check(expression, symbols=symbols, condition=condition, depth=0, what=what)
+    wanted = _CONDITIONS if condition else _INTEGERS
+    terms = _check(expression, symbols=symbols, wanted=wanted, depth=0, what=what)
     if terms > MAX_TERMS:
         raise InvalidRequest(f"{what} is an expression of {terms} terms; at most {MAX_TERMS} are taken")
 
 
-def _check(expression: Expression, *, symbols: int, condition: bool, depth: int, what: str) -> int:
+def _check(expression: Expression, *, symbols: int, wanted: frozenset[int], depth: int, what: str) -> int:
     kind = expression.WhichOneof("value")
     if kind is None or depth > MAX_DEPTH:
         raise InvalidRequest(
             f"{what} has an expression that is not set, or is nested more than {MAX_DEPTH} levels deep"
         )
     if kind != "operation":
-        if condition:
-            raise InvalidRequest(f"{what} has a number where a condition is expected")
-        if kind == "symbol" and expression.symbol >= symbols:
-            raise InvalidRequest(f"{what} refers to symbol {expression.symbol}, of which there are {symbols}")
+        _check_leaf(expression, symbols=symbols, wanted=wanted, what=what)
         return 1
     operator, operands = expression.operation.operator, expression.operation.operands
-    if operator not in (_CONDITIONS if condition else _ARITHMETIC):
-        raise InvalidRequest(f"{what} uses operator {operator} where {'a condition' if condition else 'a number'} goes")
+    if operator not in wanted:
+        raise InvalidRequest(f"{what} uses operator {operator} where {_WANTED[wanted]} goes")
     if not _takes(operator, len(operands)):
         raise InvalidRequest(f"{what} gives {len(operands)} operands to {Operator.Name(operator)}")
-    inner = operator in _OF_CONDITIONS
-    return 1 + sum(
-        _check(operand, symbols=symbols, condition=inner, depth=depth + 1, what=what) for operand in operands
-    )
+    inner = _wanted_of_operands(operator, wanted)
+    return 1 + sum(_check(operand, symbols=symbols, wanted=inner, depth=depth + 1, what=what) for operand in operands)
+
+
+def _check_leaf(expression: Expression, *, symbols: int, wanted: frozenset[int], what: str) -> None:
+    if wanted is _CONDITIONS:
+        raise InvalidRequest(f"{what} has a number where a condition is expected")
+    if expression.HasField("real") and not (wanted is _REALS and math.isfinite(expression.real)):
+        raise InvalidRequest(f"{what} has {expression.real} where {_WANTED[wanted]} goes")
+    if expression.HasField("symbol") and expression.symbol >= symbols:
+        raise InvalidRequest(f"{what} refers to symbol {expression.symbol}, of which there are {symbols}")
+
+
+def _wanted_of_operands(operator: int, wanted: frozenset[int]) -> frozenset[int]:
+    if operator in _OF_CONDITIONS:
+        return _CONDITIONS
+    if operator in _COMPARISONS:
+        return _REALS
+    return _INTEGERS if operator in _OF_INTEGERS else wanted
 
 
 def _takes(operator: Operator.ValueType, count: int) -> bool:
@@ -139,6 +159,8 @@ def evaluate(
     match expression.WhichOneof("value"):
         case "integer":
             return expression.integer
+        case "real":
+            return expression.real
         case "symbol":
             if expression.symbol >= len(values):
                 raise Undefined(f"there is no symbol {expression.symbol}")
@@ -192,6 +214,8 @@ def say(expression: Expression) -> str:
     match expression.WhichOneof("value"):
         case "integer":
             return str(expression.integer)
+        case "real":
+            return repr(expression.real)
         case "symbol":
             return f"s{expression.symbol}"
     operator = expression.operation.operator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -118,12 +119,15 @@ def expression_of(term: sympy.Basic, *, numbers: Callable[[sympy.Symbol], int]) 
         numbers: the number of a symbol.
 
     Raises:
-        Inexpressible: it has parts that are not integers or conditions, or symbols without a number.
+        Inexpressible: it has parts that are neither numbers nor conditions, or symbols without a number.
     """
     if isinstance(term, sympy.Integer):
-        if abs(int(term)) > expressions.MAX_MAGNITUDE:
+        # Ends of slices that have none are sys.maxsize.
+        if not -(2**63) <= int(term) < 2**63:
             raise Inexpressible(f"{term} is too large")
         return Expression(integer=int(term))
+    if isinstance(term, sympy.Float) and math.isfinite(float(term)):
+        return Expression(real=float(term))
     if isinstance(term, sympy.Symbol):
         return Expression(symbol=numbers(term))
 
@@ -139,6 +143,8 @@ def expression_of(term: sympy.Basic, *, numbers: Callable[[sympy.Symbol], int]) 
         return operation(swapped, *reversed(term.args))
     if isinstance(term, functions.Identity):
         return expression_of(term.args[0], numbers=numbers)
+    if isinstance(term, functions.ToFloat):
+        return operation(expressions.TRUE_DIV, *term.args, sympy.S.One)
     if isinstance(term, functions.ModularIndexing):
         base, divisor, modulus = term.args
         return operation(expressions.MOD, functions.FloorDiv(base, divisor), modulus)
@@ -157,6 +163,8 @@ _OPERATORS: Mapping[type, Any] = {
     functions.CleanDiv: expressions.FLOOR_DIV,
     functions.Mod: expressions.MOD,
     functions.PythonMod: expressions.MOD,
+    functions.IntTrueDiv: expressions.TRUE_DIV,
+    functions.FloatTrueDiv: expressions.TRUE_DIV,
     functions.Max: expressions.MAX,
     functions.Min: expressions.MIN,
     sympy.Eq: expressions.EQ,

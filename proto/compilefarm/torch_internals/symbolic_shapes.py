@@ -16,22 +16,27 @@ from torch.fx.experimental.symbolic_shapes import (  # torch/fx/experimental/sym
 )
 from torch.utils._sympy.functions import (  # torch/utils/_sympy/functions.py
     CleanDiv,
+    FloatTrueDiv,
     FloorDiv,
     Identity,
+    IntTrueDiv,
     Max,
     Min,
     Mod,
     ModularIndexing,
     PowByNatural,
     PythonMod,
+    ToFloat,
 )
 from torch.utils._sympy.numbers import int_oo  # torch/utils/_sympy/numbers.py
 
 __all__ = [
     "CleanDiv",
+    "FloatTrueDiv",
     "FloorDiv",
     "GuardOnDataDependentSymNode",
     "Identity",
+    "IntTrueDiv",
     "Max",
     "Min",
     "Mod",
@@ -39,6 +44,7 @@ __all__ = [
     "PowByNatural",
     "PythonMod",
     "ShapeEnv",
+    "ToFloat",
     "bindings_of",
     "create_symbol",
     "is_single_number",

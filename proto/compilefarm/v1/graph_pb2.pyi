@@ -100,6 +100,8 @@ class _OperatorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     """Condition: at least one of one or more holds."""
     OPERATOR_NOT: _Operator.ValueType  # 13
     """Condition: one condition does not hold."""
+    OPERATOR_TRUE_DIV: _Operator.ValueType  # 14
+    """Quotient of two as the nearest double, as Python's "/"; within comparisons only."""
 
 class Operator(_Operator, metaclass=_OperatorEnumTypeWrapper):
     """What can be done with expressions. Integers have no limit, and division rounds down, as in Python."""
@@ -132,6 +134,8 @@ OPERATOR_OR: Operator.ValueType  # 12
 """Condition: at least one of one or more holds."""
 OPERATOR_NOT: Operator.ValueType  # 13
 """Condition: one condition does not hold."""
+OPERATOR_TRUE_DIV: Operator.ValueType  # 14
+"""Quotient of two as the nearest double, as Python's "/"; within comparisons only."""
 global___Operator = Operator
 
 @typing.final
@@ -1030,10 +1034,13 @@ class Expression(google.protobuf.message.Message):
     INTEGER_FIELD_NUMBER: builtins.int
     SYMBOL_FIELD_NUMBER: builtins.int
     OPERATION_FIELD_NUMBER: builtins.int
+    REAL_FIELD_NUMBER: builtins.int
     integer: builtins.int
     """A fixed number."""
     symbol: builtins.int
     """A symbol, by its position in Job.symbols."""
+    real: builtins.float
+    """A fixed number that need not be an integer, and is finite; within comparisons only."""
     @property
     def operation(self) -> global___Operation:
         """Something computed from others."""
@@ -1044,10 +1051,11 @@ class Expression(google.protobuf.message.Message):
         integer: builtins.int = ...,
         symbol: builtins.int = ...,
         operation: global___Operation | None = ...,
+        real: builtins.float = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["integer", b"integer", "operation", b"operation", "symbol", b"symbol", "value", b"value"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["integer", b"integer", "operation", b"operation", "symbol", b"symbol", "value", b"value"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["integer", "symbol", "operation"] | None: ...
+    def HasField(self, field_name: typing.Literal["integer", b"integer", "operation", b"operation", "real", b"real", "symbol", b"symbol", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["integer", b"integer", "operation", b"operation", "real", b"real", "symbol", b"symbol", "value", b"value"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["integer", "symbol", "operation", "real"] | None: ...
 
 global___Expression = Expression
 
