@@ -39,6 +39,7 @@ _TESTS = {
     "client/test_resorts.py": "takes private names away",
     "corpus/programs/inputs.py": "a subclass of tensors that comes with torch",
     "corpus/run.py": "leaves out what takes Dynamo the longest",
+    "farm/rank.py": "collectives, for which torch has no public name that Dynamo traces",
     "farm/saved_pod.py": "counts what Dynamo has traced",
     "farm/test_contained.py": "the error that a local compile ends with",
     "farm/test_triton_kernels.py": "has torch believe in a GPU, and the error that a compile ends with",

@@ -74,7 +74,7 @@ HASHED_BY_INDUCTOR = {
     "torch_version": SENT + "Environment.torch, Environment.torch_build",
     "system_info": SENT + "Environment.cuda, Environment.triton",
     "inductor_config": SENT + "Options.inductor",
-    "inductor_config_comms": "is about collectives, which no request holds",
+    "inductor_config_comms": "is read by passes that reorder collectives, which no request may name",
     "precompile_enabled": "is about torch's caches; the worker decides it",
     "var_to_hint_override": "is which size a compile tunes for; hints choose among variants and enter no key",
     "pre_grad_custom_pass": REFUSED + "an option",
@@ -127,7 +127,7 @@ AFTER_DYNAMO = {
     ),
     "inline_inbuilt_nn_modules": "is about CUDA graphs",
     "patch": "sets others",
-    "skip_fsdp_hooks": "is about collectives, which no request holds",
+    "skip_fsdp_hooks": "decides whether Dynamo traces what gathers parameters",
     "suppress_errors": "is set to false there",
     "use_lazy_graph_module": "decides when the code of a graph is made",
 }

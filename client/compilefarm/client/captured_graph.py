@@ -47,9 +47,12 @@ class CapturedGraph:
 
     def compare(self, program: Program, inputs: Sequence[Any]) -> Finding:
         from compilefarm.client.comparison import compare
+        from compilefarm.graph.collectives import calls_collectives
         from compilefarm.graph.launches import launches_kernels
 
         graph_module = self._graph_module
+        if calls_collectives(graph_module):
+            return Finding(outcome="skipped", detail="other ranks would not join in the collectives of another run")
         # Triton compiles them when the uncompiled graph runs.
         obstacle = find_obstacle(device_types_of(inputs)) if launches_kernels(graph_module) else ""
         if obstacle:

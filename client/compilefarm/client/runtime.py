@@ -48,6 +48,10 @@ class Encoded(Protocol):
     def messages(self) -> Sequence[str]:
         """What the assertions of the graph say, by the number that was sent for each."""
 
+    @property
+    def process_groups(self) -> Sequence[str]:
+        """What this process calls each group that the graph communicates in."""
+
 
 class Runtime(Protocol):
     """Turns graphs into jobs, artifacts into programs, and graphs into programs without the farm."""

@@ -79,6 +79,7 @@ class _FakeEncoded:
     symbols: Sequence[Any] = ()
     held: Sequence[Any] = ()
     messages: Sequence[str] = ()
+    process_groups: Sequence[str] = ()
     cuda_devices: Sequence[int] = ()
     recording: Mapping[str, object] = field(default_factory=dict)
 

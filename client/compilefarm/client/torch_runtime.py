@@ -96,6 +96,7 @@ class TorchRuntime:
             manifest,
             blobs=blobs,
             cuda_device=device,
+            process_groups=encoded.process_groups,
             recording=encoded.recording,
             on_unrecorded=on_unrecorded,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ def load_artifact(
     *,
     blobs: Mapping[str, bytes],
     cuda_device: int = 0,
+    process_groups: Sequence[str] = (),
     recording: Mapping[str, object] | None = None,
     on_unrecorded: Callable[[Exception], None] | None = None,
 ) -> Program:
@@ -62,6 +63,7 @@ def load_artifact(
         manifest: the artifact; it has passed `check_fits`.
         blobs: stored bytes by digest, all that the program needs.
         cuda_device: the GPU that it is to run on, where it runs on one.
+        process_groups: what this process calls each group that it communicates in.
         recording: Inductor's settings if the program is to be recorded as CUDA graphs.
         on_unrecorded: told why it cannot be, once, and then it runs without graphs; None: calls end with the error.
 
@@ -85,6 +87,7 @@ def load_artifact(
                 return deserialize_program(
                     contents[manifest.program.digest],
                     cuda_device=cuda_device,
+                    process_groups=process_groups,
                     recording=recording,
                     on_unrecorded=on_unrecorded,
                 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from compilefarm.loader.recording import Recording, recorded_with
-from compilefarm.loader.wrappers import moved_wrapper
+from compilefarm.loader.wrappers import joined_wrapper, moved_wrapper
 from compilefarm.torch_internals.autotuners import import_launcher
 from compilefarm.torch_internals.compiled_graphs import put_kernels_into_place, replace_wrapper
 from compilefarm.torch_internals.compiling import compile_lock, tracing_with
@@ -35,6 +35,7 @@ def deserialize_program(
     content: bytes,
     *,
     cuda_device: int = 0,
+    process_groups: Sequence[str] = (),
     recording: Mapping[str, object] | None = None,
     on_unrecorded: Callable[[Exception], None] | None = None,
 ) -> Callable[..., Any]:
@@ -43,6 +44,7 @@ def deserialize_program(
     Args:
         content: a finished program, as compilefarm.builder.programs makes it.
         cuda_device: the GPU that it is to run on, where it runs on one.
+        process_groups: what this process calls each group that it communicates in.
         recording: Inductor's settings if the program is to be recorded as CUDA graphs.
         on_unrecorded: told why it cannot be, once, and then it runs without graphs; None: calls end with the error.
 
@@ -68,6 +70,8 @@ def deserialize_program(
         entry, *_ = pickle.loads(content)  # noqa: S301 - part of an artifact
         if cuda_device:
             _move(entry, cuda_device)
+        if process_groups:
+            _join(entry, process_groups)
         # The manifest has those that matter, in terms of the graph's symbols.
         entry.guards_expr = None
         program = make_callable(entry)
@@ -91,6 +95,13 @@ def _move(entry: Any, cuda_device: int) -> None:
                 else held
                 for name, held in (graph.constants or {}).items()
             }
+
+
+def _join(entry: Any, process_groups: Sequence[str]) -> None:
+    """Has a program communicate in groups of this process."""
+    for part in (entry.compiled_fw, entry.compiled_bw):
+        if part is not None:
+            replace_wrapper(part.result, joined_wrapper(part.result.source_code, process_groups=process_groups))
 
 
 def _finisher(recording: Recording | None) -> Callable[[Any, Any], None]:

@@ -1,8 +1,9 @@
-"""Moves the wrapper of a loaded program to another GPU than the one that it was compiled for."""
+"""Fits the wrapper of a loaded program to the process that runs it: to its GPU, and to its groups of processes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 
 def moved_wrapper(source: str, *, device: int) -> str:
@@ -18,6 +19,22 @@ def moved_wrapper(source: str, *, device: int) -> str:
             raise WrapperNotMoved(f"line {number} of the wrapper stays on GPU 0: {line.strip()[:200]}")
     return source
 
+
+def joined_wrapper(source: str, *, process_groups: Sequence[str]) -> str:
+    """A finished wrapper that communicates in groups of this process.
+
+    Args:
+        source: the wrapper; it calls groups by their numbers in the request (compilefarm.graph.collectives).
+        process_groups: what this process calls each.
+
+    Raises:
+        IndexError: it names a group that the request did not.
+    """
+    return _GROUP.sub(lambda found: repr(str(process_groups[int(found[2])])), source)
+
+
+# How Inductor writes texts among arguments of operators (torch/_inductor/ir.py: _CollectiveKernel).
+_GROUP = re.compile(r"(['\"])compilefarm_group_([0-9]{1,2})_of_[0-9]{1,5}\1")
 
 # How Inductor writes a device into wrappers (torch/_inductor/codegen/wrapper.py, cuda/device_op_overrides.py), and this
 # package.

@@ -165,7 +165,7 @@ LIBRARY_VARIABLES = (
     ),
     VariableGroup(
         treatment=_NO_EFFECT, read_in="torch/csrc/distributed, NCCL, Gloo, NVSHMEM",
-        reason="is about collectives, which no request holds",
+        reason="is about how collectives are run, which graphs call as they are",
         names="""TORCH_DISTRIBUTED_DEBUG TORCH_FR_BUFFER_SIZE TORCH_FR_CPP_STACK TORCH_FR_DUMP_DYNAMIC_FILE_NAME
             TORCH_FR_DUMP_ON_TIMEOUT TORCH_FR_DUMP_TEMP_FILE TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC TORCH_GLOO_LAZY_INIT
             TORCH_INCLUDE_ONLY_ACTIVE TORCH_INCLUDE_STACK_TRACE TORCH_NCCL2_RECONFIGURE_SHRINK_GROW

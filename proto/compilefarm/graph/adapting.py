@@ -28,10 +28,13 @@ def adapt_job(
         environment: describes this machine as far as the graph needs it.
 
     Raises:
-        Bypass: sizes of the graph differ from call to call, and nobody would check the guards of its program.
+        Bypass: sizes of the graph differ from call to call, and nobody would check the guards of its program; or it
+            communicates in process groups, and nobody says in which.
     """
     if job.symbols:
         raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
+    if job.graph.process_groups:
+        raise Bypass("process_group", "a saved function communicates in process groups that this process may not have")
     device = torch.cuda.current_device() if job.environment.HasField("cuda") else None
     needs = EnvironmentNeeds(
         cpu=job.environment.HasField("cpu"),

@@ -9,6 +9,7 @@ brings; and what takes lengths, pivots or places of elements on trust. A caller 
 from __future__ import annotations
 
 from compilefarm.core.compiler_settings import names
+from compilefarm.graph import collectives
 
 # A name stands for its form in place, too: "add" for "add_".
 _ELEMENTWISE = names("""
@@ -170,8 +171,11 @@ def is_admitted(name: str, *, namespace: str = "aten") -> bool:
 
     Args:
         name: without namespace and overload ("add_").
-        namespace: "aten" or "prims"; those of other parts of torch hold nothing that graphs call.
+        namespace: "aten", "prims" or one of the collectives'; those of other parts of torch hold nothing that graphs
+            call.
     """
+    if namespace in collectives.NAMESPACES:
+        return name in collectives.OPERATORS
     if namespace == "prims":
         return name in _PRIMS
     return namespace == "aten" and (name in _ATEN or (name[-2:-1] != "_" and name.removesuffix("_") in _ATEN))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from compilefarm.graph import higher_order, schemas, texts
+from compilefarm.graph import collectives, higher_order, schemas, texts
 from compilefarm.graph.misfits import find_contradiction
 from compilefarm.graph.operators import find_operator
 from compilefarm.v1.graph_pb2 import TargetKind
@@ -35,8 +35,10 @@ def find_objection(
         takes_name = name == "builtins.getattr"
         given = args[:1] if takes_name else (*args, *kwargs.values())
         return "it takes no text and no dictionary" if any(map(texts.holds_text, given)) else None
-    objection = texts.find_objection(kind, name=name, args=args, kwargs=kwargs) or find_contradiction(
-        name, args=args, kwargs=kwargs
+    objection = (
+        collectives.find_objection(name, args=args, kwargs=kwargs)
+        or texts.find_objection(kind, name=name, args=args, kwargs=kwargs)
+        or find_contradiction(name, args=args, kwargs=kwargs)
     )
     if objection is not None or kind not in _OPERATORS:
         return objection

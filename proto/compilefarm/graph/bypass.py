@@ -34,6 +34,7 @@ REASONS: Mapping[str, str] = {
     "number_input": "An input is a number other than a dynamic integer.",
     "output_structure": "The graph returns something other than a flat tuple or list of tensors and numbers.",
     "overlapping_strides": "Elements of a tensor share memory, as those of unfold() do.",
+    "process_group": "A collective names a process group that this process does not have, or one that cannot be sent.",
     "refused_option": "A compiler setting that farms do not accept differs from its default.",
     "replaced_operator": "This process has put something of its own in the place of something of torch.",
     "saved_tensors_hooks": "torch.autograd.graph.saved_tensors_hooks are in use, which are functions of this process.",

@@ -29,6 +29,7 @@ from compilefarm.graph.bounds import (
     find_unknown_view,
     is_too_long,
 )
+from compilefarm.graph.collectives import GroupName, as_plain_text, decode_groups
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
 from compilefarm.graph.fake_forms import find_fake_form
@@ -152,7 +153,12 @@ def decode_job(
     if misplaced is not None:
         raise InvalidRequest(misplaced)
     symbolic = make_symbols(job)
-    reader = _GraphReader(constants=constants, operators=operators, kernels=kernels)
+    reader = _GraphReader(
+        constants=constants,
+        operators=operators,
+        kernels=kernels,
+        process_groups=decode_groups(job.graph.process_groups),
+    )
     decoded = DecodedJob(
         graph_module=reader.read(job.graph, inputs=len(job.inputs)),
         inputs=[],
@@ -197,12 +203,14 @@ class _GraphReader:
         constants: the tensors that the graph holds, and where each lives; subgraphs hold none.
         operators: names of the operators of other libraries than torch that may be called.
         kernels: the Triton kernels that may be launched.
+        process_groups: what the groups are called that it communicates in.
         nodes_left: how many nodes may still come.
     """
 
     constants: Sequence[tuple[torch.Tensor, torch.device]]
     operators: Set[str]
     kernels: Sequence[object]
+    process_groups: Sequence[GroupName]
     nodes_left: int = MAX_NODES
 
     def read(self, graph: graph_pb2.Graph, *, inputs: int) -> GraphModule:
@@ -224,7 +232,7 @@ class _GraphReader:
             setattr(root, _subgraph_name(number), self._read(subgraph, depth=depth + 1))
         rebuilt = FxGraph()
         nodes: list[Node] = []
-        values = ValueDecoder(nodes=nodes)
+        values = ValueDecoder(nodes=nodes, process_groups=self.process_groups)
         for number, node in enumerate(graph.nodes):
             try:
                 nodes.append(self._read_node(node, graph, rebuilt, values, number=number, depth=depth))
@@ -328,6 +336,7 @@ def _decode_call(call: Call, rebuilt: FxGraph, values: ValueDecoder, *, operator
         objection = find(call.kind, name=call.target, args=args, kwargs=kwargs)
         if objection is not None:
             raise InvalidRequest(f"{call.target}: {objection}")
+    args, kwargs = as_plain_text(args, kwargs)
     operation = "call_method" if call.kind == TENSOR_METHOD else "call_function"
     return rebuilt.create_node(operation, target, args, kwargs)
 

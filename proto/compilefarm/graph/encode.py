@@ -16,6 +16,7 @@ from compilefarm.graph.ambient import capture_ambient
 from compilefarm.graph.annotations import check_module_annotations, encode_annotations
 from compilefarm.graph.bounds import calls_views, find_misplaced_view
 from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.collectives import ProcessGroups
 from compilefarm.graph.constants import encode_constant, is_constant
 from compilefarm.graph.contractions import CONTRACTION_LIBRARY, is_contraction, uses_contraction_library
 from compilefarm.graph.dead_nodes import find_dead_nodes
@@ -80,6 +81,7 @@ class EncodedJob:
         symbols: torch's value of each symbol of the job.
         held: tensors that the graph holds and that are inputs of the job, after those of the graph.
         messages: what the assertions of the graph say, by the number that is sent in the place of each.
+        process_groups: what this process calls each group that the graph communicates in.
         recording: Inductor's settings while the program is loaded that this process records as CUDA graphs; empty if it
             does not.
     """
@@ -90,6 +92,7 @@ class EncodedJob:
     symbols: tuple[torch.SymInt, ...]
     held: tuple[torch.Tensor, ...]
     messages: tuple[str, ...] = ()
+    process_groups: tuple[str, ...] = ()
     recording: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -148,6 +151,7 @@ def _encode(
     inputs = writer.write(example_inputs)
     check_inner_calls(graph_module)
     writer.encoded.kernels.extend(writer.kernels.described)
+    writer.encoded.process_groups.extend(writer.process_groups.described)
     needs = _environment_needs((*example_inputs, *writer.held), writer=writer)
     device_types = [name for name, used in (("cpu", needs.cpu), ("cuda", needs.cuda_device is not None)) if used]
     job = Job(
@@ -173,6 +177,7 @@ def _encode(
         symbols=tuple(writer.symbols.values),
         held=tuple(writer.held),
         messages=tuple(writer.messages.texts),
+        process_groups=tuple(writer.process_groups.names),
         recording=recording_settings(job.options, options),
     )
 
@@ -197,6 +202,7 @@ class _GraphWriter:
     operators: set[str] = field(default_factory=set)
     kernels: KernelTable = field(default_factory=KernelTable)
     messages: Messages = field(default_factory=Messages)
+    process_groups: ProcessGroups = field(default_factory=ProcessGroups)
     contractions: list[Node] = field(default_factory=list)
     depth: int = 0
     dead_nodes: Set[Node] = field(init=False)
@@ -264,7 +270,7 @@ class _GraphWriter:
         elif is_launch(node):
             encode_launch(node, into=into.launch, values=values, kernels=self.kernels)
         elif node.op in ("call_function", "call_method"):
-            _encode_call(node, into.call, values, messages=self.messages)
+            _encode_call(node, into.call, values, messages=self.messages, process_groups=self.process_groups)
             if into.call.kind in OF_LIBRARIES and not is_of_torch(into.call.target):
                 self.operators.add(into.call.target)
             if is_contraction(node):
@@ -330,6 +336,7 @@ class _GraphWriter:
             operators=self.operators,
             kernels=self.kernels,
             messages=self.messages,
+            process_groups=self.process_groups,
             contractions=self.contractions,
             depth=self.depth + 1,
         )
@@ -400,9 +407,12 @@ def _attribute(module: object, path: str) -> object:
     return module
 
 
-def _encode_call(node: Node, into: Call, values: ValueEncoder, *, messages: Messages) -> None:
+def _encode_call(
+    node: Node, into: Call, values: ValueEncoder, *, messages: Messages, process_groups: ProcessGroups
+) -> None:
     into.kind, into.target, args = name_call(node)
     args, kwargs = messages.take(into.target, args, node.kwargs)
+    args, kwargs = process_groups.take(into.target, args, kwargs)
     for reason, find in (("unknown_target", targets.find_objection), ("unknown_literal", arguments.find_objection)):
         objection = find(into.kind, name=into.target, args=args, kwargs=kwargs)
         if objection is not None:
@@ -422,7 +432,7 @@ def _encode_call(node: Node, into: Call, values: ValueEncoder, *, messages: Mess
 
 def _write_argument(argument: object, values: ValueEncoder, *, node: Node, name: int | str, into: Value) -> None:
     # The equation of einsum may read "cuda".
-    if isinstance(argument, str) and (
+    if type(argument) is str and (
         node.target is torch.functional.einsum or name_function(node.target) or takes_text(node.target, name)
     ):
         values.write_text(argument, into=into)

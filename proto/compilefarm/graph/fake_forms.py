@@ -18,8 +18,16 @@ from compilefarm.torch_internals.operators import OpOverload
 _LIKE_THE_FIRST = frozenset({torch.ops.aten._transformer_encoder_layer_fwd.default})
 
 
-def find_fake_form(operator: OpOverload, args: Sequence[Any]) -> Callable[[], torch.Tensor] | None:
+# Hand on what they waited for, in the same memory; torch's own form says that it is new
+# (torch/csrc/distributed/c10d/Functional.cpp: wait_tensor).
+_WAITS = frozenset({"_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors"})
+
+
+def find_fake_form(operator: OpOverload, args: Sequence[Any]) -> Callable[[], Any] | None:
     """What is called instead of an operator while a graph is decoded, or None for torch's own form."""
+    if operator.name() in _WAITS and args:
+        waited = args[0]
+        return lambda: waited
     if operator in _LIKE_THE_FIRST and args and isinstance(args[0], torch.Tensor):
         like = args[0]
         return lambda: torch.empty_like(like)

@@ -14,6 +14,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.collectives import GroupName
 from compilefarm.graph.devices import DeviceNumbers, decode_device
 from compilefarm.graph.dtypes import get_dtype, get_layout, get_memory_format, name_dtype, name_of
 from compilefarm.graph.texts import is_name, is_plain
@@ -49,6 +50,7 @@ class ValueEncoder:
             float: lambda value, into, _: setattr(into, "real", value),
             complex: _complex,
             str: self._text,
+            GroupName: lambda value, into, _: setattr(into, "process_group", value.number),
             list: self._list,
             immutable_list: self._list,
             tuple: self._tuple,
@@ -180,10 +182,12 @@ class ValueDecoder:
 
     Args:
         nodes: the nodes that were read already; a reference beyond them is refused.
+        process_groups: what the groups of the request are called.
     """
 
-    def __init__(self, *, nodes: Sequence[Node]) -> None:
+    def __init__(self, *, nodes: Sequence[Node], process_groups: Sequence[GroupName] = ()) -> None:
         self._nodes = nodes
+        self._process_groups = process_groups
         self._readers: dict[str, Callable[[Any, int], object]] = {
             "node": self._node,
             "none": lambda _, __: None,
@@ -203,6 +207,7 @@ class ValueDecoder:
             "layout": lambda value, _: get_layout(value),
             "memory_format": lambda value, _: get_memory_format(value),
             "big_integer": lambda value, _: _big_integer(value),
+            "process_group": self._process_group,
         }
 
     def read(self, value: Value, *, depth: int = 0) -> Any:
@@ -230,6 +235,11 @@ class ValueDecoder:
         if number >= len(self._nodes):
             raise InvalidRequest(f"an argument refers to node {number}, which does not come before")
         return self._nodes[number]
+
+    def _process_group(self, number: int, _: int) -> GroupName:
+        if number >= len(self._process_groups):
+            raise InvalidRequest(f"the graph has no process group with number {number}")
+        return self._process_groups[number]
 
     def _items(self, value: graph_pb2.Sequence, depth: int) -> list[object]:
         return [self.read(item, depth=depth + 1) for item in value.items]

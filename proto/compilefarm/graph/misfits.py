@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from compilefarm.graph import collectives
 from compilefarm.graph.operators import named_arguments
 from compilefarm.torch_internals.fake_tensors import is_dense
 from compilefarm.torch_internals.operators import OpOverload, schema_of
@@ -61,7 +62,7 @@ def _find_check(name: str) -> Callable[[Arguments], str | None] | None:
         return _CHECKS[name]
     if name.startswith("_foreach_"):
         return _lists_side_by_side
-    return _lists_of_an_optimizer if name in OPTIMIZERS else None
+    return _lists_of_an_optimizer if name in OPTIMIZERS else collectives.find_check(name)
 
 
 def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:

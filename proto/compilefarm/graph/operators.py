@@ -15,6 +15,7 @@ import torch
 from compilefarm.core.digests import digest_of as digest_of_bytes
 from compilefarm.core.distributions import Distribution, distribution_of
 from compilefarm.core.sources import UnknownSource, digest_of
+from compilefarm.graph import collectives
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.registrations import check_kernels, registered_functions, registering_modules
 from compilefarm.torch_internals.operators import (
@@ -24,10 +25,11 @@ from compilefarm.torch_internals.operators import (
     registered_names,
     schema_of,
 )
+from compilefarm.torch_internals.process_groups import register_collectives
 from compilefarm.v1.environment_pb2 import CustomOperator
 
 # Namespaces of operators that torch itself registers and that compute on tensors.
-_NAMESPACES_OF_TORCH = frozenset({"aten", "mkldnn", "onednn", "prims", "quantized"})
+_NAMESPACES_OF_TORCH = frozenset({"aten", "mkldnn", "onednn", "prims", "quantized"}) | collectives.NAMESPACES
 # Functions that compute on tensors and that Dynamo may leave in graphs (torch/_dynamo/decorators.py:
 # _allow_in_graph_einops), with the module that defines each.
 _FUNCTIONS = {
@@ -63,6 +65,8 @@ def find_operator(name: str, *, is_overload: bool) -> Callable[..., Any] | None:
     known = operators_of_torch() if is_of_torch(name) else registered_names()
     if name not in (known if is_overload else _without_overloads(known)):
         return None
+    if collectives.is_collective(name):
+        register_collectives()
     namespace, _, rest = name.partition("::")
     base, _, overload = rest.partition(".")
     # A kernel may be registered for an operator that nobody has defined.

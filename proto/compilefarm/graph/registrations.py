@@ -92,6 +92,11 @@ def registering_files(name: str, *, key: str) -> list[str]:
     return [kernel.file for kernel in _kernels(name) if kernel.key == key]
 
 
+def has_unused_kernel(name: str) -> bool:
+    """Whether an operator has a kernel in the place of which another was registered."""
+    return " (inactive): registered at " in registrations.dispatcher_dump(name)
+
+
 def all_kernels() -> Iterator[tuple[str, Kernel]]:
     """Every operator of the process, by its name ("aten::add.Tensor"), with each kernel that is in use."""
     for name in registered_names():

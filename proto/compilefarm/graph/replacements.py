@@ -17,9 +17,10 @@ from typing import Any
 import torch
 import typing_extensions
 
+from compilefarm.graph.collectives import is_collective
 from compilefarm.graph.extensions import find_foreign_kernel
 from compilefarm.graph.operators import is_of_torch
-from compilefarm.graph.registrations import registering_files
+from compilefarm.graph.registrations import has_unused_kernel, registering_files
 from compilefarm.torch_internals.decompositions import decomposition_tables, inductor_patterns, inductor_tables
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet
 from compilefarm.torch_internals.registrations import implementations_from_python, meta_implementations_of_torch
@@ -97,10 +98,19 @@ def _find_kernel() -> str | None:
     # It would take a while to ask the dispatcher about as many as torch has of its own.
     for entry in entries - (meta_implementations_of_torch() if entries else set()):
         namespace, name, key = entry.split("/") if entry.count("/") == 2 else ("", "", "")
-        if is_of_torch(f"{namespace}::") and any(map(_is_foreign, registering_files(f"{namespace}::{name}", key=key))):
+        if is_of_torch(f"{namespace}::") and _is_replaced(f"{namespace}::{name}", key=key):
             return f"the kernel of {namespace}::{name} for {key}"
     _checked.update(entries)
     return None
+
+
+def _is_replaced(operator: str, *, key: str) -> bool:
+    files = registering_files(operator, key=key)
+    if is_collective(operator) and files == [_REGISTRAR]:
+        # Torch registers their gradients so (torch/distributed/_functional_collectives.py); another kernel leaves those
+        # there, out of use.
+        return has_unused_kernel(operator)
+    return any(map(_is_foreign, files))
 
 
 def _is_foreign(file: str) -> bool:

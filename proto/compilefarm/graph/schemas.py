@@ -26,6 +26,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "number": _NUMBERS,
     "bool": (bool, torch.SymBool),
     "str": (str,),
+    # Texts of collectives, in torch 2.15.
+    "Any": (str,),
     "ScalarType": (torch.dtype,),
     "Layout": (torch.layout,),
     "MemoryFormat": (torch.memory_format,),

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
+from compilefarm.graph.collectives import PARAMETER, GroupName, is_collective
 from compilefarm.graph.messages import find_place, is_numbered
 from compilefarm.graph.operators import find_operator, overloads_of
 from compilefarm.torch_internals.operators import schema_of
@@ -69,6 +70,8 @@ _KNOWN: Mapping[str, re.Pattern[str]] = {
         "pattern": (r"[A-Za-z0-9_.,()\-> *]{0,200}",),
         "randomness": ("error", "different", "same"),
         "reduce": _REDUCTIONS,
+        # Of collectives (torch/csrc/distributed/c10d/Functional.cpp: to_reduce_op).
+        "reduce_op": ("sum", "avg", "product", "min", "max", "band", "bor", "bxor"),
         "reduction": ("none", "mean", "sum", "batchmean", "elementwise_mean", *_REDUCTIONS),
         "rounding_mode": ("trunc", "floor"),
         "side": ("left", "right"),
@@ -125,6 +128,10 @@ def find_objection(
         parameters = _parameters(kind, name).at(place)
         if not parameters:
             return f"argument {place} is text, which it does not take"
+        if isinstance(value, GroupName) != (is_collective(name) and PARAMETER in parameters):
+            return f"argument {place} is a process group where none is taken, or none where one is"
+        if isinstance(value, GroupName):
+            continue
         if not any(_KNOWN.get(parameter, _WORDS).fullmatch(value) for parameter in parameters):
             return f"the text {value[:80]!r} is none that {parameters[0]} takes"
     return None
@@ -213,7 +220,7 @@ def _of_operators(overloads: Iterable[Any]) -> _Parameters:
 def _taking_text(overload: Any) -> Iterator[tuple[int, str, bool]]:
     for number, argument in enumerate(schema_of(overload).arguments):
         match str(argument.real_type).removeprefix("Optional[").removesuffix("]"):
-            case "str":
+            case "str" | "Any":
                 yield number, argument.name, argument.kwarg_only
             case "Device":
                 # By whatever name it goes there.

@@ -148,6 +148,7 @@ class Graph(google.protobuf.message.Message):
     CONSTANTS_FIELD_NUMBER: builtins.int
     SUBGRAPHS_FIELD_NUMBER: builtins.int
     KERNELS_FIELD_NUMBER: builtins.int
+    PROCESS_GROUPS_FIELD_NUMBER: builtins.int
     @property
     def nodes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Node]:
         """In execution order; a node may refer only to nodes before it. Placeholders come first, one for each Job.inputs entry."""
@@ -166,6 +167,12 @@ class Graph(google.protobuf.message.Message):
         is compiled.
         """
 
+    @property
+    def process_groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ProcessGroup]:
+        """Groups of processes that the graph and its subgraphs communicate in, in the order in which they are first named;
+        referred to by position. Only in the graph that is compiled.
+        """
+
     def __init__(
         self,
         *,
@@ -173,10 +180,29 @@ class Graph(google.protobuf.message.Message):
         constants: collections.abc.Iterable[global___Constant] | None = ...,
         subgraphs: collections.abc.Iterable[global___Graph] | None = ...,
         kernels: collections.abc.Iterable[global___TritonKernel] | None = ...,
+        process_groups: collections.abc.Iterable[global___ProcessGroup] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["constants", b"constants", "kernels", b"kernels", "nodes", b"nodes", "subgraphs", b"subgraphs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["constants", b"constants", "kernels", b"kernels", "nodes", b"nodes", "process_groups", b"process_groups", "subgraphs", b"subgraphs"]) -> None: ...
 
 global___Graph = Graph
+
+@typing.final
+class ProcessGroup(google.protobuf.message.Message):
+    """A group of processes that communicate. Neither its name nor the ranks in it are sent: all of them run one program."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SIZE_FIELD_NUMBER: builtins.int
+    size: builtins.int
+    """How many processes are in it; at least 1."""
+    def __init__(
+        self,
+        *,
+        size: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["size", b"size"]) -> None: ...
+
+global___ProcessGroup = ProcessGroup
 
 @typing.final
 class Node(google.protobuf.message.Message):
@@ -746,6 +772,7 @@ class Value(google.protobuf.message.Message):
     MEMORY_FORMAT_FIELD_NUMBER: builtins.int
     BIG_INTEGER_FIELD_NUMBER: builtins.int
     RANGE_FIELD_NUMBER: builtins.int
+    PROCESS_GROUP_FIELD_NUMBER: builtins.int
     node: builtins.int
     """The result of the node with this number."""
     boolean: builtins.bool
@@ -764,6 +791,8 @@ class Value(google.protobuf.message.Message):
     """A memory format by its name without "torch." ("channels_last")."""
     big_integer: builtins.str
     """A Python int beyond 64 bits, in decimal."""
+    process_group: builtins.int
+    """A group of processes, by its position in Graph.process_groups of the graph that is compiled."""
     @property
     def none(self) -> global____r_None:
         """None."""
@@ -821,10 +850,11 @@ class Value(google.protobuf.message.Message):
         memory_format: builtins.str = ...,
         big_integer: builtins.str = ...,
         range: global___Range | None = ...,
+        process_group: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["big_integer", b"big_integer", "boolean", b"boolean", "complex", b"complex", "device", b"device", "dictionary", b"dictionary", "dtype", b"dtype", "ellipsis", b"ellipsis", "integer", b"integer", "kind", b"kind", "layout", b"layout", "list", b"list", "memory_format", b"memory_format", "node", b"node", "none", b"none", "range", b"range", "real", b"real", "slice", b"slice", "text", b"text", "tuple", b"tuple"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["big_integer", b"big_integer", "boolean", b"boolean", "complex", b"complex", "device", b"device", "dictionary", b"dictionary", "dtype", b"dtype", "ellipsis", b"ellipsis", "integer", b"integer", "kind", b"kind", "layout", b"layout", "list", b"list", "memory_format", b"memory_format", "node", b"node", "none", b"none", "range", b"range", "real", b"real", "slice", b"slice", "text", b"text", "tuple", b"tuple"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["node", "none", "boolean", "integer", "real", "text", "complex", "list", "tuple", "dictionary", "slice", "ellipsis", "dtype", "device", "layout", "memory_format", "big_integer", "range"] | None: ...
+    def HasField(self, field_name: typing.Literal["big_integer", b"big_integer", "boolean", b"boolean", "complex", b"complex", "device", b"device", "dictionary", b"dictionary", "dtype", b"dtype", "ellipsis", b"ellipsis", "integer", b"integer", "kind", b"kind", "layout", b"layout", "list", b"list", "memory_format", b"memory_format", "node", b"node", "none", b"none", "process_group", b"process_group", "range", b"range", "real", b"real", "slice", b"slice", "text", b"text", "tuple", b"tuple"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["big_integer", b"big_integer", "boolean", b"boolean", "complex", b"complex", "device", b"device", "dictionary", b"dictionary", "dtype", b"dtype", "ellipsis", b"ellipsis", "integer", b"integer", "kind", b"kind", "layout", b"layout", "list", b"list", "memory_format", b"memory_format", "node", b"node", "none", b"none", "process_group", b"process_group", "range", b"range", "real", b"real", "slice", b"slice", "text", b"text", "tuple", b"tuple"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["node", "none", "boolean", "integer", "real", "text", "complex", "list", "tuple", "dictionary", "slice", "ellipsis", "dtype", "device", "layout", "memory_format", "big_integer", "range", "process_group"] | None: ...
 
 global___Value = Value
 

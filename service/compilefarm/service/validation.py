@@ -17,6 +17,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import check_expression, check_symbols
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
+from compilefarm.core.process_groups import check_groups
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import (
     Call,
@@ -67,6 +68,7 @@ def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> int:
     _check_environment(job.environment)
     if len(graph.constants) > MAX_CONSTANTS:
         raise InvalidRequest(f"the graph holds {len(graph.constants)} tensors: at most {MAX_CONSTANTS} are allowed")
+    check_groups(graph.process_groups)
     _check_outline(graph)
     placeholders = sum(node.HasField("placeholder") for node in graph.nodes)
     if placeholders != len(job.inputs):
@@ -122,7 +124,7 @@ def _parts(job: Job) -> Iterator[Iterable[Message]]:
     while graphs:
         graph = graphs.pop()
         graphs += graph.subgraphs
-        yield from (graph.nodes, graph.constants, graph.kernels)
+        yield from (graph.nodes, graph.constants, graph.kernels, graph.process_groups)
     yield from (job.inputs, job.symbols, (job.options, job.ambient, job.environment))
 
 
@@ -176,8 +178,8 @@ def _check_nodes(graph: Graph, *, kernels: int) -> None:
         if node.HasField("launch"):
             _check_launch(node.launch, number=number, kernels=kernels)
     for subgraph in graph.subgraphs:
-        if subgraph.constants or subgraph.kernels:
-            raise InvalidRequest("a subgraph holds tensors or kernels, which only the graph itself may")
+        if subgraph.constants or subgraph.kernels or subgraph.process_groups:
+            raise InvalidRequest("a subgraph holds tensors, kernels or process groups, which only the graph itself may")
         _check_outline(subgraph)
         _check_nodes(subgraph, kernels=kernels)
 

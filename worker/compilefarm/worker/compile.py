@@ -38,6 +38,7 @@ from compilefarm.v1.manifest_pb2 import (
 )
 from compilefarm.worker.limits import time_limit
 from compilefarm.worker.operator_guard import guarding_operators
+from compilefarm.worker.process_groups import standing_in
 from compilefarm.worker.source_check import check_source
 from compilefarm.worker.synthetic import ATTEMPTS, are_refused, inputs_of
 
@@ -105,7 +106,12 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
     stopwatch = Stopwatch(on_phase)
     blobs = {blob.digest: blob.content for blob in task.blobs}
     inductor_options, functorch_options = config_patches(task.job.options)
-    with apply_ambient(task.job.ambient), recording_libraries() as libraries, _watching_sources(task.job):
+    with (
+        standing_in(task.job.graph),
+        apply_ambient(task.job.ambient),
+        recording_libraries() as libraries,
+        _watching_sources(task.job),
+    ):
         with stopwatch.phase(PHASE_COMPILING):
             with time_limit(DECODE_SECONDS, doing="running the graph on tensors without elements"):
                 decoded = decode(task.job, blobs=blobs, admitted=admitted)

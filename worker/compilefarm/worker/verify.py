@@ -28,6 +28,7 @@ from compilefarm.worker.eager import INPUT_SEED, Eager
 from compilefarm.worker.exhaustion import find_exhausted
 from compilefarm.worker.inputs import draw_noise, keep_integers
 from compilefarm.worker.kernel_work import KernelWork, count_kernel_work
+from compilefarm.worker.process_groups import recording_calls, standing_in
 from compilefarm.worker.results import Results, call, results_of
 from compilefarm.worker.seeds import SEED, check_random, find_randomness
 from compilefarm.worker.synthetic import ATTEMPTS, are_refused
@@ -76,7 +77,7 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
     started_programs = watch_processes()
     kernel_work = count_kernel_work(with_triton=task.job.environment.HasField("cuda"))
     blobs = {blob.digest: blob.content for blob in task.blobs}
-    with apply_ambient(task.job.ambient):
+    with standing_in(task.job.graph), apply_ambient(task.job.ambient):
         decoded = decode(task.job, blobs=blobs, admitted=admitted)
         started = time.perf_counter()
         recording = recording_settings(task.job.options)
@@ -236,10 +237,25 @@ def compare(
         for call_number in range(1, CALLS):
             replayed = Eager(eager.decoded, task.job, first_seed=INPUT_SEED + ATTEMPTS * call_number)
             _compare_beyond(program, replayed, figures, without=without, random=randomness.drawn)
+    if task.job.graph.process_groups:
+        _check_collectives(program, eager)
     other = _with_other_sizes(task)
     if other is not None:
         beyond = Eager(eager.decoded, other)
         _compare_beyond(program, beyond, figures, without=without, random=randomness.drawn)
+
+
+def _check_collectives(program: Program, eager: Eager) -> None:
+    """Ranks of one group may run a graph in different ways: this program, a compile of their own, or uncompiled."""
+    with recording_calls() as theirs:
+        eager.run()
+    with recording_calls() as ours:
+        eager.run(program)
+    if ours != theirs:
+        raise VerificationFailed(
+            f"it calls {len(ours)} collectives where the graph calls {len(theirs)}, or calls them in another order:"
+            " ranks that run the graph otherwise would wait for it"
+        )
 
 
 def _compare_beyond(

@@ -1,0 +1,29 @@
+"""Ranks that communicate: each is a pod, all share one program, and none waits for another in vain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .ranks import run_ranks
+from .serving import ServedFarm
+
+pytestmark = pytest.mark.compiles
+
+_SHARED = ("every_collective", "gradients", "split_mlp", "data_parallel", "sharded")
+
+
+def test_all_ranks_have_one_program(farm: ServedFarm, tmp_path: Path) -> None:
+    compiled_before = farm.count("compiled")
+    first, second = run_ranks(farm.address, tmp_path, (*_SHARED, "rank_in_the_program"), size=2)
+    for graphs in (*first.values(), *second.values()):
+        assert {graph["outcome"] for graph in graphs} <= {"compiled", "joined", "hit"}, graphs
+    for program in _SHARED:
+        assert [graph["key"] for graph in first[program]] == [graph["key"] for graph in second[program]]
+        assert first[program]
+    # Dynamo divides the model at the buckets of DDP.
+    assert len(first["data_parallel"]) > 1
+    assert first["rank_in_the_program"][0]["key"] != second["rank_in_the_program"][0]["key"]
+    keys = {graph["key"] for rank in (first, second) for graphs in rank.values() for graph in graphs}
+    assert farm.count("compiled") - compiled_before == len(keys)
