@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import recurrences
+from compilefarm.graph.reached_operators import ReachCheck
 from compilefarm.graph.targets import find_hazard, is_of_python
 from compilefarm.torch_internals.dynamo import IndexingByTensors
 from compilefarm.torch_internals.operators import HigherOrderOperator
@@ -21,9 +22,13 @@ _CALLS = ("call_function", "call_method")
 
 
 @contextmanager
-def guarding_bodies(root: GraphModule) -> Iterator[None]:
+def guarding_bodies(root: GraphModule, *, reach: ReachCheck) -> Iterator[None]:
     """Inside, Python's own functions that graphs within a graph call refuse what might take any time and memory,
     recurrent networks refuse weights that do not fit, and what torch leaves for later runs at once.
+
+    Args:
+        root: the graph.
+        reach: is told where something of another library runs.
 
     Raises:
         InvalidRequest: one of these graphs has not run, so that nothing in it was looked at.
@@ -32,7 +37,7 @@ def guarding_bodies(root: GraphModule) -> Iterator[None]:
     waiting: set[GraphModule] = set()
     calls = [(node, node.op, node.target) for body in bodies for node in body.graph.nodes if node.op in _CALLS]
     for node, operation, target in calls:
-        node.target = _watched(target) if operation == "call_function" else target
+        node.target = _watched(target, reach=reach) if operation == "call_function" else target
     for body in bodies:
         _note_run(body, waiting)
     _recompile(bodies)
@@ -46,7 +51,9 @@ def guarding_bodies(root: GraphModule) -> Iterator[None]:
         raise InvalidRequest("a graph within the graph is never run")
 
 
-def _watched(target: Any) -> Any:
+def _watched(target: Any, *, reach: ReachCheck) -> Any:
+    if reach.is_trusted(target):
+        return _trusted(target, reach=reach)
     if is_of_python(target) or recurrences.is_recurrence(target):
         return _guarded(target)
     is_deferring = isinstance(target, HigherOrderOperator) and target.name() in _DEFERRED
@@ -84,6 +91,14 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
         if hazard is not None:
             raise InvalidRequest(f"{function.__name__} in a subgraph: {hazard}")
         return function(*args, **kwargs)
+
+    return call
+
+
+def _trusted(target: Any, *, reach: ReachCheck) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with reach.running(target):
+            return target(*args, **kwargs)
 
     return call
 

@@ -39,6 +39,7 @@ from compilefarm.graph.literals import ValueDecoder
 from compilefarm.graph.misfits import OPTIMIZERS, find_misfit
 from compilefarm.graph.offsets import OffsetCheck
 from compilefarm.graph.operators import base_of
+from compilefarm.graph.reached_operators import ReachCheck
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
 from compilefarm.graph.targets import (
     TENSOR_METHOD,
@@ -169,7 +170,8 @@ def decode_job(
     decoded.inputs.extend(_fake_inputs(job.inputs, decoded))
     # The run gets inputs of its own, so that what the graph changes in them stays out of what is compiled for.
     further = (find_unknown_view,) if views else ()
-    _propagate(decoded, _fake_inputs(job.inputs, decoded), further=further)
+    reach = ReachCheck(operators=operators)
+    _propagate(decoded, _fake_inputs(job.inputs, decoded), reach=reach, further=further)
     return decoded
 
 
@@ -362,7 +364,11 @@ def _fake_inputs(inputs: Sequence[Input], decoded: DecodedJob) -> list[FakeTenso
 
 
 def _propagate(
-    decoded: DecodedJob, inputs: Sequence[FakeTensor | torch.SymInt], *, further: Sequence[_OperatorCheck]
+    decoded: DecodedJob,
+    inputs: Sequence[FakeTensor | torch.SymInt],
+    *,
+    reach: ReachCheck,
+    further: Sequence[_OperatorCheck],
 ) -> None:
     """Gives every node its meta["example_value"], as Dynamo does; AOTAutograd's cache passes graphs without it by."""
     unused = iter(inputs)
@@ -375,13 +381,14 @@ def _propagate(
     with (
         decoded.fake_mode,
         dispatching_in_python(),
-        watching_operators(_bounded(writes.watch, decoded, offsets=offsets, further=further)),
-        guarding_bodies(decoded.graph_module),
+        watching_operators(_bounded(writes.watch, decoded, offsets=offsets, reach=reach, further=further)),
+        guarding_bodies(decoded.graph_module, reach=reach),
         _restoring_modes() as entered,
     ):
         for number, node in enumerate(decoded.graph_module.graph.nodes):
             is_input = node.op == "placeholder"
-            value = next(unused) if is_input else _run(node, decoded.graph_module, number=number, writes=writes)
+            with reach.running(node.target):
+                value = next(unused) if is_input else _run(node, decoded.graph_module, number=number, writes=writes)
             if _CONSTANT in node.meta:
                 writes.know(value, kind=CONSTANT, number=node.meta[_CONSTANT])
             mode = find_mode_entered(node)
@@ -404,11 +411,16 @@ def _propagate(
 
 
 def _bounded(
-    watch: Watcher, decoded: DecodedJob, *, offsets: OffsetCheck, further: Sequence[_OperatorCheck]
+    watch: Watcher,
+    decoded: DecodedJob,
+    *,
+    offsets: OffsetCheck,
+    reach: ReachCheck,
+    further: Sequence[_OperatorCheck],
 ) -> Watcher:
     """A watcher that refuses what asks for too much, before it runs."""
     count = OperatorCount(nodes=len(decoded.graph_module.graph.nodes))
-    checks = (find_excess, find_misfit, offsets.find_misfit, *further)
+    checks = (reach.find_objection, find_excess, find_misfit, offsets.find_misfit, *further)
 
     def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
         objection = count.find_excess() or next(filter(None, (find(operator, args, kwargs) for find in checks)), None)
@@ -417,7 +429,8 @@ def _bounded(
         # An operator without a fake form is run, on memory of the sizes that it is told. Of those the lists of fused
         # optimizers were just looked at; any other is refused.
         decoded.fake_mode.allow_fallback_kernels = base_of(operator.name()) in OPTIMIZERS
-        result = watch(operator, args, kwargs, find_fake_form(operator, args) or run)
+        with reach.running(operator):
+            result = watch(operator, args, kwargs, find_fake_form(operator, args) or run)
         offsets.note(operator, args, kwargs, result)
         return result
 

@@ -73,8 +73,6 @@ def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str
         args: positional arguments.
         kwargs: keyword arguments.
     """
-    if name.partition("::")[2].partition(".")[0] == "ctc_loss" or name.rpartition(".")[2] == "ctc_loss":
-        return _UNHELD
     if "upsample_" not in name:
         return None
     # torch/_decomp/decompositions.py: indices are computed with the scales alone, and not held against the input. Only
@@ -196,12 +194,6 @@ def _number_of_groups(given: Arguments) -> str | None:
     return None if given["groups"] > 0 else f"it has {given['groups']} groups"
 
 
-def _unheld_targets(_: Arguments) -> str:
-    return _UNHELD
-
-
-# aten/src/ATen/native/LossCTC.cpp: ctc_loss_cpu_template, ctc_loss_backward_cpu_template
-_UNHELD = "its targets are not held against the number of classes"
 _STATISTICS = ("running_min", "running_max", "scale", "zero_point")
 # Arguments whose memory kernels go through as if each element had its own, one after the other.
 _WITHOUT_GAPS: Mapping[str, Sequence[str]] = {
@@ -220,7 +212,6 @@ _WITHOUT_GAPS: Mapping[str, Sequence[str]] = {
 }
 _GROUPED = (("self", 1), ("qScaleAndZeros", 0))
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
-    "_ctc_loss": _unheld_targets,
     "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
     "_fused_moving_avg_obs_fq_helper_functional": _statistics_of_quantization,
     "_native_multi_head_attention": _number_of_heads,

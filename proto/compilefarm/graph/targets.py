@@ -75,6 +75,9 @@ _PYTHON_FUNCTIONS_OF_TORCH = frozenset(
         "unique_consecutive",
     }
 )  # fmt: skip
+# Functions that come down to operators which are not admitted (graph/reached_operators.py), so that pods know it, too.
+# aten/src/ATen/native/LossCTC.cpp does not hold targets against the number of classes.
+_UNHELD = frozenset({"ctc_loss"})
 # Modes that are left without being told what entering gave.
 _LEFT_BARE = frozenset({ENTER_VMAP, ENTER_GRAD, DISABLE_HOOKS, *ENTER_JVP})
 # Operators that call subgraphs and do nothing else: torch/_higher_order_ops and torch/_functorch/autograd_function.py.
@@ -214,6 +217,25 @@ def get_target(kind: TargetKind.ValueType, *, name: str, operators: Set[str] = f
     if target is None:
         raise InvalidRequest(f"{name[:120]!r} is not among the functions that a request may call (name space {kind})")
     return target
+
+
+def may_call(name: str, *, operators: Set[str]) -> bool:
+    """Whether a graph may call an operator, by its name with its overload.
+
+    Args:
+        name: of an operator that is registered.
+        operators: names of the operators of other libraries than torch that may be called.
+    """
+    return _find_operator(name, kind=OPERATOR_OVERLOAD, operators=operators) is not None
+
+
+def is_of_library(target: object, *, operators: Set[str]) -> bool:
+    """Whether a node calls an operator or a function of another library than torch, of those that may be called."""
+    if isinstance(target, OpOverload):
+        return target.name() in operators
+    if isinstance(target, OpOverloadPacket):
+        return name_of_packet(target) in operators
+    return type(target) is FunctionType and name_function(target) in operators
 
 
 def target_names() -> Mapping[TargetKind.ValueType, Set[str]]:
@@ -391,7 +413,7 @@ def _is_admitted(qualified_name: str, *, is_binding: bool) -> bool:
         return (module == "torch" or module in FUNCTION_MODULES) and is_admitted(name)
     if module == "torch":
         return name in _PYTHON_FUNCTIONS_OF_TORCH
-    return module in FUNCTION_MODULES and not name.startswith("_")
+    return module in FUNCTION_MODULES and not name.startswith("_") and name not in _UNHELD
 
 
 def _is_admitted_operator(name: str) -> bool:
