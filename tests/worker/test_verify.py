@@ -490,3 +490,15 @@ def test_gradients_with_few_elements_are_compared(factor: float) -> None:
         return
     with pytest.raises(VerificationFailed, match="gradient"):
         checked(encoded, lambda _: program)
+
+
+def _dropping_nothing(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x * 2, torch.nn.functional.dropout(weight, training=False)
+
+
+def test_a_weight_that_is_handed_through_without_gradients_passes() -> None:
+    def program(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+        return [x * 2, weight.detach()]
+
+    encoded = encoded_of(_dropping_nothing, torch.rand(3), torch.nn.Parameter(torch.rand(3)))
+    assert checked(encoded, lambda _: program).compared == 3

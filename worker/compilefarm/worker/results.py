@@ -52,10 +52,19 @@ def results_of(outputs: Sequence[Any], inputs: Sequence[Any], *, written: Set[in
             if is_small or number in written:
                 left[f"input {number} afterwards"] = given
     # Also what is handed through: of what eager returns as it is, a program may return a copy.
-    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and out.requires_grad]
+    tracked = [out for out in outputs if isinstance(out, torch.Tensor) and _is_tracked(out)]
     if tracked:
         torch.autograd.backward(tracked, [draw_gradient(out, number=number) for number, out in enumerate(tracked)])
         for number, given in enumerate(inputs):
             if isinstance(given, torch.Tensor) and leaf_of(given).grad is not None:
                 left[f"gradient of input {number}"] = leaf_of(given).grad
     return left
+
+
+def _is_tracked(output: torch.Tensor) -> bool:
+    """Whether a backward through an output says something of the program.
+
+    Without gradients the only outputs that want them are inputs that eager hands through, as a dropout of nothing does
+    with a weight. What torch compiles gives their values alone.
+    """
+    return output.requires_grad and (torch.is_grad_enabled() or output.grad_fn is not None)
