@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import math
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from compilefarm.builder import kernels, programs
 from compilefarm.builder.kernels import FinishedKernel
 from compilefarm.builder.wrappers import finished_wrapper
 from compilefarm.loader import kernels as loaded_kernels
-from compilefarm.loader.wrappers import WrapperNotMoved, moved_wrapper
+from compilefarm.loader.wrappers import WrapperNotMoved, joined_wrapper, moved_wrapper
 
 importlib.import_module("torch._inductor.kernel.mm")  # registers extern kernels
 
@@ -180,6 +181,19 @@ def test_a_program_with_a_kernel_that_is_not_found_is_not_packed(monkeypatch: py
 def test_a_wrapper_without_kernels_stays_as_it_is() -> None:
     source = "def call(args):\n    return args\n"
     assert kernels.take_kernels(source, []) == (source, [])
+
+
+def test_a_wrapper_for_groups_of_this_process() -> None:
+    source = """
+torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', 'compilefarm_group_1_of_2')
+buf1 = f(buf0, 8, "compilefarm_group_0_of_16", 'compilefarm_group_1_of_2')
+"""
+    # Text of this process, whatever is in it.
+    joined = joined_wrapper(source, process_groups=["mesh_tp", "'); quit('\\1"])
+    texts = [node.value for node in ast.walk(ast.parse(joined)) if isinstance(node, ast.Constant)]
+    assert texts == ["sum", "'); quit('\\1", 8, "mesh_tp", "'); quit('\\1"]
+    with pytest.raises(IndexError):
+        joined_wrapper(source, process_groups=["mesh_tp"])
 
 
 def test_a_wrapper_for_another_gpu() -> None:

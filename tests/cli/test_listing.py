@@ -92,6 +92,7 @@ VALUES = {
     "torch.strided": Value(layout="strided"),
     "torch.channels_last": Value(memory_format="channels_last"),
     "9223372036854775808": Value(big_integer="9223372036854775808"),
+    "process_group_1": Value(process_group=1),
     "node_7": Value(node=7),
     "Value()": Value(),
 }

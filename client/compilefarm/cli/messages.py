@@ -125,6 +125,7 @@ class MessageWriter:
             "device": self.say,
             "layout": lambda value: f"torch.{_bare(value)}",
             "memory_format": lambda value: f"torch.{_bare(value)}",
+            "process_group": lambda number: f"process_group_{number}",
             "big_integer": lambda value: value if _BIG_INTEGER.fullmatch(value) else f"int({_quoted(value)})",
         }
 
