@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compilefarm.client.attempts import Attempts
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
 from compilefarm.client.dependencies import Dependencies
@@ -9,6 +10,7 @@ from compilefarm.client.exchange import OnProgress
 from compilefarm.client.farm_programs import FarmPrograms
 from compilefarm.client.graph_compiler import GraphCompiler
 from compilefarm.client.loading import Loader
+from compilefarm.client.parts import PartsCompiler
 from compilefarm.client.recorder import open_recorder
 from compilefarm.client.reports import Reporter
 from compilefarm.client.resorts import Resorts
@@ -38,11 +40,15 @@ def compose(
         loader=Loader(runtime=dependencies.runtime, self_check=self_check),
         on_progress=on_progress,
     )
+    recorder = open_recorder(config)
+    attempts = Attempts(config, runtime=dependencies.runtime, farm_programs=farm_programs)
     return GraphCompiler(
-        config,
         dependencies=dependencies,
-        farm_programs=farm_programs,
+        attempts=attempts,
+        parts=PartsCompiler(
+            dependencies=dependencies, attempts=attempts, resorts=resorts, recorder=recorder, reporter=reporter
+        ),
         resorts=resorts,
-        recorder=open_recorder(config),
+        recorder=recorder,
         reporter=reporter,
     )

@@ -4,37 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from compilefarm.client.announcements import announce_defect
-from compilefarm.client.config import ClientConfig
+from compilefarm.client.attempts import Attempts, Encode, Unserved
 from compilefarm.client.dependencies import Dependencies
-from compilefarm.client.exchange import CompileFailed
-from compilefarm.client.farm_programs import FarmPrograms
 from compilefarm.client.local import is_for_dynamo
 from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.options import CompileOptions, Options, merge_options
+from compilefarm.client.parts import Part, PartsCompiler, Whole
 from compilefarm.client.programs import Program
 from compilefarm.client.recorder import GraphRecorder
-from compilefarm.client.records import Outcome, RecordWriter
+from compilefarm.client.records import RecordWriter
 from compilefarm.client.reports import Reporter
 from compilefarm.client.resorts import Resorts
 from compilefarm.client.runtime import Encoded
-from compilefarm.core.errors import FarmError, NotStored
 from compilefarm.core.requests import Request
-from compilefarm.graph.bypass import Bypass
 
-Encode = Callable[[RecordWriter], Encoded]
+if TYPE_CHECKING:
+    from compilefarm.graph.plain_graphs import PlainGraph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What torch.compile was called with.
+
+    Attributes:
+        arguments: as it was called.
+        options: returns the options of Inductor that this comes to.
+    """
+
+    arguments: CompileOptions
+    options: Callable[[], Options]
 
 
 class GraphCompiler:
     """Turns graphs into programs, whatever happens on the way.
 
     Args:
-        config: says when to raise instead.
         dependencies: torch, time, and where graphs are noted.
-        farm_programs: what the farm has.
+        attempts: asks the farm.
+        parts: compiles graphs with tensor subclasses.
         resorts: what this process does without the farm.
         recorder: takes note of what is asked.
         reporter: tells the farm what became of graphs.
@@ -42,18 +53,18 @@ class GraphCompiler:
 
     def __init__(
         self,
-        config: ClientConfig,
         *,
         dependencies: Dependencies,
-        farm_programs: FarmPrograms,
+        attempts: Attempts,
+        parts: PartsCompiler,
         resorts: Resorts,
         recorder: GraphRecorder,
         reporter: Reporter,
     ) -> None:
-        self._config = config
         self._dependencies = dependencies
         self._runtime = dependencies.runtime
-        self._farm_programs = farm_programs
+        self._attempts = attempts
+        self._parts = parts
         self._resorts = resorts
         self._recorder = recorder
         self._reporter = reporter
@@ -66,10 +77,20 @@ class GraphCompiler:
         # A mode or an option that torch does not know is the caller's mistake; a torch without modes is none.
         with suppress(ImportError, AttributeError):
             self._runtime.require_known_options(options())
+        all_asked = _Asked(arguments=asked, options=options)
+        graph = self._runtime.local_graph(graph_module, example_inputs, options=options)
+        nodes = len(graph_module.graph.nodes)
+        if self._has_subclasses(graph_module, example_inputs):
+            whole = Whole(graph=graph, nodes=nodes, name=name)
+            return self._compile_parts(graph_module, example_inputs, whole=whole, asked=all_asked)
         return self._compile(
-            lambda writer: self._encode(graph_module, example_inputs, asked=asked, options=options(), writer=writer),
-            graph=self._runtime.local_graph(graph_module, example_inputs, options=options),
-            nodes=len(graph_module.graph.nodes),
+            lambda writer: self._encode(
+                lambda: self._runtime.encode(graph_module, example_inputs, options=options()),
+                asked=asked,
+                writer=writer,
+            ),
+            graph=graph,
+            nodes=nodes,
             name=name,
         )
 
@@ -79,52 +100,47 @@ class GraphCompiler:
         graph = self._runtime.local_graph_of_request(encoded)
         return self._compile(lambda _: encoded, graph=graph, nodes=len(request.job.graph.nodes))
 
+    def _has_subclasses(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
+        # A torch that cannot tell is one that the encoder will stumble over.
+        with suppress(ImportError, AttributeError):
+            return self._runtime.has_subclasses(graph_module, example_inputs)
+        return False
+
+    def _compile_parts(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, whole: Whole, asked: _Asked
+    ) -> Program:
+        def part_of(plain: PlainGraph) -> Part:
+            return Part(
+                encode=lambda writer: self._encode(
+                    lambda: self._runtime.encode_plain(plain, options=asked.options()),
+                    asked=asked.arguments,
+                    writer=writer,
+                ),
+                graph=self._runtime.local_graph(plain.graph_module, plain.inputs, options=asked.options),
+            )
+
+        return self._parts.compile(
+            whole,
+            compile_plain_graphs=lambda compile_plain: self._runtime.compile_plain_graphs(
+                graph_module, example_inputs, compile_plain=compile_plain
+            ),
+            part_of=part_of,
+        )
+
     def _compile(self, encode: Encode, *, graph: LocalGraph, nodes: int, name: str = "") -> Program:
         writer = self._dependencies.ledger.open(name=name, nodes=nodes, clock=self._dependencies.clock)
         try:
-            return self._from_farm_or_here(encode, graph=graph, writer=writer)
+            return self._attempts.serve(encode, graph=graph, writer=writer)
+        except Unserved as unserved:
+            program = self._resorts.take(graph, writer=writer, defect=unserved.defect)
+            return self._attempts.savable(program, unserved.encoded)
         finally:
             self._reporter.report(writer.record)
 
-    def _from_farm_or_here(self, encode: Encode, *, graph: LocalGraph, writer: RecordWriter) -> Program:
-        encoded, defect = None, None
-        try:
-            encoded = encode(writer)
-            return self._savable(self._farm_programs.obtain(encoded, graph=graph, writer=writer), encoded)
-        except (Bypass, CompileFailed, FarmError) as error:
-            outcome = self._outcome_of(error)
-            if self._settle(writer, outcome, reason=error.reason, message=str(error)):
-                raise
-            if encoded is not None and outcome == "eager":
-                return self._savable(self._farm_programs.obtain_later(encoded, graph=graph, writer=writer), encoded)
-        except Exception as error:
-            if is_for_dynamo(error):
-                raise
-            # A defect of the client must not cost the pod its model.
-            if self._settle(writer, "fallback", reason="defect", message=f"{type(error).__name__}: {error}"):
-                raise
-            defect = error
-        return self._savable(self._resorts.take(graph, writer=writer, defect=defect), encoded)
-
-    def _savable(self, program: Program, encoded: Encoded | None) -> Program:
-        try:
-            return self._runtime.savable(program, encoded)
-        except Exception as error:  # noqa: BLE001 - logged; a program that cannot be saved can be run
-            announce_defect(error, where="what torch needs to save a program")
-            return program
-
-    def _encode(
-        self,
-        graph_module: Any,
-        example_inputs: Sequence[Any],
-        *,
-        asked: CompileOptions,
-        options: Options,
-        writer: RecordWriter,
-    ) -> Encoded:
+    def _encode(self, encode: Callable[[], Encoded], *, asked: CompileOptions, writer: RecordWriter) -> Encoded:
         with writer.step("encode"):
             try:
-                encoded = self._runtime.encode(graph_module, example_inputs, options=options)
+                encoded = encode()
             except Exception as error:
                 if not is_for_dynamo(error):
                     self._recorder.note_bypass(error, record=writer.record)
@@ -132,16 +148,3 @@ class GraphCompiler:
             arguments = self._runtime.describe_call(mode=asked.mode, options=asked.options)
             self._recorder.note_request(encoded, arguments=arguments, record=writer.record)
         return encoded
-
-    def _outcome_of(self, error: Exception) -> Outcome:
-        if isinstance(error, Bypass):
-            return "bypass"
-        on_miss = self._config.on_miss
-        return on_miss if isinstance(error, NotStored) and on_miss in ("local", "eager") else "fallback"
-
-    def _settle(self, writer: RecordWriter, outcome: Outcome, *, reason: str, message: str) -> bool:
-        """Notes why there is no program of the farm; whether that is to be raised."""
-        config = self._config
-        raises = config.on_miss == "error" or (config.on_failure == "error" and outcome == "fallback")
-        writer.close(None if raises else outcome, reason=reason, message=message)
-        return raises

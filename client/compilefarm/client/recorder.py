@@ -72,6 +72,11 @@ def bypass_of(error: Exception, *, name: str, nodes: int, first: int) -> Recorde
     return RecordedBypass(reason="defect", message=message, name=name, nodes=nodes, first=first)
 
 
+def untraceable(error: Exception) -> Bypass:
+    """Why no farm is asked for a graph with tensor subclasses that torch does not trace."""
+    return Bypass("tensor_subclass", f"torch makes no graphs of plain tensors of it: {type(error).__name__}: {error}")
+
+
 def open_recorder(config: ClientConfig) -> GraphRecorder:
     """Returns the recorder that the configuration asks for.
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compilefarm.client.local import is_for_dynamo
-from compilefarm.client.options import Options, merge_options
+from compilefarm.client.options import CompileOptions, Options, merge_options
 from compilefarm.client.programs import Program
-from compilefarm.client.recorder import bypass_of
-from compilefarm.client.runtime import Runtime
+from compilefarm.client.recorder import bypass_of, untraceable
+from compilefarm.client.runtime import Encoded, Runtime
 from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording, file_of, read_recording
 from compilefarm.core.requests import Request
@@ -19,6 +20,7 @@ from compilefarm.v1.environment_pb2 import Environment
 
 if TYPE_CHECKING:
     from compilefarm.graph.encode import EnvironmentNeeds
+    from compilefarm.graph.plain_graphs import PlainGraph
 
 
 # As Farm.backend is called.
@@ -66,27 +68,56 @@ class RecordingBackend:
         name: str = "",
     ) -> Program:
         """As `Farm.backend`, but the graph is only recorded, and run uncompiled."""
-        with self._runtime.fixing_floats(graph_module):
-            self._note(graph_module, example_inputs, mode=mode, options=options or {}, name=name)
+        asked, runtime = CompileOptions(mode=mode, options=options or {}), self._runtime
+        merged = merge_options(mode=mode, options=options)
+        runtime.require_known_options(merged)
+        with runtime.fixing_floats(graph_module):
+            if runtime.has_subclasses(graph_module, example_inputs):
+                self._note_parts(graph_module, example_inputs, asked=asked, merged=merged, name=name)
+            else:
+                encode = partial(runtime.encode, graph_module, example_inputs, options=merged)
+                self._note(encode, nodes=len(graph_module.graph.nodes), asked=asked, name=name)
         program: Program = graph_module.forward
         return program
 
-    def _note(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, mode: str | None, options: Options, name: str
+    def _note_parts(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, asked: CompileOptions, merged: Options, name: str
     ) -> None:
-        merged = merge_options(mode=mode, options=options)
-        self._runtime.require_known_options(merged)
-        first = len(self._requests) + len(self._bypasses)
+        def note_part(plain: PlainGraph) -> Program:
+            encode, nodes = (
+                partial(self._runtime.encode_plain, plain, options=merged),
+                len(plain.graph_module.graph.nodes),
+            )
+            self._note(encode, nodes=nodes, asked=asked, name=f"{name} {plain.role}".strip())
+            program: Program = plain.graph_module.forward
+            return program
+
         try:
-            encoded = self._runtime.encode(graph_module, example_inputs, options=merged)
+            self._runtime.compile_plain_graphs(graph_module, example_inputs, compile_plain=note_part)
         except Exception as error:
             if is_for_dynamo(error):
                 raise
-            self._bypasses.append(bypass_of(error, name=name, nodes=len(graph_module.graph.nodes), first=first))
+            self._note_bypass(untraceable(error), nodes=len(graph_module.graph.nodes), name=name)
+
+    def _note(self, encode: Callable[[], Encoded], *, nodes: int, asked: CompileOptions, name: str) -> None:
+        try:
+            encoded = encode()
+        except Exception as error:
+            if is_for_dynamo(error):
+                raise
+            self._note_bypass(error, nodes=nodes, name=name)
         else:
-            arguments = self._runtime.describe_call(mode=mode, options=options)
+            arguments = self._runtime.describe_call(mode=asked.mode, options=asked.options)
             request = Request(job=encoded.job, blobs=encoded.blobs, arguments=arguments)
+            first = self._noted
             self._requests.append(RecordedRequest(request=request, file=file_of(request), name=name, first=first))
+
+    def _note_bypass(self, error: Exception, *, nodes: int, name: str) -> None:
+        self._bypasses.append(bypass_of(error, name=name, nodes=nodes, first=self._noted))
+
+    @property
+    def _noted(self) -> int:
+        return len(self._requests) + len(self._bypasses)
 
     def recording(self) -> Recording:
         """Returns what was recorded so far; it lies in no folder."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.options import Options
@@ -15,6 +15,9 @@ from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.v1.request_file_pb2 import CompileArguments
+
+if TYPE_CHECKING:
+    from compilefarm.graph.plain_graphs import CompilePlain, PlainGraph
 
 
 class Encoded(Protocol):
@@ -69,6 +72,18 @@ class Runtime(Protocol):
         Raises:
             Bypass: the wire has no faithful form of it.
         """
+
+    def has_subclasses(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
+        """Returns whether a graph that Dynamo is tracing has tensors of subclasses, which are sent as plain graphs."""
+
+    def compile_plain_graphs(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, compile_plain: CompilePlain
+    ) -> Program:
+        """Has each graph of plain tensors compiled that a graph with subclasses amounts to, forward and backward, and
+        returns what is called in its place. Raises what torch and `compile_plain` raise."""
+
+    def encode_plain(self, graph: PlainGraph, *, options: Options) -> Encoded:
+        """Encodes one of these graphs as a job. Raises as `encode`."""
 
     def encode_request(self, request: Request) -> Encoded:
         """Encodes a graph that another process captured as a job for this process.

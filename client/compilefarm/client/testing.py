@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import grpc
 
@@ -31,6 +31,9 @@ from compilefarm.v1.job_pb2 import PHASE_COMPILING, Job
 from compilefarm.v1.job_pb2 import Options as JobOptions
 from compilefarm.v1.manifest_pb2 import ENCODING_IDENTITY, Blob, Library, Manifest, Timing
 from compilefarm.v1.request_file_pb2 import CompileArguments
+
+if TYPE_CHECKING:
+    from compilefarm.graph.plain_graphs import CompilePlain, PlainGraph
 
 
 class FakeClock:
@@ -58,10 +61,17 @@ class FakeClock:
 
 @dataclass
 class FakeGraphModule:
-    """As much of a GraphModule as the client looks at. Graphs of one name are one job."""
+    """As much of a GraphModule as the client looks at. Graphs of one name are one job.
+
+    Attributes:
+        name: of the graph.
+        blobs: of its job.
+        plain_graphs: what it amounts to, if it has tensor subclasses.
+    """
 
     name: str = "graph"
     blobs: Mapping[str, bytes] = field(default_factory=dict)
+    plain_graphs: Sequence[PlainGraph] = ()
 
     @property
     def graph(self) -> FakeGraphModule:
@@ -90,7 +100,7 @@ class FakeRuntime:
 
     Attributes:
         environment: of this machine; an artifact made for another torch does not fit.
-        encoding_error, loading_error, local_error: raised instead of doing it, where set.
+        encoding_error, loading_error, local_error, tracing_error: raised instead of doing it, where set.
         obstacle, late_obstacle: why graphs cannot be compiled here, or not any more; empty: they can.
         finding: what a comparison with the uncompiled graph finds.
         preloads, local_compiles: how often that was done.
@@ -102,6 +112,7 @@ class FakeRuntime:
         self.encoding_error: Exception | None = None
         self.loading_error: Exception | None = None
         self.local_error: Exception | None = None
+        self.tracing_error: Exception | None = None
         self.on_unrecorded: Callable[[Exception], None] | None = None
         self.preloads = 0
         self.local_compiles = 0
@@ -123,6 +134,20 @@ class FakeRuntime:
         said.append(NamedValue(name="graph", value=Value(text=graph_module.name)))
         job = Job(environment=self.environment, options=JobOptions(inductor=said))
         return _FakeEncoded(job=job, blobs=graph_module.blobs)
+
+    def has_subclasses(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
+        return bool(graph_module.plain_graphs)
+
+    def compile_plain_graphs(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, compile_plain: CompilePlain
+    ) -> Program:
+        if self.tracing_error is not None:
+            raise self.tracing_error
+        programs = [compile_plain(each) for each in graph_module.plain_graphs]
+        return lambda *inputs: programs[0](*inputs)
+
+    def encode_plain(self, graph: PlainGraph, *, options: Options) -> Encoded:
+        return self.encode(graph.graph_module, graph.inputs, options=options)
 
     def encode_request(self, request: Request) -> Encoded:
         if self.encoding_error is not None:

@@ -22,6 +22,7 @@ from compilefarm.v1.request_file_pb2 import CompileArguments
 
 if TYPE_CHECKING:
     from compilefarm.graph.encode import EnvironmentNeeds
+    from compilefarm.graph.plain_graphs import CompilePlain, PlainGraph
 
 
 class TorchRuntime:
@@ -52,6 +53,25 @@ class TorchRuntime:
             )
         if encoded.symbols and not are_watched(encoded.symbols):
             raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
+        return encoded
+
+    def has_subclasses(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
+        from compilefarm.graph.plain_graphs import has_subclasses
+
+        return has_subclasses(graph_module, example_inputs)
+
+    def compile_plain_graphs(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, compile_plain: CompilePlain
+    ) -> Program:
+        from compilefarm.graph.plain_graphs import compile_plain_graphs
+
+        return compile_plain_graphs(graph_module, example_inputs, compile_plain=compile_plain)
+
+    def encode_plain(self, graph: PlainGraph, *, options: Options) -> Encoded:
+        encoded = self.encode(graph.graph_module, graph.inputs, options=options)
+        if graph.role != "inference" and encoded.recording:
+            # Recorded each for itself, the backward pass could begin anew where the forward pass keeps its results.
+            raise Bypass("tensor_subclass", "forward and backward of tensor subclasses are not recorded as CUDA graphs")
         return encoded
 
     def encode_request(self, request: Request) -> Encoded:

@@ -40,7 +40,7 @@ REASONS: Mapping[str, str] = {
     "saved_tensors_hooks": "torch.autograd.graph.saved_tensors_hooks are in use, which are functions of this process.",
     "several_devices": "The graph uses several GPUs.",
     "subgraph": "A subgraph is nested too deeply.",
-    "tensor_subclass": "A tensor is of a subclass of torch.Tensor.",
+    "tensor_subclass": "A tensor is of a subclass of torch.Tensor, and torch makes no graph of plain tensors of it.",
     "triton_kernel": "A Triton kernel of the user cannot be sent as source; the message says what it refers to.",
     "unbacked_input": "The current value of a size or an input is not known.",
     "unknown_literal": "An argument of a call cannot be sent as data.",

@@ -240,7 +240,7 @@ def is_of_library(target: object, *, operators: Set[str]) -> bool:
 
 def target_names() -> Mapping[TargetKind.ValueType, Set[str]]:
     """What a request may call with this torch, by name space, beside what other libraries bring."""
-    operators = frozenset(filter(_is_admitted_operator, operators_of_torch()))
+    operators = frozenset(filter(is_admitted_operator, operators_of_torch()))
     return {
         TORCH_FUNCTION: _torch_functions().keys(),
         PYTHON_FUNCTION: _python_functions().keys(),
@@ -416,7 +416,8 @@ def _is_admitted(qualified_name: str, *, is_binding: bool) -> bool:
     return module in FUNCTION_MODULES and not name.startswith("_") and name not in _UNHELD
 
 
-def _is_admitted_operator(name: str) -> bool:
+def is_admitted_operator(name: str) -> bool:
+    """Whether a graph may call an operator of torch, by its qualified name ("aten::add" or "aten::add.Tensor")."""
     return is_admitted(base_of(name), namespace=name.partition("::")[0])
 
 
@@ -459,14 +460,14 @@ def _tensor_methods() -> frozenset[str]:
 
 
 def _check_operator(name: str) -> str:
-    if is_of_torch(name) and not _is_admitted_operator(name):
+    if is_of_torch(name) and not is_admitted_operator(name):
         raise Bypass("unknown_target", f"the graph calls the operator {name}, which the farm does not take")
     return name
 
 
 def _find_operator(name: str, *, kind: TargetKind.ValueType, operators: Set[str]) -> Callable[..., Any] | None:
     if is_of_torch(name):
-        return find_operator(name, is_overload=kind == OPERATOR_OVERLOAD) if _is_admitted_operator(name) else None
+        return find_operator(name, is_overload=kind == OPERATOR_OVERLOAD) if is_admitted_operator(name) else None
     if name not in operators:
         return None
     return find_operator(name, is_overload=kind == OPERATOR_OVERLOAD)

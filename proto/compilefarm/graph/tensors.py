@@ -21,13 +21,18 @@ MAX_DIMENSIONS = 64
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of torch's own type, or a fake one or a parameter of it."""
+    return type(tensor) in _PLAIN_TYPES
+
+
 def check_plain(tensor: torch.Tensor, *, what: str) -> None:
     """Checks that shape, strides, dtype and device say all about a tensor.
 
     Raises:
         Bypass: they do not.
     """
-    if type(tensor) not in _PLAIN_TYPES:
+    if not is_plain(tensor):
         raise Bypass("tensor_subclass", f"{what} is a {type(tensor).__module__}.{type(tensor).__qualname__}")
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized:
         layout = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else name_of(tensor.layout)

@@ -1,0 +1,156 @@
+"""Graphs with tensor subclasses as graphs of plain tensors: what AOTAutograd makes of them is sent to farms.
+
+Subclasses are put together and taken apart in the pod, by torch; Dynamo guards what they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.fx import GraphModule
+
+from compilefarm.graph.symbols import find_hint
+from compilefarm.graph.targets import is_admitted_operator
+from compilefarm.graph.tensors import is_plain
+from compilefarm.torch_internals import dynamo
+from compilefarm.torch_internals.decompositions import decomposition_tables
+from compilefarm.torch_internals.operators import OpOverload, schema_of
+
+Role = Literal["inference", "forward", "backward"]
+# Noted beside nodes on the way to a plain graph, and decided by now: what is partitioned, and what values look like.
+_KEPT = ("custom",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainGraph:
+    """A graph of plain tensors that another graph amounts to, or a part of it.
+
+    Attributes:
+        role: which part; "inference" is all of it, without gradients.
+        graph_module: the graph.
+        inputs: fake ones.
+    """
+
+    role: Role
+    graph_module: GraphModule
+    inputs: Sequence[Any]
+
+
+CompilePlain = Callable[[PlainGraph], Callable[..., Any]]
+
+
+def has_subclasses(graph_module: GraphModule, example_inputs: Sequence[object]) -> bool:
+    """Whether Dynamo is tracing, and there are tensors in a graph that are more than their elements."""
+    if not dynamo.is_tracing():
+        return False
+    noted = (node.meta.get("example_value") for node in graph_module.graph.nodes)
+    return any(isinstance(value, torch.Tensor) and not is_plain(value) for value in (*example_inputs, *noted))
+
+
+def compile_plain_graphs(
+    graph_module: GraphModule, example_inputs: Sequence[Any], *, compile_plain: CompilePlain
+) -> Callable[..., Any]:
+    """Has the plain graphs compiled that a graph amounts to, and returns what is called in its place.
+
+    Args:
+        graph_module: as Dynamo captured it, which is tracing.
+        example_inputs: one for each placeholder.
+        compile_plain: compiles one graph.
+    """
+    # Half a second of imports that no other graph needs.
+    from compilefarm.torch_internals.aot_autograd import compile_parts
+
+    def compiler(role: Role) -> Callable[..., Any]:
+        def compile_part(traced: GraphModule, inputs: Sequence[Any], static_inputs: Sequence[int]) -> Any:
+            _strip(traced, static_inputs=static_inputs if role == "inference" else ())
+            passed = _leave_out_lengths(traced, inputs)
+            # What autocast does is in the graph by now, and so are gradients.
+            with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+                return passed.around(
+                    compile_plain(PlainGraph(role=role, graph_module=traced, inputs=passed.taken(inputs)))
+                )
+
+        return compile_part
+
+    return compile_parts(
+        graph_module,
+        example_inputs,
+        inference=compiler("inference"),
+        forward=compiler("forward"),
+        backward=compiler("backward"),
+        decompositions=_decompositions(),
+    )
+
+
+@functools.cache
+def _decompositions() -> Mapping[OpOverload, Callable[..., Any]]:
+    """What operators are made of that no graph may call, gradients above all. Inductor does the same to nearly all."""
+    table = decomposition_tables()["post_autograd"]
+    return {
+        operator: decomposition
+        for operator, decomposition in table.items()
+        if isinstance(operator, OpOverload) and not is_admitted_operator(schema_of(operator).name)
+    }
+
+
+def _strip(traced: GraphModule, *, static_inputs: Sequence[int]) -> None:
+    """Leaves beside the nodes of a graph what Dynamo would note there."""
+    for module in traced.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            kept = {name: node.meta[name] for name in _KEPT if name in node.meta}
+            node.meta = {"example_value": node.meta.get("val"), **kept}
+    placeholders = traced.graph.find_nodes(op="placeholder")
+    for number in static_inputs:
+        placeholders[number].meta["tensor_dict"] = {dynamo.STATIC_MARK: True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passed:
+    """Inputs of a graph that it does not compute with, and that it may return.
+
+    Attributes:
+        kept: numbers of the other inputs.
+        returned: number of the input that is returned, by the position of the result.
+    """
+
+    kept: Sequence[int]
+    returned: Mapping[int, int]
+
+    def taken(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs that are computed with."""
+        return [inputs[number] for number in self.kept]
+
+    def around(self, program: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns what takes all inputs, and returns all results, of a program that has none of the others."""
+
+        def run(*inputs: Any) -> list[Any]:
+            results = list(program(*self.taken(inputs)))
+            for position in sorted(self.returned):
+                results.insert(position, inputs[self.returned[position]])
+            return results
+
+        return run
+
+
+def _leave_out_lengths(traced: GraphModule, inputs: Sequence[Any]) -> _Passed:
+    """Takes the ragged sizes of nested tensors out of a graph that only hands them on: each stands for many numbers."""
+    placeholders = traced.graph.find_nodes(op="placeholder")
+    output = traced.graph.output_node()
+    left_out = {
+        node: number
+        for number, (node, given) in enumerate(zip(placeholders, inputs, strict=True))
+        if isinstance(given, torch.SymInt) and find_hint(given) is None and node.users.keys() <= {output}
+    }
+    results = output.args[0]
+    output.args = (tuple(value for value in results if value not in left_out),)
+    for node in left_out:
+        traced.graph.erase_node(node)
+    traced.recompile()
+    return _Passed(
+        kept=[number for number, node in enumerate(placeholders) if node not in left_out],
+        returned={position: left_out[value] for position, value in enumerate(results) if value in left_out},
+    )

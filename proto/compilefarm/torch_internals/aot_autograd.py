@@ -1,0 +1,96 @@
+"""AOTAutograd: a graph as the graphs of plain tensors that it amounts to, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._dispatch.python import no_python_dispatcher  # torch/_dispatch/python.py
+from torch._functorch.aot_autograd import aot_module_simplified  # torch/_functorch/aot_autograd.py
+from torch._functorch.partitioners import (  # torch/_functorch/partitioners.py
+    min_cut_rematerialization_partition,
+)
+from torch._guards import TracingContext  # torch/_guards.py
+
+from compilefarm.torch_internals.fake_tensors import leaving_fake_mode
+from compilefarm.torch_internals.settings import FUNCTORCH
+
+__all__ = ["compile_parts"]
+
+# Takes a graph, its fake inputs, and which of them are at the same place in memory at each call.
+_CompilePart = Callable[[torch.fx.GraphModule, Sequence[Any], Sequence[int]], Callable[..., Any]]
+
+
+def compile_parts(
+    graph_module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    inference: _CompilePart,
+    forward: _CompilePart,
+    backward: _CompilePart,
+    decompositions: Mapping[Any, Callable[..., Any]],
+) -> Callable[..., Any]:
+    """Traces a graph down to plain tensors, and has each graph that comes of it compiled.
+
+    Torch puts tensor subclasses together and takes them apart around the programs, and guesses the metadata of
+    gradients, as it does for every compiler.
+
+    Args:
+        graph_module: the graph, as Dynamo captured it.
+        inputs: one for each placeholder.
+        inference: compiles the one graph where no gradients are wanted.
+        forward: compiles the forward pass where they are.
+        backward: compiles the backward pass, at once: later it could fail no more without harm.
+        decompositions: what operators become while they are traced; all others stay.
+
+    Returns:
+        A callable that takes what the graph takes, in order.
+    """
+    # Only the lowering is told to be at once; what is compiled inside finds the settings of the user's.
+    with FUNCTORCH.patch(force_non_lazy_backward_lowering=True):
+        program: Callable[..., Any] = aot_module_simplified(
+            graph_module,
+            inputs,
+            fw_compiler=_compiler(forward),
+            bw_compiler=_compiler(backward),
+            inference_compiler=_compiler(inference),
+            partition_fn=_partition,
+            decompositions=dict(decompositions),
+            keep_inference_input_mutations=True,
+        )
+    return program
+
+
+def _partition(graph_module: Any, inputs: Any, **given: Any) -> Any:
+    # To find equal nodes it imports all of Inductor's lowerings (torch/_functorch/compile_utils.py: fx_graph_cse);
+    # Inductor finds them in each part.
+    with FUNCTORCH.patch(cse=False):
+        return min_cut_rematerialization_partition(graph_module, inputs, **given)
+
+
+def _compiler(compile_part: _CompilePart) -> Callable[..., Any]:
+    def compile_plain(graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        # AOTAutograd traces in these modes, and what is traced is done.
+        with leaving_fake_mode(), no_python_dispatcher():
+            return _boxed(compile_part(graph_module, inputs, _static_inputs()))
+
+    return compile_plain
+
+
+def _static_inputs() -> Sequence[int]:
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return [] if metadata is None else list(metadata.static_input_indices or ())
+
+
+def _boxed(program: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    """As AOTAutograd calls programs: with a list, which the program empties."""
+
+    def run(arguments: list[Any]) -> Any:
+        inputs = tuple(arguments)
+        arguments.clear()
+        return program(*inputs)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

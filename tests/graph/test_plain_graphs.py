@@ -1,0 +1,214 @@
+"""Graphs with tensor subclasses as graphs of plain tensors: what is sent, and that it says all that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
+
+from compilefarm.client.torch_runtime import TorchRuntime
+from compilefarm.core.keys import key_of
+from compilefarm.graph.decode import decode_job
+from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.plain_graphs import PlainGraph, has_subclasses
+
+
+class Scaled(torch.Tensor):
+    """Integers and a scale for all of them, which computes as their product, rounded where that is asked for."""
+
+    @staticmethod
+    def __new__(cls, integers: torch.Tensor, scale: torch.Tensor, *, rounded: bool = False) -> Scaled:
+        made = torch.Tensor._make_wrapper_subclass(cls, integers.shape, dtype=scale.dtype)
+        made.integers, made.scale, made.rounded = integers, scale, rounded
+        return made
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["integers", "scale"], self.rounded
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: Any, rounded: Any, size: Any, stride: Any) -> Scaled:
+        return cls(inner["integers"], inner["scale"], rounded=rounded)
+
+    def __repr__(self, **_: Any) -> str:
+        # Torch logs what it traces, where that has no elements to be shown.
+        return "Scaled()"
+
+    def plain(self) -> torch.Tensor:
+        product = self.integers * self.scale
+        return product.round() if self.rounded else product
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].integers, args[0].scale, rounded=args[0].rounded)
+        args, kwargs = pytree.tree_map_only(Scaled, Scaled.plain, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class Renamed(Scaled):
+    """The same by another name."""
+
+
+def scaled(rows: int, columns: int, *, kind: type[Scaled] = Scaled, **given: Any) -> Scaled:
+    return kind(torch.randint(-8, 8, (rows, columns), dtype=torch.int8), torch.tensor(0.3), **given)
+
+
+def linear(weight: torch.Tensor) -> torch.nn.Linear:
+    """A layer with that weight."""
+    model = torch.nn.Linear(weight.shape[1], weight.shape[0])
+    model.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return model
+
+
+class Encoding:
+    """A backend that encodes graphs, and runs them as they are.
+
+    Attributes:
+        encoded: the jobs, by the roles of their graphs.
+    """
+
+    def __init__(self, options: dict[str, object] | None = None) -> None:
+        self.encoded: list[tuple[str, EncodedJob]] = []
+        self._runtime = TorchRuntime()
+        self._options = options or {}
+
+    def backend(self, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        def compile_plain(plain: PlainGraph) -> Callable[..., Any]:
+            encoded: Any = self._runtime.encode_plain(plain, options=self._options)
+            self.encoded.append((plain.role, encoded))
+            return plain.graph_module.forward
+
+        assert has_subclasses(graph_module, inputs)
+        return self._runtime.compile_plain_graphs(graph_module, inputs, compile_plain=compile_plain)
+
+    @property
+    def keys(self) -> list[str]:
+        return [key_of(encoded.job).text for _, encoded in self.encoded]
+
+    @property
+    def roles(self) -> list[str]:
+        return [role for role, _ in self.encoded]
+
+
+def keys(model: Callable[..., Any], *inputs: Any, **given: Any) -> list[str]:
+    encoding = Encoding(**given)
+    torch.compiler.reset()
+    torch.compile(model, backend=encoding.backend)(*inputs)
+    return encoding.keys
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def test_what_is_sent_can_be_decoded_and_computes_the_same() -> None:
+    encoding, model, x = Encoding(), linear(scaled(4, 8)), torch.randn(3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend=encoding.backend, fullgraph=True)(x), model(x))
+    ((role, encoded),) = encoding.encoded
+    assert role == "inference"
+    assert [each.tensor.dtype for each in encoded.job.inputs] == ["int8", "float32", "float32", "float32"]
+    decoded = decode_job(encoded.job, blobs=encoded.blobs)
+    weight: Any = model.weight
+    (result,) = decoded.graph_module(weight.integers, weight.scale, model.bias, x)
+    torch.testing.assert_close(result, model(x))
+
+
+def test_forward_and_backward_are_sent() -> None:
+    encoding, model = Encoding(), torch.nn.Sequential(linear(scaled(4, 8)), torch.nn.GELU(), torch.nn.Linear(4, 2))
+    x = torch.randn(3, 8, requires_grad=True)
+    torch.compile(model, backend=encoding.backend)(x).square().sum().backward()
+    found, x.grad = x.grad, None
+    model(x).square().sum().backward()
+    torch.testing.assert_close(found, x.grad)
+    assert encoding.roles == ["forward", "backward"]
+    for _, encoded in encoding.encoded:
+        decode_job(encoded.job, blobs=encoded.blobs)
+        assert not encoded.job.ambient.grad_enabled
+        assert not any(each.tensor.requires_grad for each in encoded.job.inputs)
+
+
+def test_gradients_of_subclasses_are_subclasses() -> None:
+    encoding = Encoding()
+    weight = TwoTensor(torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True))
+    result = torch.compile(lambda w: w.relu() * 2, backend=encoding.backend)(weight)
+    result.sum().backward()
+    assert encoding.roles == ["forward", "backward"]
+    assert type(weight.grad) is TwoTensor
+
+
+def test_what_decides_beside_the_elements_is_in_the_graph_that_is_sent() -> None:
+    x = torch.randn(3, 8)
+    plain, rounded = linear(scaled(4, 8)), linear(scaled(4, 8, rounded=True))
+    with torch.no_grad():
+        assert keys(plain, x) != keys(rounded, x)
+        # What computes the same is one program, whatever it is called.
+        assert keys(linear(scaled(4, 8, kind=Renamed)), x) == keys(plain, x)
+
+
+def test_what_changes_beside_the_elements_is_traced_again() -> None:
+    encoding, model, x = Encoding(), linear(scaled(4, 8)), torch.randn(3, 8)
+    compiled = torch.compile(model, backend=encoding.backend)
+    with torch.no_grad():
+        for rounded in (False, True, False):
+            model.weight = torch.nn.Parameter(scaled(4, 8, rounded=rounded), requires_grad=False)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert len(set(encoding.keys)) == 2
+
+
+def test_autocast_is_in_the_graph_and_not_around_it() -> None:
+    model, x = linear(scaled(4, 8)), torch.randn(3, 8)
+    encoding = Encoding()
+    with torch.no_grad(), torch.autocast("cpu"):
+        result = torch.compile(model, backend=encoding.backend)(x)
+    assert result.dtype == torch.bfloat16
+    ((_, encoded),) = encoding.encoded
+    assert [each.enabled for each in encoded.job.ambient.autocast] == [False]
+
+
+def test_sizes_that_differ_are_symbols() -> None:
+    encoding, model = Encoding(), linear(scaled(4, 8))
+    compiled = torch.compile(model, backend=encoding.backend, dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 5, 9):
+            x = torch.randn(rows, 8)
+            torch.testing.assert_close(compiled(x), model(x))
+    ((_, encoded),) = encoding.encoded
+    assert len(encoded.job.symbols) == 1
+
+
+def nested(*lengths: int) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.randn(length, 8) for length in lengths], layout=torch.jagged)
+
+
+def test_a_jagged_tensor_is_its_values_and_offsets() -> None:
+    encoding, model = Encoding(), torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.GELU())
+    compiled = torch.compile(model, backend=encoding.backend)
+    for given in (nested(3, 5, 2), nested(2, 1, 4)):
+        result, expected = compiled(given), model(given)
+        torch.testing.assert_close(result.values(), expected.values())
+        assert result.offsets().tolist() == expected.offsets().tolist()
+        # The size of the input, and none of its own: results can be added to it.
+        assert result.shape == (*given.shape[:2], 4)
+    assert set(encoding.roles) == {"forward", "backward"}
+
+
+def test_a_training_step_is_not_recorded_as_graphs_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compilefarm.graph.encode.recording_settings", lambda *_: {"triton.cudagraphs": True})
+    model = linear(scaled(4, 8))
+    with torch.no_grad():
+        assert len(keys(model, torch.randn(3, 8))) == 1
+    with pytest.raises(Exception, match="are not recorded as CUDA graphs"):
+        keys(model, torch.randn(3, 8, requires_grad=True))
+
+
+def test_without_dynamo_nobody_guards_what_a_subclass_is() -> None:
+    graph = torch.fx.symbolic_trace(torch.nn.ReLU())
+    assert not has_subclasses(graph, [scaled(2, 2)])
