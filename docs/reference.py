@@ -87,12 +87,16 @@ def pod_settings() -> Iterator[str]:
         if each.is_argument
     ]
     yield from table(("argument", "variable", "default", "meaning"), rows)
+    yield "\nOf a process, and no argument:\n"
+    further = [each for each in SETTINGS if each.variable and not each.is_argument]
+    of_process = [(code(each.variable), code(default_of(each.default)), each.meaning) for each in further]
+    yield from table(("variable", "default", "meaning"), of_process)
 
 
 def default_of(default: object) -> str:
     """The default of a setting of a pod as an environment variable would say it."""
-    if default is True:
-        return "yes"
+    if isinstance(default, bool):
+        return "yes" if default else "no"
     return "" if default in (None, ()) else str(default).removesuffix(".0")
 
 

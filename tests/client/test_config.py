@@ -142,7 +142,7 @@ def test_arguments_variables_and_documentation_follow_from_one_table() -> None:
     for setting in SETTINGS:
         assert setting.meaning.endswith("."), setting
         assert setting.name in help_text or not setting.is_argument
-        assert setting.variable in help_text
+        assert setting.variable in help_text or not setting.is_argument
         assert setting.variable in str(refused.value)
 
 
@@ -160,12 +160,15 @@ def test_every_variable_is_read() -> None:
         "tls_key": "key",
         "record": "folder",
         "record_tensors": "no",
+        "torch_caches": "yes",
+        "cache_timeout_seconds": "4",
+        "cache_signing_key": "signing",
         "timeout_seconds": "3",
     }
     variables = {setting.name: setting.variable for setting in SETTINGS if setting.variable}
-    assert variables.keys() - texts.keys() == {"token_file", "trusted_keys"}
+    assert variables.keys() - texts.keys() == {"token_file", "trusted_keys", "trusted_cache_keys"}
     config = read_config({variables[name]: text for name, text in texts.items()})
-    trust = Trust(token="abc", tls_ca="ca", tls_certificate="certificate", tls_key="key")
+    trust = Trust(token="abc", tls_ca="ca", tls_certificate="certificate", tls_key="key", cache_signing_key="signing")
     assert config == ClientConfig(
         address="unix:/farm",
         on_miss="local",
@@ -176,11 +179,15 @@ def test_every_variable_is_read() -> None:
         trust=trust,
         record="folder",
         record_tensors=False,
+        torch_caches=True,
+        cache_timeout_seconds=4.0,
         timeout_seconds=3.0,
     )
     public = new_signing_key().public
     config = read_config({"COMPILEFARM_TOKEN_FILE": "file", "COMPILEFARM_TRUSTED_KEYS": public.text}, address="farm:1")
     assert config.trust == Trust(token_file="file", trusted_keys=(public,))
+    config = read_config({"COMPILEFARM_TRUSTED_CACHE_KEYS": public.text}, address="farm:1")
+    assert config.trust == Trust(trusted_cache_keys=(public,))
 
 
 def test_an_argument_for_the_token_leaves_both_variables_unread() -> None:

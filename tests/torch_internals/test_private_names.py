@@ -34,6 +34,8 @@ _TESTS = {
     "benchmarks/compilefarm/benchmarks/ways.py": "torch's own ways, which a farm is compared with",
     "builder/test_kernels.py": "makes kernels as Inductor does",
     "builder/test_wrappers.py": "loads wrappers as Inductor does",
+    "client/caching_pod.py": "asks torch's caches, and counts what torch does",
+    "client/test_triton_cache.py": "Triton's own cache managers, with the farm behind them",
     "client/renamed_torch.py": "takes private names away",
     "client/test_growth.py": "compiles a frame of Dynamo's, which it never did",
     "client/test_resorts.py": "takes private names away",

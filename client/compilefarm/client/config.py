@@ -102,6 +102,24 @@ class ClientConfig:
             read=read_yes_or_no,
         ),
     )
+    torch_caches: bool = field(
+        default=False,
+        metadata=setting(
+            "Whether torch's own remote caches, as far as its switches turn them on, are kept by the farm "
+            '("yes" or "no"; `compilefarm.client.torch_caches.install()` does the same).',
+            read=read_yes_or_no,
+            is_argument=False,
+        ),
+    )
+    cache_timeout_seconds: float = field(
+        default=30.0,
+        metadata=setting(
+            "Seconds that reading or writing an entry of torch's own caches may take; after that torch goes on with "
+            "local ones, and leaves the address alone for 30 seconds.",
+            read=read_number,
+            is_argument=False,
+        ),
+    )
     timeout_seconds: float = field(
         default=600.0,
         metadata=setting("Seconds that one graph may spend on the farm before `on_failure` applies.", read=read_number),
@@ -133,7 +151,7 @@ class ClientConfig:
             raise ConfigurationError(
                 f"tenant is {self.tenant[:200]!r}: use at most {LONGEST_TENANT} ASCII characters, without spaces"
             )
-        for name in ("timeout_seconds", "connect_timeout_seconds", "retry_connect_seconds"):
+        for name in ("timeout_seconds", "cache_timeout_seconds", "connect_timeout_seconds", "retry_connect_seconds"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigurationError(f"{name} is {getattr(self, name)}: use a number of seconds above zero")
 
@@ -166,6 +184,7 @@ class Settings(TrustSettings, total=False):
 SETTINGS: tuple[Setting, ...] = tuple(settings_of(ClientConfig))
 ADDRESS = variable_of("address")
 TENANT = variable_of("tenant")
+TORCH_CACHES = variable_of("torch_caches")
 TRUSTED_KEYS = variable_of("trusted_keys")
 # What says how to trust the farm of this machine, and no other.
 TRUST = tuple(each.variable for each in settings_of(Trust))

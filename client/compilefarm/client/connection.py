@@ -15,7 +15,16 @@ from compilefarm.client.clock import Budget, Clock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.refusals import error_of
 from compilefarm.client.tokens import TokenInterceptor
-from compilefarm.core.errors import Draining, FarmError, InternalError, NotAFarm, OutOfTime, Unreachable
+from compilefarm.core.errors import (
+    Draining,
+    FarmError,
+    InternalError,
+    NotAFarm,
+    NotAllowed,
+    NotAuthenticated,
+    OutOfTime,
+    Unreachable,
+)
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
@@ -192,6 +201,12 @@ class Connection:
             with self.calls():
                 # Cheap to answer for a farm, and nobody else knows the question.
                 stubs.blobs.FindMissing(FindMissingRequest(), timeout=seconds)
+        except NotAuthenticated:
+            channel.close()
+            raise
+        except NotAllowed:
+            # It is a farm, and has told a caller that has a role for caches alone.
+            pass
         except FarmError as error:
             channel.close()
             failure = self._silence(seconds) if isinstance(error, OutOfTime) else error

@@ -59,6 +59,23 @@ class Trust:
             convert=lambda texts: read_trusted_keys(texts),
         ),
     )
+    trusted_cache_keys: tuple[PublicKey, ...] = field(
+        default=(),
+        metadata=setting(
+            "Further public keys that count for entries of torch's own caches, and for no artifact: those of the pods "
+            "that write them. With any trusted key, entries that none of them has signed are not read.",
+            read=lambda text: read_trusted_keys(text.replace(",", " ").split()),
+            is_argument=False,
+        ),
+    )
+    cache_signing_key: str = field(
+        default="",
+        metadata=setting(
+            "File with the private key, as `compilefarm keys new` makes it, with which this pod signs the entries of "
+            "torch's own caches that it writes.",
+            is_argument=False,
+        ),
+    )
 
     def __post_init__(self) -> None:
         if not re.fullmatch(_TOKEN, self.token):

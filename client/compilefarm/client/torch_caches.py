@@ -1,0 +1,61 @@
+"""torch's own remote caches, kept by a farm: for graphs that no farm compiles, and for whoever calls Inductor itself.
+
+torch's own switches say which caches are asked (docs/caches.md); this says where. `COMPILEFARM_TORCH_CACHES=yes` does
+the same as `install`, when torch is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from compilefarm.client.announcements import announce_defect
+from compilefarm.client.clock import SystemClock
+from compilefarm.client.config import TORCH_CACHES, read_config
+from compilefarm.client.connection import Connection
+from compilefarm.client.farm_caches import FarmCaches
+from compilefarm.torch_internals.remote_caches import TRITON_BACKEND, serve_from
+from compilefarm.v1.cache_service_pb2 import TorchCache
+
+_TRITON_CACHE = "compilefarm.client.triton_cache:TritonCache"
+_WHAT = "how torch's caches ask the farm"
+
+
+def install() -> None:
+    """Has torch's remote caches ask the farm that COMPILEFARM_ADDRESS names, in this process and those that it starts.
+    Nothing is asked before a compile.
+
+    Raises:
+        ConfigurationError: a setting cannot be used, or no farm is named.
+    """
+    caches = process_caches()
+    # Processes that compile kernels, or that a launcher starts, read the same variables.
+    os.environ[TORCH_CACHES] = "yes"
+    os.environ.setdefault(TRITON_BACKEND, _TRITON_CACHE)
+    serve_from(
+        lambda name, key: caches.find(TorchCache.Value(f"TORCH_CACHE_{name}"), key),
+        lambda name, key, content: caches.keep(TorchCache.Value(f"TORCH_CACHE_{name}"), key, content),
+        report=lambda error: announce_defect(error, where=_WHAT),
+    )
+
+
+def install_or_announce() -> None:
+    """Like `install` if COMPILEFARM_TORCH_CACHES says so. What keeps it from that is logged: torch calls this while it
+    is imported, and an error would keep the pod from starting.
+    """
+    try:
+        if read_config(os.environ).torch_caches:
+            install()
+    except Exception as error:  # noqa: BLE001 - logged with its traceback; the pod goes on without these caches
+        announce_defect(error, where=_WHAT)
+
+
+@cache
+def process_caches() -> FarmCaches:
+    """The entries of the farm that the environment names.
+
+    Raises:
+        ConfigurationError: a setting cannot be used, or no farm is named.
+    """
+    config, clock = read_config(os.environ), SystemClock()
+    return FarmCaches(config, connection=Connection(config, clock=clock), clock=clock)

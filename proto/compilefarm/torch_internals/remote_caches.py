@@ -1,0 +1,106 @@
+"""torch's remote caches (torch/_inductor/remote_cache.py): where they keep their entries.
+
+torch has a hook for that, `backend_override_cls` of each cache, and reads it when a compile opens the cache. Its module
+takes seconds to import, so it is set as soon as torch imports that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+# What Triton imports for its own remote cache (triton/knobs.py: cache_knobs).
+TRITON_BACKEND = "TRITON_REMOTE_CACHE_BACKEND"
+_MODULE = "torch._inductor.remote_cache"
+_CACHES: Mapping[str, str] = {
+    "RemoteFxGraphCache": "FX_GRAPH",
+    "RemoteAOTAutogradCache": "AOT_AUTOGRAD",
+    "RemoteAutotuneCache": "AUTOTUNE",
+    "RemoteBundledAutotuneCache": "BUNDLED_AUTOTUNE",
+    "RemoteDynamoPGOCache": "DYNAMO_PGO",
+}
+# Their readers let errors of JSON through into the compile (_inductor/runtime/autotune_cache.py); those of the others
+# take them for a miss.
+_READ_UNGUARDED = ("AUTOTUNE", "BUNDLED_AUTOTUNE")
+
+# Both are given the name of a cache and a key.
+Find = Callable[[str, str], bytes | None]
+Keep = Callable[[str, str, bytes], None]
+
+
+def serve_from(find: Find, keep: Keep, *, report: Callable[[Exception], None]) -> None:
+    """Has torch's remote caches of this process read and write their entries with these functions, which do not raise.
+
+    Args:
+        find: returns an entry; None is a miss.
+        keep: writes one.
+        report: is told if this torch has no such caches; they stay as they are then.
+    """
+
+    def override(module: Any) -> None:
+        try:
+            _override(module, find=find, keep=keep)
+        except Exception as error:  # noqa: BLE001 - told; torch's module is imported as if nothing had been asked
+            report(error)
+
+    if (module := sys.modules.get(_MODULE)) is not None:
+        override(module)
+    else:
+        sys.meta_path.insert(0, _ImportWatcher(_MODULE, override))
+
+
+def _override(module: Any, *, find: Find, keep: Keep) -> None:
+    class FarmBackend(module.RemoteCacheBackend):  # type: ignore[misc]
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self._cache = name
+
+        def _get(self, key: str) -> bytes | None:
+            content = find(self._cache, key)
+            is_readable = self._cache not in _READ_UNGUARDED or _is_object(content)
+            return content if is_readable else None
+
+        def _put(self, key: str, data: bytes) -> None:
+            keep(self._cache, key, data)
+
+    for class_name, cache in _CACHES.items():
+        getattr(module, class_name).backend_override_cls = partial(FarmBackend, cache)
+
+
+def _is_object(content: bytes | None) -> bool:
+    try:
+        return content is not None and isinstance(json.loads(content), dict)
+    except ValueError:
+        return False
+
+
+class _ImportWatcher(MetaPathFinder):
+    """Calls a function with a module as soon as that is imported."""
+
+    def __init__(self, name: str, call: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._call = call
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = partial(self._execute, execute)  # type: ignore[method-assign]
+        return spec
+
+    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        execute(module)
+        self._call(module)

@@ -1,0 +1,134 @@
+"""torch's own remote caches in a farm: what one process has compiled, another with empty local caches finds, by torch's
+own counters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilefarm.service.testing import serving_in_thread
+from compilefarm.store.opening import open_caches
+
+ROOT = Path(__file__).resolve().parents[2]
+POD = Path(__file__).with_name("caching_pod.py")
+# torch's own switches.
+SWITCHES = {
+    "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1",
+    "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "1",
+    "TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "1",
+    "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE": "1",
+    "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_REMOTE_PGO": "1",
+    "TORCH_COMPILE_JOB_ID": "a-job",
+}
+OF_OTHERS = ("TORCH", "TRITON", "COMPILEFARM")
+
+
+def python_path(*further: Path) -> str:
+    return os.pathsep.join(str(path) for path in (*further, *(ROOT / name for name in ("client", "proto", "service"))))
+
+
+def run_pod(folder: Path, *, way: str, further: Mapping[str, str], path: str | None = None) -> dict[str, Any]:
+    """What a pod with empty caches of its own prints; its log beside that."""
+    folder.mkdir()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHERS)}
+    local = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
+    environ |= local | SWITCHES | further | ({"PYTHONPATH": path} if path else {})
+    ran = subprocess.run(
+        [sys.executable, str(POD), way, str(folder / "inductor")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return {**json.loads(ran.stdout), "log": ran.stderr}
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("farm")
+    store = asyncio.run(open_caches(str(folder), size_limit_bytes=500_000_000, lifetime_seconds=3600))
+    with serving_in_thread(caches=store) as address:
+        yield address
+
+
+def entry_point(folder: Path) -> Path:
+    """A folder with the entry points of pyproject.toml as an installation has them."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch.backends"]
+    metadata = folder / "declared-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: declared\nVersion: 0\n")
+    lines = [f"{name} = {value}" for name, value in declared.items()]
+    (metadata / "entry_points.txt").write_text("\n".join(["[torch.backends]", *lines, ""]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pods(farm: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What two pods tell, one after the other: the first calls `install()`, of the second the variable says so."""
+    folder = tmp_path_factory.mktemp("pods")
+    first = run_pod(folder / "first", way="call", further={"COMPILEFARM_ADDRESS": farm})
+    variables = {"COMPILEFARM_ADDRESS": farm, "COMPILEFARM_TORCH_CACHES": "yes"}
+    path = python_path(entry_point(tmp_path_factory.mktemp("installed")))
+    return first, run_pod(folder / "second", way="variable", further=variables, path=path)
+
+
+def test_compiled_graphs_of_inductor(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    first, second = (pod["fx_graph"] for pod in pods)
+    assert (first["fxgraph_cache_hit"], first["fxgraph_cache_miss"]) == (0, 1)
+    assert (second["fxgraph_cache_hit"], second["fxgraph_cache_miss"]) == (1, 0)
+
+
+def test_compiled_graphs_of_aotautograd(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    first, second = (pod["aot_autograd"] for pod in pods)
+    assert (first["autograd_cache_hit"], first["autograd_cache_miss"]) == (0, 1)
+    assert (second["autograd_cache_hit"], second["autograd_cache_miss"]) == (1, 0)
+
+
+def test_decisions_on_dynamic_shapes(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert [pod["compiles"] for pod in pods] == [2, 1]
+
+
+def test_the_best_configuration_of_a_kernel(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert [pod["warps"] for pod in pods] == [None, 4]
+
+
+def test_the_best_configurations_of_a_graph(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert [pod["bundled"] for pod in pods] == [0, 1]
+
+
+def test_torch_counts_a_hit_of_each_remote_cache(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    first, second = (pod["hits"] for pod in pods)
+    assert set(first.values()) == {0}
+    assert set(second) == {
+        "RemoteFxGraphCache",
+        "RemoteAOTAutogradCache",
+        "RemoteDynamoPGOCache",
+        "RemoteAutotuneCache",
+        "RemoteBundledAutotuneCache",
+    }
+    assert 0 not in second.values()
+
+
+def test_nothing_is_said_where_all_goes_well(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert [pod["log"] for pod in pods] == ["", ""]
+
+
+def test_a_farm_that_is_down_leaves_torch_its_local_caches_and_says_so_once(tmp_path: Path) -> None:
+    # Nobody listens there.
+    variables = {"COMPILEFARM_ADDRESS": "127.0.0.1:1", "COMPILEFARM_TORCH_CACHES": "yes"}
+    pod = run_pod(tmp_path / "pod", way="call", further=variables)
+    assert (pod["fx_graph"]["fxgraph_cache_hit"], pod["compiles"], pod["warps"]) == (0, 2, None)
+    assert pod["log"].count("\n") == 1
+    assert "torch goes on with local ones [unreachable]" in pod["log"]

@@ -1,0 +1,91 @@
+"""torch's own remote caches on a GPU, kept by a farm: `python -m tests.gpu.caches [CACHE ...]`.
+
+For each cache: one process fills the farm, and a second one with empty caches of its own finds what it needs there. The
+farm counts what is found. Prints a line for each; the exit status is 1 if nothing is found for one, or a result differs
+from eager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from compilefarm.service.config import GatewayConfig
+from compilefarm.service.testing import serving
+from compilefarm.store.opening import open_caches
+
+_NO_GRAPHS = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+CASES = {
+    "fx_graph": {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"},
+    "aot_autograd": {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE": "1"},
+    "autotune": {"TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "1", **_NO_GRAPHS},
+    "bundled_autotune": {"TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "1", **_NO_GRAPHS},
+    "triton": {"TRITON_CACHE_MANAGER": "triton.runtime.cache:RemoteCacheManager", **_NO_GRAPHS},
+}
+_SECONDS = 600
+
+
+def main(names: Sequence[str]) -> int:
+    """Tries each cache, or those that are named."""
+    return max(asyncio.run(_try(name)) for name in names or CASES)
+
+
+def run_pod() -> None:
+    """Compiles a model in this process, and compares the result with eager."""
+    import torch
+
+    from compilefarm.client.torch_caches import install
+
+    install()
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.LayerNorm(1024), torch.nn.Linear(1024, 256)
+    model, x = torch.nn.Sequential(*layers).cuda().eval(), torch.randn(128, 256, device="cuda")
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, dynamic=False)(x), model(x), rtol=2e-3, atol=2e-3)
+
+
+async def _try(name: str) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        caches = await open_caches(folder, size_limit_bytes=2**32, lifetime_seconds=3600)
+        config = GatewayConfig(listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
+        async with serving(caches=caches, config=config) as gateway:
+            seconds, hits, passed = [], [0], True
+            for pod in ("first", "second"):
+                start = time.monotonic()
+                passed &= await asyncio.to_thread(_run, name, Path(folder, pod), gateway.address)
+                seconds.append(time.monotonic() - start)
+                hits.append(await asyncio.to_thread(_hits, name, gateway.metrics_address))
+            entries = caches.usage().entries
+    found = hits[2] - hits[1]
+    passed &= found > 0
+    word = "ok" if passed else "WRONG"
+    print(f"{word:6}{name}: {entries} entries, {found} found; {seconds[0]:.1f} s, then {seconds[1]:.1f} s", flush=True)
+    return 0 if passed else 1
+
+
+def _run(name: str, folder: Path, address: str) -> bool:
+    folder.mkdir()
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
+    environ = {**os.environ, **own, **CASES[name], "COMPILEFARM_ADDRESS": address}
+    program = [sys.executable, "-c", "from tests.gpu.caches import run_pod; run_pod()"]
+    return subprocess.run(program, env=environ, check=False, timeout=_SECONDS).returncode == 0
+
+
+def _hits(name: str, address: str) -> int:
+    """How many entries of a cache the farm says it has given."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    found = re.search(rf'compilefarm_cache_requests_total{{cache="{name}",outcome="hit"}} (\S+)', text)
+    return int(float(found[1])) if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
