@@ -19,7 +19,7 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import DecodedJob, GraphRejected, decode_job
 from compilefarm.graph.symbols import Inexpressible, put_guards
 from compilefarm.graph.testing import CapturedGraph, capture
-from compilefarm.graph.tracing import fixing_floats
+from compilefarm.graph.tracing import faking, fixing_floats
 from compilefarm.v1.graph_pb2 import Call, Node, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.inputs import random_inputs
@@ -277,18 +277,55 @@ def test_floats_of_a_dynamic_model_become_constants(restarting: Restarting) -> N
     decode_job(job, blobs={})
 
 
-def test_a_float_that_differs_from_call_to_call_stays_here(restarting: Restarting) -> None:
+def test_a_float_that_differs_from_call_to_call_is_an_input(restarting: Restarting) -> None:
     def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
-        return x * factor + factor * 2
+        return (x * factor + factor * 2).clamp(max=factor)
 
     compiled = torch.compile(scaled, backend=restarting, dynamic=True)
-    x = torch.ones(3)
+    x = torch.linspace(-2, 2, 5)
     for factor in (1.5, 2.5, 1.5, 3.5):
         torch.testing.assert_close(compiled(x, factor), scaled(x, factor))
-    first, second = restarting.graphs
-    first.encode()
-    with pytest.raises(Bypass, match="differs from call to call") as caught:
-        second.encode()
+    _, second = restarting.graphs
+    job = second.encode().job
+    # What it is now is not part of the request, and so decides neither key nor program.
+    assert "2.5" not in str(job)
+    decoded = decode_job(job, blobs={})
+    for factor in (2.5, -7.25, 0.0, float("inf")):
+        given = {0: torch.tensor(factor, dtype=torch.float64), 1: x}
+        (result,) = decoded.graph_module(*(given[len(each.tensor.shape)] for each in job.inputs))
+        torch.testing.assert_close(result, scaled(x, factor), equal_nan=True)
+
+
+def test_without_dynamic_a_float_is_an_input_once_it_differs(restarting: Restarting) -> None:
+    compiled = torch.compile(lambda x, factor: x * factor, backend=restarting)
+    x = torch.ones(3)
+    for factor in (1.5, 2.5, 3.5, 4.5):
+        torch.testing.assert_close(compiled(x, factor), x * factor)
+    assert [len(graph.encode().job.inputs) for graph in restarting.graphs] == [1, 2]
+
+
+def second_graph(restarting: Restarting, function: Callable[..., Any], x: torch.Tensor) -> CapturedGraph:
+    """That in which a float is an input."""
+    compiled = torch.compile(function, backend=restarting)
+    for number in (1.5, 2.5):
+        compiled(x, number)
+    _, second = restarting.graphs
+    return second
+
+
+def test_a_float_that_decides_something_stays_here(restarting: Restarting) -> None:
+    graph = second_graph(restarting, lambda x, number: torch.layer_norm(x, (3,), eps=number), torch.ones(3))
+    with pytest.raises(Bypass, match="decides something: node") as caught:
+        graph.encode()
+    assert caught.value.reason == "dynamic_float"
+
+
+def test_a_float_that_a_cuda_graph_would_hold_stays_here(restarting: Restarting) -> None:
+    with faking():
+        graph = second_graph(restarting, lambda x, number: x * number, torch.ones(3, device="cuda"))
+    assert len(graph.encode().job.inputs) == 2
+    with pytest.raises(Bypass, match="CUDA graphs are asked for") as caught:
+        graph.encode(options={"triton.cudagraphs": True})
     assert caught.value.reason == "dynamic_float"
 
 

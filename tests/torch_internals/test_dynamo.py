@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from compilefarm.torch_internals import dynamo
@@ -62,6 +63,19 @@ def test_a_float_is_made_constant_by_another_trace() -> None:
 
     assert compile_with(backend, Scaled(), torch.ones(3)).tolist() == [0.5] * 3
     assert inputs[1] < inputs[0]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_whether_numbers_are_expected_to_stay_what_they_are(dynamic: bool | None) -> None:
+    seen: list[bool] = []
+
+    def backend(graph_module: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        seen.append(dynamo.expects_static())
+        return graph_module.forward
+
+    torch.compiler.reset()
+    torch.compile(lambda x: x + 1, backend=backend, dynamic=dynamic)(torch.ones(3))
+    assert seen == [dynamic is None]
 
 
 def test_parameters_are_inputs_of_graphs() -> None:

@@ -170,6 +170,8 @@ def _encode(
         raise Bypass("misplaced_view", misplaced)
     if writer.constants or writer.sharing:
         _check_unwritten(job, writer)
+    if any(map(_is_dynamic_float, targets.nodes_of(graph_module))):
+        _check_undecided(job, writer)
     return EncodedJob(
         job=job,
         blobs=writer.blobs,
@@ -258,9 +260,6 @@ class _GraphWriter:
             self.numbers[node] = len(self.encoded.nodes) - 1
 
     def _node(self, node: Node, values: ValueEncoder) -> None:
-        if _is_dynamic_float(node):
-            # On the worker it would be a float that nobody knows, and what is decided by it could not be decided there.
-            raise Bypass("dynamic_float", f"the graph computes with a float that differs from call to call: {node}")
         into = self.encoded.nodes.add()
         into.annotations.extend(encode_annotations(node))
         if node.op == "placeholder":
@@ -382,6 +381,22 @@ def _mark_static(job: Job, writer: _GraphWriter) -> None:
     for number, given in enumerate(job.inputs):
         noted = placeholders[number].meta.get("tensor_dict", {}) if number < len(placeholders) else {}
         given.is_static = number >= len(placeholders) or bool(noted.get(STATIC_MARK))
+
+
+def _check_undecided(job: Job, writer: _GraphWriter) -> None:
+    """Checks that nothing in the graph is decided by its floats that differ from call to call.
+
+    Each is an input, a tensor of one float on the CPU that the graph reads, and Dynamo knows what it is now. On the
+    worker nobody does, so that the program is for whatever it will be; what it decides could not be decided there.
+    """
+    if asks_for_cuda_graphs(job.options):
+        # torch/_dynamo/variables/builder.py makes them constants then: wrap_symfloat
+        raise Bypass("dynamic_float", "CUDA graphs are asked for, and a float differs from call to call")
+    try:
+        with torch.no_grad():
+            decode_job(job, blobs=writer.blobs, operators=writer.operators, kernels=writer.kernels.kernels)
+    except (GraphRejected, InvalidRequest) as error:
+        raise Bypass("dynamic_float", f"a float that differs from call to call decides something: {error}") from error
 
 
 def _is_dynamic_float(node: Node) -> bool:

@@ -86,12 +86,13 @@ def fixing_floats(graph_module: GraphModule) -> Iterator[None]:
 
     With dynamic=True Dynamo takes every float of a model, such as the eps of a norm, for one that may differ, and yet
     decides things by it while it traces. Where a compile needs the value, torch does the same as is done here
-    (torch/fx/passes/_tensorify_python_scalars.py). A float that did differ since is left alone.
+    (torch/fx/passes/_tensorify_python_scalars.py). A float that did differ since is left alone, and so are all without
+    dynamic=True, where Dynamo takes for such only those that differed.
 
     Raises:
         RestartWithConstants: Dynamo is to trace again; it expects this from a backend.
     """
-    given_floats = list(_dynamic_floats(graph_module))
+    given_floats = [] if dynamo.expects_static() else list(_dynamic_floats(graph_module))
     frame = _current_frame() if given_floats else None
     floats = [
         given

@@ -21,6 +21,7 @@ __all__ = [
     "IndexingByTensors",
     "RestartWithConstants",
     "current_compile",
+    "expects_static",
     "forget_constant_floats",
     "inlines_modules",
     "is_static_address",
@@ -56,6 +57,11 @@ def inlines_modules() -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return bool(getattr(torch._dynamo.config, "inline_inbuilt_nn_modules", True))
+
+
+def expects_static() -> bool:
+    """Whether Dynamo takes sizes and floats for those of all calls until they differ: without dynamic=True."""
+    return bool(torch._dynamo.config.assume_static_by_default)  # torch/_dynamo/config.py
 
 
 def is_static_address(tensor: torch.Tensor) -> bool:
