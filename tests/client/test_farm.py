@@ -22,6 +22,7 @@ import pytest
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.farm import Farm
+from compilefarm.client.findings import Finding
 from compilefarm.client.records import GraphRecord, Ledger, summarize
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.core.errors import CorruptArtifact, NoMatchingWorker, NotStored, Unreachable
@@ -74,6 +75,49 @@ def test_wait_has_the_farm_compile_once(address: str, servicer: FarmServicer) ->
     assert [record.outcome for record in pod.ledger.records()] == ["compiled", "hit"]
     assert servicer.compiles == [key()]
     assert set(pod.last.seconds) == {"encode", "wait", "fetch", "load", "first_call"}
+    pod.farm.close()
+
+
+def test_equal_graphs_of_a_process_share_a_program(address: str, servicer: FarmServicer) -> None:
+    pod = Pod(address)
+    first, second = (pod.farm.backend(FakeGraphModule(), []) for _ in range(2))
+    other = pod.farm.backend(FakeGraphModule("other"), [])
+    assert [program("x")[0] for program in (first, second, other)] == ["farm"] * 3
+    assert [record.outcome for record in pod.ledger.records()] == ["compiled", "hit", "compiled"]
+    assert servicer.compiles == [key(), key("other")]
+    asked, shared, _ = pod.ledger.records()
+    assert (shared.key, shared.bytes_fetched) == (asked.key, 0)
+    assert set(shared.seconds) == {"encode", "first_call"}
+    pod.farm.close()
+
+
+def test_no_program_is_kept_that_nobody_uses(address: str) -> None:
+    pod = Pod(address)
+    first = pod.farm.backend(FakeGraphModule(), [])
+    first()
+    del first
+    pod.where()
+    assert "fetch" in pod.last.seconds
+    pod.farm.close()
+
+
+def test_programs_that_are_recorded_are_not_shared(address: str) -> None:
+    pod = Pod(address)
+    pod.runtime.recording = {"triton.cudagraphs": True}
+    programs = [pod.farm.backend(FakeGraphModule(), []) for _ in range(2)]
+    assert [program()[0] for program in programs] == ["farm"] * 2
+    assert "load" in pod.last.seconds
+    pod.farm.close()
+
+
+def test_a_program_that_was_found_wrong_is_not_shared(address: str) -> None:
+    pod = Pod(address, self_check=1.0)
+    pod.runtime.finding = Finding(outcome="differs", detail="it is another one")
+    first = pod.farm.backend(FakeGraphModule(), [])
+    assert first("x")[0] == "local"
+    pod.runtime.finding = Finding(outcome="same")
+    assert pod.where() == "farm"
+    assert "fetch" in pod.last.seconds
     pod.farm.close()
 
 

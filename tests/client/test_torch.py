@@ -201,6 +201,23 @@ def test_a_graph_returns_what_it_returned_before(
     assert runtime.options == [{"max_autotune": True}]
 
 
+def _exported(module: torch.nn.Module, given: torch.Tensor) -> Any:
+    return torch.export.export(module, (given,)).module()
+
+
+@pytest.mark.parametrize("capture", [lambda module, _: fx.symbolic_trace(module), _exported])
+def test_a_graph_that_calls_modules_is_traced_into_them(
+    farm: Farm, runtime: EagerRuntime, capture: Callable[[torch.nn.Module, torch.Tensor], Any]
+) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2), torch.nn.ReLU()).eval()
+    value = torch.randn(4, 3)
+    program = farm.compile(capture(module, value), [value], options={"max-autotune": True})
+    torch.testing.assert_close(program(value), module(value))
+    (sent,) = runtime.graphs
+    assert not sent.graph.find_nodes(op="call_module")
+    assert runtime.options == [{"max_autotune": True}]
+
+
 def test_the_changed_graph_shares_its_parameters(farm: Farm, runtime: EagerRuntime) -> None:
     class Scaled(torch.nn.Module):
         def __init__(self) -> None:

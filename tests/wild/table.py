@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 
 from .program import Program
-from .programs import timm, torchvision
+from .programs import diffusers, timm, torchvision
 from .programs.transformers import audio, decoders, encoder_decoders, encoders, generation, multimodal, training, vision
 
 # None of these modules imports its library before one of its programs runs.
 _MODULES: Mapping[str, Iterable[ModuleType]] = {
     "transformers": (decoders, encoders, encoder_decoders, vision, audio, multimodal, generation, training),
+    "diffusers": (diffusers,),
     "timm": (timm,),
     "torchvision": (torchvision,),
 }

@@ -22,6 +22,8 @@ CHOSEN = (
     ("transformers", "deberta_v2"),
     ("transformers", "vit"),
     ("transformers", "bert classified"),
+    ("diffusers", "unet, timesteps"),
+    ("diffusers", "flux, blocks"),
     ("timm", "test_resnet"),
     ("torchvision", "squeezenet1_1"),
 )

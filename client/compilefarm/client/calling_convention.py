@@ -5,8 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from compilefarm.client.options import Options
 from compilefarm.client.programs import Program
 from compilefarm.graph.messages import restore
+
+
+def calls_modules(graph_module: Any) -> bool:
+    """Whether a graph calls modules rather than what these compute."""
+    return any(getattr(node, "op", None) == "call_module" for node in graph_module.graph.nodes)
+
+
+def tracing_modules(graph_module: Any, *, backend: Program, options: Options | None) -> Program:
+    """Returns a program that has Dynamo trace a graph and the modules which it calls, at its first call.
+
+    Args:
+        graph_module: the graph.
+        backend: compiles what Dynamo captures.
+        options: of Inductor.
+    """
+    import torch
+
+    program: Program = torch.compile(graph_module, backend=backend, dynamic=False, options=dict(options or {}) or None)
+    return program
 
 
 def returns_one_value(graph_module: Any) -> bool:

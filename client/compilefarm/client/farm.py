@@ -9,7 +9,13 @@ from typing import Any, BinaryIO, Unpack
 
 from compilefarm.client.arguments import taking_settings
 from compilefarm.client.best_effort import BestEffort
-from compilefarm.client.calling_convention import first_of, returning_tuple, returns_one_value
+from compilefarm.client.calling_convention import (
+    calls_modules,
+    first_of,
+    returning_tuple,
+    returns_one_value,
+    tracing_modules,
+)
 from compilefarm.client.composition import compose
 from compilefarm.client.config import ClientConfig, Settings, read_config
 from compilefarm.client.connection import Connection
@@ -90,15 +96,18 @@ class Farm:
             return self._compiler.compile_graph(graph_module, example_inputs, asked=asked, name=name)
 
     def compile(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options | None = None) -> Program:
-        """Compiles a graph that was captured by other means, such as torch.fx.symbolic_trace.
+        """Compiles a graph that was captured by other means, such as torch.fx.symbolic_trace or torch.export.
 
         Returns:
             A callable that takes what the graph takes, in order. It returns what the graph returns: a single value, or
-            a list or tuple.
+            a list or tuple. Where the graph calls modules, as those of symbolic_trace do, Dynamo traces into them at
+            the first call, and the farm is asked then.
 
         Raises:
             As `backend`.
         """
+        if calls_modules(graph_module):
+            return tracing_modules(graph_module, backend=self.backend, options=options)
         asked = CompileOptions(options=options or {})
         if not returns_one_value(graph_module):
             return self._compiler.compile_graph(graph_module, example_inputs, asked=asked, name="")

@@ -57,6 +57,9 @@ class FarmPrograms:
         Raises:
             CompileFailed, FarmError: the farm has no program.
         """
+        loaded = self._loader.find(encoded)
+        if loaded is not None:
+            return self._loader.share(loaded, encoded, graph=graph, writer=writer)
         exchange = self._exchange(encoded, writer=writer)
         if self._config.on_miss == "wait":
             delivery = exchange.compile()

@@ -7,9 +7,10 @@ from typing import Any
 from compilefarm.client.announcements import announce, announce_unrecorded
 from compilefarm.client.calling_convention import passing_held, restoring_messages
 from compilefarm.client.exchange import Delivery
+from compilefarm.client.loaded_programs import LoadedProgram, LoadedPrograms
 from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.programs import Program, Switch
-from compilefarm.client.records import RecordWriter
+from compilefarm.client.records import Outcome, RecordWriter
 from compilefarm.client.runtime import Encoded, Runtime
 from compilefarm.client.self_check import SelfCheck
 from compilefarm.core.artifacts import compile_seconds_of
@@ -26,6 +27,27 @@ class Loader:
     def __init__(self, *, runtime: Runtime, self_check: SelfCheck) -> None:
         self._runtime = runtime
         self._self_check = self_check
+        self._loaded = LoadedPrograms()
+
+    def find(self, encoded: Encoded) -> LoadedProgram | None:
+        """Returns a program that was loaded for an equal graph and is in use; None if there is none."""
+        return self._loaded.find(encoded)
+
+    def share(self, loaded: LoadedProgram, encoded: Encoded, *, graph: LocalGraph, writer: RecordWriter) -> Program:
+        """Returns the program that `find` found, for one more graph. The farm is not asked.
+
+        Args:
+            loaded: the program.
+            encoded: the graph that it is for; Dynamo traces it at this moment.
+            graph: the same graph as this process can run it.
+            writer: of the record of the graph.
+
+        Raises:
+            IncompatibleArtifact: it has guards that do not hold.
+        """
+        writer.note_key(loaded.manifest.key)
+        self._runtime.put_guards(encoded, loaded.manifest)
+        return self._served(loaded, encoded, outcome="hit", graph=graph, writer=writer)
 
     def load(
         self, encoded: Encoded, delivery: Delivery, *, is_traced: bool, graph: LocalGraph, writer: RecordWriter
@@ -44,13 +66,11 @@ class Loader:
             IncompatibleArtifact: it has guards that do not hold.
         """
         with writer.step("load"):
-            program = self._load(encoded, delivery, is_traced=is_traced, writer=writer)
-        writer.note_compile_seconds(compile_seconds_of(delivery.manifest))
-        writer.close(delivery.outcome)
-        announce(writer.record)
-        return self._self_check.watch(_timing_first_call(program, writer=writer), graph=graph, writer=writer)
+            loaded = self._load(encoded, delivery, is_traced=is_traced, writer=writer)
+        self._loaded.keep(encoded, loaded)
+        return self._served(loaded, encoded, outcome=delivery.outcome, graph=graph, writer=writer)
 
-    def _load(self, encoded: Encoded, delivery: Delivery, *, is_traced: bool, writer: RecordWriter) -> Program:
+    def _load(self, encoded: Encoded, delivery: Delivery, *, is_traced: bool, writer: RecordWriter) -> LoadedProgram:
         def note_unrecorded(error: Exception) -> None:
             writer.note_unrecorded(f"{type(error).__name__}: {error}")
             announce_unrecorded(writer.record)
@@ -59,7 +79,21 @@ class Loader:
         program = self._runtime.load(encoded, manifest, blobs=delivery.blobs, on_unrecorded=note_unrecorded)
         if is_traced:
             self._runtime.put_guards(encoded, manifest)
-        return restoring_messages(passing_held(program, encoded.held), encoded.messages)
+        return LoadedProgram(program, manifest=manifest)
+
+    def _served(
+        self, loaded: LoadedProgram, encoded: Encoded, *, outcome: Outcome, graph: LocalGraph, writer: RecordWriter
+    ) -> Program:
+        writer.note_compile_seconds(compile_seconds_of(loaded.manifest))
+        writer.close(outcome)
+        announce(writer.record)
+        program = restoring_messages(passing_held(loaded, encoded.held), encoded.messages)
+        return self._self_check.watch(
+            _timing_first_call(program, writer=writer),
+            graph=graph,
+            writer=writer,
+            on_difference=lambda: self._loaded.forget(loaded),
+        )
 
 
 def _timing_first_call(program: Program, *, writer: RecordWriter) -> Program:
