@@ -34,6 +34,19 @@ class EagerFails(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Which samples of an operator are tried.
+
+    Attributes:
+        samples: how many, with inputs of different sizes.
+        dynamic: whether each is traced for all sizes.
+    """
+
+    samples: int = 1
+    dynamic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One call.
 
@@ -51,15 +64,15 @@ class Sample:
         args, kwargs = map_tensors(_copied, (list(self.args), dict(self.kwargs)))
         return self.function(*args, **kwargs)
 
-    def compiled(self, backend: Callable[..., Any]) -> Any:
-        """The same, compiled."""
+    def compiled(self, backend: Callable[..., Any], *, dynamic: bool | None = None) -> Any:
+        """The same, compiled; `dynamic` is that of torch.compile."""
         args, kwargs = map_tensors(_copied, (list(self.args), dict(self.kwargs)))
         function = self.function
 
         def program(args: Any, kwargs: Any) -> Any:
             return function(*args, **kwargs)
 
-        return torch.compile(program, backend=backend)(args, kwargs)
+        return torch.compile(program, backend=backend, dynamic=dynamic)(args, kwargs)
 
 
 def names_of_operators(device: str) -> Iterator[str]:
@@ -70,14 +83,14 @@ def names_of_operators(device: str) -> Iterator[str]:
                 yield f"{name} {variant}"
 
 
-def try_operator(name: str, farm: SingleProcessFarm, *, device: str, samples: int, on_stage: OnStage) -> None:
+def try_operator(name: str, farm: SingleProcessFarm, *, device: str, sizes: Sizes, on_stage: OnStage) -> None:
     """Calls an operator, compiled by a farm.
 
     Args:
         name: as `names_of_operators` gives it.
         farm: has reports of its graphs afterwards.
         device: on which it runs.
-        samples: how many of its samples are tried.
+        sizes: which of its samples are tried, and how.
         on_stage: told what is done next.
 
     Raises:
@@ -91,13 +104,13 @@ def try_operator(name: str, farm: SingleProcessFarm, *, device: str, samples: in
         warnings.simplefilter("ignore")
         on_stage("sample")
         torch.manual_seed(0)
-        for sample in _spread(list(_samples(_infos()[operator], variant, device=device)), count=samples):
+        for sample in _spread(list(_samples(_infos()[operator], variant, device=device)), count=sizes.samples):
             on_stage("eager")
             _try_eager(sample, device=device)
             on_stage("capture")
             # What was traced before would make sizes symbolic.
             torch.compiler.reset()
-            sample.compiled(farm.backend)
+            sample.compiled(farm.backend, dynamic=sizes.dynamic or None)
 
 
 @functools.cache

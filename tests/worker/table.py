@@ -15,7 +15,7 @@ from tests.corpus.table import PROGRAMS
 from tests.worker.detection import attempts
 from tests.worker.inductor import checked_compile, encoded
 from tests.worker.large import LARGE
-from tests.worker.operators import EagerFails, NoSample, OnStage, names_of_operators, try_operator
+from tests.worker.operators import EagerFails, NoSample, OnStage, Sizes, names_of_operators, try_operator
 from tests.worker.programs import RightProgram, right_programs
 from tests.worker.single_process import GraphReport, Outcome, SingleProcessFarm, compiled, decomposed
 
@@ -33,6 +33,7 @@ class Task:
         device: on which it runs.
         samples: how many samples of an operator are tried.
         compiles: whether programs that go all the way are compiled, or taken apart into Inductor's operators alone.
+        dynamic: whether sizes of an operator's inputs differ from call to call.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Task:
     device: str
     samples: int = 1
     compiles: bool = True
+    dynamic: bool = False
 
     @property
     def limit_seconds(self) -> float:
@@ -124,7 +126,8 @@ def _all_the_way(task: Task, on_stage: OnStage) -> Row:
     farm = SingleProcessFarm(make=compiled if task.compiles else decomposed, on_stage=on_stage)
     try:
         if task.kind == "operators":
-            try_operator(task.name, farm, device=task.device, samples=task.samples, on_stage=on_stage)
+            sizes = Sizes(samples=task.samples, dynamic=task.dynamic)
+            try_operator(task.name, farm, device=task.device, sizes=sizes, on_stage=on_stage)
         else:
             run_compiled(PROGRAMS[task.name], farm.backend)
     except (NoSample, Lacking) as lacking:

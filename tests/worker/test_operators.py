@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from compilefarm.client.requested_graph import RequestedGraph
 from compilefarm.worker.comparison import VerificationFailed
 from tests.worker import trials
+from tests.worker.__main__ import service_of
 from tests.worker.operators import names_of_operators
 from tests.worker.single_process import Outcome, SingleProcessFarm
 from tests.worker.table import Row, Task, row_of
@@ -50,6 +52,28 @@ def _one_thread() -> object:
 
 def _task(name: str, *, compiles: bool = False) -> Task:
     return Task(kind="operators", name=name, device="cpu", compiles=compiles)
+
+
+@pytest.mark.parametrize("name", ["add float32", "nn.functional.layer_norm float32 training", "sort int64"])
+def test_operators_are_tried_for_all_sizes(name: str) -> None:
+    row = row_of(replace(_task(name), dynamic=True))
+    assert row.outcomes == ("right",), row.message
+
+
+def test_the_table_says_which_operators_are_not_served() -> None:
+    outcomes = {
+        "add float32": ("right", "right"),
+        "item float32": ("no graph",),
+        "normal float32": ("passed, not comparable in the pod",),
+        "lu_solve float32": ("bypass: unknown_target",),
+        "geqrf float32": ("bypass: unknown_target", "WRONG"),
+    }
+    rows = [Row(task=_task(name), tried=1, surprises=[], outcomes=each) for name, each in outcomes.items()]
+    assert service_of(rows) == [
+        "4 of 6 graphs are served (66.7 %), 1 are wrong",
+        "not served, bypass: unknown_target: geqrf float32, lu_solve float32",
+    ]
+    assert service_of([]) == ["0 of 0 graphs are served (none), 0 are wrong"]
 
 
 @pytest.mark.parametrize(("name", "outcome"), _FOUND.items())
