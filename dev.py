@@ -22,10 +22,13 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent
 ENDS = ("oldest", "newest")
 UV = "uv>=0.8"
-# Folders of tests that need one end. What the first ones are about runs without torch, so that its release decides
-# nothing there (tests/docs/test_ends.py); of the others, torch writes the requests, and what is tried is no torch
-# (chaos), or they are the programs of a checkout, which `demo` runs (bench).
-AT_ONE_END = {"oldest": ("cli", "core", "docs", "hostile", "service", "store"), "newest": ("bench", "chaos")}
+# Tests that need one end: folders, and files. What the first ones are about runs without torch, so that its release
+# decides nothing there (tests/docs/test_ends.py). Of the others, torch writes the requests, and what is tried is the
+# gateway and the service around it, or they are the programs of a checkout, which `demo` runs.
+AT_ONE_END = {
+    "oldest": ("children", "cli", "core", "docs", "hostile", "service", "store"),
+    "newest": ("bench", "chaos", "farm/test_serve.py"),
+}
 # What needs no test; run with the newest end.
 STATIC = (
     "ruff check .",
@@ -91,8 +94,8 @@ def check() -> int:
 
 def check_arguments(end: str) -> list[str]:
     """What pytest runs at an end."""
-    elsewhere = [folder for other, folders in AT_ONE_END.items() if other != end for folder in folders]
-    return ["--durations=25", *(f"--ignore=tests/{folder}" for folder in elsewhere)]
+    elsewhere = [place for other, places in AT_ONE_END.items() if other != end for place in places]
+    return ["--durations=25", *(f"--ignore=tests/{place}" for place in elsewhere)]
 
 
 def report(step: str, code: int, started: float) -> bool:

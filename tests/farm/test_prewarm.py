@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -86,6 +87,10 @@ class Release:
             settings["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._libraries), os.environ.get("PYTHONPATH"))))
         return self.pod("--uncompiled", environment=os.environ | settings)
 
+    def requests(self) -> list[Path]:
+        """The files of the recording, a request each."""
+        return sorted((self.recording / "requests").iterdir())
+
     def pod(
         self, *arguments: str, python: str = sys.executable, environment: dict[str, str] | None = None
     ) -> list[dict[str, str]]:
@@ -137,6 +142,22 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def recorded(both: ServedFarm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of the program that differs with torch."""
+    release = Release(tmp_path_factory.mktemp("reference"), both, ["broken"])
+    release.record()
+    return release.recording
+
+
+@pytest.fixture
+def broken(both: ServedFarm, recorded: Path, tmp_path: Path) -> Release:
+    """A release of that program, which has a copy of the recording."""
+    release = Release(tmp_path, both, ["broken"])
+    shutil.copytree(recorded, release.recording)
+    return release
+
+
 def prove(release: Release, farm: ServedFarm) -> None:
     """Takes a recording, which the farm knows nothing of, from a first attempt that is killed to strict pods."""
     graphs = len(release.record())
@@ -156,7 +177,7 @@ def prove(release: Release, farm: ServedFarm) -> None:
 
 def prove_for_other_torch(release: Release, farm: ServedFarm) -> None:
     """Has a recording compiled for the other torch, and runs a strict pod of that."""
-    graphs = len(release.record())
+    graphs = len(release.requests())
     assert release.step("check", "--environment", "other", status=1)["stored"] == 0
     assert release.step("run", "--environment", "other")["totals"]["compiled"] == graphs
     assert release.step("check", "--environment", "other")["percent"] == 100.0
@@ -173,27 +194,24 @@ def test_a_recording_is_compiled_ahead_and_strict_pods_prove_it(both: ServedFarm
 
 
 @needs_both
-def test_the_same_recording_serves_pods_of_another_torch(both: ServedFarm, tmp_path: Path) -> None:
+def test_the_same_recording_serves_pods_of_another_torch(both: ServedFarm, broken: Release) -> None:
     assert {worker["environment_name"] for worker in both.status()["workers"]} == {"default", "other"}
-    prove_for_other_torch(Release(tmp_path, both, ["broken"]), both)
+    prove_for_other_torch(broken, both)
 
 
 @needs_both
-def test_an_operator_that_another_torch_lacks_is_named(both: ServedFarm, tmp_path: Path) -> None:
-    release = Release(tmp_path, both, ["broken"])
-    release.record()
-    (file, *_) = sorted((release.recording / "requests").iterdir())
-    request = read_request(file)
+def test_an_operator_that_another_torch_lacks_is_named(broken: Release) -> None:
+    request = read_request(broken.requests()[0])
     call = next(node.call for node in request.job.graph.nodes if node.HasField("call"))
     call.target = "torch.of_a_later_release"
-    Recorder(release.recording).note_request(
+    Recorder(broken.recording).note_request(
         Request(job=request.job, arguments=request.arguments), name="later", position=9
     )
-    graphs = {graph["name"]: graph for graph in release.step("plan", "--environment", "other")["graphs"]}
+    graphs = {graph["name"]: graph for graph in broken.step("plan", "--environment", "other")["graphs"]}
     assert graphs["later"]["standing"] == "cannot"
     assert graphs["later"]["reason"] == "unknown_operator"
     assert "has no function torch.of_a_later_release" in graphs["later"]["problem"]
-    assert release.step("run", "--environment", "other", status=1)["totals"]["failed"] == 1
+    assert broken.step("run", "--environment", "other", status=1)["totals"]["failed"] == 1
 
 
 @pytest.mark.corpus
@@ -205,7 +223,9 @@ def test_the_demo_model_as_well(tmp_path: Path) -> None:
 @pytest.mark.corpus
 @needs_both
 def test_a_decoder_for_another_torch(both: ServedFarm, tmp_path: Path) -> None:
-    prove_for_other_torch(Release(tmp_path, both, ["decoder"]), both)
+    release = Release(tmp_path, both, ["decoder"])
+    release.record()
+    prove_for_other_torch(release, both)
 
 
 @pytest.mark.corpus
@@ -213,4 +233,6 @@ def test_a_decoder_for_another_torch(both: ServedFarm, tmp_path: Path) -> None:
 def test_the_demo_model_for_another_torch(both: ServedFarm, tmp_path: Path) -> None:
     # It does what its library says, which differs between releases of that: a rollout changes one thing at a time.
     libraries = transformers_of(OTHER_PYTHON, tmp_path / "libraries")
-    prove_for_other_torch(Release(tmp_path, both, ["demo"], libraries=libraries), both)
+    release = Release(tmp_path, both, ["demo"], libraries=libraries)
+    release.record()
+    prove_for_other_torch(release, both)

@@ -11,7 +11,7 @@ from compilefarm.core.errors import ProcessDied
 from compilefarm.core.pool import Artifact
 from compilefarm.v1.job_pb2 import FAILURE_KIND_CRASHED, FAILURE_KIND_OUTPUT_TOO_LARGE, CompileFailure
 from compilefarm.worker.testing import child_settings
-from tests.worker.jobs import JOB, supervising
+from tests.children.jobs import JOB, supervising
 
 
 @pytest.mark.parametrize(

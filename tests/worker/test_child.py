@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+_KINDS = tuple(itertools.product(("cpu", "cuda:0"), ("compiler", "verifier")))
+# What fork servers have come to when they would begin to fork, a line each, as JSON. They are forks of one process that
+# has imported what each of them imports first.
 _FORKED = """
-import ctypes, os, sys, threading
+import ctypes, json, os, sys, threading
 import torch
 from compilefarm.builder import kernel_compiles
 from compilefarm.worker import child
@@ -21,25 +25,41 @@ try:
 except OSError:
     # It is linked with the library of a GPU's driver.
     kernel_compiles.build_driver_module = lambda: None
-child._preload(verifier=sys.argv[2] == "verifier", device=torch.device(sys.argv[1]))
-print(threading.active_count(), flush=True)
-if os.fork() == 0:
-    with open("/proc/self/maps") as maps:
-        shared = [line for line in maps if line.split()[1] == "rw-s"]
-    print(sys.argv[1] != "cpu" and torch.cuda._is_in_bad_fork(), shared, flush=True)
-    os._exit(0)
-os.wait()
+
+def serve(device, kind):
+    child._preload(verifier=kind == "verifier", device=torch.device(device))
+    threads = threading.active_count()
+    if os.fork() == 0:
+        with open("/proc/self/maps") as maps:
+            shared = [line for line in maps if line.split()[1] == "rw-s"]
+        is_broken = device != "cpu" and torch.cuda._is_in_bad_fork()
+        print(json.dumps([threads, is_broken, shared]), flush=True)
+        os._exit(0)
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+
+for kind in json.loads(sys.argv[1]):
+    assert threading.active_count() == 1
+    if os.fork() == 0:
+        serve(*kind)
+    assert os.wait()[1] == 0
 """
 
 
+@pytest.fixture(scope="module")
+def servers() -> dict[tuple[str, str], list[object]]:
+    """Threads of each kind of fork server, whether its children can start CUDA, and what memory they share."""
+    command = [sys.executable, "-W", "ignore", "-c", _FORKED, json.dumps(_KINDS)]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    return dict(zip(_KINDS, map(json.loads, said), strict=True))
+
+
 @pytest.mark.compiles
-@pytest.mark.parametrize("kind", ["compiler", "verifier"])
-@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_a_fork_server_leaves_nothing_that_its_children_cannot_use(device: str, kind: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", _FORKED, device, kind]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+@pytest.mark.parametrize("kind", _KINDS, ids="-".join)
+def test_a_fork_server_leaves_nothing_that_its_children_cannot_use(
+    servers: dict[tuple[str, str], list[object]], kind: tuple[str, str]
+) -> None:
     # One thread; CUDA can be started where it is wanted; no memory that others write to.
-    assert said == ["1", "False []"]
+    assert servers[kind] == [1, False, []]
 
 
 _WAITING = "from compilefarm.worker.forks import wait_to_be_forked; wait_to_be_forked(); print('outside')"

@@ -29,8 +29,8 @@ from compilefarm.v1.job_pb2 import (
 )
 from compilefarm.worker.supervisor import SlotSettings, Supervisor
 from compilefarm.worker.testing import ENVIRONMENT, ORDINARY, PROGRAM, child_settings
+from tests.children.jobs import JOB, hanging_job, supervising
 from tests.processes import is_alive
-from tests.worker.jobs import JOB, hanging_job, supervising
 
 
 def checking(

@@ -15,9 +15,9 @@ from compilefarm.worker.control_groups import ControlGroups, ControlGroupsUnavai
 from compilefarm.worker.process import ChildSettings
 from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
 from compilefarm.worker.testing import child_settings
+from tests.children.jobs import JOB, hanging_job, supervising
+from tests.children.test_descendants import daemon_of
 from tests.processes import is_alive
-from tests.worker.jobs import JOB, hanging_job, supervising
-from tests.worker.test_descendants import daemon_of
 
 
 @pytest.fixture

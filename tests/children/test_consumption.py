@@ -16,7 +16,7 @@ from compilefarm.worker.consumption import memory_bytes, resident_bytes
 from compilefarm.worker.pool import PoolSettings, _memory_bytes, _memory_of_machine
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
 from compilefarm.worker.testing import child_settings
-from tests.worker.jobs import JOB, supervising
+from tests.children.jobs import JOB, supervising
 
 _LIMIT_BYTES = 200 * 1024 * 1024
 

@@ -11,8 +11,8 @@ import pytest
 from compilefarm.core.pool import Artifact
 from compilefarm.worker.supervisor import Supervisor
 from compilefarm.worker.testing import child_settings
+from tests.children.jobs import JOB, hanging_job, supervising, supervising_slots
 from tests.processes import alive, is_alive
-from tests.worker.jobs import JOB, hanging_job, supervising, supervising_slots
 
 
 async def daemon_of(supervisor: Supervisor) -> int:
@@ -50,8 +50,8 @@ async def test_it_ends_with_a_job_that_is_cancelled_and_with_no_other() -> None:
 FARM = """
 import asyncio
 from compilefarm.worker.testing import child_settings
-from tests.worker.jobs import hanging_job, supervising
-from tests.worker.test_descendants import daemon_of
+from tests.children.jobs import hanging_job, supervising
+from tests.children.test_descendants import daemon_of
 
 async def main():
     async with supervising(child_settings("hang-with-daemon")) as supervisor:

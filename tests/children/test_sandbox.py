@@ -20,8 +20,8 @@ from compilefarm.worker.process import ChildProcess
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, choose_sandbox, open_sandbox
 from compilefarm.worker.supervisor import Supervisor
 from compilefarm.worker.testing import child_settings
+from tests.children.jobs import JOB, hanging_job, supervising
 from tests.processes import alive, descendants
-from tests.worker.jobs import JOB, hanging_job, supervising
 
 
 @pytest.fixture(scope="module")
