@@ -14,8 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as collectives
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from compilefarm.client import stats
@@ -90,7 +92,7 @@ def data_parallel() -> None:
     for _ in range(2):
         torch.manual_seed(1)
         # A megabyte each; a bucket is no smaller.
-        models.append(DistributedDataParallel(Perceptron(512, layers=3).to(_device()), bucket_cap_mb=1))
+        models.append(DistributedDataParallel(Perceptron(512, layers=2).to(_device()), bucket_cap_mb=1))
     _compare_training(*models, _of_this_rank(8, 512))
 
 
@@ -99,11 +101,29 @@ def sharded() -> None:
     models = []
     for _ in range(2):
         torch.manual_seed(1)
-        model = nn.Sequential(Perceptron(32, layers=2), Perceptron(32, layers=1)).to(_device())
-        for part in model:
-            fully_shard(part)
-        models.append(fully_shard(model))
+        models.append(fully_shard(Perceptron(32, layers=2).to(_device())))
     _compare_training(*models, _of_this_rank(8, 32))
+
+
+class Mlp(nn.Module):
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.down(torch.relu(self.up(x)))
+        return result
+
+
+def tensor_parallel() -> None:
+    """torch's own: parameters are DTensors, which compute with the shard of each rank."""
+    mesh = init_device_mesh(_device().type, (dist.get_world_size(),))
+    models = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        models.append(parallelize_module(Mlp().to(_device()), mesh, plan))
+    _compare_training(*models, torch.ones(4, 16, device=_device()))
 
 
 def rank_in_the_program() -> None:
@@ -117,7 +137,15 @@ def rank_in_the_program() -> None:
 
 PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
-    for program in (every_collective, gradients, split_mlp, data_parallel, sharded, rank_in_the_program)
+    for program in (
+        every_collective,
+        gradients,
+        split_mlp,
+        data_parallel,
+        sharded,
+        tensor_parallel,
+        rank_in_the_program,
+    )
 }
 
 
@@ -131,8 +159,11 @@ def _of_this_rank(*shape: int) -> torch.Tensor:
 
 
 def _compare_training(eager: nn.Module, model: nn.Module, x: torch.Tensor) -> None:
+    results = []
     for step in (eager, torch.compile(model, backend="compilefarm")):
-        step(x).square().mean().backward()
+        results.append(step(x))
+        results[-1].square().mean().backward()
+    torch.testing.assert_close(results[1], results[0])
     for expected, given in zip(eager.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(_local(given.grad), _local(expected.grad))
 

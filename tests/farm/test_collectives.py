@@ -11,7 +11,7 @@ from .serving import ServedFarm
 
 pytestmark = pytest.mark.compiles
 
-_SHARED = ("every_collective", "gradients", "split_mlp", "data_parallel", "sharded")
+_SHARED = ("every_collective", "gradients", "data_parallel", "sharded", "tensor_parallel")
 
 
 def test_all_ranks_have_one_program(farm: ServedFarm, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def compile_plain_graphs(
     def compiler(role: Role) -> Callable[..., Any]:
         def compile_part(traced: GraphModule, inputs: Sequence[Any], static_inputs: Sequence[int]) -> Any:
             _strip(traced, static_inputs=static_inputs if role == "inference" else ())
-            passed = _leave_out_lengths(traced, inputs)
+            passed = _leave_out_objects(traced, inputs)
             # What autocast does is in the graph by now, and so are gradients.
             with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
                 return passed.around(
@@ -136,14 +136,14 @@ class _Passed:
         return run
 
 
-def _leave_out_lengths(traced: GraphModule, inputs: Sequence[Any]) -> _Passed:
-    """Takes the ragged sizes of nested tensors out of a graph that only hands them on: each stands for many numbers."""
+def _leave_out_objects(traced: GraphModule, inputs: Sequence[Any]) -> _Passed:
+    """Takes what no program computes with out of a graph that only hands it on."""
     placeholders = traced.graph.find_nodes(op="placeholder")
     output = traced.graph.output_node()
     left_out = {
         node: number
         for number, (node, given) in enumerate(zip(placeholders, inputs, strict=True))
-        if isinstance(given, torch.SymInt) and find_hint(given) is None and node.users.keys() <= {output}
+        if _is_no_value(given) and node.users.keys() <= {output}
     }
     results = output.args[0]
     output.args = (tuple(value for value in results if value not in left_out),)
@@ -154,3 +154,11 @@ def _leave_out_lengths(traced: GraphModule, inputs: Sequence[Any]) -> _Passed:
         kept=[number for number, node in enumerate(placeholders) if node not in left_out],
         returned={position: left_out[value] for position, value in enumerate(results) if value in left_out},
     )
+
+
+def _is_no_value(given: object) -> bool:
+    """Whether an input is the ragged size of nested tensors, which stands for many numbers, or an object such as the
+    mesh of devices that DTensors of torch 2.15 bring along."""
+    if isinstance(given, torch.SymInt):
+        return find_hint(given) is None
+    return not isinstance(given, torch.Tensor | int | float | torch.SymFloat | torch.SymBool)
