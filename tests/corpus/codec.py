@@ -17,6 +17,7 @@ from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EncodedJob, encode_job
+from compilefarm.graph.plain_graphs import compile_plain_graphs, has_subclasses
 from compilefarm.graph.tracing import fixing_floats
 from compilefarm.loader.environment import describe_environment
 from compilefarm.v1.job_pb2 import Job
@@ -55,7 +56,20 @@ class CodecBackend:
     def __call__(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         # As Farm.backend does.
         with fixing_floats(graph_module):
+            if has_subclasses(graph_module, example_inputs):
+                return self._run_parts(graph_module, example_inputs)
             return self._run(graph_module, example_inputs)
+
+    def _run_parts(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        try:
+            return compile_plain_graphs(
+                graph_module,
+                example_inputs,
+                compile_plain=lambda plain: _without_gradients(self._run(plain.graph_module, plain.inputs)),
+            )
+        except Exception as error:  # noqa: BLE001 - compiled locally, where it may fail as well
+            self.reports.append(GraphReport(outcome="bypass", reason="tensor_subclass", message=str(error)))
+            return _forward(graph_module)
 
     def _run(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
@@ -110,6 +124,11 @@ def _content(encoded: EncodedJob) -> bytes:
     job.CopyFrom(encoded.job)
     job.ClearField("symbols")
     return job.SerializeToString(deterministic=True)
+
+
+def _without_gradients(program: Callable[..., Any]) -> Callable[..., Any]:
+    """The program of a part: gradients are of what is around it, and what it hands through has none in it."""
+    return lambda *inputs: program(*(value.detach() if isinstance(value, torch.Tensor) else value for value in inputs))
 
 
 def _forward(graph_module: GraphModule) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 
 from .program import Program
-from .programs import diffusers, timm, torchvision
+from .programs import diffusers, nested, timm, torchao, torchvision
 from .programs.transformers import audio, decoders, encoder_decoders, encoders, generation, multimodal, training, vision
 
 # None of these modules imports its library before one of its programs runs.
@@ -16,6 +16,8 @@ _MODULES: Mapping[str, Iterable[ModuleType]] = {
     "diffusers": (diffusers,),
     "timm": (timm,),
     "torchvision": (torchvision,),
+    "torchao": (torchao,),
+    "nested": (nested,),
 }
 
 

@@ -26,6 +26,8 @@ CHOSEN = (
     ("diffusers", "flux, blocks"),
     ("timm", "test_resnet"),
     ("torchvision", "squeezenet1_1"),
+    ("torchao", "int8 weights and activations"),
+    ("nested", "residual block, training"),
 )
 
 

@@ -1,0 +1,81 @@
+"""Jagged tensors: batches of rows that differ in length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.corpus.program import Case, call
+from tests.wild.program import Program, backpropagating, program_of_case
+
+_WIDTH = 16
+_LENGTHS = ((3, 5, 2), (1, 7, 4), (2, 2, 6))
+
+
+def _jagged(*lengths: int) -> torch.Tensor:
+    rows = [torch.randn(length, _WIDTH) for length in lengths]
+    return torch.nested.nested_tensor(rows, layout=torch.jagged)
+
+
+class _Values(nn.Module):
+    """The elements of what a model returns, which can be compared."""
+
+    def __init__(self, model: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).values()
+
+
+class _Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, _WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.nn.functional.gelu(self.layer(self.norm(x)))
+
+
+class _Made(nn.Module):
+    """Makes a jagged tensor of rows and offsets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(_WIDTH, _WIDTH)
+
+    def forward(self, rows: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.nested.nested_tensor_from_jagged(rows, offsets)).relu().values()
+
+
+def _model(name: str, make: Callable[[], nn.Module], *, training: bool = False) -> Program:
+    def build() -> Case:
+        calls = [call(_jagged(*lengths)) for lengths in _LENGTHS]
+        given: dict[str, Any] = {"use": backpropagating} if training else {}
+        return Case(function=_Values(make()), calls=calls, **given)
+
+    return program_of_case(name, build, training=training)
+
+
+def _made() -> Case:
+    return Case(function=_Made(), calls=[call(torch.randn(10, _WIDTH), torch.tensor([0, 3, 8, 10]))])
+
+
+def _pooled() -> Case:
+    model = nn.Linear(_WIDTH, 4)
+    return Case(function=lambda x: model(x).mean(dim=1), calls=[call(_jagged(*_LENGTHS[0]))])
+
+
+PROGRAMS = (
+    _model("layers", lambda: nn.Sequential(nn.Linear(_WIDTH, 32), nn.GELU(), nn.Linear(32, _WIDTH))),
+    _model("residual block", _Residual),
+    _model(
+        "layers, training", lambda: nn.Sequential(nn.Linear(_WIDTH, 32), nn.SiLU(), nn.Linear(32, 8)), training=True
+    ),
+    _model("residual block, training", _Residual, training=True),
+    program_of_case("made of rows and offsets", _made),
+    program_of_case("mean of each", _pooled),
+)
