@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 
 from .program import Program
-from .programs import diffusers, nested, timm, torchao, torchvision
+from .programs import detection, diffusers, nested, optimizers, timm, torchao, torchvision
 from .programs.transformers import audio, decoders, encoder_decoders, encoders, generation, multimodal, training, vision
 
 # None of these modules imports its library before one of its programs runs.
@@ -15,9 +15,10 @@ _MODULES: Mapping[str, Iterable[ModuleType]] = {
     "transformers": (decoders, encoders, encoder_decoders, vision, audio, multimodal, generation, training),
     "diffusers": (diffusers,),
     "timm": (timm,),
-    "torchvision": (torchvision,),
+    "torchvision": (torchvision, detection),
     "torchao": (torchao,),
     "nested": (nested,),
+    "torch": (optimizers,),
 }
 
 
