@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from compilefarm.core.cache_entries import describe
 from compilefarm.serving.sizes import size
-from compilefarm.store.opening import open_store
+from compilefarm.store.opening import open_caches, open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.store.uses import LEASE_SECONDS
+from compilefarm.v1.cache_service_pb2 import TorchCache
 from tests.cli.commands import run_command
 
 
@@ -82,3 +84,33 @@ def test_reads_sizes(text: str, size_bytes: int) -> None:
 def test_refuses_what_is_no_size(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write it like"):
         size(text)
+
+
+def test_entries_of_caches_go_only_when_that_is_asked_for(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def fill() -> None:
+        store = await open_caches(str(directory), size_limit_bytes=10**6, lifetime_seconds=10**6)
+        for key in ("old", "new"):
+            entry = describe(key.encode() * 1000, cache=TorchCache.TORCH_CACHE_FX_GRAPH, key=key)
+            async with store.staging(entry.digest) as blob:
+                await blob.write(key.encode() * 1000)
+                await store.put(entry, blob)
+
+    def stored() -> int:
+        return len(list(directory.glob("caches/entries/*/*/*")))
+
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(fill())
+    path = next(path for path in directory.glob("caches/entries/*/*/*") if path.read_bytes().startswith(b"old"))
+    os.utime(path, (path.stat().st_mtime - 3 * 86_400,) * 2)
+    command = ["gc", "--store", str(directory), "--json"]
+    assert run_command(*command) == 0
+    assert "caches" not in json.loads(capsys.readouterr().out)
+    assert run_command(*command, "--cache-lifetime", "2", "--dry-run") == 0
+    assert json.loads(capsys.readouterr().out)["caches"]["entries"] == 1
+    assert stored() == 2
+    assert run_command(*command, "--cache-lifetime", "2") == 0
+    assert stored() == 1
+    assert not path.exists()
+    assert run_command(*command[:-1], "--cache-size-limit", "1kB") == 0
+    assert "1 entries" in capsys.readouterr().out
+    assert stored() == 0

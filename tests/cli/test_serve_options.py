@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from compilefarm.cli import serve
+from compilefarm.core.errors import StoreFull
 from compilefarm.service.config import CannotStart, GatewayConfig
 from compilefarm.serving import pools
 from compilefarm.serving.config import ServeConfig, read_config
+from compilefarm.serving.farm import open_kept_caches
 from compilefarm.serving.pools import kept_from_compiles
 from compilefarm.worker.pool import PoolSettings
 
@@ -95,6 +97,15 @@ def test_what_a_farm_keeps_is_kept_from_compiles(monkeypatch: pytest.MonkeyPatch
 def test_the_store_can_be_limited() -> None:
     assert settings().store_size_limit is None
     assert settings("--store-size-limit", "50GB").store_size_limit == 50 * 10**9
+
+
+async def test_entries_of_caches_are_kept_where_they_are_given_room(tmp_path: Path) -> None:
+    assert await open_kept_caches(settings("--store", str(tmp_path))) is None
+    caches = await open_kept_caches(settings("--store", str(tmp_path), "--cache-size-limit", "1MB"))
+    assert caches is not None
+    await caches.reserve(1_000_000)
+    with pytest.raises(StoreFull, match="1000001 bytes"):
+        await caches.reserve(1_000_001)
 
 
 @pytest.mark.parametrize("option", ["--queue-limit", "--tenant-limit"])

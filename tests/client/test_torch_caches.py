@@ -7,16 +7,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compilefarm.core.cache_entries import describe
 from compilefarm.service.testing import serving_in_thread
+from compilefarm.store.entry_records import read_description, trailer_of
 from compilefarm.store.opening import open_caches
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,11 +60,32 @@ def run_pod(folder: Path, *, way: str, further: Mapping[str, str], path: str | N
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("farm")
-    store = asyncio.run(open_caches(str(folder), size_limit_bytes=500_000_000, lifetime_seconds=3600))
-    with serving_in_thread(caches=store) as address:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("farm")
+
+
+@contextmanager
+def serving(store: Path) -> Iterator[str]:
+    caches = asyncio.run(open_caches(str(store), size_limit_bytes=500_000_000, lifetime_seconds=3600))
+    with serving_in_thread(caches=caches) as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def farm(store: Path) -> Iterator[str]:
+    with serving(store) as address:
+        yield address
+
+
+def spoil(store: Path) -> None:
+    """Replaces the content of each entry by what torch can read as JSON and make no sense of; digests are right."""
+    content = json.dumps({"data": "bm8gcGlja2xl", "time_taken_ms": 1}).encode()
+    for path in store.glob("caches/entries/*/*/*"):
+        with path.open("rb") as file:
+            earlier = read_description(file)
+        entry = describe(content, cache=earlier.cache, key=earlier.key)
+        path.unlink()
+        path.write_bytes(content + trailer_of(entry))
 
 
 def entry_point(folder: Path) -> Path:
@@ -123,6 +148,20 @@ def test_torch_counts_a_hit_of_each_remote_cache(pods: tuple[dict[str, Any], dic
 
 def test_nothing_is_said_where_all_goes_well(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
     assert [pod["log"] for pod in pods] == ["", ""]
+
+
+def test_entries_that_torch_cannot_unpickle_are_misses(
+    pods: tuple[dict[str, Any], dict[str, Any]], store: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(store, tmp_path / "spoiled")
+    spoil(tmp_path / "spoiled")
+    with serving(tmp_path / "spoiled") as address:
+        pod = run_pod(tmp_path / "pod", way="call", further={"COMPILEFARM_ADDRESS": address})
+    assert pod["fx_graph"] == pods[0]["fx_graph"]
+    assert (pod["aot_autograd"]["autograd_cache_hit"], pod["compiles"], pod["warps"]) == (0, 2, None)
+    # torch's own words; it has asked, and was given something.
+    assert "unable to load compiled graph" in pod["log"]
+    assert pod["hits"]["RemoteFxGraphCache"] > 0
 
 
 def test_a_farm_that_is_down_leaves_torch_its_local_caches_and_says_so_once(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ from compilefarm.service.pace import IDLE_SECONDS
 from compilefarm.service.testing import Calls, ManualClock, Refused, calling, sample_job, serving
 from compilefarm.service.testing.servers import FREE_PORT
 from compilefarm.store.layout import STAGING
-from compilefarm.store.opening import open_store
+from compilefarm.store.opening import open_caches, open_store
 from compilefarm.store.testing import MovedClock, sample_artifact, sample_key
 from compilefarm.store.uses import LEASE_SECONDS
 from compilefarm.v1.blob_service_pb2 import ReadRequest, WriteRequest
+from compilefarm.v1.cache_service_pb2 import GetRequest, TorchCache
 from tests.hostile.callers import farm
 
 MIB = 1024 * 1024
@@ -71,6 +72,25 @@ async def test_what_is_sent_lies_on_disk_and_not_in_memory(tmp_path: Path, asks:
         for read in reads:
             read.cancel()
         assert await calls.read(digest) == WHOLE
+    # The client of this test is in this process and holds what it sends in pieces, too.
+    assert grown_kib < 120 * 1024
+
+
+async def test_entries_of_caches_lie_on_disk_and_not_in_memory(tmp_path: Path) -> None:
+    caches = await open_caches(str(tmp_path), size_limit_bytes=200 * MIB, lifetime_seconds=3600)
+    async with serving(caches=caches) as gateway, calling(gateway.address) as calls:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        await calls.put_entry(WHOLE, key="key")
+        # Four readers that take the description and one piece each, and then no more.
+        reads = [calls.caches.Get(GetRequest(cache=TorchCache.TORCH_CACHE_FX_GRAPH, key="key")) for _ in range(4)]
+        for read in reads:
+            answers = aiter(read)
+            await anext(answers)
+            await anext(answers)
+        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        for read in reads:
+            read.cancel()
+        assert (await calls.get_entry("key"))[1] == WHOLE
     # The client of this test is in this process and holds what it sends in pieces, too.
     assert grown_kib < 120 * 1024
 

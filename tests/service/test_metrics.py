@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import urllib.request
 
@@ -21,6 +22,7 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
+from compilefarm.store.opening import open_caches
 from compilefarm.v1.compile_service_pb2 import GraphOutcome, GraphReport, Priority
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
 
@@ -42,6 +44,21 @@ async def scrape(address: str) -> Figures:
         for family in families
         for sample in family.samples
     }
+
+
+async def test_entries_of_caches_are_counted() -> None:
+    caches = await open_caches("memory:", size_limit_bytes=10**6, lifetime_seconds=3600)
+    async with serving(config=MEASURED, caches=caches) as gateway, calling(gateway.address) as calls:
+        await calls.put_entry(b"content", key="key")
+        for key in ("key", "key", "other"):
+            with contextlib.suppress(Refused):
+                await calls.get_entry(key)
+        figures = await scrape(gateway.metrics_address)
+    outcomes = {key[2]: value for key, value in figures.items() if key[0] == "compilefarm_cache_requests_total"}
+    assert outcomes == {"hit": 2, "miss": 1, "write": 1}
+    assert figures["compilefarm_cache_entries",] == 1
+    assert figures["compilefarm_cache_bytes",] > len(b"content")
+    assert figures["compilefarm_bytes_received_total",] == len(b"content")
 
 
 async def test_requests_and_bytes_are_counted() -> None:

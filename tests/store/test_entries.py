@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from compilefarm.core.cache_entries import describe
 from compilefarm.core.errors import NotStored
 from compilefarm.store.entries import EntryStore
-from compilefarm.store.opening import caches_beside, open_caches
+from compilefarm.store.layout import STAGING
+from compilefarm.store.opening import CACHES, caches_beside, open_caches
 from compilefarm.store.testing import MovedClock
 from compilefarm.store.uses import RENEWAL_SECONDS
 from compilefarm.v1.cache_service_pb2 import TorchCache
+from tests.store.s3_server import S3Server
 
 FX_GRAPH = TorchCache.TORCH_CACHE_FX_GRAPH
 DAY = 24 * 3600.0
@@ -99,6 +102,34 @@ async def test_writing_an_entry_anew_takes_no_further_room(tmp_path: Path) -> No
         await put(store, "a", kilobytes=20)
     assert store.usage().entries == 1
     assert store.usage().size_bytes < 21_000
+
+
+def abandoned(folder: Path) -> Path:
+    """A file as a service that was killed in the middle of an upload leaves it."""
+    path = folder / CACHES / STAGING / f"{'ab' * 32}#1"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"half of an entry")
+    return path
+
+
+async def test_what_a_killed_service_had_received_is_not_served_and_goes(tmp_path: Path) -> None:
+    path = abandoned(tmp_path)
+    store = await store_at(tmp_path, MovedClock())
+    assert store.usage().entries == 0
+    assert not await asyncio.to_thread(path.exists)
+
+
+async def test_entries_lie_in_a_bucket_as_well(s3: S3Server) -> None:
+    location, clock = s3.location("entries"), MovedClock()
+    store = await store_at(location, clock)
+    for key in "abc":
+        await put(store, key, kilobytes=30)
+    await put(store, "a", kilobytes=20)
+    clock.move(2 * RENEWAL_SECONDS)
+    assert await kept(store, "a") == "a"
+    again = await store_at(location, clock)
+    await put(again, "n", kilobytes=60)
+    assert await kept(again, *"abcn") == "an"
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,17 @@ async def serve(config: ServeConfig) -> None:
             signing=signing,
             pool=pool,
             journal=journal,
-            caches=await _open_caches(config),
+            caches=await open_kept_caches(config),
         )
         await _run(gateway, end=end, grace_seconds=config.grace)
 
 
-async def _open_caches(config: ServeConfig) -> EntryStore | None:
+async def open_kept_caches(config: ServeConfig) -> EntryStore | None:
+    """Opens the entries of torch's own caches; None if none are to be kept.
+
+    Raises:
+        StoreUnavailable: they cannot be used; the message says why and what to do.
+    """
     if config.cache_size_limit is None:
         return None
     return await open_caches(

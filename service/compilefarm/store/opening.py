@@ -17,7 +17,7 @@ from compilefarm.store.content_addressed import ContentAddressedStore
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
 from compilefarm.store.entries import EntryStore
-from compilefarm.store.entry_collector import EntryCollector
+from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
 from compilefarm.store.entry_records import ENTRIES
 from compilefarm.store.layout import BLOBS, CHECKS, FORMER_SET_ASIDE, MANIFESTS, SET_ASIDE
 from compilefarm.store.limited import LimitedStore
@@ -112,6 +112,26 @@ async def open_caches(
     uses = Uses(counting, now=now)
     collector = EntryCollector(counting, uses=uses, lifetime_seconds=lifetime_seconds)
     return EntryStore(counting, uses=uses, collector=collector, size_limit_bytes=size_limit_bytes)
+
+
+async def collect_caches(
+    location: str, *, size_limit_bytes: float, lifetime_seconds: float, dry_run: bool, now: Now = time.time
+) -> CollectedEntries:
+    """Collects garbage among the cache entries beside a store of artifacts. Services may be using them.
+
+    Args:
+        location: of the store of artifacts, a directory or "s3://bucket/prefix".
+        size_limit_bytes: beyond this size, entries are evicted; infinite to keep all.
+        lifetime_seconds: entries that nobody has used for so long go; infinite to keep all.
+        dry_run: whether everything stays, and it is only found out what would go.
+        now: seconds since 1970.
+
+    Raises:
+        StoreUnavailable: there are none, or they cannot be used; the message says why and what to do.
+    """
+    counting = CountingBackend(await open_backend(caches_beside(location), create=False), areas=(ENTRIES,))
+    collector = EntryCollector(counting, uses=Uses(counting, now=now), lifetime_seconds=lifetime_seconds)
+    return await collector.collect(limit_bytes=size_limit_bytes, dry_run=dry_run)
 
 
 def caches_beside(location: str) -> str:

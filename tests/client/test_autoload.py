@@ -1,0 +1,59 @@
+"""What torch calls at the end of its import: nothing that it does keeps torch from being imported."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+
+from compilefarm import autoload
+from compilefarm.client import torch_caches
+
+
+def test_without_the_variable_nothing_is_imported() -> None:
+    program = (
+        "import sys; from compilefarm import autoload; before = set(sys.modules); autoload.load(); "
+        "assert set(sys.modules) == before; assert not {'grpc', 'google.protobuf', 'torch'} & before"
+    )
+    environ = {"PYTHONPATH": ":".join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environ)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"COMPILEFARM_TORCH_CACHES": "yes"}, "set COMPILEFARM_ADDRESS"),
+        ({"COMPILEFARM_TORCH_CACHES": "maybe", "COMPILEFARM_ADDRESS": "farm:1"}, "use yes or no"),
+        ({"COMPILEFARM_TORCH_CACHES": "yes", "COMPILEFARM_ADDRESS": "http://farm"}, "no address of a farm"),
+        (
+            {
+                "COMPILEFARM_TORCH_CACHES": "yes",
+                "COMPILEFARM_ADDRESS": "farm:1",
+                "COMPILEFARM_CACHE_SIGNING_KEY": "/missing.pem",
+            },
+            "cannot be signed with /missing.pem",
+        ),
+    ],
+    ids=["no address", "neither yes nor no", "wrong address", "no key"],
+)
+def test_settings_that_cannot_be_used_are_told_and_torch_goes_on(
+    variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("COMPILEFARM_ADDRESS", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    torch_caches.process_caches.cache_clear()
+    autoload.load()
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said in str(record.exc_info)
+
+
+def test_the_variable_may_say_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILEFARM_TORCH_CACHES", "no")
+    monkeypatch.setenv("COMPILEFARM_ADDRESS", "farm:1")
+    with mock.patch.object(torch_caches, "install") as install:
+        autoload.load()
+    install.assert_not_called()
