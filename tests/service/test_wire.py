@@ -16,12 +16,13 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from compilefarm.service.health_service import SERVICES
 from compilefarm.service.testing import Calls, Refused, ScriptedPool, calling, refusals, sample_job, serving
-from compilefarm.v1 import admin_service_pb2, blob_service_pb2, compile_service_pb2
+from compilefarm.store.opening import open_caches
+from compilefarm.v1 import admin_service_pb2, blob_service_pb2, cache_service_pb2, compile_service_pb2
 from compilefarm.v1.job_pb2 import Job
 
 METHODS = [
     method
-    for module in (compile_service_pb2, blob_service_pb2, admin_service_pb2)
+    for module in (compile_service_pb2, blob_service_pb2, cache_service_pb2, admin_service_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]
@@ -43,7 +44,8 @@ async def send(channel: grpc.aio.Channel, method, content: bytes) -> list[bytes]
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
 async def test_malformed_requests_are_refused_and_the_service_goes_on(method) -> None:  # type: ignore[no-untyped-def]
     chance = random.Random(method.full_name)
-    async with serving() as gateway, calling(gateway.address) as calls:
+    caches = await open_caches("memory:", size_limit_bytes=10**6, lifetime_seconds=3600)
+    async with serving(caches=caches) as gateway, calling(gateway.address) as calls:
         with pytest.raises(Refused, match="the request cannot be parsed") as refused:
             await send(calls.channel, method, CUT_OFF)
         assert (refused.value.status, refused.value.reason) == ("INVALID_ARGUMENT", "invalid_request")
