@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.func import grad, jacrev, vmap
@@ -39,12 +40,20 @@ def _write_data(x: torch.Tensor) -> torch.Tensor:
     return x.data.sum() + x
 
 
+def _compute_with_numpy(x: torch.Tensor) -> torch.Tensor:
+    a = x.numpy()
+    scaled = (np.sin(a) * a + 1).sum(axis=0).astype(np.float64).reshape(2, -1)
+    mixed = np.einsum("ij,kj->ik", a, a) / np.linalg.norm(a) + np.where(a > 0, a, 0)[: a.shape[0]]
+    return torch.from_numpy(mixed).sum() + torch.from_numpy(scaled.T)
+
+
 _OTHERS: Mapping[str, Callable[..., Any]] = {
     "gradient of a gradient": grad(lambda x: grad(_cubes)(x).sum()),
     "gradients of gradients by rows": vmap(grad(lambda x: grad(_cubes)(x).sum())),
     "Jacobian of a Jacobian": lambda x: jacrev(jacrev(torch.sin))(x[0]),
     "narrowed from a tensor on": lambda x: torch.narrow(x, 0, x[0, 0].to(torch.int64) + 4, 2) * 2,
     "data": _write_data,
+    "NumPy": _compute_with_numpy,
 }
 
 
@@ -101,6 +110,12 @@ def test_decompositions_that_draw_are_sent(name: str) -> None:
     _, own, _ = getattr(torch, name)(given, q=2, niter=1)
     torch.testing.assert_close(values, own, atol=1e-3, rtol=1e-3)
     assert [report.outcome for report in farm.reports] == [Outcome.UNSEEN]
+
+
+@pytest.mark.compiles
+def test_programs_of_numpy_are_saved() -> None:
+    # torch/_functorch/_aot_autograd/autograd_cache.py saves none that call what it does not know.
+    assert _outcomes(_reports(_compute_with_numpy, _X, make=compiled)) == {"": Outcome.RIGHT}
 
 
 @pytest.mark.compiles

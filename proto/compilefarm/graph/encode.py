@@ -44,6 +44,7 @@ from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
 from compilefarm.graph.texts import holds_text
 from compilefarm.graph.writes import find_storage
 from compilefarm.torch_internals.dynamo import STATIC_MARK
+from compilefarm.torch_internals.numpy_calls import name_numpy_call
 from compilefarm.torch_internals.traced_functions import ENTER_AUTOCAST
 from compilefarm.v1 import graph_pb2
 from compilefarm.v1.environment_pb2 import Environment
@@ -448,7 +449,10 @@ def _encode_call(
 def _write_argument(argument: object, values: ValueEncoder, *, node: Node, name: int | str, into: Value) -> None:
     # The equation of einsum may read "cuda".
     if type(argument) is str and (
-        node.target is torch.functional.einsum or name_function(node.target) or takes_text(node.target, name)
+        node.target is torch.functional.einsum
+        or name_numpy_call(node.target)
+        or name_function(node.target)
+        or takes_text(node.target, name)
     ):
         values.write_text(argument, into=into)
     else:

@@ -34,6 +34,7 @@ from compilefarm.graph.operators import (
 from compilefarm.graph.replacements import is_own_function, is_own_method
 from compilefarm.torch_internals import operators as torch_operators
 from compilefarm.torch_internals import traced_functions
+from compilefarm.torch_internals.numpy_calls import find_attribute, function_behind, name_numpy_call, numpy_calls
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, OpOverloadPacket, name_of_packet
 from compilefarm.torch_internals.traced_functions import (
     DATA_OF_TENSOR,
@@ -134,6 +135,9 @@ def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
         if higher_order_operators().get(name) is target:
             return HIGHER_ORDER_OPERATOR, name
         raise Bypass("higher_order_operator", f"the graph uses the higher-order operator {name}")
+    of_numpy = name_numpy_call(target)
+    if of_numpy is not None:
+        return TORCH_FUNCTION, of_numpy
     # Only types whose equality is known: a user's callable may define its own.
     if type(target) in (BuiltinFunctionType, FunctionType):
         for kind, names in ((PYTHON_FUNCTION, _python_names()), (TORCH_FUNCTION, _torch_names())):
@@ -154,6 +158,8 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
         Bypass: it is not on the list of what can be sent.
     """
     if node.op != "call_method":
+        if find_attribute(node.target, node.args) is not None:
+            return *name_target(getattr), node.args
         kind, name = name_target(node.target)
         # For `x.T` Dynamo writes builtins.getattr in one release and the operator in another.
         if kind == OPERATOR_PACKET and name in ATTRIBUTE_OPERATORS and len(node.args) == 1 and not node.kwargs:
@@ -185,6 +191,7 @@ def check_inner_calls(graph_module: torch.fx.GraphModule) -> None:
     methods = {str(node.target) for node in nodes if node.op == "call_method"}
     called = [*(each for each in functions if each in _torch_names()), *map(vars(torch.Tensor).get, methods)]
     attribute = next((name for name in sorted(ATTRIBUTES) if not is_own_method(name)), None)
+    called += [function_behind(node.target) for node in nodes if name_numpy_call(node.target) is not None]
     replaced = find_replaced_call(called) or (attribute and f"torch.Tensor.{attribute}")
     if replaced is not None:
         raise Bypass("replaced_operator", f"this process has something of its own in the place of {replaced}")
@@ -213,7 +220,7 @@ def get_target(kind: TargetKind.ValueType, *, name: str, operators: Set[str] = f
     elif kind == PYTHON_FUNCTION:
         target = _python_functions().get(name)
     elif kind == TORCH_FUNCTION:
-        target = _torch_functions().get(name)
+        target = _torch_functions().get(name) or numpy_calls().get(name)
     if target is None:
         raise InvalidRequest(f"{name[:120]!r} is not among the functions that a request may call (name space {kind})")
     return target
@@ -242,7 +249,7 @@ def target_names() -> Mapping[TargetKind.ValueType, Set[str]]:
     """What a request may call with this torch, by name space, beside what other libraries bring."""
     operators = frozenset(filter(is_admitted_operator, operators_of_torch()))
     return {
-        TORCH_FUNCTION: _torch_functions().keys(),
+        TORCH_FUNCTION: _torch_functions().keys() | numpy_calls().keys(),
         PYTHON_FUNCTION: _python_functions().keys(),
         OPERATOR_OVERLOAD: operators,
         OPERATOR_PACKET: frozenset(name.partition(".")[0] for name in operators),
@@ -320,7 +327,11 @@ def cacheable_names(graph_module: torch.fx.GraphModule) -> list[str]:
     # Lowering may put other higher-order operators into the place of those of the graph.
     called = [
         *higher_order_operators().values(),
-        *(node.target for node in nodes_of(graph_module) if isinstance(node.target, FunctionType)),
+        *(
+            node.target
+            for node in nodes_of(graph_module)
+            if isinstance(node.target, FunctionType) or name_numpy_call(node.target) is not None
+        ),
     ]
     return sorted({f"{target.__module__}.{target.__name__}" for target in called})
 

@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend
 from compilefarm.graph.collectives import PARAMETER, GroupName, is_collective
 from compilefarm.graph.messages import find_place, is_numbered
 from compilefarm.graph.operators import find_operator, overloads_of
+from compilefarm.torch_internals.numpy_calls import AS_TYPE, EINSUM
 from compilefarm.torch_internals.operators import schema_of
 from compilefarm.torch_internals.traced_functions import ENTER_AUTOCAST
 from compilefarm.v1.graph_pb2 import TargetKind
@@ -48,6 +49,7 @@ _KNOWN: Mapping[str, re.Pattern[str]] = {
         ),
         "device": (_DEVICE.pattern,),
         "device_type": ("cpu", "cuda"),
+        "dtype_name": (r"bool|(int|uint|float|complex)[0-9]{1,3}",),
         "driver": ("gels", "gelsy", "gelsd", "gelss", "gesvd", "gesvdj", "gesvda"),
         "equation": (r"[A-Za-z.,\-> ]{0,200}",),
         "indexing": ("ij", "xy"),
@@ -79,7 +81,7 @@ _KNOWN: Mapping[str, re.Pattern[str]] = {
 }
 # Functions whose signatures do not say that their first argument is text; for which of the parameters above.
 _FIRST = {"torch.functional.einsum": "equation", "torch.einsum": "equation"}
-_FIRST |= {ENTER_AUTOCAST: "device_type"}
+_FIRST |= {ENTER_AUTOCAST: "device_type", EINSUM: "equation"}
 
 
 def is_plain(text: str) -> bool:
@@ -160,6 +162,8 @@ class _Parameters:
 def _parameters(kind: TargetKind.ValueType, name: str) -> _Parameters:
     if name in _FIRST:
         return _Parameters(by_position={0: (_FIRST[name],)}, by_name=frozenset())
+    if name == AS_TYPE:
+        return _Parameters(by_position={1: ("dtype_name",)}, by_name=frozenset())
     if kind == TargetKind.TARGET_KIND_LIBRARY_FUNCTION:
         # einops: rearrange(tensor, pattern), reduce(tensor, pattern, reduction), einsum(*tensors, pattern).
         everywhere = dict.fromkeys(range(64), ("pattern",)) | {2: ("pattern", "reduction")}
