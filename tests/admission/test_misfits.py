@@ -81,6 +81,7 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (ATTENTION, (torch.ones(1, 2, 8, 4), torch.ones(1, 2, 64, 4), torch.ones(1, 2, 2, 4)), positional()),
         (ATTENTION, (torch.ones(1, 4, 8, 4), torch.ones(1, 4, 8, 4), torch.ones(1, 1, 8, 4)), positional()),
         (ATTENTION, (torch.ones(1, 4, 8, 4), torch.ones(1, 3, 8, 4), torch.ones(1, 3, 8, 4)), positional()),
+        (ATTENTION, (torch.ones(1, 4, 0, 4), torch.ones(1, 4, 8, 4), torch.ones(1, 4, 8, 4)), positional()),
         (ATTENTION, (NARROW.expand(1, 4, 8, 4), torch.ones(1, 4, 8, 4), torch.ones(1, 4, 8, 4)), positional()),
         (
             aten.native_group_norm.default,

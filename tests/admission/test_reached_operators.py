@@ -93,10 +93,12 @@ def test_wherever_an_operator_comes_from_it_is_seen(
 @pytest.fixture(scope="module")
 def library() -> Iterator[str]:
     """An operator of another library, without a kernel: it comes down to one of torch's that no graph may call."""
-    with torch.library._scoped_library("walls", "FRAGMENT") as made:
-        made.define("factors(Tensor x) -> Tensor")
-        made.impl("factors", lambda x: torch.geqrf(x)[0], "CompositeImplicitAutograd")
-        yield "walls::factors"
+    made = torch.library.Library("walls", "FRAGMENT")
+    made.define("factors(Tensor x) -> Tensor")
+    made.impl("factors", lambda x: torch.geqrf(x)[0], "CompositeImplicitAutograd")
+    yield "walls::factors"
+    # It is there as long as this is.
+    del made
 
 
 def direct(x: torch.Tensor) -> torch.Tensor:

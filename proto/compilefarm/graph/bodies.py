@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.graph import recurrences
+from compilefarm.graph import flexible_attention, recurrences
 from compilefarm.graph.reached_operators import ReachCheck
 from compilefarm.graph.targets import find_hazard, is_of_python
 from compilefarm.torch_internals.dynamo import IndexingByTensors
@@ -140,8 +140,8 @@ def _run_combination(combine: GraphModule, given: Sequence[torch.Tensor], furthe
 
 def _run_modifications(
     query: torch.Tensor,
-    _key: torch.Tensor,
-    _value: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
     modify_score: GraphModule,
     block_mask: Sequence[Any],
     _scale: float,
@@ -149,6 +149,9 @@ def _run_modifications(
     of_score: Sequence[Any] = (),
     of_mask: Sequence[Any] = (),
 ) -> None:
+    misfit = flexible_attention.find_misfit(query, key, value, block_mask=block_mask)
+    if misfit is not None:
+        raise InvalidRequest(f"flex_attention: {misfit}")
     # torch/_higher_order_ops/flex_attention.py: trace_flex_attention
     places = [query.new_zeros((), dtype=torch.int) for _ in range(4)]
     with IndexingByTensors():

@@ -139,6 +139,8 @@ def _heads_of_attention(given: Arguments) -> str | None:
     if key[:3] != value[:3] or query[0] != key[0] or not is_shared:
         return f"queries, keys and values are {query}, {key} and {value}"
     lasts = [(given[name].stride(-1), given[name].shape[-1]) for name in ("query", "key", "value")]
+    if query[2] == 0:
+        return "there are no queries"
     are_near = all(step == 1 or size == 1 for step, size in lasts)
     return None if are_near else "elements of a head do not lie side by side"
 

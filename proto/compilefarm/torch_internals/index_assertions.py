@@ -16,6 +16,8 @@ from unittest import mock
 import sympy
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
+from compilefarm.torch_internals.block_mask_assertions import keeping_block_masks_in_bounds
+
 # Far from 64 bits, and beyond what any tensor has.
 _LARGEST = 2**62
 # No loop has more steps than tensors have elements.
@@ -44,6 +46,7 @@ def keeping_index_assertions() -> Iterator[None]:
     with (
         mock.patch.object(propagation.IndexPropagation, "indirect_indexing", fold_small),
         mock.patch.object(common.CSEProxy, "indirect_indexing", generate_asserted),
+        keeping_block_masks_in_bounds(),
     ):
         yield
 
