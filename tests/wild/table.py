@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 
 from .program import Program
-from .programs import detection, diffusers, nested, optimizers, timm, torchao, torchvision
+from .programs import detection, diffusers, distributed, nested, optimizers, timm, torchao, torchvision
 from .programs.transformers import audio, decoders, encoder_decoders, encoders, generation, multimodal, training, vision
 
 # None of these modules imports its library before one of its programs runs.
@@ -19,6 +19,7 @@ _MODULES: Mapping[str, Iterable[ModuleType]] = {
     "torchao": (torchao,),
     "nested": (nested,),
     "torch": (optimizers,),
+    "torch.distributed": (distributed,),
 }
 
 
