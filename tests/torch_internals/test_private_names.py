@@ -31,7 +31,6 @@ _OF_USERS = re.compile(
 )
 # Tests that use others, with the reason.
 _TESTS = {
-    "admission/test_reached_operators.py": "registers an operator that is gone afterwards",
     "benchmarks/compilefarm/benchmarks/ways.py": "torch's own ways, which a farm is compared with",
     "builder/test_kernels.py": "makes kernels as Inductor does",
     "builder/test_wrappers.py": "loads wrappers as Inductor does",
