@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from google.protobuf.message import Message
 from torch.fx import GraphModule
 
 from compilefarm.graph.ambient import apply_ambient
@@ -18,8 +19,10 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EncodedJob, encode_job
 from compilefarm.graph.plain_graphs import compile_plain_graphs, has_subclasses
+from compilefarm.graph.symbols import Symbols
 from compilefarm.graph.tracing import fixing_floats
 from compilefarm.loader.environment import describe_environment
+from compilefarm.v1.graph_pb2 import Expression
 from compilefarm.v1.job_pb2 import Job
 
 from .comparison import Leaf, differences, look_at
@@ -74,7 +77,7 @@ class CodecBackend:
     def _run(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
             encoded = _encoded(graph_module, example_inputs)
-            decoded, again = _there_and_back(encoded)
+            decoded, expected, again = _there_and_back(encoded)
         except Bypass as bypass:
             self.reports.append(GraphReport(outcome="bypass", reason=bypass.reason, message=str(bypass)))
             return _forward(graph_module)
@@ -85,7 +88,7 @@ class CodecBackend:
         report = GraphReport(outcome="sent")
         self.reports.append(report)
         # What the graph holds comes back as literals, which are nodes of their own.
-        if not encoded.job.graph.constants and _content(again) != _content(encoded):
+        if not encoded.job.graph.constants and _content(again) != expected:
             report.unfaithful.append("encoding what was decoded gives another request")
         return _beside(graph_module, decoded, held=encoded.held, report=report)
 
@@ -94,12 +97,20 @@ def _encoded(graph_module: GraphModule, inputs: Sequence[Any]) -> EncodedJob:
     return encode_job(graph_module, inputs, options={}, environment=describe_environment)
 
 
-def _there_and_back(encoded: EncodedJob) -> tuple[GraphModule, EncodedJob]:
+def _there_and_back(encoded: EncodedJob) -> tuple[GraphModule, bytes, EncodedJob]:
+    """The decoded graph, what its request should say, and its request."""
     # As it arrives: through bytes.
     job = Job.FromString(encoded.job.SerializeToString(deterministic=True))
     with apply_ambient(job.ambient):
         decoded = decode_job(job, blobs=encoded.blobs, operators=_operators(job), kernels=_kernels(job))
-        return decoded.graph_module, _encoded(decoded.graph_module, decoded.inputs)
+        again = _encoded(decoded.graph_module, decoded.inputs)
+    return decoded.graph_module, _content(encoded, numbers=_merged(decoded.symbolic.symbols)), again
+
+
+def _merged(symbols: Symbols) -> list[int]:
+    """The number of each symbol when those that the graph takes for equal are one, which is known once it has run."""
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(value.node.expr, len(numbers)) for value in symbols.values]
 
 
 def _operators(job: Job) -> set[str]:
@@ -118,17 +129,29 @@ def _kernels(job: Job) -> list[Any]:
         return build_kernels(job.graph.kernels, folder=Path(folder))
 
 
-def _content(encoded: EncodedJob) -> bytes:
+def _content(encoded: EncodedJob, *, numbers: Sequence[int] = ()) -> bytes:
     # What the graph assumes of its symbols is known of them once it has run.
     job = Job()
     job.CopyFrom(encoded.job)
     job.ClearField("symbols")
+    if len(set(numbers)) < len(numbers):
+        _renumber(job, numbers)
+        job.hints[:] = dict(zip(numbers, job.hints, strict=True)).values()
     return job.SerializeToString(deterministic=True)
 
 
 def _without_gradients(program: Callable[..., Any]) -> Callable[..., Any]:
     """The program of a part: gradients are of what is around it, and what it hands through has none in it."""
     return lambda *inputs: program(*(value.detach() if isinstance(value, torch.Tensor) else value for value in inputs))
+
+
+def _renumber(message: Message, numbers: Sequence[int]) -> None:
+    if isinstance(message, Expression) and message.WhichOneof("value") == "symbol":
+        message.symbol = numbers[message.symbol]
+    for _, value in message.ListFields():
+        for part in value if isinstance(value, MutableSequence) else [value]:
+            if isinstance(part, Message):
+                _renumber(part, numbers)
 
 
 def _forward(graph_module: GraphModule) -> Callable[..., Any]:
