@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 
 from compilefarm.client import stats
 from compilefarm.client.records import GraphRecord
@@ -73,7 +74,7 @@ def _farm_row(row: Row, program: Program, device: torch.device) -> Row:
     expected, _ = _observed(program, Compiler(backend=None, device=device))
     compiler = Compiler(backend="compilefarm", device=device)
     before = len(stats())
-    cold, cold_seconds = _observed(program, compiler)
+    cold, cold_seconds = _observed_compiled(program, compiler)
     between = len(stats())
     warm, warm_seconds = _observed(program, compiler)
     records = stats()
@@ -95,7 +96,7 @@ def _farm_row(row: Row, program: Program, device: torch.device) -> Row:
 def _codec_row(row: Row, program: Program, device: torch.device) -> Row:
     expected, _ = _observed(program, Compiler(backend=None, device=device))
     codec = CodecBackend()
-    given, seconds = _observed(program, Compiler(backend=_without_options(codec), device=device))
+    given, seconds = _observed_compiled(program, Compiler(backend=_without_options(codec), device=device))
     return replace(
         row,
         graphs=len(codec.reports),
@@ -131,9 +132,41 @@ def _observed(program: Program, compiler: Compiler) -> tuple[list[Leaf], float]:
         return look_at("result", result), seconds
 
 
-def _without_options(codec: CodecBackend) -> Callable[..., Any]:
+def _observed_compiled(program: Program, compiler: Compiler) -> tuple[list[Leaf], float]:
+    """The same of a compiled run.
+
+    Raises:
+        Lacking: Dynamo fails alike where nothing is compiled.
+    """
+    try:
+        return _observed(program, compiler)
+    except Exception as error:
+        alone = _failure_without_farm(program, compiler.device)
+        if alone == _headline(error):
+            raise Lacking(f"torch {torch.__version__} fails on it without a farm: {alone}") from error
+        raise
+
+
+def _failure_without_farm(program: Program, device: torch.device) -> str | None:
+    try:
+        _observed(program, Compiler(backend=_without_options(_uncompiled), device=device))
+    except Exception as error:  # noqa: BLE001 - whatever is raised is compared
+        return _headline(error)
+    return None
+
+
+def _uncompiled(graph_module: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    forward: Callable[..., Any] = graph_module.forward
+    return forward
+
+
+def _headline(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+
+
+def _without_options(backend: Callable[[GraphModule, Sequence[Any]], Any]) -> Callable[..., Any]:
     # Modes and options say how to compile, and nothing is compiled.
-    return lambda graph_module, inputs, **_: codec(graph_module, inputs)
+    return lambda graph_module, inputs, **_: backend(graph_module, inputs)
 
 
 def _refusal(record: GraphRecord) -> str:

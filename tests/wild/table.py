@@ -7,12 +7,26 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 
 from .program import Program
-from .programs import detection, diffusers, distributed, nested, optimizers, timm, torchao, torchvision
-from .programs.transformers import audio, decoders, encoder_decoders, encoders, generation, multimodal, training, vision
+from .programs import accelerate, detection, diffusers, distributed, nested, optimizers, timm, torchao, torchvision
+from .programs.transformers import (
+    audio,
+    decoders,
+    encoder_decoders,
+    encoders,
+    generation,
+    multimodal,
+    pipelines,
+    training,
+    vision,
+)
 
 # None of these modules imports its library before one of its programs runs.
 _MODULES: Mapping[str, Iterable[ModuleType]] = {
-    "transformers": (decoders, encoders, encoder_decoders, vision, audio, multimodal, generation, training),
+    "transformers": (
+        *(decoders, encoders, encoder_decoders, vision, audio, multimodal),
+        *(generation, pipelines, training),
+    ),
+    "accelerate": (accelerate,),
     "diffusers": (diffusers,),
     "timm": (timm,),
     "torchvision": (torchvision, detection),
