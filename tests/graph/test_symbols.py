@@ -48,6 +48,13 @@ def test_the_call_at_hand_is_not_in_the_key() -> None:
     assert key_of(jobs[0]).text == key_of(jobs[1]).text
 
 
+def test_names_of_arguments_are_not_in_the_key() -> None:
+    # torch names symbols by where they come from, and orders products by these names; strides hold such products.
+    functions = [eval(f"lambda {name}: {name} * 2") for name in "abcdefgh"]
+    jobs = [dynamic(function, torch.ones(3, 4, 5, 6)).encode().job for function in functions]
+    assert {key_of(job).text for job in jobs} == {key_of(jobs[0]).text}
+
+
 def test_what_is_known_of_a_symbol_is_in_the_key() -> None:
     def key(least: int, most: int) -> str:
         x = torch.ones(8, 3)

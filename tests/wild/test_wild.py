@@ -68,6 +68,29 @@ def test_a_program_whose_library_lacks_something_is_skipped() -> None:
     assert not has_fault(row)
 
 
+def test_a_program_that_dynamo_alone_fails_on_is_skipped() -> None:
+    def breaking(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x.sin()
+
+    row = _run(lambda compiler: compiler(breaking, fullgraph=True)(torch.ones(3)))
+    assert "without a farm" in row.skipped
+
+
+def test_a_program_that_fails_with_a_farm_alone_is_no_skipped_one() -> None:
+    compilers = []
+
+    def run(compiler: Compiler) -> Any:
+        compilers.append(compiler)
+        if len(compilers) == 2:
+            raise RuntimeError("with the farm")
+        return torch.ones(3)
+
+    row = _run(run)
+    assert "with the farm" in row.error
+    assert not row.skipped
+
+
 def test_a_refused_graph_is_counted_with_its_reason() -> None:
     row = _run(lambda compiler: compiler(lambda x: x.sin())(torch.ones(3)))
     refused = Row(library="none", name="refused", graphs=1, refused=["bypass, input: it is one of two"])

@@ -36,6 +36,9 @@ OR = graph_pb2.OPERATOR_OR
 NOT = graph_pb2.OPERATOR_NOT
 TRUE_DIV = graph_pb2.OPERATOR_TRUE_DIV
 
+# Whose operands may come in any order; those of sums and products if they are integers.
+COMMUTATIVE = frozenset({ADD, MUL, MAX, MIN, EQ, NE, AND, OR})
+
 _PAIRS: Mapping[int, Callable[[Any, Any], Any]] = {
     FLOOR_DIV: lambda a, b: a // b,
     MOD: lambda a, b: a % b,

@@ -133,6 +133,9 @@ def expression_of(term: sympy.Basic, *, numbers: Callable[[sympy.Symbol], int]) 
 
     def operation(operator: Any, *operands: sympy.Basic) -> Expression:
         said = [expression_of(operand, numbers=numbers) for operand in operands]
+        if operator in expressions.COMMUTATIVE and (operator not in _ROUNDING or term.is_integer):
+            # sympy sorts them by the names of symbols, and torch names these by where a program has its sizes from.
+            said.sort(key=lambda operand: operand.SerializeToString(deterministic=True))
         return Expression(operation=Operation(operator=operator, operands=said))
 
     operator = _OPERATORS.get(type(term))
@@ -155,7 +158,6 @@ def expression_of(term: sympy.Basic, *, numbers: Callable[[sympy.Symbol], int]) 
     raise Inexpressible(f"{type(term).__name__} is not among the operations that can be said")
 
 
-# In a canonical order: sympy sorts the operands of sums, products, maxima and conjunctions.
 _OPERATORS: Mapping[type, Any] = {
     sympy.Add: expressions.ADD,
     sympy.Mul: expressions.MUL,
@@ -175,6 +177,8 @@ _OPERATORS: Mapping[type, Any] = {
     sympy.Or: expressions.OR,
     sympy.Not: expressions.NOT,
 }
+# What rounds, where it is of fractions, in an order.
+_ROUNDING = frozenset({expressions.ADD, expressions.MUL})
 _SWAPPED: Mapping[type, Any] = {sympy.StrictGreaterThan: expressions.LT, sympy.GreaterThan: expressions.LE}
 
 

@@ -44,9 +44,7 @@ PROGRAMS = (
         "xlnet", "XLNetModel", {"vocab_size": TOKENS, "d_model": 32, "n_layer": 1, "n_head": 4, "d_inner": 64}
     ),
     text_program("roformer", "RoFormerModel", {**_BERT, "embedding_size": 32}),
-    text_program(
-        "nystromformer", "NystromformerModel", {**_BERT, "num_landmarks": 4, "segment_means_seq_len": 16}, lengths=(16,)
-    ),
+    text_program("ernie", "ErnieModel", _BERT),
     training_program("bert classified", "BertForSequenceClassification", _BERT, inputs=_classified),
     training_program("roberta tokens classified", "RobertaForTokenClassification", _BERT, inputs=_token_labels),
     training_program("electra answers", "ElectraForQuestionAnswering", _BERT, inputs=_spans),
