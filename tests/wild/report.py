@@ -68,7 +68,8 @@ def _cells(row: Row) -> tuple[str, ...]:
         str(row.served),
         "yes" if row.is_right else "NO",
         f"{row.cold_seconds:.1f}",
-        f"{row.warm_seconds:.1f}",
+        # Through the codec there is no warm run.
+        f"{row.warm_seconds:.1f}" if row.warm_seconds else "",
         "; ".join(dict.fromkeys(_short(refusal) for refusal in row.refused)),
     )
 
