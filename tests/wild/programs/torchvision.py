@@ -84,20 +84,6 @@ PROGRAMS = (
     _segmenter("lraspp_mobilenet_v3_large"),
     _segmenter("deeplabv3_mobilenet_v3_large"),
     _segmenter("fcn_resnet50"),
-    _operator("nms", lambda ops: lambda boxes, scores: ops.nms(_boxes(boxes), scores, 0.5), (6, 4), (6,)),
-    _operator(
-        "roi_align",
-        lambda ops: lambda x, boxes: ops.roi_align(x, [_boxes(boxes)], output_size=4, aligned=True),
-        (1, 3, 16, 16),
-        (5, 4),
-    ),
-    _operator(
-        "deform_conv2d",
-        lambda ops: lambda x, offset, weight: ops.deform_conv2d(x, offset, weight, padding=1),
-        (2, 3, 8, 8),
-        (2, 18, 8, 8),
-        (4, 3, 3, 3),
-    ),
     _operator(
         "losses of boxes",
         lambda ops: (
