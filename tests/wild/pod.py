@@ -21,6 +21,8 @@ def main() -> None:
     parser.add_argument("how", choices=WAYS)
     parser.add_argument("names", nargs="+")
     arguments = parser.parse_args()
+    # Eager and Inductor choose kernels of cuDNN by themselves, which with TF32 differ by a thousandth.
+    torch.backends.cudnn.allow_tf32 = False
     for name in arguments.names:
         program = PROGRAMS[arguments.library][name]
         row = WAYS[arguments.how](program, library=arguments.library, device=arguments.device)

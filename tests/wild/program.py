@@ -82,6 +82,9 @@ def program_of_case(
     def run(compiler: Compiler) -> Any:
         with compiler.device:
             case = build()
+        if isinstance(case.function, nn.Module):
+            # Some make weights by torch.FloatTensor, which knows no default device.
+            case.function.to(compiler.device)
         compiled = compiler(case.function, **(options or {}))
         results = [case.use(compiled, given) for given in case.calls]
         # Parameters are looked at with their gradients.
