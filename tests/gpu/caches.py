@@ -23,11 +23,13 @@ from compilefarm.service.testing import serving
 from compilefarm.store.opening import open_caches
 
 _NO_GRAPHS = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+# Kernels have several configurations to choose from; with one there is nothing to keep.
+_TUNED = {**_NO_GRAPHS, "TORCHINDUCTOR_MAX_AUTOTUNE_POINTWISE": "1"}
 CASES = {
     "fx_graph": {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"},
     "aot_autograd": {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE": "1"},
-    "autotune": {"TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "1", **_NO_GRAPHS},
-    "bundled_autotune": {"TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "1", **_NO_GRAPHS},
+    "autotune": {"TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "1", **_TUNED},
+    "bundled_autotune": {"TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "1", **_TUNED},
     "triton": {"TRITON_CACHE_MANAGER": "triton.runtime.cache:RemoteCacheManager", **_NO_GRAPHS},
 }
 _SECONDS = 600
