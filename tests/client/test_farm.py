@@ -110,6 +110,17 @@ def test_programs_that_are_recorded_are_not_shared(address: str) -> None:
     pod.farm.close()
 
 
+def test_equal_graphs_that_communicate_in_other_groups_have_programs_of_their_own(address: str) -> None:
+    pod = Pod(address)
+    programs = []
+    for group in ("rows", "columns", "rows"):
+        pod.runtime.process_groups = [group]
+        programs.append(pod.farm.backend(FakeGraphModule(), []))
+    assert [program()[0] for program in programs] == ["farm"] * 3
+    assert ["load" in record.seconds for record in pod.ledger.records()] == [True, True, False]
+    pod.farm.close()
+
+
 def test_a_program_that_was_found_wrong_is_not_shared(address: str) -> None:
     pod = Pod(address, self_check=1.0)
     pod.runtime.finding = Finding(outcome="differs", detail="it is another one")

@@ -14,7 +14,7 @@ from compilefarm.client.runtime import Encoded
 from compilefarm.core.digests import digest_of
 from compilefarm.v1.manifest_pb2 import Manifest
 
-_Place = tuple[str, tuple[int, ...]]
+_Place = tuple[str, tuple[int, ...], tuple[str, ...]]
 
 
 class LoadedProgram:
@@ -36,7 +36,8 @@ class LoadedProgram:
 
 
 class LoadedPrograms:
-    """The programs of one Farm by job and GPUs, as long as somebody holds them."""
+    """The programs of one Farm by job, and by the GPUs and process groups of this process that were put into them, as
+    long as somebody holds them."""
 
     def __init__(self) -> None:
         self._programs: WeakValueDictionary[_Place, LoadedProgram] = WeakValueDictionary()
@@ -58,4 +59,5 @@ class LoadedPrograms:
 
 
 def _place_of(encoded: Encoded) -> _Place:
-    return digest_of(encoded.job.SerializeToString(deterministic=True)), tuple(encoded.cuda_devices)
+    job = digest_of(encoded.job.SerializeToString(deterministic=True))
+    return job, tuple(encoded.cuda_devices), tuple(encoded.process_groups)

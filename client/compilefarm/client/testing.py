@@ -104,6 +104,7 @@ class FakeRuntime:
         obstacle, late_obstacle: why graphs cannot be compiled here, or not any more; empty: they can.
         finding: what a comparison with the uncompiled graph finds.
         recording: settings for graphs that are recorded as CUDA graphs.
+        process_groups: what this process calls the groups that graphs communicate in.
         preloads, local_compiles: how often that was done.
         on_unrecorded: what the last program that was loaded has to call if it cannot be recorded as CUDA graphs.
     """
@@ -121,6 +122,7 @@ class FakeRuntime:
         self.late_obstacle = ""
         self.finding = Finding(outcome="same")
         self.recording: Mapping[str, object] = {}
+        self.process_groups: Sequence[str] = ()
 
     def fixing_floats(self, graph_module: Any) -> AbstractContextManager[None]:
         """Graphs of this runtime have no floats."""
@@ -135,7 +137,9 @@ class FakeRuntime:
         said = [NamedValue(name=name, value=Value(text=repr(options[name]))) for name in sorted(options)]
         said.append(NamedValue(name="graph", value=Value(text=graph_module.name)))
         job = Job(environment=self.environment, options=JobOptions(inductor=said))
-        return _FakeEncoded(job=job, blobs=graph_module.blobs, recording=self.recording)
+        return _FakeEncoded(
+            job=job, blobs=graph_module.blobs, recording=self.recording, process_groups=self.process_groups
+        )
 
     def has_subclasses(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
         return bool(graph_module.plain_graphs)
