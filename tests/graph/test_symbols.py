@@ -327,6 +327,37 @@ def test_a_float_that_decides_something_stays_here(restarting: Restarting) -> No
     assert caught.value.reason == "dynamic_float"
 
 
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda number: number - number,
+        lambda number: number * 0,
+        lambda number: (number - 1) * 0.1,
+        lambda number: (number * 1e300) * 1e300,
+        lambda number: int(number),
+    ],
+)
+def test_a_float_that_is_computed_with_otherwise_than_here_stays_here(
+    restarting: Restarting, compute: Callable[[float], float]
+) -> None:
+    """What symbols are simplified to is another number: 0 for inf - inf. Integers were added as 32-bit floats."""
+    graph = second_graph(restarting, lambda x, number: x + compute(number), torch.ones(3))
+    with pytest.raises(Bypass, match="may round") as caught:
+        graph.encode()
+    assert caught.value.reason == "dynamic_float"
+
+
+@pytest.mark.parametrize("number", [2.5, -0.0, 1e-9, 16777217.0, float("inf"), float("nan")])
+def test_a_float_in_a_product_and_a_sum_is_computed_with_as_here(restarting: Restarting, number: float) -> None:
+    def decayed(x: torch.Tensor, rate: float) -> torch.Tensor:
+        return x * (1 - rate * 0.01) + -rate
+
+    x = torch.linspace(-2, 2, 5, dtype=torch.float64)
+    decoded = decode_job(second_graph(restarting, decayed, x).encode().job, blobs={})
+    (result,) = decoded.graph_module(x, torch.tensor(number, dtype=torch.float64))
+    assert torch.equal(result.nan_to_num(), decayed(x, number).nan_to_num())
+
+
 def test_a_float_that_a_cuda_graph_would_hold_stays_here(restarting: Restarting) -> None:
     with faking():
         graph = second_graph(restarting, lambda x, number: x * number, torch.ones(3, device="cuda"))

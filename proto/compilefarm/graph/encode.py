@@ -26,6 +26,7 @@ from compilefarm.graph.decode import (
     decode_job,
 )
 from compilefarm.graph.devices import DeviceNumbers
+from compilefarm.graph.dynamic_floats import find_inexact, is_dynamic_float
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.leaves import is_result
 from compilefarm.graph.literals import ValueEncoder
@@ -171,7 +172,7 @@ def _encode(
         raise Bypass("misplaced_view", misplaced)
     if writer.constants or writer.sharing:
         _check_unwritten(job, writer)
-    if any(map(_is_dynamic_float, targets.nodes_of(graph_module))):
+    if any(map(is_dynamic_float, targets.nodes_of(graph_module))):
         _check_undecided(job, writer)
     return EncodedJob(
         job=job,
@@ -393,17 +394,14 @@ def _check_undecided(job: Job, writer: _GraphWriter) -> None:
     if asks_for_cuda_graphs(job.options):
         # torch/_dynamo/variables/builder.py makes them constants then: wrap_symfloat
         raise Bypass("dynamic_float", "CUDA graphs are asked for, and a float differs from call to call")
+    inexact = find_inexact(targets.nodes_of(writer.graph_module))
+    if inexact is not None:
+        raise Bypass("dynamic_float", f"a float that differs from call to call is in a sum that may round: {inexact}")
     try:
         with torch.no_grad():
             decode_job(job, blobs=writer.blobs, operators=writer.operators, kernels=writer.kernels.kernels)
     except (GraphRejected, InvalidRequest) as error:
         raise Bypass("dynamic_float", f"a float that differs from call to call decides something: {error}") from error
-
-
-def _is_dynamic_float(node: Node) -> bool:
-    """Whether a node reads a float that Dynamo hands over as a tensor, and knows."""
-    value = node.meta.get("example_value")
-    return node.target == "item" and isinstance(value, torch.SymFloat) and value.node.hint is not None
 
 
 def _alone_in_memory(values: Sequence[object]) -> set[int]:

@@ -1,0 +1,72 @@
+"""Floats that differ from call to call: Dynamo hands each over as a tensor of one float64 that the graph reads.
+
+On the worker it is a symbol of sympy's, which computes in exact terms: it adds up constants, multiplies sums out, and
+takes s - s and 0 * s for 0, whatever s is. What it computes as Python does, with each rounding and with infinities, is
+c * s + d. Torch itself computes with a tensor there, or takes the float for a constant
+(torch/fx/passes/_tensorify_python_scalars.py).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+_SUMS = frozenset({operator.add, operator.sub})
+_PRODUCTS = frozenset({operator.mul, operator.truediv})
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class _Form(IntEnum):
+    """What has become of a float; a step to a form that is no later one would be merged with what was before."""
+
+    READ = 0
+    PRODUCT = 1
+    SUM = 2
+
+
+def is_dynamic_float(node: Node) -> bool:
+    """Whether a node reads a float that Dynamo hands over as a tensor, and knows."""
+    value = _value_of(node)
+    return node.target == "item" and isinstance(value, torch.SymFloat) and value.node.hint is not None
+
+
+def find_inexact(nodes: Iterable[Node]) -> str | None:
+    """What is computed of these floats in another way than as c * s + d; None if nothing is.
+
+    Args:
+        nodes: of a graph and all within it; those of each graph in their order.
+    """
+    forms: dict[Node, _Form] = {}
+    for node in nodes:
+        value = _value_of(node)
+        if is_dynamic_float(node) or (node.op == "placeholder" and isinstance(value, torch.SymFloat)):
+            forms[node] = _Form.READ
+        elif isinstance(value, _NUMBERS) and any(given in forms for given in node.all_input_nodes):
+            form = _form_of(node, forms)
+            if form is None:
+                return f"{node} = {getattr(node.target, '__name__', node.target)}{node.args}"
+            forms[node] = form
+    return None
+
+
+def _form_of(node: Node, forms: Mapping[Node, _Form]) -> _Form | None:
+    before = max(forms.get(given, _Form.READ) for given in node.all_input_nodes)
+    if node.target is operator.neg:
+        return before
+    after = _Form.SUM if node.target in _SUMS else _Form.PRODUCT if node.target in _PRODUCTS else _Form.READ
+    return after if after > before and sum(map(_is_usual, node.args)) == 1 else None
+
+
+def _is_usual(argument: object) -> bool:
+    """Whether it is a constant that a sum or a product with it does not lose the float to."""
+    return isinstance(argument, int | float) and argument != 0 and math.isfinite(argument)
+
+
+def _value_of(node: Node) -> Any:
+    return node.meta.get("example_value")
