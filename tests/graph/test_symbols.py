@@ -353,8 +353,9 @@ def test_a_float_in_a_product_and_a_sum_is_computed_with_as_here(restarting: Res
         return x * (1 - rate * 0.01) + -rate
 
     x = torch.linspace(-2, 2, 5, dtype=torch.float64)
-    decoded = decode_job(second_graph(restarting, decayed, x).encode().job, blobs={})
-    (result,) = decoded.graph_module(x, torch.tensor(number, dtype=torch.float64))
+    job = second_graph(restarting, decayed, x).encode().job
+    given = {0: torch.tensor(number, dtype=torch.float64), 1: x}
+    (result,) = decode_job(job, blobs={}).graph_module(*(given[len(each.tensor.shape)] for each in job.inputs))
     assert torch.equal(result.nan_to_num(), decayed(x, number).nan_to_num())
 
 
