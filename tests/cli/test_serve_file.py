@@ -28,6 +28,8 @@ trusted-key = ["ed25519:a", "ed25519:b"]
 store = "/data"
 read-only = true
 store-size-limit = "50GB"
+cache-size-limit = "5GB"
+cache-lifetime = 7
 cache-memory = "1GiB"
 state = "/state"
 device = "cpu"
@@ -74,6 +76,7 @@ def test_a_file_says_the_same_as_the_flags(tmp_path: Path) -> None:
         *("--tls-key", "farm-key.pem", "--tls-client-ca", "pods.pem", "--signing-key", "signing.pem"),
         *("--signer", "unix:/run/signer", "--trusted-key", "ed25519:a", "--trusted-key", "ed25519:b"),
         *("--store", "/data", "--read-only", "--store-size-limit", "50GB", "--cache-memory", "1GiB"),
+        *("--cache-size-limit", "5GB", "--cache-lifetime", "7"),
         *("--state", "/state", "--device", "cpu", "--slots", "2", "--worker", f"torch-2.11={sys.executable}"),
         *("--compile-timeout", "60", "--verify", "after", "--import", "my_ops", "--import", "einops"),
         *("--libraries", "torchvision, timm"),

@@ -13,6 +13,7 @@ import torch
 
 from compilefarm.client import Farm, stats
 from compilefarm.client.records import GraphRecord
+from tests.settings import restoring_torchao_settings
 
 from .serving import ServedFarm, bare_environment
 
@@ -59,7 +60,8 @@ def test_jagged_tensors_are_served_for_all_lengths(farm: ServedFarm) -> None:
 def test_quantized_weights_are_served_and_prewarmed(farm: ServedFarm) -> None:
     quantization = pytest.importorskip("torchao.quantization")
     model = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.GELU(), torch.nn.Linear(16, 8)).eval()
-    quantization.quantize_(model, quantization.Int8DynamicActivationInt8WeightConfig())
+    with restoring_torchao_settings():
+        quantization.quantize_(model, quantization.Int8DynamicActivationInt8WeightConfig())
     x, client = torch.randn(4, 32), Farm(farm.address)
 
     def workload(backend: Any) -> torch.Tensor:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.corpus.program import Case, call
+from tests.settings import restoring_torchao_settings
 from tests.wild.program import Compiler, Lacking, Program, backpropagating, program_of_case, require_module
 
 _WIDTH = 64
@@ -74,7 +75,11 @@ def _layers(name: str, configuration: Callable[[Any], Any], *, dtype: torch.dtyp
         calls = [call(torch.randn(rows, _WIDTH, dtype=dtype)) for rows in (4, 4, 7)]
         return Case(function=model, calls=calls)
 
-    return program_of_case(name, build, precision=dtype if dtype == torch.bfloat16 else torch.float64)
+    return _program(name, build, precision=dtype if dtype == torch.bfloat16 else torch.float64)
+
+
+def _program(name: str, build: Callable[[], Case], **flags: Any) -> Program:
+    return program_of_case(name, build, context=restoring_torchao_settings, **flags)
 
 
 def _text(*lengths: int) -> list[Any]:
@@ -159,9 +164,9 @@ PROGRAMS = (
         ),
     ),
     _layers("int4 weights", lambda ao: ao.Int4WeightOnlyConfig(group_size=32), dtype=torch.bfloat16),
-    program_of_case("text, int8 weights", _generating),
-    program_of_case("int8 weights, training", _fine_tuned, training=True),
-    program_of_case("text, adapters on int8 weights, training", _adapted, training=True),
+    _program("text, int8 weights", _generating),
+    _program("int8 weights, training", _fine_tuned, training=True),
+    _program("text, adapters on int8 weights, training", _adapted, training=True),
     _step_of("AdamW8bit"),
     _step_of("AdamW4bit"),
 )
