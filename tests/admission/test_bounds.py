@@ -19,7 +19,9 @@ from compilefarm.graph.encode import encode_job
 from compilefarm.graph.literals import MOST_COUNTED
 from compilefarm.graph.symbols import put_guards
 from compilefarm.graph.testing import capture, fixed_environment, trace
+from compilefarm.torch_internals.numpy_calls import numpy_calls
 from compilefarm.v1.graph_pb2 import Range, TargetKind, Value
+from compilefarm.v1.job_pb2 import Job
 
 
 def decode(function: Callable[..., Any], *args: object, **kwargs: object) -> DecodedJob:
@@ -143,6 +145,56 @@ def test_ranges_that_count_for_ever() -> None:
     job = capture(torch.relu, torch.ones(3)).encode().job
     job.graph.nodes[1].call.args[0].CopyFrom(Value(range=Range(start=-(2**63), stop=2**63 - 1, step=1)))
     with pytest.raises(InvalidRequest, match=f"node 1: a range counts more than {MOST_COUNTED} numbers"):
+        decode_job(job, blobs={})
+
+
+def job_of_nodes(write: Callable[[Graph], object]) -> Job:
+    graph = Graph()
+    graph.placeholder("x")
+    write(graph)
+    graph.output(())
+    module = GraphModule(torch.nn.Module(), graph)
+    return encode_job(module, [torch.zeros(1)], options={}, environment=fixed_environment).job
+
+
+@pytest.mark.parametrize(
+    ("name", "args"), [("pow", (7, 4000)), ("lshift", (1, 4000)), ("mul", ([0], 2000)), ("add", ([0], [0]))]
+)
+def test_operators_of_numpy_on_plain_numbers_and_lists_are_held_to_what_those_of_python_are(
+    name: str, args: tuple[object, ...]
+) -> None:
+    job = job_of_nodes(lambda graph: graph.call_function(numpy_calls()[f"torch._numpy.operator.{name}"], args))
+    with pytest.raises(InvalidRequest, match="an operator that grows is called on large numbers or on lists"):
+        decode_job(job, blobs={})
+
+
+def double(graph: Graph, times: int, *, function: Callable[..., object], rest: tuple[object, ...]) -> object:
+    held: object = 1
+    for _ in range(times):
+        held = graph.call_function(function, ([held, held], *rest))
+    return held
+
+
+@pytest.mark.parametrize(
+    ("function", "rest"),
+    [(operator.getitem, (slice(None),)), (numpy_calls()["torch._numpy.ndarray.copy"], ())],
+    ids=["slices", "copies"],
+)
+def test_lists_that_double_with_each_node(function: Callable[..., object], rest: tuple[object, ...]) -> None:
+    decode_job(job_of_nodes(lambda graph: double(graph, 8, function=function, rest=rest)), blobs={})
+    with pytest.raises(InvalidRequest, match="its lists hold lists of too many things"):
+        decode_job(job_of_nodes(lambda graph: double(graph, 12, function=function, rest=rest)), blobs={})
+
+
+def test_digits_of_a_rounded_number_that_are_given_by_name() -> None:
+    job = job_of_nodes(lambda graph: graph.call_function(round, (12345, -1)))
+    decode_job(job, blobs={})
+    call = job.graph.nodes[1].call
+    given = call.kwargs.add()
+    given.name = "ndigits"
+    given.value.integer = -10_000
+    del call.args[1:]
+    with pytest.raises(InvalidRequest, match="how many digits is said by place"):
         decode_job(job, blobs={})
 
 

@@ -50,14 +50,14 @@ async def kept(store: EntryStore, *keys: str, namespace: str = "") -> str:
 @pytest.mark.parametrize("location", ["memory:", "folder"])
 async def test_what_was_used_least_recently_goes_first(tmp_path: Path, location: str) -> None:
     clock = MovedClock()
-    store = await store_at(location if location == "memory:" else tmp_path, clock)
+    store = await store_at(location if location == "memory:" else tmp_path, clock, kilobytes=200)
     for key in "abcdefgh":
-        await put(store, key)
+        await put(store, key, kilobytes=20)
         clock.move(RENEWAL_SECONDS)
     await kept(store, "a", "b")
-    await put(store, "n", kilobytes=40)
+    await put(store, "n", kilobytes=80)
     assert await kept(store, *"abcdefghn") == "abfghn"
-    assert store.usage().size_bytes <= 100_000
+    assert store.usage().size_bytes <= 200_000
     assert store.usage().evicted == 3
 
 

@@ -9,6 +9,8 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 
 LONGEST_KEY = 1000
+# Of a description: names, a digest and a signature.
+_LONGEST_DESCRIPTION_BYTES = 4096
 _KEY = re.compile(rf"[ -~]{{1,{LONGEST_KEY}}}")
 # A signature of the same key for anything else is none of an entry.
 _TITLE = b"compilefarm cache entry v1\n"
@@ -50,6 +52,8 @@ def check_entry(entry: CacheEntry, *, max_bytes: int) -> CacheEntry:
     word_of_cache(entry.cache)
     check_key(entry.key)
     check_digest(entry.digest)
+    if entry.ByteSize() > _LONGEST_DESCRIPTION_BYTES:
+        raise InvalidRequest(f"the description of a cache entry has at most {_LONGEST_DESCRIPTION_BYTES} bytes")
     if not 0 <= entry.size_bytes <= max_bytes:
         raise InvalidRequest(f"a cache entry of {entry.size_bytes} bytes: from 0 to {max_bytes} are allowed")
     return entry

@@ -34,7 +34,13 @@ from compilefarm.graph.operators import (
 from compilefarm.graph.replacements import is_own_function, is_own_method
 from compilefarm.torch_internals import operators as torch_operators
 from compilefarm.torch_internals import traced_functions
-from compilefarm.torch_internals.numpy_calls import find_attribute, function_behind, name_numpy_call, numpy_calls
+from compilefarm.torch_internals.numpy_calls import (
+    find_attribute,
+    function_behind,
+    name_numpy_call,
+    numpy_calls,
+    operator_behind,
+)
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, OpOverloadPacket, name_of_packet
 from compilefarm.torch_internals.traced_functions import (
     DATA_OF_TENSOR,
@@ -101,6 +107,8 @@ _GROWING = _RAISING | {operator.add, operator.iadd, operator.mul, operator.imul}
 _HIGHEST_POWER = 64
 _FOLDS = frozenset({sum, max, min})
 _MOST_DIGITS = 400
+# Of lists within lists. What recurrent networks give has a few.
+_MOST_NESTED = 1_000
 # What builtins.getattr may read.
 ATTRIBUTES = frozenset(
     {"H", "T", "device", "dtype", "imag", "itemsize", "layout", "mH", "mT", "nbytes", "ndim", "real", "requires_grad",
@@ -274,6 +282,8 @@ def find_objection(
         len(args) == 1 and isinstance(args[0], bool | str) and not kwargs
     ):
         return "a mode is switched by one literal"
+    if name == "builtins.round" and kwargs:
+        return "how many digits is said by place"
     if name in (ENTER_AUTOCAST, ENTER_INFERENCE) and (
         kwargs or not args or any(isinstance(argument, Node) for argument in args)
     ):
@@ -344,8 +354,10 @@ def higher_order_operators() -> Mapping[str, HigherOrderOperator]:
 
 
 def is_of_python(target: object) -> bool:
-    """Whether a node calls one of Python's own functions."""
-    return type(target) is BuiltinFunctionType and target in _python_names()
+    """Whether a node calls one of Python's own functions, or something of NumPy's that comes down to one."""
+    if type(target) is BuiltinFunctionType:
+        return target in _python_names()
+    return type(target) is FunctionType and name_numpy_call(target) is not None
 
 
 def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
@@ -355,7 +367,11 @@ def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
     """
     if not is_of_python(target):
         return None
-    if target not in (getattr, operator.getitem) and any(isinstance(argument, str) for argument in args):
+    if _counted_nested(args) > _MOST_NESTED:
+        return "its lists hold lists of too many things"
+    if type(target) is FunctionType:
+        target = operator_behind(target)
+    elif target not in (getattr, operator.getitem) and any(isinstance(argument, str) for argument in args):
         return "an operator is called on text"
     on_tensors = any(isinstance(argument, torch.Tensor) for argument in args)
     if target in _GROWING and not on_tensors and not any(map(_stays_small, args)) and not _is_arithmetic(target, args):
@@ -369,6 +385,20 @@ def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
     if target is round and len(args) > 1 and not (isinstance(args[1], int) and abs(args[1]) <= _MOST_DIGITS):
         return "a number is rounded to that many digits"
     return None
+
+
+def _counted_nested(args: Sequence[object]) -> int:
+    """How many things the lists among arguments hold in further lists; not all are counted where they are too many.
+
+    A list that holds another twice takes no memory, and whoever goes through it goes twice as far.
+    """
+    waiting = [item for item in _items(args) if isinstance(item, list | tuple)]
+    count = 0
+    while waiting and count <= _MOST_NESTED:
+        items = waiting.pop()
+        count += len(items)
+        waiting += [item for item in items if isinstance(item, list | tuple)]
+    return count
 
 
 def _stays_small(value: object) -> bool:

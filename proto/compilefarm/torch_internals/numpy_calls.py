@@ -91,6 +91,11 @@ def _wrappers() -> Mapping[str, Callable[..., Any]]:
     }
 
 
+def operator_behind(target: object) -> object:
+    """Python's operator that a graph calls on arrays, and on whatever else it is given; None of what calls none."""
+    return _operators().get(target)
+
+
 def find_attribute(target: object, args: Sequence[object]) -> str | None:
     """The attribute that a graph reads of an array, if a tensor has the same by that name; else None."""
     if getattr(target, "__qualname__", "") != "numpy_attr_wrapper" or len(args) != 2:
@@ -101,6 +106,16 @@ def find_attribute(target: object, args: Sequence[object]) -> str | None:
 def function_behind(target: object) -> object:
     """What torch computes one of NumPy's functions by; None of what is none of these."""
     return getattr(target, "f", None)
+
+
+@functools.cache
+def _operators() -> Mapping[object, object]:
+    prefix = f"{_NUMPY}.operator."
+    return {
+        call: getattr(operator, name.removeprefix(prefix))
+        for name, call in numpy_calls().items()
+        if name.startswith(prefix)
+    }
 
 
 @functools.cache

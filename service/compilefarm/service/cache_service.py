@@ -96,7 +96,9 @@ class CacheService(CacheServiceServicer):
             raise ReadOnlyFarm("this farm serves what is stored, and keeps nothing new (serve --read-only)")
         caller = current_caller()
         entry = self._read_entry(await anext(request_iterator, None), caller=caller)
-        await self._store.reserve(entry.size_bytes)
+        self._store.check_can_hold(entry.size_bytes)
+        # Room is made for bytes when they come: nothing goes for what somebody only announces.
+        await self._store.reserve(0)
         async with self._uploads.receiving(entry.digest, caller=caller) as upload:
             async for piece in request_iterator:
                 await _add(upload, piece, entry=entry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
@@ -21,14 +21,19 @@ class Count:
 class _Area:
     """The objects below one top-level folder. Sizes are remembered, for those in the storage may change by damage."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, smallest_bytes: int) -> None:
+        self._smallest_bytes = smallest_bytes
         self._sizes: dict[str, int] = {}
         self._size_bytes = 0
 
     def add(self, path: str, *, size_bytes: int) -> None:
         self.remove(path)
-        self._sizes[path] = size_bytes
-        self._size_bytes += size_bytes
+        counted_bytes = self.counted_bytes(size_bytes)
+        self._sizes[path] = counted_bytes
+        self._size_bytes += counted_bytes
+
+    def counted_bytes(self, size_bytes: int) -> int:
+        return max(size_bytes, self._smallest_bytes)
 
     def remove(self, path: str) -> None:
         self._size_bytes -= self._sizes.pop(path, 0)
@@ -52,11 +57,12 @@ class CountingBackend(WrappingBackend):
     Args:
         backend: where the objects lie.
         areas: the top-level folders that are counted.
+        smallest_bytes: what an object counts at least: folders, inodes and this count take room, too.
     """
 
-    def __init__(self, backend: Backend, *, areas: Iterable[str]) -> None:
+    def __init__(self, backend: Backend, *, areas: Iterable[str], smallest_bytes: int = 0) -> None:
         super().__init__(backend)
-        self._areas = {name: _Area() for name in areas}
+        self._areas = {name: _Area(smallest_bytes=smallest_bytes) for name in areas}
 
     @property
     def size_bytes(self) -> int:
@@ -67,6 +73,9 @@ class CountingBackend(WrappingBackend):
         """Lists an area that is counted, by path, and corrects the count. What is written meanwhile may be left out."""
         area = self._areas[name]
         known, found = area.paths(), {stored.path: stored async for stored in self.objects(name)}
+        found = {
+            path: replace(stored, size_bytes=area.counted_bytes(stored.size_bytes)) for path, stored in found.items()
+        }
         for stored in found.values():
             area.add(stored.path, size_bytes=stored.size_bytes)
         for path in known - found.keys():

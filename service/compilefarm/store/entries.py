@@ -104,6 +104,18 @@ class EntryStore:
         """
         return staging(self._backend, digest=digest)
 
+    def check_can_hold(self, size_bytes: int) -> None:
+        """Passes if room for so many bytes can be made.
+
+        Raises:
+            StoreFull: they are more than all entries together may have.
+        """
+        if size_bytes > self._size_limit_bytes:
+            raise StoreFull(
+                f"caches have no room for {size_bytes} bytes: all entries together may have "
+                f"{self._size_limit_bytes}; have --cache-size-limit raised"
+            )
+
     async def reserve(self, size_bytes: int) -> None:
         """Passes if so many more bytes may be put; makes room for them.
 
@@ -111,11 +123,7 @@ class EntryStore:
             StoreFull: they are more than all entries together may have.
             StoreUnavailable: no room can be made.
         """
-        if size_bytes > self._size_limit_bytes:
-            raise StoreFull(
-                f"caches have no room for {size_bytes} bytes: all entries together may have "
-                f"{self._size_limit_bytes}; have --cache-size-limit raised"
-            )
+        self.check_can_hold(size_bytes)
         is_above = self._backend.size_bytes + size_bytes > self._size_limit_bytes
         if is_above or self._uses.now() - self._swept_seconds >= SWEEP_SECONDS:
             await self._make_room(size_bytes)
@@ -183,7 +191,8 @@ class EntryStore:
 
     async def _make_room(self, size_bytes: int) -> None:
         async with self._collecting:
-            limit_bytes = min(KEPT_SHARE * self._size_limit_bytes, self._size_limit_bytes - size_bytes)
+            # Less than fits, so that not every piece of an entry has to make room.
+            limit_bytes = KEPT_SHARE * (self._size_limit_bytes - size_bytes)
             is_above = self._backend.size_bytes + size_bytes > self._size_limit_bytes
             collected = await self._collector.collect(limit_bytes=limit_bytes if is_above else self._size_limit_bytes)
             self._swept_seconds = self._uses.now()

@@ -20,6 +20,8 @@ _TITLE = b"compilefarm cache entry 1\n"
 _LENGTH = struct.Struct(">I")
 _END_BYTES = _LENGTH.size + len(_TITLE)
 ENTRIES = "entries"
+# What an entry counts at least: without bytes it still has two folders, two inodes, and a place in memory.
+SMALLEST_ENTRY_BYTES = 16 * 1024
 # Of entries that belong to no namespace in particular.
 _NO_NAMESPACE = "-"
 

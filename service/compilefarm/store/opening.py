@@ -18,7 +18,7 @@ from compilefarm.store.counting import CountingBackend
 from compilefarm.store.damage import Damage
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
-from compilefarm.store.entry_records import ENTRIES
+from compilefarm.store.entry_records import ENTRIES, SMALLEST_ENTRY_BYTES
 from compilefarm.store.layout import BLOBS, CHECKS, FORMER_SET_ASIDE, MANIFESTS, SET_ASIDE
 from compilefarm.store.limited import LimitedStore
 from compilefarm.store.local import open_directory
@@ -107,7 +107,7 @@ async def open_caches(
     backend = await open_backend(caches_beside(location), read_only=read_only)
     if not read_only:
         await _probe(backend)
-    counting = CountingBackend(backend, areas=(ENTRIES,))
+    counting = CountingBackend(backend, areas=(ENTRIES,), smallest_bytes=SMALLEST_ENTRY_BYTES)
     await counting.count()
     uses = Uses(counting, now=now)
     collector = EntryCollector(counting, uses=uses, lifetime_seconds=lifetime_seconds)
@@ -129,7 +129,9 @@ async def collect_caches(
     Raises:
         StoreUnavailable: there are none, or they cannot be used; the message says why and what to do.
     """
-    counting = CountingBackend(await open_backend(caches_beside(location), create=False), areas=(ENTRIES,))
+    counting = CountingBackend(
+        await open_backend(caches_beside(location), create=False), areas=(ENTRIES,), smallest_bytes=SMALLEST_ENTRY_BYTES
+    )
     collector = EntryCollector(counting, uses=Uses(counting, now=now), lifetime_seconds=lifetime_seconds)
     return await collector.collect(limit_bytes=size_limit_bytes, dry_run=dry_run)
 

@@ -1,0 +1,55 @@
+"""Entries of torch's caches: nobody pushes out those of others, or fills the farm, by entries that hold nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compilefarm.core.cache_entries import describe
+from compilefarm.service.testing import Calls, Refused, calling, serving
+from compilefarm.store.entries import EntryStore
+from compilefarm.store.entry_records import SMALLEST_ENTRY_BYTES
+from compilefarm.store.opening import open_caches
+from compilefarm.v1.cache_service_pb2 import CacheEntry, PutRequest, TorchCache
+from compilefarm.v1.manifest_pb2 import Signature
+
+MIB = 1024 * 1024
+CACHE = TorchCache.TORCH_CACHE_FX_GRAPH
+
+
+async def caches_in(folder: Path) -> EntryStore:
+    return await open_caches(str(folder), size_limit_bytes=MIB, lifetime_seconds=3600)
+
+
+async def announce(calls: Calls, content: bytes) -> None:
+    """Describes an entry of which not one byte comes."""
+    with pytest.raises(Refused, match="0 bytes came"):
+        await calls.put_pieces([PutRequest(entry=describe(content, cache=CACHE, key="announced"))])
+
+
+async def test_nothing_goes_for_an_entry_that_is_only_announced(tmp_path: Path) -> None:
+    async with serving(caches=await caches_in(tmp_path)) as gateway, calling(gateway.address) as calls:
+        await calls.put_entry(bytes(MIB // 2), key="earlier")
+        await announce(calls, bytes(MIB))
+        assert (await calls.get_entry("earlier"))[1] == bytes(MIB // 2)
+
+
+async def test_entries_without_bytes_count_for_the_room_that_they_take(tmp_path: Path) -> None:
+    caches = await caches_in(tmp_path)
+    async with serving(caches=caches) as gateway, calling(gateway.address) as calls:
+        for number in range(MIB // SMALLEST_ENTRY_BYTES + 20):
+            await calls.put_entry(b"", key=f"key {number}")
+    assert caches.usage().evicted >= 20
+    assert caches.usage().entries <= MIB // SMALLEST_ENTRY_BYTES
+
+
+async def test_a_description_holds_no_more_than_it_says(tmp_path: Path) -> None:
+    caches = await caches_in(tmp_path)
+    signed = CacheEntry(signature=Signature(key_id="key", value=bytes(100_000)))
+    signed.MergeFrom(describe(b"", cache=CACHE, key="key"))
+    async with serving(caches=caches) as gateway, calling(gateway.address) as calls:
+        with pytest.raises(Refused, match="description of a cache entry") as refused:
+            await calls.put_pieces([PutRequest(entry=signed)])
+    assert refused.value.status == "INVALID_ARGUMENT"
+    assert caches.usage().entries == 0
