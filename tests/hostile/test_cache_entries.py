@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from compilefarm.core.cache_entries import describe
 from compilefarm.service.testing import Calls, Refused, calling, serving
+from compilefarm.store import entry_records
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.entry_records import SMALLEST_ENTRY_BYTES
+from compilefarm.store.files import digest_of_file
 from compilefarm.store.opening import open_caches
 from compilefarm.v1.cache_service_pb2 import CacheEntry, PutRequest, TorchCache
 from compilefarm.v1.manifest_pb2 import Signature
@@ -53,3 +56,22 @@ async def test_a_description_holds_no_more_than_it_says(tmp_path: Path) -> None:
             await calls.put_pieces([PutRequest(entry=signed)])
     assert refused.value.status == "INVALID_ARGUMENT"
     assert caches.usage().entries == 0
+
+
+async def test_an_entry_that_is_asked_for_again_and_again_is_compared_with_its_digest_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[float] = []
+
+    def compare(file: IO[bytes], *, limit_bytes: float) -> tuple[str, int]:
+        compared.append(limit_bytes)
+        return digest_of_file(file, limit_bytes=limit_bytes)
+
+    monkeypatch.setattr(entry_records, "digest_of_file", compare)
+    async with serving(caches=await caches_in(tmp_path)) as gateway, calling(gateway.address) as calls:
+        await calls.put_entry(b"first", key="key")
+        for _ in range(5):
+            assert (await calls.get_entry("key"))[1] == b"first"
+        await calls.put_entry(b"another", key="key")
+        assert (await calls.get_entry("key"))[1] == b"another"
+    assert compared == [len(b"first"), len(b"another")]

@@ -10,12 +10,13 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from typing import IO
 
 from compilefarm.core.cache_entries import word_of_cache
 from compilefarm.core.errors import DigestMismatch, NotStored, StoreFull, StoreUnavailable
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
-from compilefarm.store.entry_records import ENTRIES, entry_path, read_description, trailer_of
+from compilefarm.store.entry_records import ENTRIES, entry_path, identity_of, read_description, trailer_of
 from compilefarm.store.files import InFile, Readable, StagedBlob
 from compilefarm.store.limited import KEPT_SHARE
 from compilefarm.store.records import DamagedRecord
@@ -27,6 +28,8 @@ from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 SWEEP_SECONDS = 3600.0
 # Entries that are compared with their digest at a time: a gigabyte takes a thread for seconds.
 _CHECKED_AT_ONCE = 3
+# Entries that are known to match their digest; when they are more, all are compared once more.
+_MOST_CHECKED = 10_000
 # Writers of one name at a time: a later one may come between each step of an earlier one.
 _MOST_TRIALS = 3
 _logger = logging.getLogger(__name__)
@@ -67,6 +70,7 @@ class EntryStore:
         self._collector = collector
         self._size_limit_bytes = size_limit_bytes
         self._checking = asyncio.Semaphore(_CHECKED_AT_ONCE)
+        self._checked: set[tuple[int, ...]] = set()
         self._collecting = asyncio.Lock()
         self._swept_seconds = 0.0
         self._evicted = 0
@@ -161,8 +165,7 @@ class EntryStore:
         if file is None:
             return None
         try:
-            async with self._checking:
-                entry = await asyncio.to_thread(read_description, file)
+            entry = await self._read_description(file)
             if _names(entry) != _names(wanted):
                 raise DamagedRecord(f"it is the entry {entry.key[:100]!r}")
         except DamagedRecord as damage:
@@ -173,6 +176,18 @@ class EntryStore:
             file.close()
             raise
         return entry, InFile(file, size_bytes=entry.size_bytes)
+
+    async def _read_description(self, file: IO[bytes]) -> CacheEntry:
+        # Once for each: who asks for a large one again and again would keep others from theirs.
+        identity = identity_of(file)
+        if identity in self._checked:
+            return await asyncio.to_thread(read_description, file, is_whole=True)
+        async with self._checking:
+            entry = await asyncio.to_thread(read_description, file)
+        if len(self._checked) >= _MOST_CHECKED:
+            self._checked.clear()
+        self._checked.add(identity)
+        return entry
 
     async def _remove_damaged(self, path: str, damage: DamagedRecord) -> None:
         _logger.warning("%s in the caches at %s is served no more: %s", path, self._backend.location, damage)

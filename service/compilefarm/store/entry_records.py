@@ -42,8 +42,18 @@ def trailer_of(entry: CacheEntry) -> bytes:
     return description + _LENGTH.pack(len(description)) + _TITLE
 
 
-def read_description(file: IO[bytes]) -> CacheEntry:
+def identity_of(file: IO[bytes]) -> tuple[int, ...]:
+    """Returns numbers that change when the file is another one, or is written to."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def read_description(file: IO[bytes], *, is_whole: bool = False) -> CacheEntry:
     """Reads the description of an entry, and compares the bytes before it with that.
+
+    Args:
+        file: the entry.
+        is_whole: whether the bytes are known to be those that the description says.
 
     Raises:
         DamagedRecord: they are others, or there is no description.
@@ -58,7 +68,7 @@ def read_description(file: IO[bytes]) -> CacheEntry:
     if start < 0:
         raise DamagedRecord("its beginning is missing")
     entry = _parse(os.pread(file.fileno(), length, start))
-    if digest_of_file(file, limit_bytes=start) != (entry.digest, entry.size_bytes):
+    if not is_whole and digest_of_file(file, limit_bytes=start) != (entry.digest, entry.size_bytes):
         raise DamagedRecord("its bytes do not match its digest")
     return entry
 
