@@ -70,7 +70,6 @@ class Program:
         precision: of its numbers inside, where that is lower than its results let on, as under autocast.
         context: entered around every run, eager ones included: ambient state, settings of Dynamo.
         eager: torch runs its graphs without compiling them, too.
-        unsayable: it is about what the wire cannot say, so that its graphs have to stay away from the farm.
     """
 
     name: str
@@ -81,7 +80,6 @@ class Program:
     precision: torch.dtype = torch.float64
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     eager: bool = True
-    unsayable: bool = False
 
 
 def backpropagating(function: Function, given: Call) -> Any:

@@ -29,10 +29,5 @@ def test_decoded_graphs_do_what_the_captured_ones_do(name: str) -> None:
     assert row.graphs, "Dynamo captured nothing, so nothing was tried"
 
 
-@pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if program.unsayable])
-def test_what_cannot_be_said_stays_away(name: str) -> None:
-    assert [graph.outcome for graph in _row(name).graphs] == ["bypass"]
-
-
 def test_most_graphs_are_on_the_wire() -> None:
     assert share_on_the_wire([_row(name) for name in PROGRAMS]) >= SHARE_ON_THE_WIRE

@@ -203,8 +203,8 @@ PROGRAMS = (
     simple("complex_input", _affine, lambda: (torch.randn(4, dtype=torch.complex64),)),
     simple("conjugated_input", _affine, lambda: (torch.randn(4, dtype=torch.complex64).conj(),)),
     simple("inference_tensor_input", _affine, _inference_tensor),
-    simple("subclass_input", _affine, _pair_tensor, unsayable=True),
-    simple("jagged_input", torch.sin, _jagged, unsayable=True),
+    simple("subclass_input", _affine, _pair_tensor),
+    simple("jagged_input", torch.sin, _jagged),
     simple("tracked_not_a_leaf", _affine, _not_a_leaf, training=True),
     Program(name="tracked_and_not", build=_tracked_and_not, training=True),
 )
