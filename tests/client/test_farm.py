@@ -132,6 +132,15 @@ def test_a_program_that_was_found_wrong_is_not_shared(address: str) -> None:
     pod.farm.close()
 
 
+def test_a_program_that_was_found_wrong_is_used_by_no_graph_any_more(address: str) -> None:
+    pod = Pod(address, self_check=1.0)
+    first, second = (pod.farm.backend(FakeGraphModule(), []) for _ in range(2))
+    assert second("x")[0] == "farm"
+    pod.runtime.finding = Finding(outcome="differs", detail="it is another one")
+    assert [program("x")[0] for program in (first, second)] == ["local", "local"]
+    pod.farm.close()
+
+
 def request_of_another_machine() -> Request:
     job = FakeRuntime().encode(FakeGraphModule(), [], options={}).job
     job.environment.torch = "1.0"

@@ -51,11 +51,18 @@ class LoadedPrograms:
         """Takes note of a program that was loaded for a graph."""
         self._programs[_place_of(encoded)] = program
 
-    def forget(self, program: Program) -> None:
-        """Has a program shared no more, since it was found to be wrong."""
+    def replace(self, loaded: LoadedProgram, replacement: Program | None) -> None:
+        """Has a program shared no more, since it was found to be wrong.
+
+        Args:
+            loaded: the program.
+            replacement: what all that share it call from now on; None if what is right for one graph holds tensors.
+        """
         for place, known in list(self._programs.items()):
-            if known is program:
+            if known is loaded:
                 del self._programs[place]
+        if replacement is not None:
+            loaded.program = replacement
 
 
 def _place_of(encoded: Encoded) -> _Place:

@@ -92,7 +92,7 @@ class Loader:
             _timing_first_call(program, writer=writer),
             graph=graph,
             writer=writer,
-            on_difference=lambda: self._loaded.forget(loaded),
+            on_difference=lambda replacement: self._loaded.replace(loaded, None if encoded.held else replacement),
         )
 
 

@@ -43,10 +43,10 @@ class SelfCheck:
         *,
         graph: LocalGraph,
         writer: RecordWriter,
-        on_difference: Callable[[], None] = lambda: None,
+        on_difference: Callable[[Program], None] = lambda _: None,
     ) -> Program:
-        """Returns the program. If it is one of the sample, its first call finds out whether it is right. If not,
-        `on_difference` is called, and a compile in this process, or the uncompiled graph, takes its place."""
+        """Returns the program. If it is one of the sample, its first call finds out whether it is right. If not, a
+        compile in this process, or the uncompiled graph, takes its place; `on_difference` is called with it."""
         if self._draw() >= self._fraction:
             return program
 
@@ -55,9 +55,9 @@ class SelfCheck:
             writer.note_self_check(finding)
             # Calls of other threads meanwhile have no program that is known to be wrong.
             differs = finding.outcome == "differs"
-            if differs:
-                on_difference()
             switch.program = self._resorts.replace(graph, writer=writer) if differs else program
+            if differs:
+                on_difference(switch.program)
             self._report(writer.record.key, finding)
             return switch.program(*inputs)
 
