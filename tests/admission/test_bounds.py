@@ -186,6 +186,15 @@ def test_lists_that_double_with_each_node(function: Callable[..., object], rest:
         decode_job(job_of_nodes(lambda graph: double(graph, 12, function=function, rest=rest)), blobs={})
 
 
+def test_an_array_of_more_dimensions_than_any_tensor_has() -> None:
+    array = numpy_calls()["torch._numpy.array"]
+    job = job_of_nodes(lambda graph: graph.call_function(array, ([1, 2],), {"ndmin": 3}))
+    decode_job(job, blobs={})
+    job.graph.nodes[1].call.kwargs[0].value.integer = 10_000
+    with pytest.raises(InvalidRequest, match="an array has at most 64 dimensions"):
+        decode_job(job, blobs={})
+
+
 def test_digits_of_a_rounded_number_that_are_given_by_name() -> None:
     job = job_of_nodes(lambda graph: graph.call_function(round, (12345, -1)))
     decode_job(job, blobs={})

@@ -32,9 +32,11 @@ from compilefarm.graph.operators import (
     operators_of_torch,
 )
 from compilefarm.graph.replacements import is_own_function, is_own_method
+from compilefarm.graph.tensors import MAX_DIMENSIONS
 from compilefarm.torch_internals import operators as torch_operators
 from compilefarm.torch_internals import traced_functions
 from compilefarm.torch_internals.numpy_calls import (
+    ARRAY,
     find_attribute,
     function_behind,
     name_numpy_call,
@@ -284,6 +286,9 @@ def find_objection(
         return "a mode is switched by one literal"
     if name == "builtins.round" and kwargs:
         return "how many digits is said by place"
+    if name == ARRAY and kwargs.get("ndmin", 0) not in range(MAX_DIMENSIONS + 1):
+        # torch/_numpy/_util.py: _coerce_to_tensor makes a shape of that length.
+        return f"an array has at most {MAX_DIMENSIONS} dimensions, said by a literal"
     if name in (ENTER_AUTOCAST, ENTER_INFERENCE) and (
         kwargs or not args or any(isinstance(argument, Node) for argument in args)
     ):

@@ -41,6 +41,8 @@ _OPERATORS = """
 _ATTRIBUTES = {"numpy_to_tensor_wrapper": "f", "numpy_method_wrapper": "method", "numpy_operator_wrapper": "op"}
 # Takes the name of a dtype after the array.
 AS_TYPE = f"{_NUMPY}.ndarray.astype"
+# Takes the smallest number of dimensions by name.
+ARRAY = f"{_NUMPY}.array"
 # Takes an equation before the arrays.
 EINSUM = f"{_NUMPY}.einsum"
 
