@@ -40,7 +40,9 @@ class _Encoded:
     symbols: Sequence[Any] = ()
     held: Sequence[Any] = ()
     cuda_devices: Sequence[int] = ()
+    recording: Mapping[str, object] = field(default_factory=dict)
     messages: Sequence[str] = ()
+    process_groups: Sequence[str] = ()
 
 
 class ScriptedRuntime(FakeRuntime):

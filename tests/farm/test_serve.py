@@ -219,7 +219,8 @@ def test_a_list_of_callers_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     assert result.returncode == 1
     (said,) = [line for line in result.stderr.splitlines() if line.startswith("compilefarm serve:")]
     assert said.endswith(
-        f"{auth_file} cannot be used: callers[0] (search): role is 'reader': use one of read, compile, prewarm, admin"
+        f"{auth_file} cannot be used: callers[0] (search): role is 'reader': use one of read, compile, prewarm, admin,"
+        " cache-read, cache-write"
     )
 
 
