@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 import torch
 
 from compilefarm.torch_internals import numpy_calls
-from compilefarm.torch_internals.numpy_calls import AS_TYPE, EINSUM
+from compilefarm.torch_internals.numpy_calls import ARRAY, AS_TYPE, EINSUM
 
 
 def _called(function: Any, *inputs: Any) -> list[tuple[object, tuple[object, ...]]]:
@@ -40,6 +41,9 @@ def test_a_name_stands_for_what_computes_it() -> None:
     torch.testing.assert_close(calls["torch._numpy.operator.mul"](x, x), x * x)
     torch.testing.assert_close(calls[EINSUM]("ij->ji", x), x.T)
     assert calls[AS_TYPE](x, "int64").dtype == torch.int64
+    assert calls[ARRAY]([1, 2], ndmin=3).shape == (1, 1, 2)
+    assert numpy_calls.operator_behind(calls["torch._numpy.operator.mul"]) is operator.mul
+    assert numpy_calls.operator_behind(calls[EINSUM]) is None
 
 
 def test_what_a_name_stands_for_is_found_as_torch_pickles_it() -> None:

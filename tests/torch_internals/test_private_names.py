@@ -31,6 +31,7 @@ _OF_USERS = re.compile(
 )
 # Tests that use others, with the reason.
 _TESTS = {
+    "admission/test_bounds.py": "names on the wire of what a request asks for",
     "benchmarks/compilefarm/benchmarks/ways.py": "torch's own ways, which a farm is compared with",
     "builder/test_kernels.py": "makes kernels as Inductor does",
     "builder/test_wrappers.py": "loads wrappers as Inductor does",
