@@ -33,17 +33,6 @@ from compilefarm.graph.bypass import Bypass
 WAITING = Path(__file__).with_name("waiting.py")
 
 
-@pytest.fixture
-def servicer() -> FarmServicer:
-    return FarmServicer()
-
-
-@pytest.fixture
-def address(servicer: FarmServicer) -> Iterator[str]:
-    with serving(servicer) as address:
-        yield address
-
-
 class Pod:
     """A Farm and what it stands on."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from compilefarm.client.options import Options
 from compilefarm.client.recording_backend import RecordingBackend
 from compilefarm.client.records import GraphRecord, Ledger
 from compilefarm.client.runtime import Encoded
-from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.plain_graphs import PlainGraph
 
@@ -35,17 +34,6 @@ class Runtime(FakeRuntime):
         if graph_module.name == "backward" and self.refused is not None:
             raise self.refused
         return super().encode(graph_module, example_inputs, options=options)
-
-
-@pytest.fixture
-def servicer() -> FarmServicer:
-    return FarmServicer()
-
-
-@pytest.fixture
-def address(servicer: FarmServicer) -> Iterator[str]:
-    with serving(servicer) as address:
-        yield address
 
 
 class Pod:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from compilefarm.client.clock import SystemClock
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.farm import Farm
 from compilefarm.client.records import Ledger
-from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.metadata import REQUEST_KEY, TENANT_KEY
 from compilefarm.graph.bypass import Bypass
@@ -20,17 +19,6 @@ from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_TUNING, PHASE_VERIFYIN
 from compilefarm.v1.manifest_pb2 import Timing
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture
-def servicer() -> FarmServicer:
-    return FarmServicer()
-
-
-@pytest.fixture
-def address(servicer: FarmServicer) -> Iterator[str]:
-    with serving(servicer) as address:
-        yield address
 
 
 class Pod:

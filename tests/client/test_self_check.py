@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from compilefarm.client.local import tensors_of
 from compilefarm.client.records import Ledger
 from compilefarm.client.runtime import Encoded
 from compilefarm.client.self_check import SelfCheck
-from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer
 from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.environment_pb2 import Environment
@@ -237,17 +237,6 @@ def test_what_right_programs_may_differ_in_is_not_compared(function: Function) -
         return (x * 3,)
 
     assert is_right(function, other, torch.ones(3)) == "skipped"
-
-
-@pytest.fixture
-def servicer() -> FarmServicer:
-    return FarmServicer()
-
-
-@pytest.fixture
-def address(servicer: FarmServicer) -> Iterator[str]:
-    with serving(servicer) as address:
-        yield address
 
 
 def reported(servicer: FarmServicer) -> list[wire.SelfCheckReport]:
