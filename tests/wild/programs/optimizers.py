@@ -21,7 +21,15 @@ _SCHEDULES: dict[str, Schedule] = {
 }
 
 
-def _program(name: str, kind: str, *, schedule: str = "", rate_tensor: bool = False, **arguments: Any) -> Program:
+def _program(
+    name: str,
+    kind: str,
+    *,
+    schedule: str = "",
+    rate_tensor: bool = False,
+    precision: torch.dtype = torch.float64,
+    **arguments: Any,
+) -> Program:
     def run(compiler: Compiler) -> Any:
         if not hasattr(optim, kind):
             raise Lacking(f"torch.optim has no {kind}")
@@ -32,7 +40,7 @@ def _program(name: str, kind: str, *, schedule: str = "", rate_tensor: bool = Fa
         _train(compiler, optimizer, weights, schedule=schedule)
         return [weight.detach() for weight in weights]
 
-    return Program(name=name, run=run, training=True)
+    return Program(name=name, run=run, training=True, precision=precision)
 
 
 def _train(compiler: Compiler, optimizer: Any, weights: list[torch.nn.Parameter], *, schedule: str) -> None:
@@ -63,8 +71,9 @@ PROGRAMS = (
     _program("sgd, foreach", "SGD", momentum=0.9, foreach=True),
     _program("sgd, fused", "SGD", momentum=0.9, fused=True),
     _program("adafactor", "Adafactor"),
-    _program("muon", "Muon"),
-    _program("muon, scheduled", "Muon", schedule="cosine"),
+    # It makes updates orthogonal in bfloat16, whatever the weights are (torch/optim/_muon.py).
+    _program("muon", "Muon", precision=torch.bfloat16),
+    _program("muon, scheduled", "Muon", schedule="cosine", precision=torch.bfloat16),
     _program("rmsprop", "RMSprop", momentum=0.5, centered=True),
     _program("rmsprop, foreach, scheduled", "RMSprop", foreach=True, schedule="exponential"),
     _program("nadam, scheduled", "NAdam", schedule="cosine"),
