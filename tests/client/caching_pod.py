@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,13 +15,12 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
+from torch._inductor.compile_worker.subproc_pool import SubprocPool
 from torch._inductor.remote_cache import cache_stats
 from torch._inductor.runtime import autotune_cache
 from torch._inductor.runtime.autotune_cache import AutotuneCache, AutotuneCacheBundler
 
-
-class Configuration(SimpleNamespace):
-    """A configuration of a Triton kernel, without Triton."""
+from tests.client.kernel_choices import choices, look_up
 
 
 def compile_graph(size: int) -> dict[str, int]:
@@ -60,13 +58,24 @@ def compile_at_two_sizes() -> int:
 
 def tune(folder: Path) -> int | None:
     """The warps of the best configuration of a kernel as torch finds them, or None where it is measured first."""
-    meta = meta_of(folder)
-    cache = AutotuneCache.create(meta, str(folder / "kernel.py"), "configs")
+    return keep_best(*look_up(meta_of(folder), str(folder / "kernel.py")))
+
+
+def tune_in_worker(folder: Path) -> int | None:
+    """The same, with a process that compiles kernels: it opens the cache, and this one saves what it measures."""
+    pool = SubprocPool(1)
+    try:
+        asked: Any = pool.submit(look_up, meta_of(folder), str(folder / "other.py")).result(timeout=120)
+    finally:
+        pool.shutdown()
+    return keep_best(*asked)
+
+
+def keep_best(cache: AutotuneCache | None, best: Any) -> int | None:
+    """The warps of what was found; what stands for measuring, where nothing was."""
     assert cache is not None
-    choices: Any = [Configuration(kwargs={"BLOCK": 64}, num_warps=warps, num_stages=2) for warps in (2, 4, 8)]
-    best = cache.read_best(meta, choices)
     if best is None:
-        cache.save(choices[1], time_taken_ns=5_000_000)
+        cache.save(choices()[1], time_taken_ns=5_000_000)
     return None if best is None else int(best.num_warps)
 
 
@@ -101,6 +110,7 @@ def main(way: str, folder: str) -> None:
         told["aot_autograd"] = compile_graph(48)
         told["compiles"] = compile_at_two_sizes()
     told["warps"] = tune(Path(folder))
+    told["warps_in_worker"] = tune_in_worker(Path(folder))
     told["bundled"] = tune_bundled(Path(folder))
     told["hits"] = {name: stat.hit for name, stat in cache_stats._stats.items() if name.startswith("Remote")}
     print(json.dumps(told))

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +21,9 @@ from compilefarm.core.cache_entries import describe
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.entry_records import read_description, trailer_of
 from compilefarm.store.opening import open_caches
+from tests.installed import declare_entry_points
 
 ROOT = Path(__file__).resolve().parents[2]
-POD = Path(__file__).with_name("caching_pod.py")
 # torch's own switches.
 SWITCHES = {
     "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1",
@@ -48,7 +47,8 @@ def run_pod(folder: Path, *, way: str, further: Mapping[str, str], path: str | N
     local = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
     environ |= local | SWITCHES | further | ({"PYTHONPATH": path} if path else {})
     ran = subprocess.run(
-        [sys.executable, str(POD), way, str(folder / "inductor")],
+        [sys.executable, "-m", "tests.client.caching_pod", way, str(folder / "inductor")],
+        cwd=ROOT,
         env=environ,
         capture_output=True,
         text=True,
@@ -88,24 +88,13 @@ def spoil(store: Path) -> None:
         path.write_bytes(content + trailer_of(entry))
 
 
-def entry_point(folder: Path) -> Path:
-    """A folder with the entry points of pyproject.toml as an installation has them."""
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["torch.backends"]
-    metadata = folder / "declared-0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: declared\nVersion: 0\n")
-    lines = [f"{name} = {value}" for name, value in declared.items()]
-    (metadata / "entry_points.txt").write_text("\n".join(["[torch.backends]", *lines, ""]))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def pods(farm: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
     """What two pods tell, one after the other: the first calls `install()`, of the second the variable says so."""
     folder = tmp_path_factory.mktemp("pods")
     first = run_pod(folder / "first", way="call", further={"COMPILEFARM_ADDRESS": farm})
     variables = {"COMPILEFARM_ADDRESS": farm, "COMPILEFARM_TORCH_CACHES": "yes"}
-    path = python_path(entry_point(tmp_path_factory.mktemp("installed")))
+    path = python_path(declare_entry_points(tmp_path_factory.mktemp("installed")))
     return first, run_pod(folder / "second", way="variable", further=variables, path=path)
 
 
@@ -127,6 +116,13 @@ def test_decisions_on_dynamic_shapes(pods: tuple[dict[str, Any], dict[str, Any]]
 
 def test_the_best_configuration_of_a_kernel(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
     assert [pod["warps"] for pod in pods] == [None, 4]
+
+
+def test_the_best_configuration_of_a_kernel_that_a_compile_worker_looks_up(
+    pods: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    """torch looks it up in the worker, and writes it in the process that has measured."""
+    assert [pod["warps_in_worker"] for pod in pods] == [None, 4]
 
 
 def test_the_best_configurations_of_a_graph(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:

@@ -17,10 +17,12 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import serving
 from compilefarm.store.opening import open_caches
+from tests.installed import declare_entry_points
 
 _NO_GRAPHS = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
 # Kernels have several configurations to choose from; with one there is nothing to keep.
@@ -32,12 +34,23 @@ CASES = {
     "bundled_autotune": {"TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "1", **_TUNED},
     "triton": {"TRITON_CACHE_MANAGER": "triton.runtime.cache:RemoteCacheManager", **_NO_GRAPHS},
 }
+INPUT = (128, 256)
 _SECONDS = 600
 
 
 def main(names: Sequence[str]) -> int:
     """Tries each cache, or those that are named."""
     return max(asyncio.run(_try(name)) for name in names or CASES)
+
+
+def make_model() -> Any:
+    """A model with two kernels, a reduction of 512 elements and one element by element. Both have several
+    configurations; a reduction of 1024 at once has one (_inductor/runtime/triton_heuristics.py).
+    """
+    from torch import nn
+
+    layers = nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 256), nn.SiLU()
+    return nn.Sequential(*layers).eval()
 
 
 def run_pod() -> None:
@@ -48,8 +61,7 @@ def run_pod() -> None:
 
     install()
     torch.manual_seed(0)
-    layers = torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.LayerNorm(1024), torch.nn.Linear(1024, 256)
-    model, x = torch.nn.Sequential(*layers).cuda().eval(), torch.randn(128, 256, device="cuda")
+    model, x = make_model().cuda(), torch.randn(*INPUT, device="cuda")
     with torch.no_grad():
         torch.testing.assert_close(torch.compile(model, dynamic=False)(x), model(x), rtol=2e-3, atol=2e-3)
 
@@ -76,7 +88,10 @@ async def _try(name: str) -> int:
 def _run(name: str, folder: Path, address: str) -> bool:
     folder.mkdir()
     own = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
-    environ = {**os.environ, **own, **CASES[name], "COMPILEFARM_ADDRESS": address}
+    # Processes that compile kernels look for them in the farm if they find the entry point.
+    declared = declare_entry_points(folder / "installed")
+    path = {"PYTHONPATH": os.pathsep.join((str(declared), *sys.path))}
+    environ = {**os.environ, **own, **path, **CASES[name], "COMPILEFARM_ADDRESS": address}
     program = [sys.executable, "-c", "from tests.gpu.caches import run_pod; run_pod()"]
     return subprocess.run(program, env=environ, check=False, timeout=_SECONDS).returncode == 0
 
