@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 
+from compilefarm.cli.cache_checks import check_caches
 from compilefarm.cli.checks import Check, failed, ok, warning
 from compilefarm.cli.farm import admin_at
 from compilefarm.cli.trust_checks import check_trust
@@ -49,6 +50,7 @@ def check_farm(address: str) -> list[Check]:
     # Farms of an older release have none.
     if status.HasField("trust"):
         checks += check_trust(status.trust, address=address, trusted=read_trust(os.environ).trusted_keys)
+    checks += check_caches(status, environ=os.environ)
     return checks
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 from google.protobuf import json_format
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.table import Table
 from compilefarm.cli.farm import add_address, admin
 from compilefarm.cli.words import console, enum_words, seconds_words, size_words
 from compilefarm.cli.workers import sandbox_words, table_of
-from compilefarm.v1.admin_service_pb2 import FarmState, StatusRequest, StatusResponse
+from compilefarm.v1.admin_service_pb2 import CacheUsage, FarmState, StatusRequest, StatusResponse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,4 +67,14 @@ def show(status: StatusResponse, to: Console) -> None:
     damaged = store.corrupt_blobs + store.corrupt_manifests
     if damaged:
         facts.add_row("", f"{damaged} blobs or manifests were found damaged and set aside")
+    if status.HasField("caches"):
+        for name, words in _cache_rows(status.caches):
+            facts.add_row(name, words)
     to.print(facts)
+
+
+def _cache_rows(caches: CacheUsage) -> Iterator[tuple[str, str]]:
+    size = f"{size_words(caches.size_bytes)} of {size_words(caches.size_limit_bytes)}"
+    yield "torch's caches", f"{caches.entries} entries, {size}, {caches.evicted} evicted"
+    for requests in caches.requests:
+        yield "", f"{requests.cache}: {requests.hits} hits, {requests.misses} misses, {requests.writes} written"

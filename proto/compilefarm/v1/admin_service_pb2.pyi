@@ -119,6 +119,7 @@ class StatusResponse(google.protobuf.message.Message):
     REPORTS_FIELD_NUMBER: builtins.int
     NOW_FIELD_NUMBER: builtins.int
     TRUST_FIELD_NUMBER: builtins.int
+    CACHES_FIELD_NUMBER: builtins.int
     farm_version: builtins.str
     """Version of Compilefarm."""
     queued_jobs: builtins.int
@@ -157,6 +158,10 @@ class StatusResponse(google.protobuf.message.Message):
     def trust(self) -> global___Trust:
         """Whom it believes, and how it is believed."""
 
+    @property
+    def caches(self) -> global___CacheUsage:
+        """What it keeps of torch's own caches. Absent: nothing."""
+
     def __init__(
         self,
         *,
@@ -172,11 +177,78 @@ class StatusResponse(google.protobuf.message.Message):
         reports: global___ClientReports | None = ...,
         now: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         trust: global___Trust | None = ...,
+        caches: global___CacheUsage | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["counters", b"counters", "now", b"now", "reports", b"reports", "started", b"started", "store", b"store", "trust", b"trust"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["counters", b"counters", "farm_version", b"farm_version", "now", b"now", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "reports", b"reports", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "trust", b"trust", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["caches", b"caches", "counters", b"counters", "now", b"now", "reports", b"reports", "started", b"started", "store", b"store", "trust", b"trust"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["caches", b"caches", "counters", b"counters", "farm_version", b"farm_version", "now", b"now", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "reports", b"reports", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "trust", b"trust", "workers", b"workers"]) -> None: ...
 
 global___StatusResponse = StatusResponse
+
+@typing.final
+class CacheUsage(google.protobuf.message.Message):
+    """What a farm keeps of torch's own caches."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    SIZE_BYTES_FIELD_NUMBER: builtins.int
+    SIZE_LIMIT_BYTES_FIELD_NUMBER: builtins.int
+    EVICTED_FIELD_NUMBER: builtins.int
+    REQUESTS_FIELD_NUMBER: builtins.int
+    entries: builtins.int
+    """Number of entries."""
+    size_bytes: builtins.int
+    """Their bytes; an entry counts 16 KiB at least."""
+    size_limit_bytes: builtins.int
+    """Beyond this size entries are evicted, those first that were used least recently."""
+    evicted: builtins.int
+    """Entries removed for room or of age since the service started."""
+    @property
+    def requests(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CacheRequests]:
+        """What was asked for since the service started, for each cache that was."""
+
+    def __init__(
+        self,
+        *,
+        entries: builtins.int = ...,
+        size_bytes: builtins.int = ...,
+        size_limit_bytes: builtins.int = ...,
+        evicted: builtins.int = ...,
+        requests: collections.abc.Iterable[global___CacheRequests] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entries", b"entries", "evicted", b"evicted", "requests", b"requests", "size_bytes", b"size_bytes", "size_limit_bytes", b"size_limit_bytes"]) -> None: ...
+
+global___CacheUsage = CacheUsage
+
+@typing.final
+class CacheRequests(google.protobuf.message.Message):
+    """Requests for entries of a cache."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CACHE_FIELD_NUMBER: builtins.int
+    HITS_FIELD_NUMBER: builtins.int
+    MISSES_FIELD_NUMBER: builtins.int
+    WRITES_FIELD_NUMBER: builtins.int
+    cache: builtins.str
+    """The cache, as in metrics: "fx_graph"."""
+    hits: builtins.int
+    """Entries that were found."""
+    misses: builtins.int
+    """Entries that were not."""
+    writes: builtins.int
+    """Entries that were written."""
+    def __init__(
+        self,
+        *,
+        cache: builtins.str = ...,
+        hits: builtins.int = ...,
+        misses: builtins.int = ...,
+        writes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cache", b"cache", "hits", b"hits", "misses", b"misses", "writes", b"writes"]) -> None: ...
+
+global___CacheRequests = CacheRequests
 
 @typing.final
 class Trust(google.protobuf.message.Message):

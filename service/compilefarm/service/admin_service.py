@@ -9,6 +9,7 @@ from dataclasses import asdict
 from compilefarm.core.pool import WorkerView
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.active_jobs import ActiveJobs
+from compilefarm.service.cache_report import describe_caches
 from compilefarm.service.callers import current_caller
 from compilefarm.service.clock import Clock
 from compilefarm.service.fair_semaphore import FairSemaphore
@@ -69,6 +70,7 @@ class AdminService(AdminServiceServicer):
             quarantined_keys=len(self._control.quarantined()),
             reports=_reports(sources.reports),
             trust=self._trust.for_caller(current_caller()),
+            caches=describe_caches(sources.caches, counts=sources.cache_counts),
         )
         response.started.FromDatetime(self._started)
         response.now.FromDatetime(self._clock.now())

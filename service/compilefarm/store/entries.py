@@ -76,6 +76,11 @@ class EntryStore:
         self._evicted = 0
         self._damaged = 0
 
+    @property
+    def size_limit_bytes(self) -> int:
+        """What all entries together may have."""
+        return self._size_limit_bytes
+
     @asynccontextmanager
     async def reading(
         self, cache: TorchCache.ValueType, key: str, *, namespaces: Sequence[str]
