@@ -12,11 +12,13 @@ from compilefarm.core.treatment import Treatment
 
 _BEFORE_THE_GRAPH = "decides which graph Dynamo hands over, when it is traced again, and what is guarded"
 _FAKES = "decides what shapes operators are said to give while a graph is compiled"
+_ASIDE = "is about caches, or about what is printed, logged, kept or measured"
+_EXPLAINED = "checks, explains or prints what is found out about sizes, and changes nothing of it"
 _SIZES = "decides what is assumed of sizes while a graph is compiled"
 
 _DYNAMO: Mapping[tuple[Treatment, str], tuple[str, ...]] = {
     (Treatment.BYPASS, _FAKES): ("_custom_ops_profile",),
-    (Treatment.NO_EFFECT, "is about caches, or about what is printed, logged, kept or measured"): (
+    (Treatment.NO_EFFECT, _ASIDE): (
         "TYPE_CHECKING", "_save_config_ignore", "automatic_dynamic_local_pgo", "automatic_dynamic_remote_pgo",
         "base_dir", "caching_precompile", "cprofile", "debug_dir_root", "debug_disable_compile_counter",
         "dynamo_profiler", "fake_tensor_cache_crosscheck_enabled", "fake_tensor_cache_enabled",
@@ -78,7 +80,7 @@ _SYMBOLIC_SHAPES: Mapping[tuple[Treatment, str], tuple[str, ...]] = {
         "aggressive_guard_free_semantics", "backed_size_oblivious", "soft_pending_unbacked_not_found_error",
         "symbol_guard_limit_before_specialize", "unify_view_symbols_bso_meta", "use_duck_shape",
     ),
-    (Treatment.NO_EFFECT, "checks, explains or prints what is found out about sizes, and changes nothing of it"): (
+    (Treatment.NO_EFFECT, _EXPLAINED): (
         "check_shape_env_recorded_events", "enrich_profiler_metadata", "extended_debug_cpp",
         "extended_debug_create_symbol", "extended_debug_current_loc", "extended_debug_guard_added",
         "inject_EVALUATE_EXPR_flip_equality_TESTING_ONLY", "no_data_dependent_graph_break", "print_specializations",
@@ -94,3 +96,8 @@ def _by_name(groups: Mapping[tuple[Treatment, str], tuple[str, ...]]) -> Mapping
 
 DYNAMO = _by_name(_DYNAMO)
 SYMBOLIC_SHAPES = _by_name(_SYMBOLIC_SHAPES)
+
+
+def decides_traces(name: str) -> bool:
+    """Whether a setting may decide what Dynamo finds out about a function; one that nobody has classified may."""
+    return {**DYNAMO, **SYMBOLIC_SHAPES}.get(name, (Treatment.KEY, ""))[1] not in (_ASIDE, _EXPLAINED)
