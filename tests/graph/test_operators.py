@@ -12,8 +12,10 @@ import torch
 from compilefarm.core.environments import differences, narrowed
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.keys import key_of
+from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EnvironmentNeeds, encode_job
+from compilefarm.graph.libraries import import_libraries_of
 from compilefarm.graph.operators import describe_operators, import_operators
 from compilefarm.graph.testing import capture
 from compilefarm.loader.environment import describe_environment
@@ -134,3 +136,19 @@ def test_an_artifact_depends_on_the_operators_of_its_job_alone(imported: frozens
     worker = describe_environment(EnvironmentNeeds(cpu=True, cuda_device=None, operators=imported))
     assert [operator.name for operator in narrowed(worker, wanted=job().environment).operators] == [NAME]
     assert not narrowed(worker, wanted=Environment()).operators
+
+
+@pytest.mark.parametrize("name", ["ps_roi_align", "ps_roi_pool", "deform_conv2d", "_deform_conv2d_backward"])
+def test_kernels_in_c_are_those_of_the_library_that_registers_the_operator_by_its_name_alone(name: str) -> None:
+    """torchvision has kernels for autocast in C++, and registers in Python, with a Library that it passes on."""
+    version = pytest.importorskip("torchvision").__version__.partition("+")[0]
+    (described,) = describe_operators([f"torchvision::{name}"])
+    assert described.library == f"torchvision {version}"
+    assert "torchvision._meta_registrations" in described.modules
+    assert import_libraries_of([described], libraries=["torchvision"]) >= {described.name}
+
+
+def test_an_operator_without_a_word_in_python_stays_unknown() -> None:
+    pytest.importorskip("torchvision")
+    with pytest.raises(Bypass, match="by no library whose files are known"):
+        describe_operators(["torchvision::_cuda_version"])

@@ -17,6 +17,8 @@ from compilefarm.torch_internals.operators import registered_names
 
 _KERNEL = re.compile(r"^(?P<key>\w+)(\[alias\])?: registered at (?P<file>.+?):\d+ :: ", re.MULTILINE)
 _SCHEMA = re.compile(r"^debug: registered at (?P<file>.+):\d+$", re.MULTILINE)
+# torch/library.py: Library
+_LIBRARY_KINDS = frozenset({"DEF", "FRAGMENT", "IMPL"})
 # Kernels under these keys are run where the artifact runs, and decide nothing of how it is compiled.
 _OF_DEVICES = frozenset({"CPU", "CUDA", "HPU", "MPS", "MTIA", "PrivateUse1", "QuantizedCPU", "QuantizedCUDA", "XPU"})
 # With `torch.library.impl` and the like a kernel seems to come from here.
@@ -55,11 +57,22 @@ def registering_modules(overload: Any) -> frozenset[str]:
     found |= set(filter(None, map(module_of_file, _files(overload))))
     holding = registrations.modules_with_libraries_of(name)
     found |= modules_that_call({namespace}, mentioning=namespace, among=holding.__contains__) if holding else set()
+    found = found or _modules_with_passing_libraries(namespace, base, bare=_bare_names(name))
     if found:
         # A Library that one module makes, another may register kernels with, by the name of the operator alone.
         tops = {top_of(module) for module in found}
         found |= modules_that_call(_bare_names(name), mentioning=base, among=lambda module: top_of(module) in tops)
     return frozenset(found)
+
+
+def _modules_with_passing_libraries(namespace: str, base: str, *, bare: set[str]) -> set[str]:
+    """Modules that make a torch.library.Library, keep it in none of their attributes, and register something with it.
+
+    torchvision._meta_registrations does, for kernels in C++ of which Python knows no more than the name.
+    """
+    making = modules_that_call({namespace}, mentioning=namespace, among=lambda _: True)
+    making &= modules_that_call(_LIBRARY_KINDS, mentioning=namespace, among=making.__contains__)
+    return modules_that_call(bare, mentioning=base, among=making.__contains__) if making else set()
 
 
 def may_register(name: str, path: Path) -> bool:

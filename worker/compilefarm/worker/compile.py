@@ -40,7 +40,7 @@ from compilefarm.worker.limits import time_limit
 from compilefarm.worker.operator_guard import guarding_operators
 from compilefarm.worker.process_groups import standing_in
 from compilefarm.worker.source_check import check_source
-from compilefarm.worker.synthetic import ATTEMPTS, are_refused, inputs_of
+from compilefarm.worker.synthetic import ATTEMPTS, are_refused, find_refusal, inputs_of
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +138,9 @@ def _tune(program: Callable[..., object], decoded: DecodedJob, job: Job) -> None
     """Runs a program on the first synthetic inputs that it takes, if it takes any that eager does."""
     for attempt in range(ATTEMPTS):
         inputs = inputs_of(job, decoded, first_seed=INPUT_SEED, attempt=attempt)
+        if (refusal := find_refusal(inputs, decoded)) is not None:
+            log.info("the graph is not run on synthetic inputs: %s", refusal)
+            continue
         try:
             _run_once(program, inputs())
             return

@@ -13,6 +13,7 @@ from compilefarm.graph.targets import nodes_of
 from compilefarm.graph.tolerances import coarsest, epsilon_of
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.v1.manifest_pb2 import Verification
+from compilefarm.worker.believed_values import refusing_values_outside
 from compilefarm.worker.checkpoints import keep_random_state
 from compilefarm.worker.comparison import Comparison, differing_elements
 from compilefarm.worker.inputs import move_by_last_bits
@@ -55,7 +56,10 @@ class Eager:
 
     def run(self, program: Callable[..., Any] | None = None, *, seed: int = SEED) -> dict[str, Any]:
         """Returns the results of the graph, or of another program, on a fresh copy of the inputs."""
-        return run(program or self.program, self.inputs(), seed=seed, written=self.written)
+        if program is not None:
+            return run(program, self.inputs(), seed=seed, written=self.written)
+        with refusing_values_outside(self.program):
+            return run(self.program, self.inputs(), seed=seed, written=self.written)
 
     def comparison(self, found: Verification, *, random: Set[str] = frozenset()) -> Comparison:
         """Returns a comparison with the results of eager.

@@ -11,6 +11,9 @@ from compilefarm.worker.fillers import Filler, Kind
 _LARGEST_DIVISOR = 5
 # Of probabilities: this far from zero and one.
 _MARGIN = 0.05
+# Elements of a region, and how far its image's number is from the next smaller one.
+_REGION = 5
+_WITHIN = 0.25
 
 
 def elements_of(tensor: torch.Tensor, filler: Filler, *, uniform: torch.Tensor, signed: torch.Tensor) -> torch.Tensor:
@@ -36,6 +39,8 @@ def elements_of(tensor: torch.Tensor, filler: Filler, *, uniform: torch.Tensor, 
             made = torch.arange(tensor.shape[-1] if tensor.dim() else 1).expand(tensor.shape).flatten()
         case Kind.DEFINITE:
             return _definite(tensor, signed)
+        case Kind.REGIONS:
+            made = _regions(tensor, shares, filler)
         case Kind.ORDERED:
             made = _steps(tensor)
         case Kind.DIVISOR:
@@ -81,6 +86,17 @@ def _definite(tensor: torch.Tensor, signed: torch.Tensor) -> torch.Tensor:
     antisymmetric = (drawn - drawn.mT) / (2 * size)
     made = torch.complex(symmetric, antisymmetric) if tensor.is_complex() else symmetric
     return made.flatten().to(tensor.dtype)
+
+
+def _regions(tensor: torch.Tensor, shares: torch.Tensor, filler: Filler) -> torch.Tensor:
+    """Rows of the number of an image, and of the smaller and the larger corner of a box."""
+    if not tensor.dim() or tensor.shape[-1] != _REGION:
+        return shares
+    rows = shares[: len(shares) // _REGION * _REGION].view(-1, _REGION)
+    # A last bit less, and it is the same image still: the operators round it down.
+    images = (rows[:, :1] * filler.bound).floor() + _WITHIN
+    one, other = rows[:, 1:3] * filler.extent, rows[:, 3:] * filler.extent
+    return torch.cat([images, torch.minimum(one, other), torch.maximum(one, other)], dim=1).flatten()
 
 
 def _coprime(bound: int) -> int:

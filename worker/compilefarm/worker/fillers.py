@@ -34,6 +34,7 @@ class Kind(Enum):
         PROBABILITY: between zero and one, and neither of these.
         ORDERED: not smaller than the one before.
         DEFINITE: matrices that are symmetric and positive definite.
+        REGIONS: rows of five: the number of an image, below a number, and two corners of a box in it.
     """
 
     INDEX = auto()
@@ -46,6 +47,7 @@ class Kind(Enum):
     PROBABILITY = auto()
     ORDERED = auto()
     DEFINITE = auto()
+    REGIONS = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +57,12 @@ class Filler:
     Attributes:
         kind: see there.
         bound: the number, for kinds that have one.
+        extent: largest coordinate, of boxes.
     """
 
     kind: Kind
     bound: int = 0
+    extent: float = 1.0
 
 
 Found = Iterable[tuple[object, Filler]]
@@ -234,6 +238,14 @@ def _boundaries(node: Node) -> Found:
     yield node.args[0 if _name(node) == "searchsorted" else 1], Filler(kind=Kind.ORDERED)
 
 
+def _regions(node: Node) -> Found:
+    """Of torchvision's poolings of regions: images, regions in them, and a scale from these to the pixels."""
+    shape, scale = _shape(_argument(node, 0, "input")), _argument(node, 2, "spatial_scale")
+    if len(shape) == 4:
+        factor = scale if isinstance(scale, int | float) and scale > 0 else 1.0
+        yield _argument(node, 1, "rois"), Filler(kind=Kind.REGIONS, bound=shape[0], extent=min(shape[2:]) / factor)
+
+
 def _groups(node: Node) -> Found:
     shape = _shape(node.args[0])
     yield _argument(node, 2, "offs"), Filler(kind=Kind.OFFSETS, bound=shape[0] if shape else 0)
@@ -281,5 +293,6 @@ _CONSUMERS: Mapping[str, Callable[[Node], Found]] = {
     "max_unpool2d": _unpooled,
     "max_unpool3d": _unpooled,
     "flex_attention": _blocks,
+    **dict.fromkeys(("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"), _regions),
     **dict.fromkeys(_LABELS, _labels),
 }

@@ -8,6 +8,7 @@ import torch
 
 from compilefarm.graph.decode import DecodedJob
 from compilefarm.v1.job_pb2 import Job
+from compilefarm.worker.believed_values import calls_libraries, refusing_values_outside
 from compilefarm.worker.exhaustion import find_exhausted
 from compilefarm.worker.fillers import find_fillers
 from compilefarm.worker.inputs import random_inputs
@@ -29,6 +30,25 @@ def inputs_of(
     """
     fillers = find_fillers(decoded.graph_module) if attempt < ATTEMPTS - 1 else None
     return lambda: random_inputs(job, seed=first_seed + attempt, fillers=fillers)
+
+
+def find_refusal(inputs: Callable[[], Sequence[torch.Tensor | int]], decoded: DecodedJob) -> str | None:
+    """Why a program may not be run on synthetic inputs before eager was; None if it may, as that of most graphs.
+
+    Operators of libraries may believe values, and what they do then is seen nowhere, or by no process that goes on.
+
+    Args:
+        inputs: makes those of the program.
+        decoded: the graph.
+    """
+    if not calls_libraries(decoded.graph_module):
+        return None
+    try:
+        with refusing_values_outside(decoded.graph_module):
+            decoded.graph_module(*inputs())
+    except Exception as error:  # noqa: BLE001 - whatever it raises, it is eager that raises it
+        return str(error) if find_exhausted(error) is None else None
+    return None
 
 
 def are_refused(inputs: Sequence[torch.Tensor | int], decoded: DecodedJob, *, error: Exception) -> bool:

@@ -1,0 +1,118 @@
+"""Operators of libraries that believe values get such as they can take, or do not run.
+
+torchvision's poolings read at the number of the image that each region begins with.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from compilefarm.graph.decode import DecodedJob, decode_job
+from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.operators import whole_packets
+from compilefarm.graph.testing import capture
+from compilefarm.torch_internals.operators import registered_names
+from compilefarm.worker import compile as compiling
+from compilefarm.worker.believed_values import OutsideOfTensor, refusing_values_outside
+from compilefarm.worker.eager import Eager
+from compilefarm.worker.synthetic import ATTEMPTS, find_refusal, inputs_of
+from compilefarm.worker.verify import EagerRefuses, first_run
+from tests.worker.verifying import encoded_of
+
+ops = pytest.importorskip("torchvision.ops")
+
+_FEATURES = torch.randn(3, 8, 16, 12)
+_REGIONS = torch.tensor([[0.0, 1.0, 1.0, 4.0, 6.0]]).repeat(200, 1)
+_POOLINGS = {
+    "roi_align": functools.partial(ops.roi_align, output_size=3),
+    "roi_pool": functools.partial(ops.roi_pool, output_size=2, spatial_scale=0.5),
+    "ps_roi_align": functools.partial(ops.ps_roi_align, output_size=2),
+    "ps_roi_pool": functools.partial(ops.ps_roi_pool, output_size=2),
+}
+
+
+def _decoded(encoded: EncodedJob) -> DecodedJob:
+    operators = whole_packets(name for name in registered_names() if name.startswith("torchvision::"))
+    return decode_job(encoded.job, blobs=encoded.blobs, operators=operators)
+
+
+def _pooled(name: str, *, trains: bool = False) -> EncodedJob:
+    features = _FEATURES.clone().requires_grad_(trains)
+    return encoded_of(lambda x, regions: _POOLINGS[name](x, regions.float()), features, _REGIONS, trains=trains)
+
+
+def _beyond(*, image: float) -> EncodedJob:
+    """A graph that says itself which image, so that no choice of inputs can mend it."""
+
+    def pooled(x: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = ops.roi_align(x, torch.cat([torch.zeros_like(boxes[:, :1]), boxes], 1), 3)
+        return result
+
+    with torch.no_grad():
+        captured = capture(pooled, _FEATURES, _REGIONS[:, 1:].clone())
+    (zeros,) = (node for node in captured.graph_module.graph.nodes if node.target is torch.zeros_like)
+    zeros.target, zeros.args = torch.full_like, (*zeros.args, image)
+    captured.graph_module.recompile()
+    return captured.encode()
+
+
+@pytest.mark.parametrize("name", _POOLINGS)
+def test_regions_lie_in_images_that_there_are(name: str) -> None:
+    encoded = _pooled(name)
+    eager, results = first_run(_decoded(encoded), encoded.job)
+    (regions,) = (given for given in eager.inputs() if isinstance(given, torch.Tensor) and given.shape[-1] == 5)
+    assert regions[:, 0].trunc().unique().tolist() == [0.0, 1.0, 2.0]
+    assert (regions[:, 3:] > regions[:, 1:3]).all()
+    # They are boxes of some size, from which something comes.
+    assert (results["output 0"].flatten(1) != 0).any(1).float().mean() > 0.5
+    # Rounding does not move them to another image.
+    for other in eager.perturbed():
+        torch.testing.assert_close(other["output 0"], results["output 0"], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["roi_align", "roi_pool"])
+def test_gradients_are_taken_at_them(name: str) -> None:
+    encoded = _pooled(name, trains=True)
+    _, results = first_run(_decoded(encoded), encoded.job)
+    (gradient,) = (value for result, value in results.items() if result.startswith("gradient"))
+    assert all(image.any() for image in gradient)
+
+
+@pytest.mark.parametrize("image", [3.0, -1.0, float("nan"), 1e30])
+def test_a_graph_that_reads_beyond_its_images_is_not_run(image: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = _beyond(image=image)
+    decoded = _decoded(encoded)
+    with pytest.raises(EagerRefuses, match="a region lies in image"):
+        first_run(decoded, encoded.job)
+    ran: list[Any] = []
+    monkeypatch.setattr(compiling, "_run_once", lambda *given: ran.append(given))
+    compiling._tune(decoded.graph_module, decoded, encoded.job)
+    assert ran == []
+
+
+def test_gradients_for_images_that_there_are_not_are_not_written() -> None:
+    program = _decoded(_pooled("roi_align")).graph_module
+    backward = torch.ops.torchvision._roi_align_backward
+    regions = _REGIONS[:2].clone()
+    regions[1, 0] = 3
+    with refusing_values_outside(program), pytest.raises(OutsideOfTensor, match="image 0 or 3 of 3"):
+        backward(torch.ones(2, 8, 3, 3), regions, 1.0, 3, 3, 3, 8, 16, 12, -1, False)
+
+
+def test_what_a_graph_takes_is_run() -> None:
+    encoded = _pooled("roi_align")
+    decoded = _decoded(encoded)
+    for attempt in range(ATTEMPTS - 1):
+        assert find_refusal(inputs_of(encoded.job, decoded, first_seed=0, attempt=attempt), decoded) is None
+    assert isinstance(Eager(decoded, encoded.job).run()["output 0"], torch.Tensor)
+
+
+def test_graphs_without_operators_of_libraries_are_not_run_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = encoded_of(torch.sin, torch.ones(3))
+    decoded = decode_job(encoded.job, blobs=encoded.blobs)
+    monkeypatch.setattr(decoded.graph_module, "forward", lambda *_: pytest.fail("it ran"))
+    assert find_refusal(inputs_of(encoded.job, decoded, first_seed=0), decoded) is None

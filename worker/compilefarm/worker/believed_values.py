@@ -1,0 +1,85 @@
+"""Values that operators of libraries believe: a kernel reads, and for gradients writes, at the places that they name.
+
+Torch's own operators assert such places. These do not: beyond a tensor they read whatever lies there, so that a check
+would compare chance with chance, and an error on a GPU ends all that its process can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from compilefarm.graph.operators import is_of_torch, named_arguments
+from compilefarm.graph.targets import nodes_of
+from compilefarm.torch_internals.operator_calls import OperatorMode
+from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet, schema_of
+
+Arguments = Mapping[str, Any]
+
+
+class OutsideOfTensor(Exception):
+    """An operator was about to be given values that have it reach beyond its tensors."""
+
+
+def calls_libraries(graph_module: GraphModule) -> bool:
+    """Whether a graph, or one within it, calls an operator of another library than torch."""
+    return any(map(_is_of_library, (node.target for node in nodes_of(graph_module))))
+
+
+@contextmanager
+def refusing_values_outside(graph_module: GraphModule) -> Iterator[None]:
+    """Inside, no operator that is known to believe its values runs with such as would have it reach beyond its tensors.
+
+    Args:
+        graph_module: is run inside; nothing is looked at if it calls no operator of a library.
+
+    Raises:
+        OutsideOfTensor: one would have.
+    """
+    with _Watch() if calls_libraries(graph_module) else nullcontext():
+        yield
+
+
+class _Watch(OperatorMode):  # type: ignore[misc]
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        find = _CHECKS.get(schema_of(func).name) if isinstance(func, OpOverload) else None
+        if find is not None:
+            objection = find(named_arguments(schema_of(func), args, kwargs or {}))
+            if objection is not None:
+                raise OutsideOfTensor(f"{func}: {objection}")
+        return func(*args, **(kwargs or {}))
+
+
+def _is_of_library(target: object) -> bool:
+    if isinstance(target, OpOverloadPacket):
+        return not is_of_torch(name_of_packet(target))
+    return isinstance(target, OpOverload) and not is_of_torch(target.name())
+
+
+def _numbers_of_images(given: Arguments) -> str | None:
+    """Each region begins with the number of its image (torchvision/csrc/ops/cpu/roi_align_kernel.cpp and the like)."""
+    images = given["batch_size"] if "batch_size" in given else given["input"].shape[0]
+    regions = given["rois"]
+    if regions.dim() != 2 or not len(regions):
+        return None
+    smallest, largest = torch.aminmax(regions[:, 0].float().trunc())
+    # What is no number is in no range.
+    if smallest.item() >= 0 and largest.item() < images:
+        return None
+    return f"a region lies in image {smallest.item():g} or {largest.item():g} of {images}"
+
+
+_CHECKS: Mapping[str, Callable[[Arguments], str | None]] = dict.fromkeys(
+    (
+        f"torchvision::{name}"
+        for pooling in ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
+        for name in (pooling, f"_{pooling}_backward")
+    ),
+    _numbers_of_images,
+)
