@@ -18,16 +18,27 @@ def _count_for_ever() -> None:
 
 
 def test_work_without_end_is_ended_even_if_it_takes_every_error_for_its_own() -> None:
-    before = signal.getsignal(signal.SIGALRM)
+    before = signal.getsignal(signal.SIGVTALRM)
     with pytest.raises(TimeLimitExceeded, match="counting takes more than 0 s"), time_limit(0.05, doing="counting"):
         _count_for_ever()
-    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getsignal(signal.SIGVTALRM) is before
 
 
 def test_work_that_ends_in_time_is_left_alone() -> None:
     with time_limit(60, doing="nothing"):
         pass
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_work_that_does_not_return_to_python_ends_its_process() -> None:
+    program = (
+        "import hashlib\n"
+        "from compilefarm.worker.limits import time_limit\n"
+        "with time_limit(0.1, doing='hashing', grace_seconds=0.1):\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGPROF
 
 
 def test_memory_beyond_the_limit_is_not_to_be_had() -> None:

@@ -1,4 +1,4 @@
-"""Looks for text of a request that becomes code: `python -m tests.fuzz.injection --seconds 600`.
+"""Looks for text of a request that becomes code: `python -m tests.fuzz.injection --seconds 600 --processes 8`.
 
 Requests in which one text is a marker are decoded as a worker does, and compiled up to the sources, for the CPU and for
 a GPU that is not there. No text may come out in them but in a literal or a comment, and none may be run. C++ and
@@ -11,15 +11,20 @@ import argparse
 import ast
 import builtins
 import importlib
+import json
 import logging
+import os
 import re
+import subprocess
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -42,6 +47,9 @@ from .imagined_gpu import imagining_a_gpu
 from .markers import WORD, Marked, blobs_of_seeds, marked
 
 FOUND = "text came out"
+ENDED = "ended the process"
+# How many requests of a kind came to what.
+Outcomes = Counter[tuple[str, str]]
 _CPP_LITERALS = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'""", re.DOTALL)
 # Before a wrapper may stand, as text, what tunes its kernels (torch/_inductor/graph.py: _compile_to_module).
 _TUNING = "\nCompile-time auto-tuning block: \n"
@@ -167,22 +175,64 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=None, help="to try the same requests again")
+    parser.add_argument("--processes", type=int, default=1, help="with a seed each, counting up from the first")
+    parser.add_argument("--counts", type=Path, default=None, help="a file for what became of the requests")
     arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else Random().randrange(1 << 32)
+    if arguments.processes > 1:
+        return _try_in_processes(range(seed, seed + arguments.processes), seconds=arguments.seconds)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    seed = arguments.seed if arguments.seed is not None else Random().randrange(1 << 32)
     print(f"torch {torch.__version__}, seed {seed}", flush=True)
     outcomes = _try_for(arguments.seconds, marked(Random(seed)))
+    if arguments.counts is not None:
+        arguments.counts.write_text(json.dumps([[*key, count] for key, count in outcomes.items()]))
+        return 0
+    return _report(outcomes, seeds=f"seed {seed}")
+
+
+def _report(outcomes: Outcomes, *, seeds: str) -> int:
     for (kind, outcome), count in sorted(outcomes.items()):
         print(f"{count:8} {kind}: {outcome}")
-    finds = sum(count for (_, outcome), count in outcomes.items() if outcome == FOUND)
-    print(f"torch {torch.__version__}, seed {seed}: {outcomes.total()} requests, {finds} finds")
+    finds = sum(count for (_, outcome), count in outcomes.items() if outcome in (FOUND, ENDED))
+    print(f"torch {torch.__version__}, {seeds}: {outcomes.total()} requests, {finds} finds", flush=True)
     return 1 if finds else 0
 
 
-def _try_for(seconds: float, requests: Iterator[Marked]) -> Counter[tuple[str, str]]:
+def _try_in_processes(seeds: range, *, seconds: float) -> int:
+    """Runs this module once for each seed, each on one core, and reports all of it together; finds are printed as they
+    come. A process that ends otherwise than it should is a find.
+    """
+    outcomes: Outcomes = Counter()
+    with TemporaryDirectory() as folder:
+        files = {seed: Path(folder, str(seed)) for seed in seeds}
+        running = {
+            seed: subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.fuzz.injection",
+                    f"--seconds={seconds}",
+                    f"--seed={seed}",
+                    f"--counts={counts}",
+                ],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+            for seed, counts in files.items()
+        }
+        for seed, process in running.items():
+            status = process.wait()
+            if status:
+                print(f"seed {seed}: the process ended with {status}", flush=True)
+                outcomes["process", ENDED] += 1
+            else:
+                outcomes.update({(kind, outcome): n for kind, outcome, n in json.loads(files[seed].read_text())})
+    return _report(outcomes, seeds=f"seeds {seeds.start} to {seeds.stop - 1}")
+
+
+def _try_for(seconds: float, requests: Iterator[Marked]) -> Outcomes:
     """What became of how many requests, by their kind; finds are printed."""
-    outcomes: Counter[tuple[str, str]] = Counter()
+    outcomes: Outcomes = Counter()
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         request = next(requests)

@@ -116,6 +116,27 @@ def changed(job: Job, **facts: object) -> Job:
     return other
 
 
+def with_another(job: Job, name: str, *, library: str) -> Job:
+    """A request that describes another operator, too, of which it says the same else."""
+    other = changed(job)
+    other.environment.operators.add().CopyFrom(job.environment.operators[0])
+    other.environment.operators[1].name, other.environment.operators[1].library = name, library
+    return other
+
+
+def calling(job: Job, target: str) -> Job:
+    """A request whose graph also calls something of torch."""
+    other = changed(job)
+    node = next(node for node in other.graph.nodes if node.HasField("call"))
+    added = type(node)()
+    added.CopyFrom(node)
+    added.call.target = target
+    nodes = [*other.graph.nodes[:-1], added, other.graph.nodes[-1]]
+    del other.graph.nodes[:]
+    other.graph.nodes.extend(nodes)
+    return other
+
+
 LIES: Mapping[str, tuple[Callable[[Job], Job], str]] = {
     "a module of Python": (lambda job: changed(job, modules=["antigravity"]), "'antigravity' is said to register"),
     "a module of another library": (lambda job: changed(job, modules=["tqdm.auto"]), "no module that"),
@@ -130,6 +151,22 @@ LIES: Mapping[str, tuple[Callable[[Job], Job], str]] = {
         "farm-test-ops 2.0 is wanted, farm-test-ops 1.0 is installed",
     ),
     "a library that is not listed": (lambda job: changed(job, library="numpy 1.0"), "none that is taken"),
+    "another operator, of a library that is not listed": (
+        lambda job: with_another(job, "numpy::other", library="numpy 1.0"),
+        "numpy::other of numpy 1.0 is none that is taken",
+    ),
+    "an operator that the graph does not call": (
+        lambda job: with_another(job, "farm_test_ops::unused", library="farm-test-ops 1.0"),
+        "farm_test_ops::unused is described, and the graph does not call it",
+    ),
+    "a call that no graph may make": (
+        lambda job: calling(job, "aten::from_file"),
+        "'aten::from_file' is not among the functions that a request may call",
+    ),
+    "a call of an operator that is not described": (
+        lambda job: calling(job, "farm_test_ops::unused"),
+        "'farm_test_ops::unused' is not among the functions that a request may call",
+    ),
     "no library": (lambda job: changed(job, library=""), "of no library is none that is taken"),
 }
 

@@ -8,6 +8,8 @@ from typing import IO
 import pytest
 
 from compilefarm.core.cache_entries import describe
+from compilefarm.core.digests import digest_of
+from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import Calls, Refused, calling, serving
 from compilefarm.store import entry_records
 from compilefarm.store.entries import EntryStore
@@ -25,6 +27,20 @@ async def caches_in(folder: Path) -> EntryStore:
     return await open_caches(str(folder), size_limit_bytes=MIB, lifetime_seconds=3600)
 
 
+def callers_in(folder: Path, *names: str) -> Path:
+    """A list of callers, each with a namespace and a token of that name."""
+    listed = folder / "callers.toml"
+    listed.write_text(
+        f"namespaces = {list(names)}\n"
+        + "".join(
+            f'[[callers]]\nname = "{name}"\nrole = "cache-write"\nnamespace = "{name}"\n'
+            f'tokens = ["sha256:{digest_of(name.encode())}"]\n'
+            for name in names
+        )
+    )
+    return listed
+
+
 async def announce(calls: Calls, content: bytes) -> None:
     """Describes an entry of which not one byte comes."""
     with pytest.raises(Refused, match="0 bytes came"):
@@ -36,6 +52,28 @@ async def test_nothing_goes_for_an_entry_that_is_only_announced(tmp_path: Path) 
         await calls.put_entry(bytes(MIB // 2), key="earlier")
         await announce(calls, bytes(MIB))
         assert (await calls.get_entry("earlier"))[1] == bytes(MIB // 2)
+
+
+async def test_bytes_that_come_push_out_nothing_of_a_namespace_within_its_share(tmp_path: Path) -> None:
+    config = GatewayConfig(listen="127.0.0.1:0", auth_file=str(callers_in(tmp_path, "prod", "dev")))
+    async with (
+        serving(caches=await caches_in(tmp_path), config=config) as gateway,
+        calling(gateway.address, token="prod") as prod,
+        calling(gateway.address, token="dev") as dev,
+    ):
+        await prod.put_entry(bytes(2 * MIB // 5), key="earlier")
+        await dev.put_entry(bytes(MIB // 5), key="of dev")
+        # None of it is kept: it is not what was announced.
+        pieces = [PutRequest(entry=describe(bytes(MIB), cache=CACHE, key="key"))]
+        pieces += [PutRequest(chunk=b"." * (MIB // 8))] * 8
+        with pytest.raises(Refused, match="each namespace keeps an equal share") as refused:
+            await dev.put_pieces(pieces)
+        assert refused.value.reason == "store_full"
+        assert (await prod.get_entry("earlier"))[1] == bytes(2 * MIB // 5)
+        with pytest.raises(Refused, match="NOT_FOUND"):
+            await dev.get_entry("of dev")
+        await dev.put_entry(bytes(MIB // 2), key="fits")
+        assert (await prod.get_entry("earlier"))[1] == bytes(2 * MIB // 5)
 
 
 async def test_entries_without_bytes_count_for_the_room_that_they_take(tmp_path: Path) -> None:

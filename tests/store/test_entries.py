@@ -29,7 +29,7 @@ async def put(store: EntryStore, key: str, *, kilobytes: int = 10, namespace: st
     content = key[:1].encode() * (kilobytes * 1000)
     entry = describe(content, cache=FX_GRAPH, key=key)
     entry.namespace = namespace
-    await store.reserve(len(content))
+    await store.reserve({namespace: len(content)})
     async with store.staging(entry.digest) as blob:
         await blob.write(content)
         await store.put(entry, blob)

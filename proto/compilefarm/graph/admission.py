@@ -44,7 +44,8 @@ def with_libraries_of(job: Job, *, admitted: Admitted) -> Admitted:
     # Most jobs need none, and a process that imports no library looks at no installed files.
     from compilefarm.graph.libraries import import_libraries_of
 
-    return replace(admitted, operators=admitted.operators | import_libraries_of(wanted, libraries=admitted.libraries))
+    imported = import_libraries_of(wanted, graph=job.graph, known=admitted.operators, libraries=admitted.libraries)
+    return replace(admitted, operators=admitted.operators | imported)
 
 
 def decode(job: Job, *, blobs: Mapping[str, bytes], admitted: Admitted) -> DecodedJob:

@@ -33,6 +33,7 @@ from compilefarm.graph.collectives import GroupName, as_plain_text, decode_group
 from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
 from compilefarm.graph.fake_forms import find_fake_form
+from compilefarm.graph.folding import bound_folding
 from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.leaves import as_result
 from compilefarm.graph.literals import ValueDecoder
@@ -426,6 +427,7 @@ def _bounded(
         objection = count.find_excess() or next(filter(None, (find(operator, args, kwargs) for find in checks)), None)
         if objection is not None:
             raise InvalidRequest(f"{operator}: {objection}")
+        bound_folding(operator, args, kwargs)
         # An operator without a fake form is run, on memory of the sizes that it is told. Of those the lists of fused
         # optimizers were just looked at; any other is refused.
         decoded.fake_mode.allow_fallback_kernels = base_of(operator.name()) in OPTIMIZERS

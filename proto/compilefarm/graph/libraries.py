@@ -20,7 +20,9 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.operators import describe_operators, home_of_function, whole_packets
 from compilefarm.graph.registrations import may_register
 from compilefarm.graph.replacements import find_replacement
+from compilefarm.graph.targets import OF_LIBRARIES, get_target
 from compilefarm.v1.environment_pb2 import CustomOperator, LibraryVersion
+from compilefarm.v1.graph_pb2 import Call, Graph
 
 
 def installed_libraries(names: Iterable[str]) -> list[LibraryVersion]:
@@ -31,28 +33,54 @@ def installed_libraries(names: Iterable[str]) -> list[LibraryVersion]:
     )
 
 
-def import_libraries_of(operators: Collection[CustomOperator], *, libraries: Collection[str]) -> Set[str]:
-    """Imports what registers the operators of a request.
+def import_libraries_of(
+    operators: Collection[CustomOperator], *, graph: Graph, known: Set[str], libraries: Collection[str]
+) -> Set[str]:
+    """Imports what registers the operators of a request, once nothing else is left to say against it.
 
     Args:
         operators: as the request describes them.
+        graph: calls them.
+        known: names of the operators of other libraries that it may call besides.
         libraries: names of the distributions that may be imported.
 
     Returns:
         The names under which they may be called, with their overloads, and without where all are described.
 
     Raises:
-        InvalidRequest: a library is not on the list, or is not here as the request says it.
+        InvalidRequest: a library is not on the list, or is not here as the request says it; or the graph calls what no
+            graph may call, or not all of the operators.
     """
-    for operator in operators:
-        for module in list(_modules_of(operator, libraries=libraries)):
-            _import(module, operator)
+    modules = [(module, each) for each in operators for module in _modules_of(each, libraries=libraries)]
+    _check_calls(graph, operators, known=known)
+    for module, operator in modules:
+        _import(module, operator)
     replacement = find_replacement() if operators else None
     if replacement is not None:
         raise InvalidRequest(f"the libraries of the request put something of their own in the place of {replacement}")
     for operator in operators:
         _check_described(operator)
     return whole_packets(operator.name for operator in operators)
+
+
+def _check_calls(graph: Graph, operators: Collection[CustomOperator], *, known: Set[str]) -> None:
+    """Passes if a graph calls these operators, and nothing else but what it may call of torch."""
+    described = {operator.name: {operator.name, operator.name.partition(".")[0]} for operator in operators}
+    names = frozenset[str]().union(*described.values())
+    called = {(call.kind, call.target) for call in _calls_of(graph)}
+    for kind, target in called:
+        if kind not in OF_LIBRARIES or target not in names:
+            get_target(kind, name=target, operators=known)
+    targets = {target for _, target in called}
+    for operator, as_called in described.items():
+        if targets.isdisjoint(as_called):
+            raise InvalidRequest(f"operator {operator} is described, and the graph does not call it")
+
+
+def _calls_of(graph: Graph) -> Iterator[Call]:
+    yield from (node.call for node in graph.nodes if node.HasField("call"))
+    for subgraph in graph.subgraphs:
+        yield from _calls_of(subgraph)
 
 
 def _modules_of(operator: CustomOperator, *, libraries: Collection[str]) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
@@ -25,8 +26,11 @@ class Staging(Protocol):
     def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
         """Opens a file for the pieces of a blob that is going to be put."""
 
-    async def reserve(self, size_bytes: int) -> None:
-        """Passes if so many more bytes may be put.
+    async def reserve(self, coming: Mapping[str, int]) -> None:
+        """Passes if what is on its way may be put.
+
+        Args:
+            coming: how many bytes, by the namespace of who sends them.
 
         Raises:
             StoreFull: there is no room for them.
@@ -61,6 +65,7 @@ class Uploads:
         self._quotas = quotas
         self._counters = counters
         self._max_blob_bytes = max_blob_bytes
+        self._under_way: set[Upload] = set()
 
     @asynccontextmanager
     async def receiving(self, digest: str, *, caller: Caller) -> AsyncIterator[Upload]:
@@ -75,21 +80,33 @@ class Uploads:
         async with self._semaphore.acquired(caller.account):
             with self._allowance.using(caller.account) as add:
                 async with self._store.staging(digest) as blob:
-                    yield Upload(self, blob, digest=digest, add=add, tenant=caller.tenant)
+                    upload = Upload(self, blob, digest=digest, add=add, caller=caller)
+                    self._under_way.add(upload)
+                    try:
+                        yield upload
+                    finally:
+                        self._under_way.remove(upload)
 
-    async def admit(self, size_bytes: int, *, of: StagedBlob, digest: str, add: Add, tenant: str) -> None:
-        """Passes if so many more bytes of a blob may come.
+    async def admit(self, size_bytes: int, *, of: Upload, add: Add) -> None:
+        """Passes if so many more bytes of an upload may come.
 
         Raises:
             InvalidRequest: the blob is too large.
             Busy, StoreFull: there is no room.
         """
         if of.size_bytes + size_bytes > self._max_blob_bytes:
-            raise InvalidRequest(f"blob {digest} is larger than the {self._max_blob_bytes} bytes that are allowed")
+            raise InvalidRequest(f"blob {of.digest} is larger than the {self._max_blob_bytes} bytes that are allowed")
         add(size_bytes)
-        self._quotas.take(size_bytes, tenant=tenant)
+        of.size_bytes += size_bytes
+        self._quotas.take(size_bytes, tenant=of.caller.tenant)
         self._counters.bytes_received += size_bytes
-        await self._store.reserve(self._allowance.used_bytes)
+        await self._store.reserve(self._coming())
+
+    def _coming(self) -> Mapping[str, int]:
+        coming: Counter[str] = Counter()
+        for upload in self._under_way:
+            coming[upload.caller.namespace] += upload.size_bytes
+        return coming
 
 
 class Upload:
@@ -97,14 +114,18 @@ class Upload:
 
     Attributes:
         blob: what has come.
+        digest: that it is said to have.
+        caller: who sends it.
+        size_bytes: of the pieces that were admitted.
     """
 
-    def __init__(self, uploads: Uploads, blob: StagedBlob, *, digest: str, add: Add, tenant: str) -> None:
+    def __init__(self, uploads: Uploads, blob: StagedBlob, *, digest: str, add: Add, caller: Caller) -> None:
         self._uploads = uploads
         self.blob = blob
-        self._digest = digest
+        self.digest = digest
+        self.caller = caller
+        self.size_bytes = 0
         self._add = add
-        self._tenant = tenant
         self._is_last = False
 
     async def add(self, chunk: bytes, *, offset_bytes: int) -> None:
@@ -116,7 +137,7 @@ class Upload:
         """
         if offset_bytes != self.blob.size_bytes:
             raise InvalidRequest(
-                f"a piece of blob {self._digest} begins at byte {offset_bytes}, but {self.blob.size_bytes} bytes came "
+                f"a piece of blob {self.digest} begins at byte {offset_bytes}, but {self.blob.size_bytes} bytes came "
                 "before"
             )
         if len(chunk) > MAX_CHUNK_BYTES:
@@ -124,5 +145,5 @@ class Upload:
         if self._is_last:
             raise InvalidRequest(f"only the last piece of a blob may have less than {MIN_CHUNK_BYTES} bytes")
         self._is_last = len(chunk) < MIN_CHUNK_BYTES
-        await self._uploads.admit(len(chunk), of=self.blob, digest=self._digest, add=self._add, tenant=self._tenant)
+        await self._uploads.admit(len(chunk), of=self, add=self._add)
         await self.blob.write(chunk)

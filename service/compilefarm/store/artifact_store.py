@@ -67,8 +67,11 @@ class ArtifactStore(Protocol):
     async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
         """Stores the pieces that have arrived, like `put_blob`."""
 
-    async def reserve(self, size_bytes: int) -> None:
-        """Passes if so many more bytes may be put.
+    async def reserve(self, coming: Mapping[str, int]) -> None:
+        """Passes if what is on its way may be put.
+
+        Args:
+            coming: how many bytes, by the namespace of who sends them.
 
         Raises:
             StoreFull: there is no room for them.

@@ -102,8 +102,8 @@ class CachedStore(ArtifactStore):
     async def put_staged(self, blob: StagedBlob, *, digest: str) -> None:
         await self._store.put_staged(blob, digest=digest)
 
-    async def reserve(self, size_bytes: int) -> None:
-        await self._store.reserve(size_bytes)
+    async def reserve(self, coming: Mapping[str, int]) -> None:
+        await self._store.reserve(coming)
 
     async def put_blob(self, content: bytes, *, digest: str) -> None:
         await self._store.put_blob(content, digest=digest)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import IO
@@ -125,17 +125,25 @@ class EntryStore:
                 f"{self._size_limit_bytes}; have --cache-size-limit raised"
             )
 
-    async def reserve(self, size_bytes: int) -> None:
-        """Passes if so many more bytes may be put; makes room for them.
+    async def reserve(self, coming: Mapping[str, int]) -> None:
+        """Passes if what is on its way may be put; makes room for it. A namespace that has no more than an equal share,
+        with what is on its way, loses nothing.
+
+        Args:
+            coming: how many bytes, by namespace.
 
         Raises:
-            StoreFull: they are more than all entries together may have.
+            StoreFull: there is none.
             StoreUnavailable: no room can be made.
         """
-        self.check_can_hold(size_bytes)
-        is_above = self._backend.size_bytes + size_bytes > self._size_limit_bytes
-        if is_above or self._uses.now() - self._swept_seconds >= SWEEP_SECONDS:
-            await self._make_room(size_bytes)
+        size_bytes = sum(coming.values())
+        if self._is_above(size_bytes) or self._uses.now() - self._swept_seconds >= SWEEP_SECONDS:
+            await self._make_room(coming)
+        if self._is_above(size_bytes):
+            raise StoreFull(
+                f"caches have no room for the {size_bytes} bytes that are on their way: all entries together may have "
+                f"{self._size_limit_bytes}, and each namespace keeps an equal share; have --cache-size-limit raised"
+            )
 
     async def put(self, entry: CacheEntry, blob: StagedBlob) -> None:
         """Stores an entry, in place of another of that name.
@@ -209,12 +217,16 @@ class EntryStore:
                 return
             await self._backend.delete(path)
 
-    async def _make_room(self, size_bytes: int) -> None:
+    def _is_above(self, further_bytes: int) -> bool:
+        return self._backend.size_bytes + further_bytes > self._size_limit_bytes
+
+    async def _make_room(self, coming: Mapping[str, int]) -> None:
         async with self._collecting:
-            # Less than fits, so that not every piece of an entry has to make room.
-            limit_bytes = KEPT_SHARE * (self._size_limit_bytes - size_bytes)
-            is_above = self._backend.size_bytes + size_bytes > self._size_limit_bytes
-            collected = await self._collector.collect(limit_bytes=limit_bytes if is_above else self._size_limit_bytes)
+            limit_bytes, size_bytes = float(self._size_limit_bytes), sum(coming.values())
+            if self._is_above(size_bytes):
+                # Less than fits, so that not every piece of an entry has to make room.
+                limit_bytes = KEPT_SHARE * (limit_bytes - size_bytes) + size_bytes
+            collected = await self._collector.collect(limit_bytes=limit_bytes, coming=coming)
             self._swept_seconds = self._uses.now()
             self._note(collected)
 

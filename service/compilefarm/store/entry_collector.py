@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from compilefarm.store.backend import StoredObject
 from compilefarm.store.counting import CountingBackend
-from compilefarm.store.entry_records import ENTRIES, namespace_of_entry
+from compilefarm.store.entry_records import ENTRIES, namespace_of_entry, written_namespace
 from compilefarm.store.layout import USES, use_path
 from compilefarm.store.uses import LEASE_SECONDS, Uses
+
+NOTHING_COMING: Mapping[str, int] = {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,12 +47,15 @@ class EntryCollector:
         self._uses = uses
         self._lifetime_seconds = lifetime_seconds
 
-    async def collect(self, *, limit_bytes: float, dry_run: bool = False) -> CollectedEntries:
+    async def collect(
+        self, *, limit_bytes: float, coming: Mapping[str, int] = NOTHING_COMING, dry_run: bool = False
+    ) -> CollectedEntries:
         """Removes entries whose lifetime is over; and then, as long as the others take more than the limit, those that
-        were used least recently: first of namespaces that have more than an equal share.
+        were used least recently of namespaces that have more than an equal share.
 
         Args:
-            limit_bytes: the limit.
+            limit_bytes: the limit, of what is stored and on its way.
+            coming: bytes that are on their way, by namespace. They count as their namespace's, and cannot be removed.
             dry_run: whether everything stays, and it is only found out what would go.
 
         Raises:
@@ -59,7 +64,7 @@ class EntryCollector:
         entries = await self._backend.list_area(ENTRIES)
         told = {stored.path: stored.modified_seconds async for stored in self._backend.objects(USES)}
         by_use = sorted(entries.values(), key=lambda stored: self._last_use(stored, told=told))
-        going = self._choose(by_use, told=told, limit_bytes=limit_bytes)
+        going = self._choose(by_use, told=told, limit_bytes=limit_bytes, coming=coming)
         freed_bytes = sum(stored.size_bytes for stored in going)
         if not dry_run:
             for stored in going:
@@ -69,11 +74,16 @@ class EntryCollector:
         return CollectedEntries(entries=len(going), freed_bytes=freed_bytes, size_bytes=size_bytes)
 
     def _choose(
-        self, by_use: list[StoredObject], *, told: Mapping[str, float], limit_bytes: float
+        self,
+        by_use: list[StoredObject],
+        *,
+        told: Mapping[str, float],
+        limit_bytes: float,
+        coming: Mapping[str, int],
     ) -> list[StoredObject]:
         oldest_seconds = self._uses.now() - self._lifetime_seconds
         expired = [stored for stored in by_use if self._last_use(stored, told=told) < oldest_seconds]
-        return expired + _least_recent(by_use[len(expired) :], limit_bytes=limit_bytes)
+        return expired + _least_recent(by_use[len(expired) :], limit_bytes=limit_bytes, coming=coming)
 
     def _last_use(self, stored: StoredObject, *, told: Mapping[str, float]) -> float:
         told_seconds = told.get(use_path(stored.path), 0.0)
@@ -86,16 +96,15 @@ class EntryCollector:
                 await self._backend.delete(path)
 
 
-def _least_recent(by_use: list[StoredObject], *, limit_bytes: float) -> list[StoredObject]:
-    sizes: Counter[str] = Counter()
+def _least_recent(by_use: list[StoredObject], *, limit_bytes: float, coming: Mapping[str, int]) -> list[StoredObject]:
+    sizes = Counter({written_namespace(namespace): size_bytes for namespace, size_bytes in coming.items()})
     for stored in by_use:
         sizes[namespace_of_entry(stored.path)] += stored.size_bytes
     share_bytes = limit_bytes / max(len(sizes), 1)
-    going: dict[str, StoredObject] = {}
-    for least_bytes in (share_bytes, 0):
-        for stored in by_use:
-            namespace = namespace_of_entry(stored.path)
-            if sizes.total() > limit_bytes and stored.path not in going and sizes[namespace] > least_bytes:
-                going[stored.path] = stored
-                sizes[namespace] -= stored.size_bytes
-    return list(going.values())
+    going: list[StoredObject] = []
+    for stored in by_use:
+        namespace = namespace_of_entry(stored.path)
+        if sizes.total() > limit_bytes and sizes[namespace] > share_bytes:
+            going.append(stored)
+            sizes[namespace] -= stored.size_bytes
+    return going

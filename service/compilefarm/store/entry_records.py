@@ -28,7 +28,12 @@ _NO_NAMESPACE = "-"
 
 def entry_path(cache: str, key: str, *, namespace: str) -> str:
     """Returns where an entry lies: entries/<cache>/<sha256 of its key>/<namespace>."""
-    return f"{ENTRIES}/{cache}/{digest_of(key.encode())}/{namespace or _NO_NAMESPACE}"
+    return f"{ENTRIES}/{cache}/{digest_of(key.encode())}/{written_namespace(namespace)}"
+
+
+def written_namespace(namespace: str) -> str:
+    """Returns a namespace as paths write it."""
+    return namespace or _NO_NAMESPACE
 
 
 def namespace_of_entry(path: str) -> str:

@@ -76,7 +76,8 @@ class LimitedStore(ArtifactStore):
         await self._store.put_staged(blob, digest=digest)
         self._check_size()
 
-    async def reserve(self, size_bytes: int) -> None:
+    async def reserve(self, coming: Mapping[str, int]) -> None:
+        size_bytes = sum(coming.values())
         if self._is_above(size_bytes):
             self._check_size(size_bytes)
             await self.has_room()

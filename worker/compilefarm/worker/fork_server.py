@@ -430,12 +430,17 @@ class _IdleSandbox:
         os.close(self.first)
 
 
+_HINTS: Mapping[int, str] = {
+    signal.SIGKILL: " (as the kernel does when memory runs out)",
+    signal.SIGPROF: " (it computed for too long without an end while the graph was decoded)",
+}
+
+
 def words_of(code: int) -> str:
     """Says in words how a process ended."""
     if code >= 0:
         return f"ended with status {code}"
-    hint = " (as the kernel does when memory runs out)" if -code == signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(-code).name}{hint}"
+    return f"was killed by {signal.Signals(-code).name}{_HINTS.get(-code, '')}"
 
 
 async def _uncancelled(starting: Coroutine[Any, Any, _T], *, undo: Callable[[_T], Awaitable[None]]) -> _T:

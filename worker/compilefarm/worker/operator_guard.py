@@ -12,6 +12,7 @@ from typing import Any
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bounds import find_excess
+from compilefarm.graph.folding import bound_folding
 from compilefarm.graph.misfits import find_misfit
 from compilefarm.torch_internals.operator_calls import watching_operators
 from compilefarm.torch_internals.operators import OpOverload
@@ -19,7 +20,8 @@ from compilefarm.torch_internals.operators import OpOverload
 
 @contextmanager
 def guarding_operators() -> Iterator[None]:
-    """Inside, no operator runs on fake tensors that would reach outside of its tensors.
+    """Inside, no operator runs on fake tensors that would reach outside of its tensors, or make many elements of
+    constants.
 
     Raises:
         InvalidRequest: one would have, even if the compiler went on without it.
@@ -31,6 +33,7 @@ def guarding_operators() -> Iterator[None]:
         if objection is not None:
             refused.append(f"{operator}, while the graph is compiled: {objection}")
             raise InvalidRequest(refused[0])
+        bound_folding(operator, args, kwargs)
         return run()
 
     with watching_operators(look):
