@@ -220,7 +220,7 @@ def test_a_list_of_callers_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (said,) = [line for line in result.stderr.splitlines() if line.startswith("compilefarm serve:")]
     assert said.endswith(
         f"{auth_file} cannot be used: callers[0] (search): role is 'reader': use one of read, compile, prewarm, admin,"
-        " cache-read, cache-write"
+        " cache-read, cache-write, package-read, publish"
     )
 
 

@@ -27,7 +27,13 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
-from compilefarm.v1 import admin_service_pb2, blob_service_pb2, cache_service_pb2, compile_service_pb2
+from compilefarm.v1 import (
+    admin_service_pb2,
+    blob_service_pb2,
+    cache_service_pb2,
+    compile_service_pb2,
+    package_service_pb2,
+)
 from compilefarm.v1.compile_service_pb2 import GraphReport, Priority
 
 ROLES = ("read", "compile", "prewarm", "admin")
@@ -153,7 +159,8 @@ async def test_each_role_may_do_what_it_may_and_no_more(act: str, config: Gatewa
 
 
 def test_every_rpc_has_a_role() -> None:
-    for module in (compile_service_pb2, blob_service_pb2, cache_service_pb2, admin_service_pb2):
+    modules = (compile_service_pb2, blob_service_pb2, cache_service_pb2, package_service_pb2, admin_service_pb2)
+    for module in modules:
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 path = f"/{service.full_name}/{method.name}"

@@ -13,6 +13,7 @@ from compilefarm.core.digests import digest_of
 
 ROLES = ("read", "compile", "prewarm", "admin")
 CACHE_ROLES = ("cache-read", "cache-write")
+PACKAGE_ROLES = ("package-read", "publish")
 # Tells people and scanners for secrets what a text is, where they find it.
 _TOKEN_PREFIX = "cft_"  # noqa: S105 - of tokens, not one
 _TOKEN_BYTES = 32
@@ -26,11 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     token.add_argument("name", metavar="NAME", help="name of the caller in logs and messages, and its tenant")
     token.add_argument(
         "--role",
-        choices=(*ROLES, *CACHE_ROLES),
+        choices=(*ROLES, *CACHE_ROLES, *PACKAGE_ROLES),
         default=[],
         action="append",
-        help="what the caller may do: read, compile, prewarm or admin, of which each includes those before it; and "
-        "cache-read or cache-write for torch's own caches; may be given twice, for one of each; default: compile",
+        help="what the caller may do: read, compile, prewarm or admin, of which each includes those before it; "
+        "cache-read or cache-write for torch's own caches; package-read or publish for what Dynamo found out; may be "
+        "given several times, for one of each; default: compile",
     )
     token.add_argument(
         "--namespace", metavar="NAME", help="namespace in which its artifacts are kept, if the file lists namespaces"

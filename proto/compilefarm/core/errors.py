@@ -126,7 +126,7 @@ class ReadOnlyFarm(FarmError):
 
 
 class NoCaches(FarmError):
-    """The farm keeps no entries of torch's own caches."""
+    """The farm keeps no entries of torch's own caches, and no packages."""
 
     status = "FAILED_PRECONDITION"
     reason = "no_caches"

@@ -1,5 +1,5 @@
 """Signatures of artifacts: the owner of the private key says that the farm made the artifact for the key of a job.
-Those of entries of torch's caches say who wrote them.
+Those of entries of torch's caches and of packages say who wrote them.
 
 What is signed is a line of text and the manifest, serialized without its signature. The fields of a message are
 serialized in the order of their numbers, those that a release does not know after those that it knows: as long as new
@@ -22,11 +22,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from compilefarm.core import cache_entries
+from compilefarm.core import cache_entries, packages
 from compilefarm.core.errors import UntrustedArtifact
 from compilefarm.core.public_keys import PublicKey
 from compilefarm.v1.cache_service_pb2 import CacheEntry
 from compilefarm.v1.manifest_pb2 import Manifest, Signature
+from compilefarm.v1.package_pb2 import SignedPackage
 
 # A signature of this key for anything else is none of a manifest.
 _TITLE = b"compilefarm manifest v1\n"
@@ -50,6 +51,10 @@ class SigningKey:
     def signature_of_entry(self, entry: CacheEntry) -> Signature:
         """Returns the signature of a cache entry, ignoring one that it has."""
         return self._signature(cache_entries.signed_content(entry))
+
+    def signature_of_package(self, package: SignedPackage) -> Signature:
+        """Returns the signature of a package, ignoring one that it has."""
+        return self._signature(packages.signed_content(package))
 
     def sign(self, manifest: Manifest) -> Manifest:
         """A copy of a manifest, signed."""
@@ -111,6 +116,17 @@ def check_signature_of_entry(entry: CacheEntry, *, trusted: Sequence[PublicKey])
     if not entry.HasField("signature"):
         raise UntrustedArtifact("the cache entry is not signed: who writes it needs COMPILEFARM_CACHE_SIGNING_KEY")
     _check(entry.signature, cache_entries.signed_content(entry), trusted=trusted, what="the cache entry")
+
+
+def check_signature_of_package(package: SignedPackage, *, trusted: Sequence[PublicKey]) -> None:
+    """Passes if a trusted key has signed a package.
+
+    Raises:
+        UntrustedArtifact: nobody has.
+    """
+    if not package.HasField("signature"):
+        raise UntrustedArtifact("the package is not signed: who publishes it needs COMPILEFARM_PACKAGE_SIGNING_KEY")
+    _check(package.signature, packages.signed_content(package), trusted=trusted, what="the package")
 
 
 def signed_content(manifest: Manifest) -> bytes:

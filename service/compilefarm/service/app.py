@@ -33,6 +33,7 @@ from compilefarm.service.health_service import SERVICES, HealthService
 from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
 from compilefarm.service.journal import Journal
 from compilefarm.service.metrics_endpoint import MetricsEndpoint
+from compilefarm.service.package_service import NoPackageService, PackageService
 from compilefarm.service.quotas import Quotas
 from compilefarm.service.reports import Reports
 from compilefarm.service.self_checks import SelfChecks
@@ -48,6 +49,7 @@ from compilefarm.v1.admin_service_pb2_grpc import add_AdminServiceServicer_to_se
 from compilefarm.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from compilefarm.v1.cache_service_pb2_grpc import CacheServiceServicer, add_CacheServiceServicer_to_server
 from compilefarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
+from compilefarm.v1.package_service_pb2_grpc import PackageServiceServicer, add_PackageServiceServicer_to_server
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ class Gateway:
             signing: how manifests are signed, and which are served; the store has the same one.
             clock: time.
             journal: where prewarm jobs are kept until they are done; without one they end with the process.
-            caches: where entries of torch's own caches lie; without one there are none.
+            caches: where entries of torch's own caches, and packages, lie; without one there are none.
 
         Raises:
             CannotStart: the configuration would let strangers in, or a file that it names cannot be used.
@@ -192,6 +194,7 @@ class Gateway:
         add_CompileServiceServicer_to_server(self._compile_service(), server)
         add_BlobServiceServicer_to_server(self._blob_service(), server)
         add_CacheServiceServicer_to_server(self._cache_service(), server)
+        add_PackageServiceServicer_to_server(self._package_service(), server)
         add_AdminServiceServicer_to_server(self._admin_service(), server)
         add_HealthServicer_to_server(HealthService(self._parts.readiness, clock=self._clock), server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
@@ -228,6 +231,18 @@ class Gateway:
             counters=self._parts.counters,
             counts=self._cache_counts,
             max_entry_bytes=max_bytes,
+            read_only=self._config.read_only,
+        )
+
+    def _package_service(self) -> PackageServiceServicer:
+        if self._caches is None:
+            return NoPackageService()
+        return PackageService(
+            self._caches.packages,
+            transfers=_transfers(self._config, what="reading and publishing packages"),
+            quotas=self._quotas,
+            counters=self._parts.counters,
+            counts=self._cache_counts,
             read_only=self._config.read_only,
         )
 

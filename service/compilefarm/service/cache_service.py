@@ -29,7 +29,11 @@ class CacheCounts:
 
     def note(self, cache: wire.TorchCache.ValueType, outcome: str) -> None:
         """Counts a request."""
-        self.requests[word_of_cache(cache), outcome] += 1
+        self.note_word(word_of_cache(cache), outcome)
+
+    def note_word(self, word: str, outcome: str) -> None:
+        """Counts a request for what lies beside torch's caches."""
+        self.requests[word, outcome] += 1
 
 
 class NoCacheService(CacheServiceServicer):

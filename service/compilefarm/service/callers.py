@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from compilefarm.core.errors import NotAllowed
-from compilefarm.service.roles import CacheRole, Role
+from compilefarm.service.roles import AnyRole, CacheRole, PackageRole, Role
 from compilefarm.store.artifact_store import EVERYBODYS
 
 
@@ -20,6 +20,7 @@ class Caller:
         tenant: for whom the call is made; empty if that was not said.
         role: what the caller may do.
         cache_role: what it may do with entries of torch's own caches.
+        package_role: what it may do with packages of Dynamo.
         namespaces: whose artifacts the caller may be served: its own namespace, then those that are trusted more.
         seen: the namespaces into which the caller may look.
         key_formats: formats of keys that its client knows; empty if it names none.
@@ -30,6 +31,7 @@ class Caller:
     tenant: str = ""
     role: Role = Role.ADMIN
     cache_role: CacheRole = CacheRole.WRITE
+    package_role: PackageRole = PackageRole.PUBLISH
     namespaces: Sequence[str] = EVERYBODYS
     seen: Sequence[str] = EVERYBODYS
     key_formats: Sequence[int] = ()
@@ -43,9 +45,13 @@ class Caller:
     @property
     def roles(self) -> str:
         """Its roles, for people."""
-        return ", ".join(role.word for role in (self.role, self.cache_role) if role) or Role.NONE.word
+        return ", ".join(role.word for role in self._held if role) or Role.NONE.word
 
-    def require(self, role: Role | CacheRole, *, what: str) -> None:
+    @property
+    def _held(self) -> tuple[AnyRole, ...]:
+        return self.role, self.cache_role, self.package_role
+
+    def require(self, role: AnyRole, *, what: str) -> None:
         """Passes if the caller has a role, or more.
 
         Args:
@@ -55,8 +61,7 @@ class Caller:
         Raises:
             NotAllowed: the caller has less.
         """
-        held = self.cache_role if isinstance(role, CacheRole) else self.role
-        if held < role:
+        if not any(type(held) is type(role) and held >= role for held in self._held):
             raise NotAllowed(
                 f"caller {self.name!r} has role {self.roles!r}, and {what} needs {role.word!r}: ask whoever runs "
                 "the farm for it, or use the token or certificate of another caller"

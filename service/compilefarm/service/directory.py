@@ -4,8 +4,8 @@
 
     [[callers]]
     name = "search"                       # in the log and in messages
-    role = "compile"                      # read, compile, prewarm or admin; cache-read or cache-write; or a list of one
-                                          # of each, ["compile", "cache-write"]
+    role = "compile"                      # read, compile, prewarm or admin; cache-read or cache-write; package-read
+                                          # or publish; or a list of one of each, ["compile", "cache-write"]
     tenant = "search"                     # whose share of the workers it uses; the name if absent
     tokens = ["sha256:9f86d081884c..."]   # as `compilefarm keys token` prints them; several while one replaces another
     namespace = "dev"                     # where what it has made is kept; it is served this and what is trusted more
@@ -27,7 +27,7 @@ from compilefarm.core.digests import digest_of
 from compilefarm.core.metadata import LONGEST_TENANT
 from compilefarm.service.callers import Caller
 from compilefarm.service.config import CannotStart
-from compilefarm.service.roles import CacheRole, Role
+from compilefarm.service.roles import AnyRole, CacheRole, PackageRole, Role
 from compilefarm.service.watched import read_file
 from compilefarm.store.artifact_store import EVERYBODYS
 from compilefarm.store.layout import DEFAULT_NAMESPACE, is_namespace
@@ -120,7 +120,8 @@ def _listed(table: Mapping[str, Any], *, namespaces: Sequence[str], where: str) 
     certificates = _words(table, "certificates", where=where)
     if not tokens and not certificates:
         raise _Unusable(f"{where}: it has neither tokens nor certificates, so nobody can be it")
-    (role, cache_role), readable = _roles(table, where=where), _readable(table, namespaces=namespaces, where=where)
+    role, cache_role, package_role = _roles(table, where=where)
+    readable = _readable(table, namespaces=namespaces, where=where)
     return Listed(
         caller=Caller(
             name=name,
@@ -128,6 +129,7 @@ def _listed(table: Mapping[str, Any], *, namespaces: Sequence[str], where: str) 
             tenant=_word(table, "tenant", where=where) if "tenant" in table else name,
             role=role,
             cache_role=cache_role,
+            package_role=package_role,
             namespaces=readable,
             # What was stored before there were namespaces is served to nobody, and still there to look at.
             seen=(*namespaces, DEFAULT_NAMESPACE) if role is Role.ADMIN else readable,
@@ -137,18 +139,21 @@ def _listed(table: Mapping[str, Any], *, namespaces: Sequence[str], where: str) 
     )
 
 
-def _roles(table: Mapping[str, Any], *, where: str) -> tuple[Role, CacheRole]:
+def _roles(table: Mapping[str, Any], *, where: str) -> tuple[Role, CacheRole, PackageRole]:
     given = table.get("role")
     words = [_word(table, "role", where=where)] if not isinstance(given, list) else _words(table, "role", where=where)
-    known = {role.word: role for role in (*Role, *CacheRole) if role}
+    known: dict[str, AnyRole] = {role.word: role for role in (*Role, *CacheRole, *PackageRole) if role}
     for word in words:
         if word not in known:
             raise _Unusable(f"{where}: role is {word!r}: use one of {', '.join(known)}")
-    farm = [role for word in words if isinstance(role := known[word], Role)]
-    caches = [role for word in words if isinstance(role := known[word], CacheRole)]
-    if not words or len(farm) > 1 or len(caches) > 1:
-        raise _Unusable(f"{where}: role is {given!r}: use one for artifacts, one for caches, or one of each")
-    return next(iter(farm), Role.NONE), next(iter(caches), CacheRole.NONE)
+    held = {type(known[word]): known[word] for word in words}
+    if not words or len(held) < len(words):
+        raise _Unusable(f"{where}: role is {given!r}: use one for artifacts, for caches, for packages, or one of each")
+    return (
+        Role(held.get(Role, Role.NONE)),
+        CacheRole(held.get(CacheRole, CacheRole.NONE)),
+        PackageRole(held.get(PackageRole, PackageRole.NONE)),
+    )
 
 
 def _readable(table: Mapping[str, Any], *, namespaces: Sequence[str], where: str) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """grpc.health.v1.Health on the wire, for load balancers and orchestrators.
 
-| the farm is | whole ("") | CompileService | BlobService, CacheService, AdminService |
+| the farm is | whole ("") | CompileService | BlobService, CacheService, PackageService, AdminService |
 |---|---|---|---|
 | starting | not serving | not serving | serving |
 | serving | serving | serving | serving |
@@ -19,7 +19,13 @@ from grpc_health.v1.health_pb2_grpc import HealthServicer
 from compilefarm.service.clock import Clock, pause
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.readiness import Readiness
-from compilefarm.v1 import admin_service_pb2, blob_service_pb2, cache_service_pb2, compile_service_pb2
+from compilefarm.v1 import (
+    admin_service_pb2,
+    blob_service_pb2,
+    cache_service_pb2,
+    compile_service_pb2,
+    package_service_pb2,
+)
 from compilefarm.v1.admin_service_pb2 import FarmState
 
 WHOLE = ""
@@ -27,12 +33,13 @@ COMPILES = compile_service_pb2.DESCRIPTOR.services_by_name["CompileService"].ful
 BLOBS = blob_service_pb2.DESCRIPTOR.services_by_name["BlobService"].full_name
 ADMIN = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 CACHES = cache_service_pb2.DESCRIPTOR.services_by_name["CacheService"].full_name
-SERVICES = (COMPILES, BLOBS, CACHES, ADMIN)
+PACKAGES = package_service_pb2.DESCRIPTOR.services_by_name["PackageService"].full_name
+SERVICES = (COMPILES, BLOBS, CACHES, PACKAGES, ADMIN)
 
 _SERVING: Mapping[FarmState.ValueType, frozenset[str]] = {
-    FarmState.FARM_STATE_STARTING: frozenset({BLOBS, CACHES, ADMIN}),
-    FarmState.FARM_STATE_SERVING: frozenset({WHOLE, COMPILES, BLOBS, CACHES, ADMIN}),
-    FarmState.FARM_STATE_NO_WORKERS: frozenset({WHOLE, BLOBS, CACHES, ADMIN}),
+    FarmState.FARM_STATE_STARTING: frozenset({BLOBS, CACHES, PACKAGES, ADMIN}),
+    FarmState.FARM_STATE_SERVING: frozenset({WHOLE, COMPILES, BLOBS, CACHES, PACKAGES, ADMIN}),
+    FarmState.FARM_STATE_NO_WORKERS: frozenset({WHOLE, BLOBS, CACHES, PACKAGES, ADMIN}),
     FarmState.FARM_STATE_DRAINING: frozenset(),
 }
 _LOOK_SECONDS = 1.0

@@ -42,9 +42,29 @@ class CacheRole(IntEnum):
         return f"cache-{self.name.lower()}"
 
 
-_NEEDED: Mapping[str, Role | CacheRole] = {
+class PackageRole(IntEnum):
+    """A role for packages of Dynamo. Whoever may publish may read; no other role includes one."""
+
+    NONE = 0
+    """Neither read nor publish packages."""
+    READ = 1
+    """Read packages, which other pods made."""
+    PUBLISH = 2
+    """Publish packages, which pods install that trust who signed them."""
+
+    @property
+    def word(self) -> str:
+        """The role as files and messages write it."""
+        return "publish" if self is PackageRole.PUBLISH else f"package-{self.name.lower()}"
+
+
+AnyRole = Role | CacheRole | PackageRole
+
+_NEEDED: Mapping[str, AnyRole] = {
     "/compilefarm.v1.CacheService/Get": CacheRole.READ,
     "/compilefarm.v1.CacheService/Put": CacheRole.WRITE,
+    "/compilefarm.v1.PackageService/Find": PackageRole.READ,
+    "/compilefarm.v1.PackageService/Publish": PackageRole.PUBLISH,
     "/compilefarm.v1.CompileService/Lookup": Role.READ,
     "/compilefarm.v1.CompileService/Plan": Role.READ,
     "/compilefarm.v1.CompileService/Compile": Role.COMPILE,
@@ -64,7 +84,7 @@ _NEEDED: Mapping[str, Role | CacheRole] = {
 }
 
 
-def find_needed_role(method: str) -> Role | CacheRole | None:
+def find_needed_role(method: str) -> AnyRole | None:
     """Returns the least role that may call a method; None if no role may.
 
     Args:

@@ -153,8 +153,8 @@ class ServeConfig:
     cache_size_limit: int | None = field(
         default=None,
         metadata=flag(
-            "keep entries of torch's own caches for pods, beside the store, and evict the least recently used when "
-            "they are larger, for example 20GB; pods load what other pods wrote there",
+            "keep entries of torch's own caches, and packages of Dynamo, for pods, beside the store, and evict the "
+            "least recently used when they are larger, for example 20GB; pods load what other pods wrote there",
             group=_STORE,
             metavar="SIZE",
             read=size,

@@ -19,6 +19,7 @@ from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
 from compilefarm.store.entry_records import ENTRIES, entry_path, identity_of, read_description, trailer_of
 from compilefarm.store.files import InFile, Readable, StagedBlob
 from compilefarm.store.limited import KEPT_SHARE
+from compilefarm.store.packages import PackageStore
 from compilefarm.store.records import DamagedRecord
 from compilefarm.store.staging import staging
 from compilefarm.store.uses import Uses
@@ -55,6 +56,9 @@ class EntryUsage:
 class EntryStore:
     """Cache entries in a backend.
 
+    Attributes:
+        packages: packages of Dynamo, which take of the same room.
+
     Args:
         backend: where they lie; it counts ENTRIES.
         uses: when they were used.
@@ -75,6 +79,7 @@ class EntryStore:
         self._swept_seconds = 0.0
         self._evicted = 0
         self._damaged = 0
+        self.packages = PackageStore(backend, uses=uses, reserve=self.reserve)
 
     @property
     def size_limit_bytes(self) -> int:

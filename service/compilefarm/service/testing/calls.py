@@ -50,12 +50,16 @@ from compilefarm.v1.compile_service_pb2 import (
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import Job, Phase
 from compilefarm.v1.manifest_pb2 import Check, Manifest
+from compilefarm.v1.package_pb2 import SignedPackage
+from compilefarm.v1.package_service_pb2 import FindRequest, PublishRequest
+from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
 
 if TYPE_CHECKING:
     from compilefarm.v1.admin_service_pb2_grpc import AdminServiceAsyncStub
     from compilefarm.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
     from compilefarm.v1.cache_service_pb2_grpc import CacheServiceAsyncStub
     from compilefarm.v1.compile_service_pb2_grpc import CompileServiceAsyncStub
+    from compilefarm.v1.package_service_pb2_grpc import PackageServiceAsyncStub
 
 
 class Refused(Exception):
@@ -110,7 +114,7 @@ class Calls:
 
     Attributes:
         channel: the connection.
-        compiles, blobs, caches, admin: the stubs, for calls that are to be broken off or that make no sense.
+        compiles, blobs, caches, packages, admin: the stubs, for calls that are to be broken off or that make no sense.
 
     Args:
         channel: the connection.
@@ -129,6 +133,7 @@ class Calls:
         self.compiles = cast("CompileServiceAsyncStub", CompileServiceStub(channel))
         self.blobs = cast("BlobServiceAsyncStub", BlobServiceStub(channel))
         self.caches = cast("CacheServiceAsyncStub", CacheServiceStub(channel))
+        self.packages = cast("PackageServiceAsyncStub", PackageServiceStub(channel))
         self.admin = cast("AdminServiceAsyncStub", AdminServiceStub(channel))
 
     async def watch(
@@ -221,6 +226,16 @@ class Calls:
         with refusals():
             first, *rest = [answer async for answer in self.caches.Get(GetRequest(cache=cache, key=key))]
             return first.entry, b"".join(answer.chunk for answer in rest)
+
+    async def publish(self, package: SignedPackage) -> bool:
+        """Publishes a package; whether it was not there before."""
+        with refusals():
+            return (await self.packages.Publish(PublishRequest(package=package))).is_new
+
+    async def find_packages(self, key: str) -> list[SignedPackage]:
+        """The packages of a key."""
+        with refusals():
+            return [answer.package async for answer in self.packages.Find(FindRequest(key=key))]
 
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
         """Returns the digests of missing blobs."""

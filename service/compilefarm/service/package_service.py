@@ -1,0 +1,93 @@
+"""compilefarm.v1.PackageService on the wire."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+from compilefarm.core.errors import NoCaches, ReadOnlyFarm
+from compilefarm.core.packages import check_package, check_package_key
+from compilefarm.service.cache_service import CacheCounts
+from compilefarm.service.callers import current_caller
+from compilefarm.service.counters import Counters
+from compilefarm.service.fair_semaphore import FairSemaphore
+from compilefarm.service.grpc_types import Context
+from compilefarm.service.quotas import Quotas
+from compilefarm.store.packages import PackageStore
+from compilefarm.v1 import package_service_pb2 as wire
+from compilefarm.v1.package_pb2 import SignedPackage
+from compilefarm.v1.package_service_pb2_grpc import PackageServiceServicer
+
+log = logging.getLogger(__name__)
+# What figures call packages beside torch's caches.
+_WORD = "package"
+
+
+class NoPackageService(PackageServiceServicer):
+    """Refuses: this farm keeps no packages."""
+
+    async def Find(self, _request: wire.FindRequest, _context: Context) -> AsyncIterator[wire.FindResponse]:
+        raise _no_packages()
+        yield
+
+    async def Publish(self, _request: wire.PublishRequest, _context: Context) -> wire.PublishResponse:
+        raise _no_packages()
+
+
+class PackageService(PackageServiceServicer):
+    """Adapts a store of packages to the wire, and counts what passes.
+
+    Args:
+        store: where packages lie.
+        transfers: places for those that read and publish.
+        quotas: for what tenants have sent lately.
+        counters: counts bytes.
+        counts: counts requests.
+        read_only: whether nothing is written.
+    """
+
+    def __init__(
+        self,
+        store: PackageStore,
+        *,
+        transfers: FairSemaphore,
+        quotas: Quotas,
+        counters: Counters,
+        counts: CacheCounts,
+        read_only: bool,
+    ) -> None:
+        self._store = store
+        self._transfers = transfers
+        self._quotas = quotas
+        self._counters = counters
+        self._counts = counts
+        self._read_only = read_only
+
+    async def Find(self, request: wire.FindRequest, _context: Context) -> AsyncIterator[wire.FindResponse]:
+        caller, key = current_caller(), check_package_key(request.key)
+        outcome = "miss"
+        async with self._transfers.acquired(caller.account):
+            async for package in self._store.find(key, namespaces=caller.namespaces):
+                outcome = "hit"
+                package.ClearField("publisher")
+                yield wire.FindResponse(package=package)
+                self._counters.bytes_sent += len(package.content)
+        self._counts.note_word(_WORD, outcome)
+
+    async def Publish(self, request: wire.PublishRequest, _context: Context) -> wire.PublishResponse:
+        if self._read_only:
+            raise ReadOnlyFarm("this farm serves what is stored, and keeps nothing new (serve --read-only)")
+        caller, sent = current_caller(), check_package(request.package)
+        package = SignedPackage(key=sent.key, name=sent.name, content=sent.content, signature=sent.signature)
+        package.namespace, package.publisher = caller.namespace, caller.name
+        async with self._transfers.acquired(caller.account):
+            self._quotas.take(len(package.content), tenant=caller.tenant)
+            self._counters.bytes_received += len(package.content)
+            is_new = await self._store.publish(package)
+        self._counts.note_word(_WORD, "write")
+        log.info("key %s has package %s of %s", package.key, package.name, caller.account)
+        return wire.PublishResponse(is_new=is_new)
+
+
+def _no_packages() -> NoCaches:
+    return NoCaches("this farm keeps no packages: it has to `serve --cache-size-limit SIZE`")
