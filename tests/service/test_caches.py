@@ -161,7 +161,12 @@ async def test_an_entry_for_which_there_can_be_no_room_is_refused_before_its_byt
 
 async def test_a_farm_that_keeps_no_caches_says_how_to_have_it_keep_some() -> None:
     async with serving() as gateway, calling(gateway.address) as calls:
-        for act in (calls.get_entry("key"), calls.put_entry(b"", key="key")):
+        for act in (
+            calls.get_entry("key"),
+            calls.put_entry(b"", key="key"),
+            calls.list_entries(),
+            calls.find_missing_entries(["key"]),
+        ):
             with pytest.raises(Refused, match="--cache-size-limit") as refused:
                 await act
             assert (refused.value.status, refused.value.reason) == ("FAILED_PRECONDITION", "no_caches")
@@ -176,6 +181,44 @@ async def test_a_farm_that_is_read_only_serves_entries_and_takes_none(tmp_path: 
         assert (await calls.get_entry("key"))[1] == b"content"
         with pytest.raises(Refused, match="read-only"):
             await calls.put_entry(b"other", key="key")
+
+
+async def test_entries_are_listed_by_how_their_keys_begin_in_the_order_of_their_writing(calls: Calls) -> None:
+    for number in range(230):
+        await calls.put_entry(b"", key=f"job {number}")
+    await calls.put_entry(b"content", key="other")
+    await calls.put_entry(b"", key="job of another cache", cache=AUTOTUNE)
+    assert [entry.key for entry in await calls.list_entries("job ")] == [f"job {number}" for number in range(230)]
+    (entry,) = await calls.list_entries("oth")
+    assert (entry.key, entry.digest, entry.size_bytes) == ("other", digest_of(b"content"), 7)
+    assert len(await calls.list_entries()) == 231
+
+
+async def test_a_damaged_entry_is_not_listed_and_others_are(calls: Calls, tmp_path: Path) -> None:
+    await calls.put_entry(LARGE, key="key")
+    await calls.put_entry(b"other", key="other")
+    damage(tmp_path, "truncated")
+    assert [entry.key for entry in await calls.list_entries()] == ["other"]
+
+
+async def test_which_entries_are_missing(calls: Calls) -> None:
+    await calls.put_entry(b"", key="there")
+    assert await calls.find_missing_entries(["b", "there", "a"]) == ["b", "a"]
+    assert await calls.find_missing_entries(["there"], cache=AUTOTUNE) == ["there"]
+    with pytest.raises(Refused, match="ask for at most 1000"):
+        await calls.find_missing_entries(["key"] * 1001)
+    with pytest.raises(Refused, match="printable characters"):
+        await calls.find_missing_entries(["new\nline"])
+
+
+async def test_what_a_writer_asks_for_is_not_the_next_to_go(tmp_path: Path) -> None:
+    caches = await store_in(tmp_path, size_limit_bytes=MIB)
+    async with serving(caches=caches) as gateway, calling(gateway.address) as calls:
+        await calls.put_entry(bytes(400_000), key="first")
+        await calls.put_entry(bytes(400_000), key="second")
+        assert await calls.find_missing_entries(["first"]) == []
+        await calls.put_entry(bytes(400_000), key="third")
+        assert await calls.find_missing_entries(["first", "second", "third"]) == ["second"]
 
 
 async def test_entries_are_served_to_their_namespace_and_to_those_that_are_trusted_less(tmp_path: Path) -> None:
@@ -203,6 +246,11 @@ async def test_entries_are_served_to_their_namespace_and_to_those_that_are_trust
         entry, content = await dev.get_entry("key")
         assert (entry.namespace, entry.writer, content) == ("dev", "", b"of dev")
         assert (await dev.get_entry("other"))[1] == b"of prod"
+        assert [(entry.namespace, entry.writer) for entry in await prod.list_entries()] == [("prod", "")] * 2
+        assert [entry.namespace for entry in await dev.list_entries()] == ["dev", "prod", "prod"]
+        await dev.put_entry(b"", key="of dev alone")
+        assert await prod.find_missing_entries(["of dev alone", "other"]) == ["of dev alone"]
+        assert await dev.find_missing_entries(["of dev alone", "other"]) == []
 
 
 async def test_bytes_on_their_way_are_bounded_for_each_caller(caches: EntryStore, tmp_path: Path) -> None:

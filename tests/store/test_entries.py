@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compilefarm.core.cache_entries import describe
+from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.layout import STAGING
@@ -102,6 +103,25 @@ async def test_writing_an_entry_anew_takes_no_further_room(tmp_path: Path) -> No
         await put(store, "a", kilobytes=20)
     assert store.usage().entries == 1
     assert store.usage().size_bytes < 21_000
+
+
+def inode_of(folder: Path) -> int:
+    (path,) = folder.glob("caches/entries/*/*/*")
+    return path.stat().st_ino
+
+
+async def test_what_is_named_by_its_content_is_left_there_when_it_is_written_again(tmp_path: Path) -> None:
+    store = await store_at(tmp_path, MovedClock())
+    inodes = []
+    for _ in range(2):
+        entry = describe(b"content", cache=TorchCache.TORCH_CACHE_MEGA_PART, key=digest_of(b"content"))
+        async with store.staging(entry.digest) as blob:
+            await blob.write(b"content")
+            await store.put(entry, blob)
+        inodes.append(inode_of(tmp_path))
+    assert inodes[0] == inodes[1]
+    async with store.reading(entry.cache, entry.key, namespaces=[""]) as (_, content):
+        assert await content.read(0, content.size_bytes) == b"content"
 
 
 def abandoned(folder: Path) -> Path:

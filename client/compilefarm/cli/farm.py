@@ -50,9 +50,18 @@ def connection(arguments: argparse.Namespace) -> Iterator[Connection]:
 @contextmanager
 def unasked_channel(arguments: argparse.Namespace) -> Iterator[grpc.Channel]:
     """Yields a channel to the farm that was named, over which nothing was sent; calls fail as `admin` says."""
-    config = _config_of(_named(arguments))
+    config = config_of(arguments)
     with Connection(config, clock=SystemClock()).calls(), open_channel(config) as channel:
         yield channel
+
+
+def config_of(arguments: argparse.Namespace) -> ClientConfig:
+    """Returns how the farm that was named is talked to.
+
+    Raises:
+        Unreachable: none was named, or settings cannot be used.
+    """
+    return _config_of(_named(arguments))
 
 
 def _config_of(address: str) -> ClientConfig:

@@ -37,6 +37,10 @@ COMMANDS = {
     "keys": ("compilefarm.cli.keys", "make tokens for callers, and keys that sign artifacts"),
     "signer": ("compilefarm.cli.signer", "keep the signing key of a farm in a process of its own"),
     "prewarm": ("compilefarm.cli.prewarm", "have a farm compile what a workload asked for, before its pods start"),
+    "cache": (
+        "compilefarm.cli.cache",
+        "keep torch's own caches in a farm, and fill them from there: Mega-Cache bundles",
+    ),
     "gc": ("compilefarm.cli.gc", "delete from a store what is no longer needed, and what makes it larger than a limit"),
     "explain": ("compilefarm.cli.explain", "describe a saved request, or how two requests differ"),
 }

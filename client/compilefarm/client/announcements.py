@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from compilefarm.client.records import GraphRecord
 from compilefarm.core.printable import printable
@@ -48,6 +49,19 @@ def announce_difference(record: GraphRecord) -> None:
     _LOGGER.error(
         "%s %s, key %s: the program of the farm computes something else: %s", _name(record), what, record.key, found
     )
+
+
+def announce_obstacles(done: str, obstacles: Sequence[str]) -> None:
+    """Logs what was done with a Mega-Cache bundle, and why not all was.
+
+    Args:
+        done: in words.
+        obstacles: reasons.
+    """
+    if obstacles:
+        _LOGGER.warning("compilefarm: %s; left out: %s", done, "; ".join(obstacles))
+    else:
+        _LOGGER.info("compilefarm: %s", done)
 
 
 def announce_defect(error: Exception, *, where: str) -> None:

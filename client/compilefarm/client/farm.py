@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack
 
+from compilefarm.client.announcements import announce_obstacles
 from compilefarm.client.arguments import taking_settings
 from compilefarm.client.best_effort import BestEffort
+from compilefarm.client.bundle_reports import Pulled, Pushed, nothing_pulled, nothing_pushed
+from compilefarm.client.bundles import Bundles
+from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.calling_convention import (
     calls_modules,
     first_of,
@@ -21,11 +25,14 @@ from compilefarm.client.config import ClientConfig, Settings, read_config
 from compilefarm.client.connection import Connection
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.exchange import OnProgress
+from compilefarm.client.local_caches import TorchCaches
 from compilefarm.client.options import CompileOptions, Options
 from compilefarm.client.planner import Planner
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming, Report
 from compilefarm.client.programs import Program
 from compilefarm.client.recording_backend import Backend, record
+from compilefarm.core.bundles import DEFAULT_BUNDLE, check_bundle_name
+from compilefarm.core.errors import FarmError
 from compilefarm.core.requests import Request
 
 
@@ -176,6 +183,62 @@ class Farm:
         plan = Planner(self._connection, environment=environment, mode=mode).plan(recording)
         tenant, clock = self._config.tenant, self._dependencies.clock
         return Prewarming(self._connection, tenant=tenant, parallel=parallel, clock=clock).run(plan)
+
+    def save_cache_artifacts(self, name: str = DEFAULT_BUNDLE) -> Pushed:
+        """As torch.compiler.save_cache_artifacts, with the farm as the place: adds what this process has compiled, or
+        found in torch's own caches, to a Mega-Cache bundle. Only what the farm does not have is sent.
+
+        A farm that cannot be asked is one line in the log; the report has the reason.
+
+        Args:
+            name: of the bundle. Any number of processes may add to one.
+
+        Returns:
+            What was added, and why other parts were not.
+
+        Raises:
+            ConfigurationError: this process has trusted keys, and none to sign with.
+            InvalidRequest: nothing can have that name.
+        """
+        check_bundle_name(name)
+        caches = TorchCaches()
+        try:
+            report = self._bundles(caches).push(name, caches.recorded())
+        except FarmError as error:
+            self._connection.give_up(error)
+            report = nothing_pushed(name, error)
+        announce_obstacles(str(report), report.obstacles)
+        return report
+
+    def load_cache_artifacts(self, name: str = DEFAULT_BUNDLE) -> Pulled:
+        """As torch.compiler.load_cache_artifacts, with the farm as the place: writes what was added to a Mega-Cache
+        bundle into the local caches of torch, as far as it was made for this torch, this GPU and this Triton. To be
+        called before the first compile.
+
+        A farm that cannot be asked is one line in the log; the report has the reason.
+
+        Args:
+            name: of the bundle.
+
+        Returns:
+            What was loaded, and why other parts were not.
+
+        Raises:
+            ConfigurationError: the signing key cannot be used.
+            InvalidRequest: nothing can have that name.
+        """
+        check_bundle_name(name)
+        try:
+            report = self._bundles(TorchCaches()).pull(name)
+        except FarmError as error:
+            self._connection.give_up(error)
+            report = nothing_pulled(name, error)
+        announce_obstacles(str(report), report.obstacles)
+        return report
+
+    def _bundles(self, local: TorchCaches) -> Bundles:
+        calls = CacheCalls(self._config, connection=self._connection, clock=self._dependencies.clock)
+        return Bundles(calls, local=local)
 
     def __deepcopy__(self, memo: object) -> Farm:
         """Itself: what is compiled with it, such as a model that is copied, shares it."""

@@ -9,6 +9,9 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 
 LONGEST_KEY = 1000
+# cache_service.proto: ListEntriesResponse.entries, FindMissingEntriesRequest.keys.
+ENTRIES_PER_ANSWER = 100
+KEYS_PER_QUESTION = 1000
 # Of a description: names, a digest and a signature.
 _LONGEST_DESCRIPTION_BYTES = 4096
 _KEY = re.compile(rf"[ -~]{{1,{LONGEST_KEY}}}")
@@ -25,6 +28,11 @@ def word_of_cache(cache: TorchCache.ValueType) -> str:
     if cache not in TorchCache.values() or cache == TorchCache.TORCH_CACHE_UNSPECIFIED:
         raise InvalidRequest(f"there is no cache {cache}: the client is newer than the farm, which has to be upgraded")
     return TorchCache.Name(cache).removeprefix("TORCH_CACHE_").lower()
+
+
+def is_named_by_content(cache: TorchCache.ValueType) -> bool:
+    """Returns whether the key of each entry of a cache is the digest of its bytes."""
+    return cache == TorchCache.TORCH_CACHE_MEGA_PART
 
 
 def sendable_key(text: str) -> str:
@@ -52,6 +60,8 @@ def check_entry(entry: CacheEntry, *, max_bytes: int) -> CacheEntry:
     word_of_cache(entry.cache)
     check_key(entry.key)
     check_digest(entry.digest)
+    if is_named_by_content(entry.cache) and entry.key != entry.digest:
+        raise InvalidRequest("the key of a part of a bundle is the sha256 of its bytes")
     if entry.ByteSize() > _LONGEST_DESCRIPTION_BYTES:
         raise InvalidRequest(f"the description of a cache entry has at most {_LONGEST_DESCRIPTION_BYTES} bytes")
     if not 0 <= entry.size_bytes <= max_bytes:

@@ -6,8 +6,10 @@ none.
 """
 
 import builtins
+import collections.abc
 import compilefarm.v1.manifest_pb2
 import google.protobuf.descriptor
+import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
@@ -40,6 +42,12 @@ class _TorchCacheEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """Decisions on dynamic shapes of a job."""
     TORCH_CACHE_TRITON: _TorchCache.ValueType  # 6
     """Files that Triton made of a kernel."""
+    TORCH_CACHE_MEGA_PART: _TorchCache.ValueType  # 7
+    """Contents of parts of Mega-Cache bundles; the key of each is the sha256 of its bytes."""
+    TORCH_CACHE_MEGA_PUSH: _TorchCache.ValueType  # 8
+    """What was pushed to Mega-Cache bundles (compilefarm.v1.BundlePush); the key is the name of the bundle, a space, and
+    the sha256 of the bytes.
+    """
 
 class TorchCache(_TorchCache, metaclass=_TorchCacheEnumTypeWrapper):
     """A cache of torch. The key of an entry is what torch names it by there."""
@@ -58,6 +66,12 @@ TORCH_CACHE_DYNAMO_PGO: TorchCache.ValueType  # 5
 """Decisions on dynamic shapes of a job."""
 TORCH_CACHE_TRITON: TorchCache.ValueType  # 6
 """Files that Triton made of a kernel."""
+TORCH_CACHE_MEGA_PART: TorchCache.ValueType  # 7
+"""Contents of parts of Mega-Cache bundles; the key of each is the sha256 of its bytes."""
+TORCH_CACHE_MEGA_PUSH: TorchCache.ValueType  # 8
+"""What was pushed to Mega-Cache bundles (compilefarm.v1.BundlePush); the key is the name of the bundle, a space, and
+the sha256 of the bytes.
+"""
 global___TorchCache = TorchCache
 
 @typing.final
@@ -194,3 +208,89 @@ class PutResponse(google.protobuf.message.Message):
     ) -> None: ...
 
 global___PutResponse = PutResponse
+
+@typing.final
+class ListEntriesRequest(google.protobuf.message.Message):
+    """Asks for descriptions of entries."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CACHE_FIELD_NUMBER: builtins.int
+    KEY_PREFIX_FIELD_NUMBER: builtins.int
+    cache: global___TorchCache.ValueType
+    """In which cache."""
+    key_prefix: builtins.str
+    """How their keys begin; empty: all."""
+    def __init__(
+        self,
+        *,
+        cache: global___TorchCache.ValueType = ...,
+        key_prefix: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cache", b"cache", "key_prefix", b"key_prefix"]) -> None: ...
+
+global___ListEntriesRequest = ListEntriesRequest
+
+@typing.final
+class ListEntriesResponse(google.protobuf.message.Message):
+    """Some of the descriptions."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    @property
+    def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CacheEntry]:
+        """At most 100, without their writers."""
+
+    def __init__(
+        self,
+        *,
+        entries: collections.abc.Iterable[global___CacheEntry] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entries", b"entries"]) -> None: ...
+
+global___ListEntriesResponse = ListEntriesResponse
+
+@typing.final
+class FindMissingEntriesRequest(google.protobuf.message.Message):
+    """Asks which entries are missing."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CACHE_FIELD_NUMBER: builtins.int
+    KEYS_FIELD_NUMBER: builtins.int
+    cache: global___TorchCache.ValueType
+    """In which cache."""
+    @property
+    def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """At most 1000."""
+
+    def __init__(
+        self,
+        *,
+        cache: global___TorchCache.ValueType = ...,
+        keys: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cache", b"cache", "keys", b"keys"]) -> None: ...
+
+global___FindMissingEntriesRequest = FindMissingEntriesRequest
+
+@typing.final
+class FindMissingEntriesResponse(google.protobuf.message.Message):
+    """Which entries are missing."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: builtins.int
+    @property
+    def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Those that the caller cannot read, in the order of the request."""
+
+    def __init__(
+        self,
+        *,
+        keys: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["keys", b"keys"]) -> None: ...
+
+global___FindMissingEntriesResponse = FindMissingEntriesResponse

@@ -25,6 +25,16 @@ class CacheServiceStub(object):
                 request_serializer=compilefarm_dot_v1_dot_cache__service__pb2.PutRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.PutResponse.FromString,
                 )
+        self.ListEntries = channel.unary_stream(
+                '/compilefarm.v1.CacheService/ListEntries',
+                request_serializer=compilefarm_dot_v1_dot_cache__service__pb2.ListEntriesRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.ListEntriesResponse.FromString,
+                )
+        self.FindMissingEntries = channel.unary_unary(
+                '/compilefarm.v1.CacheService/FindMissingEntries',
+                request_serializer=compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesResponse.FromString,
+                )
 
 
 class CacheServiceServicer(object):
@@ -47,6 +57,20 @@ class CacheServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEntries(self, request, context):
+        """Lists the descriptions of entries that the caller may read, the ones written last at the end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindMissingEntries(self, request, context):
+        """Returns which entries the caller cannot read, so that it writes those alone. The others count as used.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CacheServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +83,16 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     servicer.Put,
                     request_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.PutRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_cache__service__pb2.PutResponse.SerializeToString,
+            ),
+            'ListEntries': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListEntries,
+                    request_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.ListEntriesRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_cache__service__pb2.ListEntriesResponse.SerializeToString,
+            ),
+            'FindMissingEntries': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindMissingEntries,
+                    request_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -102,5 +136,39 @@ class CacheService(object):
         return grpc.experimental.stream_unary(request_iterator, target, '/compilefarm.v1.CacheService/Put',
             compilefarm_dot_v1_dot_cache__service__pb2.PutRequest.SerializeToString,
             compilefarm_dot_v1_dot_cache__service__pb2.PutResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListEntries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/compilefarm.v1.CacheService/ListEntries',
+            compilefarm_dot_v1_dot_cache__service__pb2.ListEntriesRequest.SerializeToString,
+            compilefarm_dot_v1_dot_cache__service__pb2.ListEntriesResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def FindMissingEntries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.CacheService/FindMissingEntries',
+            compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesRequest.SerializeToString,
+            compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -39,6 +39,18 @@ class CacheServiceStub:
     the bytes do not match the description. Nothing is kept of an unfinished write.
     """
 
+    ListEntries: grpc.UnaryStreamMultiCallable[
+        compilefarm.v1.cache_service_pb2.ListEntriesRequest,
+        compilefarm.v1.cache_service_pb2.ListEntriesResponse,
+    ]
+    """Lists the descriptions of entries that the caller may read, the ones written last at the end."""
+
+    FindMissingEntries: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.cache_service_pb2.FindMissingEntriesRequest,
+        compilefarm.v1.cache_service_pb2.FindMissingEntriesResponse,
+    ]
+    """Returns which entries the caller cannot read, so that it writes those alone. The others count as used."""
+
 class CacheServiceAsyncStub:
     """Moves cache entries. An entry is named by its cache and its key."""
 
@@ -57,6 +69,18 @@ class CacheServiceAsyncStub:
     """Writes an entry in chunks, in place of one of that name. RESOURCE_EXHAUSTED if there is no room; INVALID_ARGUMENT if
     the bytes do not match the description. Nothing is kept of an unfinished write.
     """
+
+    ListEntries: grpc.aio.UnaryStreamMultiCallable[
+        compilefarm.v1.cache_service_pb2.ListEntriesRequest,
+        compilefarm.v1.cache_service_pb2.ListEntriesResponse,
+    ]
+    """Lists the descriptions of entries that the caller may read, the ones written last at the end."""
+
+    FindMissingEntries: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.cache_service_pb2.FindMissingEntriesRequest,
+        compilefarm.v1.cache_service_pb2.FindMissingEntriesResponse,
+    ]
+    """Returns which entries the caller cannot read, so that it writes those alone. The others count as used."""
 
 class CacheServiceServicer(metaclass=abc.ABCMeta):
     """Moves cache entries. An entry is named by its cache and its key."""
@@ -80,5 +104,21 @@ class CacheServiceServicer(metaclass=abc.ABCMeta):
         """Writes an entry in chunks, in place of one of that name. RESOURCE_EXHAUSTED if there is no room; INVALID_ARGUMENT if
         the bytes do not match the description. Nothing is kept of an unfinished write.
         """
+
+    @abc.abstractmethod
+    def ListEntries(
+        self,
+        request: compilefarm.v1.cache_service_pb2.ListEntriesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[compilefarm.v1.cache_service_pb2.ListEntriesResponse], collections.abc.AsyncIterator[compilefarm.v1.cache_service_pb2.ListEntriesResponse]]:
+        """Lists the descriptions of entries that the caller may read, the ones written last at the end."""
+
+    @abc.abstractmethod
+    def FindMissingEntries(
+        self,
+        request: compilefarm.v1.cache_service_pb2.FindMissingEntriesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.cache_service_pb2.FindMissingEntriesResponse, collections.abc.Awaitable[compilefarm.v1.cache_service_pb2.FindMissingEntriesResponse]]:
+        """Returns which entries the caller cannot read, so that it writes those alone. The others count as used."""
 
 def add_CacheServiceServicer_to_server(servicer: CacheServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -6,7 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from compilefarm.core.cache_entries import check_entry, check_key, word_of_cache
+from compilefarm.core.cache_entries import (
+    ENTRIES_PER_ANSWER,
+    KEYS_PER_QUESTION,
+    check_entry,
+    check_key,
+    word_of_cache,
+)
 from compilefarm.core.errors import InvalidRequest, NoCaches, NotStored, ReadOnlyFarm
 from compilefarm.service.callers import Caller, current_caller
 from compilefarm.service.counters import Counters
@@ -44,6 +50,17 @@ class NoCacheService(CacheServiceServicer):
         yield
 
     async def Put(self, _requests: AsyncIterator[wire.PutRequest], _context: Context) -> wire.PutResponse:
+        raise _no_caches()
+
+    async def ListEntries(
+        self, _request: wire.ListEntriesRequest, _context: Context
+    ) -> AsyncIterator[wire.ListEntriesResponse]:
+        raise _no_caches()
+        yield
+
+    async def FindMissingEntries(
+        self, _request: wire.FindMissingEntriesRequest, _context: Context
+    ) -> wire.FindMissingEntriesResponse:
         raise _no_caches()
 
 
@@ -86,8 +103,7 @@ class CacheService(CacheServiceServicer):
             try:
                 async with self._store.reading(request.cache, key, namespaces=caller.namespaces) as (entry, content):
                     self._counts.note(request.cache, "hit")
-                    entry.ClearField("writer")
-                    yield wire.GetResponse(entry=entry)
+                    yield wire.GetResponse(entry=_without_writer(entry))
                     async for chunk in pieces_of(content):
                         yield wire.GetResponse(chunk=chunk)
                         self._counters.bytes_sent += len(chunk)
@@ -111,12 +127,38 @@ class CacheService(CacheServiceServicer):
         log.info("cache %s has entry %s of %s", word_of_cache(entry.cache), entry.key, caller.account)
         return wire.PutResponse()
 
+    async def ListEntries(
+        self, request: wire.ListEntriesRequest, _context: Context
+    ) -> AsyncIterator[wire.ListEntriesResponse]:
+        caller = current_caller()
+        async with self._reads.acquired(caller.account):
+            entries = await self._store.list_descriptions(
+                request.cache, key_prefix=request.key_prefix, namespaces=caller.namespaces
+            )
+        for start in range(0, len(entries), ENTRIES_PER_ANSWER):
+            yield wire.ListEntriesResponse(entries=map(_without_writer, entries[start : start + ENTRIES_PER_ANSWER]))
+
+    async def FindMissingEntries(
+        self, request: wire.FindMissingEntriesRequest, _context: Context
+    ) -> wire.FindMissingEntriesResponse:
+        if len(request.keys) > KEYS_PER_QUESTION:
+            raise InvalidRequest(f"{len(request.keys)} keys in one question: ask for at most {KEYS_PER_QUESTION}")
+        caller, keys = current_caller(), [check_key(key) for key in request.keys]
+        async with self._reads.acquired(caller.account):
+            missing = await self._store.find_missing(request.cache, keys, namespaces=caller.namespaces)
+        return wire.FindMissingEntriesResponse(keys=missing)
+
     def _read_entry(self, first: wire.PutRequest | None, *, caller: Caller) -> wire.CacheEntry:
         if first is None or first.WhichOneof("piece") != "entry":
             raise InvalidRequest("the first piece describes the entry")
         entry = check_entry(first.entry, max_bytes=self._max_entry_bytes)
         entry.namespace, entry.writer = caller.namespace, caller.name
         return entry
+
+
+def _without_writer(entry: wire.CacheEntry) -> wire.CacheEntry:
+    entry.ClearField("writer")
+    return entry
 
 
 async def _add(upload: Upload, piece: wire.PutRequest, *, entry: wire.CacheEntry) -> None:

@@ -65,6 +65,8 @@ _NEEDED: Mapping[str, AnyRole] = {
     "/compilefarm.v1.CacheService/Put": CacheRole.WRITE,
     "/compilefarm.v1.PackageService/Find": PackageRole.READ,
     "/compilefarm.v1.PackageService/Publish": PackageRole.PUBLISH,
+    "/compilefarm.v1.CacheService/ListEntries": CacheRole.READ,
+    "/compilefarm.v1.CacheService/FindMissingEntries": CacheRole.READ,
     "/compilefarm.v1.CompileService/Lookup": Role.READ,
     "/compilefarm.v1.CompileService/Plan": Role.READ,
     "/compilefarm.v1.CompileService/Compile": Role.COMPILE,

@@ -6,17 +6,25 @@ Unlike an artifact an entry may be written anew: torch does so, and the last wri
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from compilefarm.core.cache_entries import word_of_cache
+from compilefarm.core.cache_entries import is_named_by_content, word_of_cache
 from compilefarm.core.errors import DigestMismatch, NotStored, StoreFull, StoreUnavailable
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
-from compilefarm.store.entry_records import ENTRIES, entry_path, identity_of, read_description, trailer_of
+from compilefarm.store.entry_records import (
+    ENTRIES,
+    entry_path,
+    identity_of,
+    is_in_namespaces,
+    read_description,
+    trailer_of,
+)
 from compilefarm.store.files import InFile, Readable, StagedBlob
 from compilefarm.store.limited import KEPT_SHARE
 from compilefarm.store.packages import PackageStore
@@ -31,6 +39,8 @@ SWEEP_SECONDS = 3600.0
 _CHECKED_AT_ONCE = 3
 # Entries that are known to match their digest; when they are more, all are compared once more.
 _MOST_CHECKED = 10_000
+# Of a listing, the ones written last: each costs opening a file, or asking a bucket for one.
+_MOST_LISTED = 10_000
 # Writers of one name at a time: a later one may come between each step of an earlier one.
 _MOST_TRIALS = 3
 _logger = logging.getLogger(__name__)
@@ -96,8 +106,8 @@ class EntryStore:
             NotStored: none has one that is whole.
             StoreUnavailable: the store cannot be read.
         """
-        for namespace in namespaces:
-            path = entry_path(word_of_cache(cache), key, namespace=namespace)
+        word = word_of_cache(cache)
+        for namespace, path in zip(namespaces, _paths_of(word, key, namespaces=namespaces), strict=True):
             found = await self._find(path, CacheEntry(cache=cache, key=key, namespace=namespace))
             if found is not None:
                 entry, content = found
@@ -107,7 +117,33 @@ class EntryStore:
                 finally:
                     content.close()
                 return
-        raise NotStored(f"cache {word_of_cache(cache)} has no entry {key}")
+        raise NotStored(f"cache {word} has no entry {key}")
+
+    async def find_missing(
+        self, cache: TorchCache.ValueType, keys: Sequence[str], *, namespaces: Sequence[str]
+    ) -> list[str]:
+        """Returns those of some keys of which none of the namespaces has an entry; the others count as used.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        word = word_of_cache(cache)
+        return [key for key in keys if not await self._use_one_of(_paths_of(word, key, namespaces=namespaces))]
+
+    async def list_descriptions(
+        self, cache: TorchCache.ValueType, *, key_prefix: str, namespaces: Sequence[str]
+    ) -> list[CacheEntry]:
+        """Returns the descriptions of entries of these namespaces whose keys begin so, those written last at the end.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        folder = f"{ENTRIES}/{word_of_cache(cache)}"
+        stored = [each async for each in self._backend.objects(folder) if is_in_namespaces(each.path, namespaces)]
+        latest = heapq.nlargest(_MOST_LISTED, stored, key=lambda each: each.modified_seconds)
+        entries = [await self._find_description(each.path) for each in latest]
+        found = [entry for entry in entries if entry is not None and entry.key.startswith(key_prefix)]
+        return sorted(found, key=lambda entry: entry.written_seconds)
 
     def staging(self, digest: str) -> AbstractAsyncContextManager[StagedBlob]:
         """Takes the bytes of an entry. Nothing is left of them when the context ends, but for what was put.
@@ -169,7 +205,7 @@ class EntryStore:
             )
         entry.written_seconds = self._uses.now()
         await blob.append(trailer_of(entry))
-        await self._replace(entry_path(word_of_cache(entry.cache), entry.key, namespace=entry.namespace), blob)
+        await self._replace(entry, blob)
 
     def usage(self) -> EntryUsage:
         """Returns how much is stored."""
@@ -177,6 +213,26 @@ class EntryStore:
         return EntryUsage(
             entries=count.objects, size_bytes=count.size_bytes, evicted=self._evicted, damaged=self._damaged
         )
+
+    async def _use_one_of(self, paths: Iterable[str]) -> bool:
+        for path in paths:
+            stored = await self._backend.find_object(path)
+            if stored is not None:
+                await self._uses.note(path, written_seconds=stored.modified_seconds)
+                return True
+        return False
+
+    async def _find_description(self, path: str) -> CacheEntry | None:
+        """The description of an entry, whose bytes are looked at when they are read."""
+        file = await self._backend.open(path)
+        if file is None:
+            return None
+        with file:
+            try:
+                return await asyncio.to_thread(read_description, file, is_whole=True)
+            except DamagedRecord as damage:
+                await self._remove_damaged(path, damage)
+        return None
 
     async def _find(self, path: str, wanted: CacheEntry) -> tuple[CacheEntry, InFile] | None:
         file = await self._backend.open(path)
@@ -216,11 +272,23 @@ class EntryStore:
             # It is a miss in a store that is read-only, too.
             _logger.warning("it stays there: %s", error)
 
-    async def _replace(self, path: str, blob: StagedBlob) -> None:
+    async def _replace(self, entry: CacheEntry, blob: StagedBlob) -> None:
+        path = entry_path(word_of_cache(entry.cache), entry.key, namespace=entry.namespace)
         for _ in range(_MOST_TRIALS):
             if await self._backend.create_from(path, file=blob.path):
                 return
+            # What many write would be gone again and again, for a moment each time.
+            if is_named_by_content(entry.cache) and await self._is_whole(path, entry):
+                await self._uses.note(path)
+                return
             await self._backend.delete(path)
+
+    async def _is_whole(self, path: str, entry: CacheEntry) -> bool:
+        found = await self._find(path, entry)
+        if found is None:
+            return False
+        found[1].close()
+        return True
 
     def _is_above(self, further_bytes: int) -> bool:
         return self._backend.size_bytes + further_bytes > self._size_limit_bytes
@@ -242,6 +310,10 @@ class EntryStore:
                 "removed %d cache entries with %d bytes; %d bytes are left",
                 *(collected.entries, collected.freed_bytes, collected.size_bytes),
             )
+
+
+def _paths_of(word: str, key: str, *, namespaces: Iterable[str]) -> list[str]:
+    return [entry_path(word, key, namespace=namespace) for namespace in namespaces]
 
 
 def _names(entry: CacheEntry) -> tuple[int, str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from typing import IO
 
 from google.protobuf.message import DecodeError
@@ -39,6 +40,11 @@ def written_namespace(namespace: str) -> str:
 def namespace_of_entry(path: str) -> str:
     """Returns the namespace of the entry at a path, as the path writes it."""
     return path.rpartition("/")[2]
+
+
+def is_in_namespaces(path: str, namespaces: Iterable[str]) -> bool:
+    """Returns whether the entry at a path is of one of these namespaces."""
+    return namespace_of_entry(path) in {namespace or _NO_NAMESPACE for namespace in namespaces}
 
 
 def trailer_of(entry: CacheEntry) -> bytes:

@@ -32,7 +32,14 @@ from compilefarm.v1.admin_service_pb2 import (
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest, ReadRequest, WriteRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
-from compilefarm.v1.cache_service_pb2 import CacheEntry, GetRequest, PutRequest, TorchCache
+from compilefarm.v1.cache_service_pb2 import (
+    CacheEntry,
+    FindMissingEntriesRequest,
+    GetRequest,
+    ListEntriesRequest,
+    PutRequest,
+    TorchCache,
+)
 from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from compilefarm.v1.compile_service_pb2 import (
     CompileRequest,
@@ -236,6 +243,22 @@ class Calls:
         """The packages of a key."""
         with refusals():
             return [answer.package async for answer in self.packages.Find(FindRequest(key=key))]
+
+    async def list_entries(
+        self, key_prefix: str = "", *, cache: TorchCache.ValueType = TorchCache.TORCH_CACHE_FX_GRAPH
+    ) -> list[CacheEntry]:
+        """Returns the descriptions of cache entries."""
+        with refusals():
+            answers = self.caches.ListEntries(ListEntriesRequest(cache=cache, key_prefix=key_prefix))
+            return [entry async for answer in answers for entry in answer.entries]
+
+    async def find_missing_entries(
+        self, keys: Sequence[str], *, cache: TorchCache.ValueType = TorchCache.TORCH_CACHE_FX_GRAPH
+    ) -> list[str]:
+        """Returns the keys of missing cache entries."""
+        with refusals():
+            request = FindMissingEntriesRequest(cache=cache, keys=keys)
+            return list((await self.caches.FindMissingEntries(request)).keys)
 
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
         """Returns the digests of missing blobs."""

@@ -1,0 +1,182 @@
+"""Mega-Cache bundles in a farm: what torch keeps of a job in its own caches, pushed by those who have compiled, and
+pulled by those who are about to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from google.protobuf.message import DecodeError
+
+from compilefarm.client.bundle_reports import Obstacles, Pulled, Pushed
+from compilefarm.client.cache_calls import CacheCalls
+from compilefarm.client.config import ConfigurationError
+from compilefarm.client.local_caches import LocalCaches, LocalPart
+from compilefarm.core.bundles import (
+    NEUTRAL_KINDS,
+    is_usable_key,
+    key_of_push,
+    key_prefix_of,
+    machine_differences,
+    new_parts,
+    parts_of,
+    torch_differences,
+)
+from compilefarm.core.errors import CorruptArtifact
+from compilefarm.v1.bundle_pb2 import BundlePart, BundlePush
+from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
+from compilefarm.v1.environment_pb2 import Environment
+
+_PUSHES = TorchCache.TORCH_CACHE_MEGA_PUSH
+_PARTS = TorchCache.TORCH_CACHE_MEGA_PART
+# torch/_inductor/config.py: fx_graph_cache, force_disable_caches; torch/_functorch/config.py: enable_autograd_cache.
+_NOTHING = (
+    "torch's caches hold nothing here: nothing was compiled by Inductor, or a switch turns them off "
+    "(TORCHINDUCTOR_FORCE_DISABLE_CACHES=1, TORCHINDUCTOR_FX_GRAPH_CACHE=0 with TORCHINDUCTOR_AUTOGRAD_CACHE=0)"
+)
+# Most parts are small, so that time goes into round trips.
+_READS_AT_A_TIME = 8
+
+
+class Bundles:
+    """Bundles in a farm.
+
+    Args:
+        calls: for entries of torch's caches.
+        local: torch's caches on this machine.
+    """
+
+    def __init__(self, calls: CacheCalls, *, local: LocalCaches) -> None:
+        self._calls = calls
+        self._local = local
+
+    def push(self, name: str, parts: Iterable[LocalPart]) -> Pushed:
+        """Adds parts to a bundle: sends contents that the farm has not, then a list that names the parts. If it ends in
+        between, the bundle is what it was.
+
+        Args:
+            name: of the bundle; there is one as soon as something was pushed to it.
+            parts: the latest last.
+
+        Raises:
+            ConfigurationError: this pod reads signed entries alone, and cannot sign what it writes.
+            FarmError: the farm cannot be asked, or takes nothing of this caller.
+        """
+        if self._calls.lacks_signing_key:
+            raise ConfigurationError(
+                "trusted keys are given, and nobody who trusts them would read what this pod pushes: give it a key to "
+                "sign with (COMPILEFARM_CACHE_SIGNING_KEY)"
+            )
+        obstacles = Obstacles()
+        here = self._local.environment()
+        given = list(parts)
+        if not given:
+            obstacles.note(_NOTHING)
+        descriptions = [part.description for part in given]
+        pushes = [push for push in self._pushes(name, obstacles=Obstacles()) if push.environment == here]
+        new = new_parts(descriptions, pushes=pushes)
+        contents = {part.description.digest: part for part in given}
+        sent = self._send_missing(contents, obstacles=obstacles)
+        stored = self._stored(new, sent=sent, obstacles=obstacles)
+        if stored:
+            content = BundlePush(environment=here, parts=stored).SerializeToString(deterministic=True)
+            self._calls.write(_PUSHES, key_of_push(name, content), content)
+        added = Counter(part.kind for part in stored)
+        known = len(parts_of([BundlePush(parts=descriptions)])) - len(new)
+        sent_bytes = sum(sent.values())
+        return Pushed(name=name, added=dict(added), known=known, sent_bytes=sent_bytes, obstacles=obstacles.texts())
+
+    def pull(self, name: str) -> Pulled:
+        """Loads what all others have pushed to a bundle into the local caches, as far as it is of use here.
+
+        Raises:
+            FarmError: the farm cannot be asked, or gives nothing to this caller.
+        """
+        obstacles = Obstacles()
+        pushes = self._pushes(name, obstacles=obstacles)
+        if not pushes:
+            obstacles.note("nothing was pushed to it that can be read here")
+            return Pulled(name=name, loaded={}, received_bytes=0, obstacles=obstacles.texts())
+        here = self._local.environment()
+        usable = [_usable(push, here=here, obstacles=obstacles) for push in pushes]
+        wanted = [part for part in parts_of(usable) if _is_sound(part, obstacles=obstacles)]
+        return self._fill(name, wanted, obstacles=obstacles)
+
+    def _fill(self, name: str, wanted: Sequence[BundlePart], *, obstacles: Obstacles) -> Pulled:
+        loaded: Counter[str] = Counter()
+        received_bytes = 0
+        with ThreadPoolExecutor(_READS_AT_A_TIME) as threads:
+            contents = threads.map(lambda part: self._fetch(part, obstacles=obstacles), wanted)
+            for part, content in zip(wanted, contents, strict=True):
+                if content is not None and self._load(part, content, obstacles=obstacles):
+                    loaded[part.kind] += 1
+                    received_bytes += len(content)
+        return Pulled(name=name, loaded=dict(loaded), received_bytes=received_bytes, obstacles=obstacles.texts())
+
+    def _pushes(self, name: str, *, obstacles: Obstacles) -> list[BundlePush]:
+        entries = self._calls.list_entries(_PUSHES, key_prefix=key_prefix_of(name))
+        # A key may be there in several namespaces.
+        unique = {entry.key: entry for entry in entries}
+        found = [self._read_push(entry, obstacles=obstacles) for entry in unique.values()]
+        return [push for push in found if push is not None]
+
+    def _read_push(self, entry: CacheEntry, *, obstacles: Obstacles) -> BundlePush | None:
+        with obstacles.noting("a push"):
+            try:
+                return BundlePush.FromString(self._calls.read(_PUSHES, entry.key))
+            except DecodeError as error:
+                raise CorruptArtifact(f"it was written wrongly: {error}") from None
+        return None
+
+    def _send_missing(self, contents: Mapping[str, LocalPart], *, obstacles: Obstacles) -> dict[str, int]:
+        """Sends the contents that the farm has not; returns the size of each by digest."""
+        sent: dict[str, int] = {}
+        for digest in sorted(self._calls.find_missing(_PARTS, list(contents))):
+            part = contents[digest]
+            with obstacles.noting(part.description.kind):
+                content = part.read()
+                self._calls.write_part(digest, content)
+                sent[digest] = len(content)
+        return sent
+
+    def _stored(self, parts: Sequence[BundlePart], *, sent: Collection[str], obstacles: Obstacles) -> list[BundlePart]:
+        """Those of some parts whose contents the farm has now."""
+        missing = self._calls.find_missing(_PARTS, [part.digest for part in parts])
+        if evicted := [part for part in parts if part.digest in missing and part.digest in sent]:
+            obstacles.note("the farm has no room for all (serve --cache-size-limit)", parts=len(evicted))
+        return [part for part in parts if part.digest not in missing]
+
+    def _fetch(self, part: BundlePart, *, obstacles: Obstacles) -> bytes | None:
+        with obstacles.noting(part.kind):
+            return self._calls.read_part(part.digest)
+        return None
+
+    def _load(self, part: BundlePart, content: bytes, *, obstacles: Obstacles) -> bool:
+        try:
+            self._local.load(part, content)
+        except (OSError, ValueError) as error:
+            obstacles.note(f"{part.kind}: torch's caches on this machine do not take it: {error}")
+            return False
+        return True
+
+
+def _usable(push: BundlePush, *, here: Environment, obstacles: Obstacles) -> BundlePush:
+    """What of a push is of use on this machine, by what it says of the other one."""
+    if differing := torch_differences(here=here, there=push.environment):
+        obstacles.note(f"made elsewhere: {'; '.join(differing)}", parts=len(push.parts))
+        return BundlePush()
+    differing = machine_differences(here=here, there=push.environment)
+    kept = [part for part in push.parts if not differing or part.kind in NEUTRAL_KINDS]
+    if left_out := len(push.parts) - len(kept):
+        obstacles.note(f"made elsewhere: {'; '.join(differing)}", parts=left_out)
+    return BundlePush(parts=kept)
+
+
+def _is_sound(part: BundlePart, *, obstacles: Obstacles) -> bool:
+    """Whether the key of a part can be one: torch joins some to paths."""
+    is_sound = is_usable_key(part.key)
+    if not is_sound:
+        obstacles.note(f"{part.kind}: {part.key[:100]!r} is no key of torch's caches")
+    return is_sound

@@ -1,0 +1,170 @@
+"""Calls for entries of torch's own caches: signed by whoever writes, and read if they are trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compilefarm.client.clock import Budget, Clock
+from compilefarm.client.config import ClientConfig
+from compilefarm.client.connection import Connection
+from compilefarm.client.settings import ConfigurationError
+from compilefarm.core.cache_entries import KEYS_PER_QUESTION, describe, sendable_key
+from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
+from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import CorruptArtifact, OutOfTime, Silent
+from compilefarm.v1.cache_service_pb2 import (
+    CacheEntry,
+    FindMissingEntriesRequest,
+    GetRequest,
+    GetResponse,
+    ListEntriesRequest,
+    PutRequest,
+    TorchCache,
+)
+from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
+
+if TYPE_CHECKING:
+    from compilefarm.core.signatures import SigningKey
+
+
+class CacheCalls:
+    """Calls for entries. Threads share it, and forked processes may go on using it. Every call raises FarmErrors, and
+    Silent if it takes longer than the configuration allows.
+
+    Args:
+        config: of the client.
+        connection: to the farm.
+        clock: time.
+
+    Raises:
+        ConfigurationError: the signing key cannot be used.
+    """
+
+    def __init__(self, config: ClientConfig, *, connection: Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._timeout_seconds = config.cache_timeout_seconds
+        self._trusted = (*config.trust.trusted_keys, *config.trust.trusted_cache_keys)
+        self._signing_key = _read_signing_key(config.trust.cache_signing_key)
+
+    @property
+    def lacks_signing_key(self) -> bool:
+        """Whether this pod reads signed entries alone and cannot sign: what it wrote, nobody like it would read."""
+        return bool(self._trusted) and self._signing_key is None
+
+    def read(self, cache: TorchCache.ValueType, key: str) -> bytes:
+        """Returns the bytes of an entry.
+
+        Raises:
+            NotStored: there is none.
+            UntrustedArtifact: no trusted key has signed it.
+            CorruptArtifact: it is another entry, or has other bytes than it says.
+        """
+        return self._get(cache, sendable_key(key), is_signed=True)
+
+    def read_part(self, digest: str) -> bytes:
+        """Returns the bytes of a part of a bundle, which is named by its digest: whoever signed that has signed these.
+
+        Raises:
+            As `read`.
+        """
+        return self._get(TorchCache.TORCH_CACHE_MEGA_PART, digest, is_signed=False)
+
+    def write(self, cache: TorchCache.ValueType, key: str, content: bytes) -> None:
+        """Writes an entry, in place of one of that name."""
+        self._put(self._sign(describe(content, cache=cache, key=key)), content)
+
+    def write_part(self, digest: str, content: bytes) -> None:
+        """Writes a part of a bundle.
+
+        Raises:
+            InvalidRequest: the content has another digest.
+        """
+        self._put(describe(content, cache=TorchCache.TORCH_CACHE_MEGA_PART, key=digest), content)
+
+    def _put(self, entry: CacheEntry, content: bytes) -> None:
+        with self._calling() as (stub, timeout_seconds):
+            stub.Put(_pieces(entry, content), timeout=timeout_seconds)
+
+    def list_entries(self, cache: TorchCache.ValueType, *, key_prefix: str) -> list[CacheEntry]:
+        """Returns the descriptions of entries whose keys begin so, those written last at the end, trusted or not."""
+        request = ListEntriesRequest(cache=cache, key_prefix=key_prefix)
+        with self._calling() as (stub, timeout_seconds):
+            return [entry for answer in stub.ListEntries(request, timeout=timeout_seconds) for entry in answer.entries]
+
+    def find_missing(self, cache: TorchCache.ValueType, keys: Sequence[str]) -> set[str]:
+        """Returns those of some keys that the farm has no entry of."""
+        missing: set[str] = set()
+        for start in range(0, len(keys), KEYS_PER_QUESTION):
+            request = FindMissingEntriesRequest(cache=cache, keys=keys[start : start + KEYS_PER_QUESTION])
+            with self._calling() as (stub, timeout_seconds):
+                missing.update(stub.FindMissingEntries(request, timeout=timeout_seconds).keys)
+        return missing
+
+    def _get(self, cache: TorchCache.ValueType, key: str, *, is_signed: bool) -> bytes:
+        with self._calling() as (stub, timeout_seconds):
+            answers = stub.Get(GetRequest(cache=cache, key=key), timeout=timeout_seconds)
+            try:
+                entry = next(answers, GetResponse()).entry
+                if (entry.cache, entry.key) != (cache, key):
+                    raise CorruptArtifact(f"the farm answered with cache entry {entry.key[:100]!r} instead of {key!r}")
+                if is_signed:
+                    self._require_trusted(entry)
+                digest = entry.digest if is_signed else key
+                return _receive(answers, key=key, digest=digest, size_bytes=entry.size_bytes)
+            finally:
+                answers.cancel()
+
+    def _require_trusted(self, entry: CacheEntry) -> None:
+        if self._trusted:
+            from compilefarm.core.signatures import check_signature_of_entry
+
+            check_signature_of_entry(entry, trusted=self._trusted)
+
+    def _sign(self, entry: CacheEntry) -> CacheEntry:
+        if self._signing_key is not None:
+            entry.signature.CopyFrom(self._signing_key.signature_of_entry(entry))
+        return entry
+
+    @contextmanager
+    def _calling(self) -> Iterator[tuple[CacheServiceStub, float | None]]:
+        """Yields the stub and the seconds that a call may take; turns what grpc raises into FarmErrors."""
+        budget = Budget(self._timeout_seconds, clock=self._clock)
+        try:
+            stubs = self._connection.stubs(within_seconds=budget.left())
+            with self._connection.calls():
+                yield CacheServiceStub(stubs.channel), budget.timeout()
+        except OutOfTime:
+            raise Silent(f"the farm has not answered within {self._timeout_seconds:g} s") from None
+
+
+def _receive(answers: Iterator[GetResponse], *, key: str, digest: str, size_bytes: int) -> bytes:
+    received = bytearray()
+    for answer in answers:
+        received += answer.chunk
+        if len(received) > size_bytes:
+            raise CorruptArtifact(f"cache entry {key} has more than the {size_bytes} bytes announced")
+    content = bytes(received)
+    if digest_of(content) != digest:
+        raise CorruptArtifact(f"cache entry {key} came with other bytes than its digest says")
+    return content
+
+
+def _pieces(entry: CacheEntry, content: bytes) -> Iterator[PutRequest]:
+    yield PutRequest(entry=entry)
+    for piece in cut(content, chunk_bytes=UPLOAD_CHUNK_BYTES):
+        yield PutRequest(chunk=bytes(piece))
+
+
+def _read_signing_key(path: str) -> SigningKey | None:
+    if not path:
+        return None
+    try:
+        from compilefarm.core.signatures import read_signing_key
+
+        return read_signing_key(Path(path).read_bytes())
+    except (ImportError, OSError, ValueError) as error:
+        raise ConfigurationError(f"cache entries cannot be signed with {path}: {error}") from None
