@@ -7,14 +7,11 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 from torch._functorch import config as functorch_config
 
-sys.path.insert(0, str(Path(__file__).parent))
-from caching_pod import compile_at_two_sizes, compile_graph
-
 from compilefarm.client import Farm
+from tests.client.caching_pod import compile_at_two_sizes, compile_graph
 
 
 def main(*steps: str) -> None:

@@ -20,7 +20,7 @@ from compilefarm.client import Farm
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
 
-POD = Path(__file__).with_name("bundle_pod.py")
+ROOT = Path(__file__).resolve().parents[2]
 OF_OTHERS = ("TORCH", "TRITON", "COMPILEFARM")
 
 
@@ -42,14 +42,14 @@ def run(*command: str, folder: Path, address: str, expected: int = 0) -> subproc
         "OMP_NUM_THREADS": "1",
     }
     ran = subprocess.run(
-        [sys.executable, *command], env=environ, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, *command], env=environ, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
     )
     assert ran.returncode == expected, ran.stderr
     return ran
 
 
 def run_pod(*steps: str, folder: Path, address: str) -> dict[str, Any]:
-    ran = run(str(POD), *steps, folder=folder, address=address)
+    ran = run("-m", "tests.client.bundle_pod", *steps, folder=folder, address=address)
     return {**json.loads(ran.stdout), "log": ran.stderr}
 
 

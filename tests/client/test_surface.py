@@ -27,8 +27,10 @@ def test_public_names() -> None:
         "close",
         "compile",
         "compile_request",
+        "load_cache_artifacts",
         "load_compiled_function",
         "prewarm",
+        "save_cache_artifacts",
     ]
     assert list(inspect.signature(Farm).parameters) == [
         "address",
