@@ -29,11 +29,16 @@ class FlakyStore:
         self._store = store
 
     async def find_manifest(
-        self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
+        self,
+        key: str,
+        *,
+        namespaces: Sequence[str] = EVERYBODYS,
+        hints: Sequence[int] | None = None,
+        fresh: bool = False,
     ) -> Manifest | None:
         if not self.readable:
             raise StoreUnavailable("the bucket does not answer")
-        return await self._store.find_manifest(key, namespaces=namespaces, hints=hints)
+        return await self._store.find_manifest(key, namespaces=namespaces, hints=hints, fresh=fresh)
 
     async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
         if not self.writable:

@@ -13,9 +13,11 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
+from obstore.store import MemoryStore
 
 from compilefarm.service.health_service import SERVICES
 from compilefarm.service.testing import Calls, Refused, ScriptedPool, calling, refusals, sample_job, serving
+from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.opening import open_caches
 from compilefarm.v1 import admin_service_pb2, blob_service_pb2, cache_service_pb2, compile_service_pb2
 from compilefarm.v1.job_pb2 import Job
@@ -98,7 +100,9 @@ async def test_a_message_above_the_size_limit_is_refused() -> None:
 
 
 class BrokenStore:
-    """Every use of it is a defect."""
+    """Every use of it is a defect, but where it is."""
+
+    shared = ObjectBackend(MemoryStore(), location="memory:")
 
     def __getattr__(self, name: str) -> Callable[..., object]:
         raise ZeroDivisionError("the secret path /home/me")

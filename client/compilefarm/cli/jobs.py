@@ -10,6 +10,7 @@ from rich.table import Column, Table
 
 from compilefarm.cli.farm import add_address, admin
 from compilefarm.cli.words import console, enum_words, key_words, seconds_words
+from compilefarm.core.printable import printable
 from compilefarm.v1.admin_service_pb2 import JobStatus, ListJobsRequest, ListJobsResponse, QuarantinedKey
 from compilefarm.v1.compile_service_pb2 import Priority
 from compilefarm.v1.job_pb2 import PHASE_QUEUED, Phase
@@ -117,4 +118,6 @@ def _doing(job: JobStatus) -> str:
 def _starts(job: JobStatus) -> str:
     if job.phase != PHASE_QUEUED:
         return ""
+    if job.waits_for:
+        return f"waits for {printable(job.waits_for)}"
     return f"about {job.estimated_wait_seconds:.0f} s, {job.jobs_ahead} before it"

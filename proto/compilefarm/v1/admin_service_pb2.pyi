@@ -605,6 +605,7 @@ class JobStatus(google.protobuf.message.Message):
     JOBS_AHEAD_FIELD_NUMBER: builtins.int
     ESTIMATED_WAIT_SECONDS_FIELD_NUMBER: builtins.int
     NAMESPACE_FIELD_NUMBER: builtins.int
+    WAITS_FOR_FIELD_NUMBER: builtins.int
     key: builtins.str
     """Its key."""
     phase: compilefarm.v1.job_pb2.Phase.ValueType
@@ -625,6 +626,8 @@ class JobStatus(google.protobuf.message.Message):
     """Seconds until it will probably start; zero once it has started."""
     namespace: builtins.str
     """The namespace in which its result will lie; empty where there are none."""
+    waits_for: builtins.str
+    """As in Progress."""
     def __init__(
         self,
         *,
@@ -638,8 +641,9 @@ class JobStatus(google.protobuf.message.Message):
         jobs_ahead: builtins.int = ...,
         estimated_wait_seconds: builtins.float = ...,
         namespace: builtins.str = ...,
+        waits_for: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "estimated_wait_seconds", b"estimated_wait_seconds", "jobs_ahead", b"jobs_ahead", "key", b"key", "namespace", b"namespace", "phase", b"phase", "priority", b"priority", "tenant", b"tenant", "waiting_requests", b"waiting_requests", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "estimated_wait_seconds", b"estimated_wait_seconds", "jobs_ahead", b"jobs_ahead", "key", b"key", "namespace", b"namespace", "phase", b"phase", "priority", b"priority", "tenant", b"tenant", "waiting_requests", b"waiting_requests", "waits_for", b"waits_for", "worker", b"worker"]) -> None: ...
 
 global___JobStatus = JobStatus
 

@@ -16,23 +16,23 @@ from compilefarm.v1 import job_pb2 as compilefarm_dot_v1_dot_job__pb2
 from compilefarm.v1 import manifest_pb2 as compilefarm_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$compilefarm/v1/compile_service.proto\x12\x0e\x63ompilefarm.v1\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\"1\n\rLookupRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\"<\n\x0eLookupResponse\x12*\n\x08manifest\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.Manifest\"/\n\x0bPlanRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\"q\n\x0cPlanResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x08prospect\x18\x02 \x01(\x0e\x32\x18.compilefarm.v1.Prospect\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x17\n\x0f\x63ompile_seconds\x18\x04 \x01(\x01\"^\n\x0e\x43ompileRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\x12*\n\x08priority\x18\x02 \x01(\x0e\x32\x18.compilefarm.v1.Priority\"\xa4\x01\n\x0f\x43ompileResponse\x12,\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.AcceptedH\x00\x12,\n\x08progress\x18\x02 \x01(\x0b\x32\x18.compilefarm.v1.ProgressH\x00\x12,\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x18.compilefarm.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"C\n\x08\x41\x63\x63\x65pted\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\tkey_parts\x18\x02 \x03(\x0b\x32\x17.compilefarm.v1.KeyPart\"\xb0\x01\n\x08Progress\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.compilefarm.v1.Phase\x12\x17\n\x0f\x65lapsed_seconds\x18\x02 \x01(\x01\x12\x12\n\njobs_ahead\x18\x03 \x01(\r\x12\x0e\n\x06worker\x18\x04 \x01(\t\x12\x1e\n\x16\x65stimated_wait_seconds\x18\x05 \x01(\x01\x12!\n\x19\x65stimated_compile_seconds\x18\x06 \x01(\x01\"\x9f\x01\n\x08\x46inished\x12(\n\x07outcome\x18\x01 \x01(\x0e\x32\x17.compilefarm.v1.Outcome\x12,\n\x08manifest\x18\x02 \x01(\x0b\x32\x18.compilefarm.v1.ManifestH\x00\x12\x31\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailureH\x00\x42\x08\n\x06result\"r\n\rReportRequest\x12+\n\x06graphs\x18\x01 \x03(\x0b\x32\x1b.compilefarm.v1.GraphReport\x12\x34\n\x0bself_checks\x18\x02 \x03(\x0b\x32\x1f.compilefarm.v1.SelfCheckReport\"\x10\n\x0eReportResponse\"\xa7\x01\n\x0bGraphReport\x12-\n\x07outcome\x18\x01 \x01(\x0e\x32\x1c.compilefarm.v1.GraphOutcome\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x15\n\rspent_seconds\x18\x03 \x01(\x01\x12\x17\n\x0f\x61voided_seconds\x18\x04 \x01(\x01\x12\x15\n\rlocal_seconds\x18\x05 \x01(\x01\x12\x12\n\nuncompiled\x18\x06 \x01(\x08\"a\n\x0fSelfCheckReport\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x31\n\x07outcome\x18\x02 \x01(\x0e\x32 .compilefarm.v1.SelfCheckOutcome\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t*\x93\x01\n\x08Prospect\x12\x18\n\x14PROSPECT_UNSPECIFIED\x10\x00\x12\x10\n\x0cPROSPECT_HIT\x10\x01\x12\x11\n\rPROSPECT_MISS\x10\x02\x12\x16\n\x12PROSPECT_UNDER_WAY\x10\x03\x12\x16\n\x12PROSPECT_NO_WORKER\x10\x04\x12\x18\n\x14PROSPECT_QUARANTINED\x10\x05*m\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x17\n\x13PRIORITY_BACKGROUND\x10\x02\x12\x14\n\x10PRIORITY_PREWARM\x10\x03*v\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0f\n\x0bOUTCOME_HIT\x10\x01\x12\x14\n\x10OUTCOME_COMPILED\x10\x02\x12\x12\n\x0eOUTCOME_JOINED\x10\x03\x12\x17\n\x13OUTCOME_QUARANTINED\x10\x04*\x93\x01\n\x10SelfCheckOutcome\x12\"\n\x1eSELF_CHECK_OUTCOME_UNSPECIFIED\x10\x00\x12\x1b\n\x17SELF_CHECK_OUTCOME_SAME\x10\x01\x12\x1e\n\x1aSELF_CHECK_OUTCOME_DIFFERS\x10\x02\x12\x1e\n\x1aSELF_CHECK_OUTCOME_SKIPPED\x10\x03*\xc9\x01\n\x0cGraphOutcome\x12\x1d\n\x19GRAPH_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11GRAPH_OUTCOME_HIT\x10\x01\x12\x1a\n\x16GRAPH_OUTCOME_COMPILED\x10\x02\x12\x18\n\x14GRAPH_OUTCOME_JOINED\x10\x03\x12\x18\n\x14GRAPH_OUTCOME_BYPASS\x10\x04\x12\x1a\n\x16GRAPH_OUTCOME_FALLBACK\x10\x05\x12\x17\n\x13GRAPH_OUTCOME_LOCAL\x10\x06\x32\xb3\x02\n\x0e\x43ompileService\x12G\n\x06Lookup\x12\x1d.compilefarm.v1.LookupRequest\x1a\x1e.compilefarm.v1.LookupResponse\x12L\n\x07\x43ompile\x12\x1e.compilefarm.v1.CompileRequest\x1a\x1f.compilefarm.v1.CompileResponse0\x01\x12\x41\n\x04Plan\x12\x1b.compilefarm.v1.PlanRequest\x1a\x1c.compilefarm.v1.PlanResponse\x12G\n\x06Report\x12\x1d.compilefarm.v1.ReportRequest\x1a\x1e.compilefarm.v1.ReportResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$compilefarm/v1/compile_service.proto\x12\x0e\x63ompilefarm.v1\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\"1\n\rLookupRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\"<\n\x0eLookupResponse\x12*\n\x08manifest\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.Manifest\"/\n\x0bPlanRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\"q\n\x0cPlanResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\x08prospect\x18\x02 \x01(\x0e\x32\x18.compilefarm.v1.Prospect\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x17\n\x0f\x63ompile_seconds\x18\x04 \x01(\x01\"^\n\x0e\x43ompileRequest\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\x12*\n\x08priority\x18\x02 \x01(\x0e\x32\x18.compilefarm.v1.Priority\"\xa4\x01\n\x0f\x43ompileResponse\x12,\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.AcceptedH\x00\x12,\n\x08progress\x18\x02 \x01(\x0b\x32\x18.compilefarm.v1.ProgressH\x00\x12,\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x18.compilefarm.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"C\n\x08\x41\x63\x63\x65pted\x12\x0b\n\x03key\x18\x01 \x01(\t\x12*\n\tkey_parts\x18\x02 \x03(\x0b\x32\x17.compilefarm.v1.KeyPart\"\xc3\x01\n\x08Progress\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.compilefarm.v1.Phase\x12\x17\n\x0f\x65lapsed_seconds\x18\x02 \x01(\x01\x12\x12\n\njobs_ahead\x18\x03 \x01(\r\x12\x0e\n\x06worker\x18\x04 \x01(\t\x12\x1e\n\x16\x65stimated_wait_seconds\x18\x05 \x01(\x01\x12!\n\x19\x65stimated_compile_seconds\x18\x06 \x01(\x01\x12\x11\n\twaits_for\x18\x07 \x01(\t\"\x9f\x01\n\x08\x46inished\x12(\n\x07outcome\x18\x01 \x01(\x0e\x32\x17.compilefarm.v1.Outcome\x12,\n\x08manifest\x18\x02 \x01(\x0b\x32\x18.compilefarm.v1.ManifestH\x00\x12\x31\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailureH\x00\x42\x08\n\x06result\"r\n\rReportRequest\x12+\n\x06graphs\x18\x01 \x03(\x0b\x32\x1b.compilefarm.v1.GraphReport\x12\x34\n\x0bself_checks\x18\x02 \x03(\x0b\x32\x1f.compilefarm.v1.SelfCheckReport\"\x10\n\x0eReportResponse\"\xa7\x01\n\x0bGraphReport\x12-\n\x07outcome\x18\x01 \x01(\x0e\x32\x1c.compilefarm.v1.GraphOutcome\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x15\n\rspent_seconds\x18\x03 \x01(\x01\x12\x17\n\x0f\x61voided_seconds\x18\x04 \x01(\x01\x12\x15\n\rlocal_seconds\x18\x05 \x01(\x01\x12\x12\n\nuncompiled\x18\x06 \x01(\x08\"a\n\x0fSelfCheckReport\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x31\n\x07outcome\x18\x02 \x01(\x0e\x32 .compilefarm.v1.SelfCheckOutcome\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t*\x93\x01\n\x08Prospect\x12\x18\n\x14PROSPECT_UNSPECIFIED\x10\x00\x12\x10\n\x0cPROSPECT_HIT\x10\x01\x12\x11\n\rPROSPECT_MISS\x10\x02\x12\x16\n\x12PROSPECT_UNDER_WAY\x10\x03\x12\x16\n\x12PROSPECT_NO_WORKER\x10\x04\x12\x18\n\x14PROSPECT_QUARANTINED\x10\x05*m\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x17\n\x13PRIORITY_BACKGROUND\x10\x02\x12\x14\n\x10PRIORITY_PREWARM\x10\x03*v\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0f\n\x0bOUTCOME_HIT\x10\x01\x12\x14\n\x10OUTCOME_COMPILED\x10\x02\x12\x12\n\x0eOUTCOME_JOINED\x10\x03\x12\x17\n\x13OUTCOME_QUARANTINED\x10\x04*\x93\x01\n\x10SelfCheckOutcome\x12\"\n\x1eSELF_CHECK_OUTCOME_UNSPECIFIED\x10\x00\x12\x1b\n\x17SELF_CHECK_OUTCOME_SAME\x10\x01\x12\x1e\n\x1aSELF_CHECK_OUTCOME_DIFFERS\x10\x02\x12\x1e\n\x1aSELF_CHECK_OUTCOME_SKIPPED\x10\x03*\xc9\x01\n\x0cGraphOutcome\x12\x1d\n\x19GRAPH_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11GRAPH_OUTCOME_HIT\x10\x01\x12\x1a\n\x16GRAPH_OUTCOME_COMPILED\x10\x02\x12\x18\n\x14GRAPH_OUTCOME_JOINED\x10\x03\x12\x18\n\x14GRAPH_OUTCOME_BYPASS\x10\x04\x12\x1a\n\x16GRAPH_OUTCOME_FALLBACK\x10\x05\x12\x17\n\x13GRAPH_OUTCOME_LOCAL\x10\x06\x32\xb3\x02\n\x0e\x43ompileService\x12G\n\x06Lookup\x12\x1d.compilefarm.v1.LookupRequest\x1a\x1e.compilefarm.v1.LookupResponse\x12L\n\x07\x43ompile\x12\x1e.compilefarm.v1.CompileRequest\x1a\x1f.compilefarm.v1.CompileResponse0\x01\x12\x41\n\x04Plan\x12\x1b.compilefarm.v1.PlanRequest\x1a\x1c.compilefarm.v1.PlanResponse\x12G\n\x06Report\x12\x1d.compilefarm.v1.ReportRequest\x1a\x1e.compilefarm.v1.ReportResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.compile_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_PROSPECT']._serialized_start=1467
-  _globals['_PROSPECT']._serialized_end=1614
-  _globals['_PRIORITY']._serialized_start=1616
-  _globals['_PRIORITY']._serialized_end=1725
-  _globals['_OUTCOME']._serialized_start=1727
-  _globals['_OUTCOME']._serialized_end=1845
-  _globals['_SELFCHECKOUTCOME']._serialized_start=1848
-  _globals['_SELFCHECKOUTCOME']._serialized_end=1995
-  _globals['_GRAPHOUTCOME']._serialized_start=1998
-  _globals['_GRAPHOUTCOME']._serialized_end=2199
+  _globals['_PROSPECT']._serialized_start=1486
+  _globals['_PROSPECT']._serialized_end=1633
+  _globals['_PRIORITY']._serialized_start=1635
+  _globals['_PRIORITY']._serialized_end=1744
+  _globals['_OUTCOME']._serialized_start=1746
+  _globals['_OUTCOME']._serialized_end=1864
+  _globals['_SELFCHECKOUTCOME']._serialized_start=1867
+  _globals['_SELFCHECKOUTCOME']._serialized_end=2014
+  _globals['_GRAPHOUTCOME']._serialized_start=2017
+  _globals['_GRAPHOUTCOME']._serialized_end=2218
   _globals['_LOOKUPREQUEST']._serialized_start=113
   _globals['_LOOKUPREQUEST']._serialized_end=162
   _globals['_LOOKUPRESPONSE']._serialized_start=164
@@ -48,17 +48,17 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_ACCEPTED']._serialized_start=653
   _globals['_ACCEPTED']._serialized_end=720
   _globals['_PROGRESS']._serialized_start=723
-  _globals['_PROGRESS']._serialized_end=899
-  _globals['_FINISHED']._serialized_start=902
-  _globals['_FINISHED']._serialized_end=1061
-  _globals['_REPORTREQUEST']._serialized_start=1063
-  _globals['_REPORTREQUEST']._serialized_end=1177
-  _globals['_REPORTRESPONSE']._serialized_start=1179
-  _globals['_REPORTRESPONSE']._serialized_end=1195
-  _globals['_GRAPHREPORT']._serialized_start=1198
-  _globals['_GRAPHREPORT']._serialized_end=1365
-  _globals['_SELFCHECKREPORT']._serialized_start=1367
-  _globals['_SELFCHECKREPORT']._serialized_end=1464
-  _globals['_COMPILESERVICE']._serialized_start=2202
-  _globals['_COMPILESERVICE']._serialized_end=2509
+  _globals['_PROGRESS']._serialized_end=918
+  _globals['_FINISHED']._serialized_start=921
+  _globals['_FINISHED']._serialized_end=1080
+  _globals['_REPORTREQUEST']._serialized_start=1082
+  _globals['_REPORTREQUEST']._serialized_end=1196
+  _globals['_REPORTRESPONSE']._serialized_start=1198
+  _globals['_REPORTRESPONSE']._serialized_end=1214
+  _globals['_GRAPHREPORT']._serialized_start=1217
+  _globals['_GRAPHREPORT']._serialized_end=1384
+  _globals['_SELFCHECKREPORT']._serialized_start=1386
+  _globals['_SELFCHECKREPORT']._serialized_end=1483
+  _globals['_COMPILESERVICE']._serialized_start=2221
+  _globals['_COMPILESERVICE']._serialized_end=2528
 # @@protoc_insertion_point(module_scope)

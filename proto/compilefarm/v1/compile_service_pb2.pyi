@@ -379,6 +379,7 @@ class Progress(google.protobuf.message.Message):
     WORKER_FIELD_NUMBER: builtins.int
     ESTIMATED_WAIT_SECONDS_FIELD_NUMBER: builtins.int
     ESTIMATED_COMPILE_SECONDS_FIELD_NUMBER: builtins.int
+    WAITS_FOR_FIELD_NUMBER: builtins.int
     phase: compilefarm.v1.job_pb2.Phase.ValueType
     """What is being done."""
     elapsed_seconds: builtins.float
@@ -391,6 +392,10 @@ class Progress(google.protobuf.message.Message):
     """Seconds until the job will probably start; zero once it has started."""
     estimated_compile_seconds: builtins.float
     """Seconds that a job of this kind probably takes from its start to its end."""
+    waits_for: builtins.str
+    """What the job waits for, for people, where that is something else than a worker of this service that is busy: such as
+    another gateway that compiles it. Empty otherwise.
+    """
     def __init__(
         self,
         *,
@@ -400,8 +405,9 @@ class Progress(google.protobuf.message.Message):
         worker: builtins.str = ...,
         estimated_wait_seconds: builtins.float = ...,
         estimated_compile_seconds: builtins.float = ...,
+        waits_for: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "estimated_compile_seconds", b"estimated_compile_seconds", "estimated_wait_seconds", b"estimated_wait_seconds", "jobs_ahead", b"jobs_ahead", "phase", b"phase", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elapsed_seconds", b"elapsed_seconds", "estimated_compile_seconds", b"estimated_compile_seconds", "estimated_wait_seconds", b"estimated_wait_seconds", "jobs_ahead", b"jobs_ahead", "phase", b"phase", "waits_for", b"waits_for", "worker", b"worker"]) -> None: ...
 
 global___Progress = Progress
 

@@ -14,6 +14,10 @@
 
     any of these ► ENDED         an error ended it before it had a result
 
+Before it is queued, or when it has a worker, it may turn out that another gateway compiles it, or has compiled it:
+
+     LOOKING_UP, RUNNING ──► ELSEWHERE ──► FOUND, REMEMBERED, FAILED, or QUEUED if nothing came of that
+
 Metrics, logs, counts and the journal of prewarms are JobObservers.
 """
 
@@ -22,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property, partial
 from typing import Protocol
@@ -54,6 +58,7 @@ class State(Enum):
 
     LOOKING_UP = auto()
     QUEUED = auto()
+    ELSEWHERE = auto()
     RUNNING = auto()
     STORING = auto()
     FOUND = auto()
@@ -64,22 +69,37 @@ class State(Enum):
 
 
 _NEXT: Mapping[State, frozenset[State]] = {
-    State.LOOKING_UP: frozenset({State.QUEUED, State.FOUND, State.REMEMBERED, State.FAILED, State.ENDED}),
+    State.LOOKING_UP: frozenset(
+        {State.QUEUED, State.ELSEWHERE, State.FOUND, State.REMEMBERED, State.FAILED, State.ENDED}
+    ),
     State.QUEUED: frozenset({State.RUNNING, State.ENDED}),
-    State.RUNNING: frozenset({State.QUEUED, State.STORING, State.ENDED}),
+    State.ELSEWHERE: frozenset(
+        {State.QUEUED, State.ELSEWHERE, State.FOUND, State.REMEMBERED, State.FAILED, State.ENDED}
+    ),
+    State.RUNNING: frozenset(
+        {State.QUEUED, State.ELSEWHERE, State.STORING, State.FOUND, State.REMEMBERED, State.ENDED}
+    ),
     State.STORING: frozenset({State.STORED, State.FAILED, State.ENDED}),
 }
 _OVER = frozenset(State) - _NEXT.keys()
-_UNDER_WAY = frozenset({State.QUEUED, State.RUNNING, State.STORING})
+_UNDER_WAY = frozenset({State.QUEUED, State.ELSEWHERE, State.RUNNING, State.STORING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A phase that a job entered, the worker that has it (empty while it is queued), and when, by the clock."""
+    """A phase that a job entered.
+
+    Attributes:
+        phase: the phase.
+        worker: the worker that has the job; empty while it is queued.
+        since_seconds: when it entered the phase, by the clock.
+        waits_for: what it waits for, for people, where that is no worker of this gateway; empty otherwise.
+    """
 
     phase: Phase.ValueType
     worker: str
     since_seconds: float
+    waits_for: str = ""
 
 
 class JobObserver(Protocol):
@@ -113,6 +133,7 @@ class ActiveJob:
         state: where it stands.
         stages: the phases that it was in, in order; none before it is queued.
         worker: name of the worker that has it, or had it last.
+        was_elsewhere: whether its result, if it has one, is what came of the compile of another gateway.
         lost_workers: names of the workers that were lost on it, one for each attempt; others are preferred.
         result: what came of it; None before that, and when it was ended.
         error: what ended it; None otherwise.
@@ -145,6 +166,7 @@ class ActiveJob:
         self.state = State.LOOKING_UP
         self.stages: list[Stage] = []
         self.worker = ""
+        self.was_elsewhere = False
         self.lost_workers: list[str] = []
         self.result: Manifest | CompileFailure | None = None
         self.error: FarmError | None = None
@@ -211,8 +233,16 @@ class ActiveJob:
         Args:
             cause: why it lost the one that it had.
         """
+        self.was_elsewhere = False
         self.stages.append(self._stage(Phase.PHASE_QUEUED))
         self._change(State.QUEUED, cause=cause)
+
+    def leave_to(self, gateway: str) -> None:
+        """Another gateway compiles it, and this one waits for what comes of that."""
+        self.was_elsewhere = True
+        stage = self._stage(Phase.PHASE_QUEUED)
+        self.stages.append(replace(stage, waits_for=f"another gateway, {gateway}, which compiles it"))
+        self._change(State.ELSEWHERE)
 
     def start(self, worker: str) -> None:
         """A worker has it. It stays in its phase until the worker says what it does."""

@@ -145,6 +145,7 @@ def _status(job: ActiveJob, *, progress: Progress) -> wire.JobStatus:
         elapsed_seconds=progress.elapsed_seconds,
         jobs_ahead=progress.jobs_ahead,
         estimated_wait_seconds=progress.estimated_wait_seconds,
+        waits_for=progress.waits_for,
     )
 
 

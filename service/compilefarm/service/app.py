@@ -139,6 +139,8 @@ class Gateway:
         await server.start()
         self._server = server
         self._begin(self._connections().watch(), name="connections")
+        self._begin(self._parts.session.run(), name="session")
+        self._begin(self._parts.leases.run(), name="leases that are over")
         try:
             await self._pool.start()
         except BaseException:
@@ -161,6 +163,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._parts.verifications.close()
+        await self._parts.session.end()
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
         self._parts.heavy.close()

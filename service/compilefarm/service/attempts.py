@@ -12,6 +12,7 @@ from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock
 from compilefarm.service.constants import read_constants
 from compilefarm.service.durations import Durations
+from compilefarm.service.key_leases import KeyLease
 from compilefarm.service.leases import Preempted
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
@@ -65,11 +66,12 @@ class Attempts:
         self._clock = clock
         self._max_attempts = max_attempts
 
-    async def compile(self, job: ActiveJob, *, verify: bool) -> Artifact | CompileFailure:
+    async def compile(self, job: ActiveJob, *, lease: KeyLease, verify: bool) -> Artifact | CompileFailure:
         """Has a worker compile. A job of which processes die again is given up with that as its result.
 
         Args:
             job: the job, which is queued.
+            lease: that of its key; taken when there is a worker, and kept when there is a result.
             verify: whether the artifact is verified.
 
         Raises:
@@ -77,8 +79,21 @@ class Attempts:
             MissingBlobs: tensors of the graph have vanished from the store while it waited.
             NoMatchingWorker: the workers that could have done it are gone.
             WorkerLost: workers were lost on this job as often as it may be tried.
+            LeasedElsewhere, StoredElsewhere, StoreUnavailable: as KeyLease.take.
         """
-        return await self._repeat(job, partial(self._compile, job, verify=verify), on_loss=self._note_death)
+
+        async def attempt(worker: str) -> Artifact | CompileFailure:
+            await lease.take()
+            return await self._compile(job, worker, verify=verify)
+
+        async def note_loss(job: ActiveJob, cause: Preempted | WorkerLost) -> CompileFailure | None:
+            failure = self._note_death(job, cause)
+            if failure is None:
+                # While it waits again, another gateway may have a worker for it.
+                await lease.release()
+            return failure
+
+        return await self._repeat(job, attempt, on_loss=note_loss)
 
     async def verify(self, job: ActiveJob, manifest: Manifest) -> Artifact | CompileFailure:
         """Has a worker verify an artifact, which is read from the store when the worker is there.
@@ -90,14 +105,19 @@ class Attempts:
         return await self._repeat(job, partial(self._verify, job, manifest), on_loss=_try_again)
 
     async def _repeat(
-        self, job: ActiveJob, attempt: Attempt, *, on_loss: Callable[[ActiveJob, WorkerLost], CompileFailure | None]
+        self,
+        job: ActiveJob,
+        attempt: Attempt,
+        *,
+        on_loss: Callable[[ActiveJob, Preempted | WorkerLost], Awaitable[CompileFailure | None]],
     ) -> Artifact | CompileFailure:
         """Attempts a job until there is a result. Workers that are taken back do not count as lost.
 
         Args:
             job: the job.
             attempt: what a worker does.
-            on_loss: told of each loss; returns the job's result if it is to be tried no more.
+            on_loss: told of each loss, and of each worker taken back; returns the job's result if it is to be tried no
+                more.
         """
         while True:
             cause: Preempted | WorkerLost
@@ -105,14 +125,14 @@ class Attempts:
                 async with self._queue.worker(job) as worker:
                     job.start(worker)
                     return await attempt(worker)
-            except Preempted as preempted:
-                cause = preempted
-            except WorkerLost as lost:
+            except (Preempted, WorkerLost) as lost:
                 cause = lost
+            if isinstance(cause, WorkerLost):
                 job.lost_workers.append(job.worker)
-                if (failure := on_loss(job, lost)) is not None:
-                    return failure
-                self._require_attempts(job, lost)
+            if (failure := await on_loss(job, cause)) is not None:
+                return failure
+            if isinstance(cause, WorkerLost):
+                self._require_attempts(job, cause)
             job.queue(cause=cause)
 
     async def _compile(self, job: ActiveJob, worker: str, *, verify: bool) -> Artifact | CompileFailure:
@@ -141,7 +161,7 @@ class Attempts:
         else:
             self._quarantine.note_survival(job.key, namespace=job.namespace)
 
-    def _note_death(self, job: ActiveJob, lost: WorkerLost) -> CompileFailure | None:
+    def _note_death(self, job: ActiveJob, lost: Preempted | WorkerLost) -> CompileFailure | None:
         if not isinstance(lost, ProcessDied):
             return None
         quarantined = self._quarantine.note_death(job.key, namespace=job.namespace, cause=str(lost))
@@ -155,5 +175,5 @@ class Attempts:
             ) from lost
 
 
-def _try_again(_job: ActiveJob, _lost: WorkerLost) -> None:
+async def _try_again(_job: ActiveJob, _lost: Preempted | WorkerLost) -> None:
     """A verification is tried again, whatever was lost: what dies of an artifact is a result."""

@@ -106,7 +106,7 @@ class Broker:
     def _finished(self, job: ActiveJob, *, request: AdmittedRequest, leads: bool) -> Finished:
         if job.error is not None:
             raise job.error
-        outcome = _outcome(job.state, leads=leads)
+        outcome = _outcome(job, leads=leads)
         self._note_answer(request, outcome=outcome)
         if isinstance(job.result, CompileFailure):
             return Finished(outcome=outcome, failure=job.result)
@@ -148,9 +148,10 @@ def _has_same_hints(job: ActiveJob, request: AdmittedRequest) -> bool:
     return list(job.job.hints) == list(request.job.hints)
 
 
-def _outcome(state: State, *, leads: bool) -> Outcome.ValueType:
-    if state is State.FOUND:
-        return Outcome.OUTCOME_HIT
-    if state is State.REMEMBERED:
+def _outcome(job: ActiveJob, *, leads: bool) -> Outcome.ValueType:
+    if job.state is State.FOUND:
+        # What was not there at first was compiled by another gateway meanwhile.
+        return Outcome.OUTCOME_JOINED if job.stages else Outcome.OUTCOME_HIT
+    if job.state is State.REMEMBERED:
         return Outcome.OUTCOME_QUARANTINED
-    return Outcome.OUTCOME_COMPILED if leads else Outcome.OUTCOME_JOINED
+    return Outcome.OUTCOME_COMPILED if leads and not job.was_elsewhere else Outcome.OUTCOME_JOINED

@@ -27,6 +27,7 @@ from compilefarm.service.job_log import JobLog, RequestLog
 from compilefarm.service.job_metrics import JobMetrics
 from compilefarm.service.journal import Journal
 from compilefarm.service.journaling import JournalingBroker, JournalSettler, Resumption
+from compilefarm.service.key_leases import KeyLeases
 from compilefarm.service.limits import Limits
 from compilefarm.service.preconditions import Preconditions
 from compilefarm.service.progress import ProgressMeter
@@ -38,6 +39,7 @@ from compilefarm.service.readiness import Readiness
 from compilefarm.service.recording_broker import RecordingBroker
 from compilefarm.service.recovery import Recovery
 from compilefarm.service.requests import Answering
+from compilefarm.service.sessions import Peers, Session
 from compilefarm.service.slots import Slots
 from compilefarm.service.verifications import Verifications
 from compilefarm.service.wanted import WantedBlobs
@@ -84,6 +86,13 @@ class Composition:
         self.heavy = HeavyWork()
         self.wanted = WantedBlobs()
         self.quarantine = Quarantine(clock=means.clock, seconds=means.config.quarantine_seconds)
+        self.session = Session(means.store.shared, clock=means.clock)
+        self.leases = KeyLeases(
+            means.store,
+            session=self.session,
+            peers=Peers(means.store.shared, clock=means.clock),
+            clock=means.clock,
+        )
         self.queue = self._make_queue(has_several_tenants)
         self._observers = self._job_observers(registry)
         self._attempts = self._make_attempts()
@@ -179,6 +188,7 @@ class Composition:
             publisher=publisher,
             verifications=self.verifications,
             durations=self.durations,
+            leases=self.leases,
         )
 
     def _make_admission(self) -> Admission:

@@ -70,7 +70,9 @@ class JobCounts:
         # An artifact that could not be stored is lost.
         is_lost = job.state is State.ENDED and before is State.STORING
         self._counters.compiled += job.state is State.STORED
-        self._counters.failed += job.state is State.FAILED or is_lost
-        if job.state is State.FAILED and isinstance(job.result, CompileFailure):
+        # What failed at another gateway is counted there.
+        has_failed = job.state is State.FAILED and not job.was_elsewhere
+        self._counters.failed += has_failed or is_lost
+        if has_failed and isinstance(job.result, CompileFailure):
             self._counters.failed_checks += job.result.kind == FailureKind.FAILURE_KIND_VERIFICATION
             self._counters.unexpected_sources += job.result.kind == FailureKind.FAILURE_KIND_UNEXPECTED_SOURCE

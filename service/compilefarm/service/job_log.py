@@ -33,7 +33,7 @@ class JobLog:
 
     def changed(self, job: ActiveJob, *, before: State, cause: Exception | None) -> None:
         """See JobObserver.changed."""
-        if before is State.RUNNING and job.state is State.QUEUED:
+        if before is State.RUNNING and job.state is State.QUEUED and cause is not None:
             _log_loss(job, cause)
         elif job.purpose is Purpose.VERIFY:
             _log_verification(job)
@@ -41,7 +41,7 @@ class JobLog:
             _log_compile(job)
 
 
-def _log_loss(job: ActiveJob, cause: Exception | None) -> None:
+def _log_loss(job: ActiveJob, cause: Exception) -> None:
     if isinstance(cause, Preempted):
         log.info("job %s: waits again, its worker was needed for an interactive job", job.key)
     else:
@@ -52,6 +52,8 @@ def _log_loss(job: ActiveJob, cause: Exception | None) -> None:
 def _log_compile(job: ActiveJob) -> None:
     if job.state is State.QUEUED:
         log.info("job %s: %d nodes, queued", job.key, len(job.job.graph.nodes))
+    elif job.state is State.ELSEWHERE:
+        log.info("job %s: waits for %s", job.key, job.stage.waits_for)
     elif job.state is State.STORED and isinstance(job.result, Manifest):
         size_bytes = sum(blob.size_bytes for blob in blobs_of(job.result))
         log.info("job %s: %s made %d bytes in %.1f s", job.key, job.worker, size_bytes, job.elapsed_seconds)

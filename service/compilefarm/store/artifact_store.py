@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from compilefarm.store.backend import Backend
 from compilefarm.store.files import Readable, StagedBlob
 from compilefarm.store.layout import DEFAULT_NAMESPACE
 from compilefarm.v1.admin_service_pb2 import StoreUsage
@@ -22,8 +23,17 @@ class ArtifactStore(Protocol):
     digest that is not written as one.
     """
 
+    @property
+    def shared(self) -> Backend:
+        """Where gateways that use the same store keep what they tell each other, beside the artifacts."""
+
     async def find_manifest(
-        self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
+        self,
+        key: str,
+        *,
+        namespaces: Sequence[str] = EVERYBODYS,
+        hints: Sequence[int] | None = None,
+        fresh: bool = False,
     ) -> Manifest | None:
         """Returns the manifest stored under a key, if all of its blobs are there; None is a miss. Callers share the
         object.
@@ -32,6 +42,7 @@ class ArtifactStore(Protocol):
             key: the key.
             namespaces: where to look, in this order.
             hints: values of the job's symbols, for which the guards of the artifact have to hold; None takes any.
+            fresh: whether a miss has to be one at this moment: another gateway may have stored the artifact just now.
         """
 
     async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:

@@ -22,6 +22,7 @@ from functools import partial
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import NotStored
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
+from compilefarm.store.backend import Backend
 from compilefarm.store.cache import Cache
 from compilefarm.store.files import InMemory, Readable, StagedBlob
 from compilefarm.store.uses import Now
@@ -65,10 +66,22 @@ class CachedStore(ArtifactStore):
             limit_bytes=manifests_bytes, size_of=_size_of, kept_seconds=FRESH_SECONDS, now=now
         )
 
+    @property
+    def shared(self) -> Backend:
+        return self._store.shared
+
     async def find_manifest(
-        self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
+        self,
+        key: str,
+        *,
+        namespaces: Sequence[str] = EVERYBODYS,
+        hints: Sequence[int] | None = None,
+        fresh: bool = False,
     ) -> Manifest | None:
         question = key, tuple(namespaces), None if hints is None else tuple(hints)
+        if fresh:
+            # A miss is not kept, but one that is being looked up may have begun before the artifact was stored.
+            self._manifests.renew(lambda asked: asked == question)
         known = await self._manifests.get(question, load=partial(self._load, question))
         return None if known is None else known.manifest
 

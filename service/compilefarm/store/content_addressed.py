@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
+from compilefarm.store.backend import Backend
 from compilefarm.store.blobs import BlobStore, few_at_a_time
 from compilefarm.store.checks import CheckStore
 from compilefarm.store.counting import CountingBackend
@@ -46,9 +47,19 @@ class ContentAddressedStore(ArtifactStore):
         self.checks = CheckStore(backend)
         self.manifests = ManifestStore(backend, blobs=self.blobs, uses=uses, damage=damage, signing=signing)
 
+    @property
+    def shared(self) -> Backend:
+        return self._backend
+
     async def find_manifest(
-        self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
+        self,
+        key: str,
+        *,
+        namespaces: Sequence[str] = EVERYBODYS,
+        hints: Sequence[int] | None = None,
+        fresh: bool = False,
     ) -> Manifest | None:
+        del fresh
         return await self.manifests.find(key, namespaces=namespaces, hints=hints)
 
     async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:

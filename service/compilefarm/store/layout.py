@@ -1,4 +1,4 @@
-"""The layout of the store: paths of blobs, manifests, checks and notes of use.
+"""The layout of the store: paths of blobs, manifests, checks, notes of use, and what gateways tell each other.
 
 cas/<first two digits>/<sha256>               blobs, immutable
 ac/<graph digest>/<rest of the key>/<n>       manifests; n = 0, 1, ... are the variants of the key
@@ -8,6 +8,9 @@ set-aside/<key>-<n>                           manifests that are damaged; <key>-
 set-aside/<name>.reason                       when and why, in words
 quarantine/                                   what was set aside there before it was called so
 checks/<graph digest>/<rest of the key>/[<namespace>/]<sha256>   what verifications of artifacts of the key found
+leases/<graph digest>/<rest of the key>/[<namespace>/]<n>         which gateway compiles the key; the highest n counts
+leases/<graph digest>/<rest>/[<namespace>/]<n>.failed             the failure in which that compile ended
+gateways/<session>                            empty; renewed while that gateway lives
 used/<path of a blob or a manifest>           empty; its time is when the object was last used, roughly
 probe/<random>                                written and deleted when a store is opened
 """
@@ -33,6 +36,8 @@ DEFAULT_NAMESPACE = ""
 # It begins with a letter, unlike the number of a variant.
 _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,39}")
 CHECKS = "checks"
+KEY_LEASES = "leases"
+SESSIONS = "gateways"
 # A key begins with this many digits of its graph's digest, then a dash.
 GRAPH_DIGITS = 16
 
@@ -88,7 +93,7 @@ def key_folder(key: str) -> str:
 
 
 def namespace_of(path: str) -> str:
-    """Returns the namespace of the manifest or check at a path."""
+    """Returns the namespace of the manifest, check or lease at a path."""
     return "/".join(path.split("/")[3:-1])
 
 
@@ -110,8 +115,36 @@ def check_path(key: str, *, digest: str, namespace: str = DEFAULT_NAMESPACE) -> 
     return f"{check_folder(key)}/{_in_namespace(digest, namespace=namespace)}"
 
 
+def lease_folder(key: str) -> str:
+    """Returns the folder of the leases of a key, in every namespace.
+
+    Raises:
+        InvalidRequest: `key` is not written as a key.
+    """
+    return f"{KEY_LEASES}{key_folder(key).removeprefix(MANIFESTS)}"
+
+
+def lease_path(key: str, *, number: int, namespace: str = DEFAULT_NAMESPACE) -> str:
+    """Returns the path of a lease of a key.
+
+    Raises:
+        InvalidRequest: `key` is not written as a key, or `namespace` not as a namespace.
+    """
+    return f"{lease_folder(key)}/{_in_namespace(str(number), namespace=namespace)}"
+
+
+def failure_path(lease: str) -> str:
+    """Returns the path of the failure in which the compile ended that had the lease at a path."""
+    return f"{lease}.failed"
+
+
+def session_path(session: str) -> str:
+    """Returns the path of the object that says that a gateway lives."""
+    return f"{SESSIONS}/{session}"
+
+
 def key_of(path: str) -> str:
-    """Returns the key of the manifest or check at a path."""
+    """Returns the key of the manifest, check or lease at a path."""
     return "-".join(path.split("/")[1:3])
 
 

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 
 from compilefarm.core.errors import StoreFull, StoreUnavailable
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
+from compilefarm.store.backend import Backend
 from compilefarm.store.collector import Collector
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.files import Readable, StagedBlob
@@ -52,10 +53,19 @@ class LimitedStore(ArtifactStore):
         self._evicted_artifacts = 0
         self._making_room: asyncio.Task[None] | None = None
 
+    @property
+    def shared(self) -> Backend:
+        return self._store.shared
+
     async def find_manifest(
-        self, key: str, *, namespaces: Sequence[str] = EVERYBODYS, hints: Sequence[int] | None = None
+        self,
+        key: str,
+        *,
+        namespaces: Sequence[str] = EVERYBODYS,
+        hints: Sequence[int] | None = None,
+        fresh: bool = False,
     ) -> Manifest | None:
-        return await self._store.find_manifest(key, namespaces=namespaces, hints=hints)
+        return await self._store.find_manifest(key, namespaces=namespaces, hints=hints, fresh=fresh)
 
     async def find_by_prefix(self, prefix: str, *, namespaces: Sequence[str] | None = None) -> list[str]:
         return await self._store.find_by_prefix(prefix, namespaces=namespaces)

@@ -16,6 +16,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -27,14 +28,14 @@ from obstore.store import LocalStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
-from compilefarm.store.layout import BLOBS, CHECKS, MANIFESTS, PROBES, SET_ASIDE, STAGING
+from compilefarm.store.layout import BLOBS, CHECKS, KEY_LEASES, MANIFESTS, PROBES, SESSIONS, SET_ASIDE, STAGING
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
 
 # No single write takes that long.
 ABANDONED_AFTER_SECONDS = 3600
 LOCK = ".lock"
-_STAGING_NAME = re.compile(r"[0-9a-f-]+(\.reason)?#[0-9]+")
+_STAGING_NAME = re.compile(r"[0-9a-f-]+(\.reason|\.failed)?#[0-9]+")
 # A folder may be removed, because it has become empty, at the moment when somebody is about to write into it.
 _MOST_TRIALS = 100
 _logger = logging.getLogger(__name__)
@@ -85,6 +86,8 @@ class LocalBackend(WrappingBackend):
         # Alone, whatever is half written stays so. Otherwise others may be writing at this moment.
         alone = _try_lock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _sweep(root, written_before=math.inf if alone else time.time() - ABANDONED_AFTER_SECONDS)
+        if alone:
+            _end_sessions(root)
         _try_lock(lock, fcntl.LOCK_SH)
 
     async def create(self, path: str, *, content: bytes) -> bool:
@@ -227,7 +230,14 @@ def _sweep(root: Path, *, written_before: float) -> None:
                 _logger.info("removed %s, which a service that was killed had not finished", path)
 
 
+def _end_sessions(root: Path) -> None:
+    """Removes the leases of keys whose gateways are gone, so that the next one does not wait until they expire."""
+    for area in (KEY_LEASES, SESSIONS):
+        with suppress(FileNotFoundError):
+            shutil.rmtree(root / area)
+
+
 def _staging_files(root: Path) -> Iterator[Path]:
-    for area in (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, PROBES, STAGING):
+    for area in (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, KEY_LEASES, PROBES, STAGING):
         for folder, _, names in os.walk(root / area):
             yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))
