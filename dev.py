@@ -27,7 +27,7 @@ UV = "uv>=0.8"
 # gateway and the service around it, or they are the programs of a checkout, which `demo` runs.
 AT_ONE_END = {
     "oldest": ("children", "cli", "core", "docs", "hostile", "service", "store"),
-    "newest": ("bench", "chaos", "farm/test_collectives.py", "farm/test_serve.py"),
+    "newest": ("bench", "chaos", "cluster", "farm/test_collectives.py", "farm/test_serve.py"),
 }
 # What needs no test; run with the newest end.
 STATIC = (

@@ -30,6 +30,8 @@ class WorkerView:
         vocabulary: what its torch understands; None before it has started once.
         sandbox: what shuts its processes off from files and network; empty if nothing does.
         no_sandbox: why nothing does.
+        host: the machine that it is on; empty for one of the gateway's.
+        node: what a cluster calls that machine; empty without a cluster.
     """
 
     name: str
@@ -41,6 +43,8 @@ class WorkerView:
     vocabulary: Vocabulary | None = None
     sandbox: str = ""
     no_sandbox: str = ""
+    host: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

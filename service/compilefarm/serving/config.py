@@ -42,6 +42,13 @@ def _worker(text: str) -> tuple[str, str]:
     return name, os.path.abspath(python) if os.path.dirname(python) else python
 
 
+def _ray_address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as head:6379")
+    return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
     """Settings of a farm. What each field means stands beside it; secrets are paths of files, never values."""
@@ -202,7 +209,7 @@ class ServeConfig:
     slots: int = field(
         default=1,
         metadata=flag(
-            "compiles at a time, in each environment, and per GPU on CUDA",
+            "compiles at a time, in each environment, and per GPU on CUDA; on Ray, of a node",
             group=_COMPILES,
             kind="number",
             metavar="N",
@@ -218,6 +225,35 @@ class ServeConfig:
             kind="list",
             metavar="ENVIRONMENT=PYTHON",
             read=_worker,
+        ),
+    )
+    pool: Literal["local", "ray"] = field(
+        default="local",
+        metadata=flag(
+            "where workers run: processes of this host, or actors of a Ray cluster (extra `ray`)",
+            group=_COMPILES,
+            choices=("local", "ray"),
+        ),
+    )
+    ray_address: str | None = field(
+        default=None,
+        metadata=flag(
+            "head of the Ray cluster, of which this host has to be a node; the cluster belongs to the farm alone",
+            group=_COMPILES,
+            metavar="HOST:PORT",
+            read=_ray_address,
+            default_text="Ray is started on this host, and ends with the farm",
+        ),
+    )
+    ray_workers: int | None = field(
+        default=None,
+        metadata=flag(
+            "workers of each environment on Ray; those for which there is no place yet wait for a node",
+            group=_COMPILES,
+            kind="number",
+            metavar="N",
+            read=positive,
+            default_text="as many as there are GPUs, or on CPUs nodes, times --slots, when the farm starts",
         ),
     )
     compile_timeout: int = field(

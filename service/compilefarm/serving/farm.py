@@ -1,4 +1,4 @@
-"""A farm in one process: gateway, local workers and store put together."""
+"""A farm: gateway, workers and store put together."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from compilefarm.service.signing import open_signing_policy
 from compilefarm.serving.config import ServeConfig
 from compilefarm.serving.pools import make_pool
 from compilefarm.serving.process import end_asked
+from compilefarm.serving.ray_pools import make_ray_pool
 from compilefarm.serving.safeguards import check_user
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.opening import open_caches, open_store
 
 log = logging.getLogger(__name__)
 
+_MAKERS = {"local": make_pool, "ray": make_ray_pool}
 _SECONDS_OF_DAY = 24 * 3600
 READY_LINE = "compilefarm: ready at "
 
@@ -31,7 +33,7 @@ async def serve(config: ServeConfig) -> None:
         RuntimeError: there are no workers as they were asked for.
     """
     check_user(allow_root=config.allow_root)
-    end = end_asked()
+    end = end_asked(asyncio.Event())
     signing = await open_signing_policy(
         key_file=config.signing_key, signer=config.signer, trusted_keys=config.trusted_keys
     )
@@ -44,7 +46,9 @@ async def serve(config: ServeConfig) -> None:
     )
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
     with contextlib.closing(Journal(config.state_folder(), clock=SystemClock())) as journal:
-        pool = await asyncio.to_thread(make_pool, config)
+        pool = await asyncio.to_thread(_MAKERS[config.pool], config)
+        # Ray has put a handler before this one, which prints a report as of a crash.
+        end_asked(end)
         gateway = Gateway(
             config.gateway(),
             store=store,

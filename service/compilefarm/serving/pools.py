@@ -1,4 +1,4 @@
-"""The workers of a farm: one pool of local ones for each interpreter."""
+"""The workers of a farm on this host: one pool for each interpreter."""
 
 from __future__ import annotations
 
@@ -18,30 +18,48 @@ log = logging.getLogger(__name__)
 
 
 def make_pool(config: ServeConfig) -> WorkerPool:
-    """Makes the pool of a farm; it has no children yet.
+    """Makes the pool of a farm with its workers on this host; it has no children yet.
 
     Raises:
         CannotStart: two environments have one name.
         RuntimeError: an interpreter has no torch, no GPU where one was asked for, or no sandbox.
     """
     pythons = config.interpreters()
-    mode = sandbox_mode(config.sandbox, config.gateway())
-    devices = {name: _cuda_devices(config.device, python=python) for name, python in pythons.items()}
+    devices = {name: cuda_devices(config.device, python=python) for name, python in pythons.items()}
     shares = config.slots * sum(max(len(found), 1) for found in devices.values())
-    pools = []
-    for name, python in pythons.items():
-        sandbox, no_sandbox = choose_sandbox(
-            mode, interpreter=python, gpu=bool(devices[name]), hidden=kept_from_compiles(config)
+    pools = [local_pool(config, environment_name=name, devices=devices[name], shares=shares) for name in pythons]
+    return CompositePool(pools)
+
+
+def local_pool(config: ServeConfig, *, environment_name: str, devices: tuple[str, ...], shares: int) -> LocalPool:
+    """Makes the pool of one environment on this host.
+
+    Args:
+        config: the settings of the farm.
+        environment_name: which of its environments.
+        devices: the GPUs, as CUDA_VISIBLE_DEVICES names them; empty compiles for the CPU.
+        shares: among how many jobs at a time this host is shared.
+
+    Raises:
+        RuntimeError: there is no sandbox.
+    """
+    python = config.interpreters()[environment_name]
+    sandbox, no_sandbox = choose_sandbox(
+        sandbox_mode(config.sandbox, config.gateway(), ray_address=config.ray_address),
+        interpreter=python,
+        gpu=bool(devices),
+        hidden=kept_from_compiles(config),
+    )
+    if sandbox is None:
+        log.warning(
+            "compiles of the environment %s can reach the network and the files of this user: no sandbox (%s)",
+            environment_name,
+            no_sandbox,
         )
-        if sandbox is None:
-            log.warning(
-                "compiles of the environment %s can reach the network and the files of this user: no sandbox (%s)",
-                name,
-                no_sandbox,
-            )
-        settings = PoolSettings(
-            environment_name=name,
-            cuda_devices=devices[name],
+    return LocalPool(
+        PoolSettings(
+            environment_name=environment_name,
+            cuda_devices=devices,
             slots=config.slots,
             shares=shares,
             cache_folder=cache_folder(),
@@ -57,8 +75,7 @@ def make_pool(config: ServeConfig) -> WorkerPool:
             no_sandbox=no_sandbox,
             command=child_command(python),
         )
-        pools.append(LocalPool(settings))
-    return CompositePool(pools)
+    )
 
 
 def kept_from_compiles(config: ServeConfig) -> list[Path]:
@@ -68,8 +85,16 @@ def kept_from_compiles(config: ServeConfig) -> list[Path]:
     return [Path(place).absolute() for place in (*store, *files, config.state_folder()) if place]
 
 
-def _cuda_devices(device: str, *, python: str) -> tuple[str, ...]:
-    """The GPUs that an interpreter compiles on, as CUDA_VISIBLE_DEVICES names them."""
+def cuda_devices(device: str, *, python: str) -> tuple[str, ...]:
+    """Returns the GPUs that an interpreter compiles on, as CUDA_VISIBLE_DEVICES names them.
+
+    Args:
+        device: of `serve --device`.
+        python: the interpreter.
+
+    Raises:
+        RuntimeError: it has no torch, or sees no GPU where one was asked for.
+    """
     if device == "cpu":
         return ()
     # In another process: a service that holds a CUDA context takes memory from the jobs.

@@ -16,9 +16,8 @@ def set_up_log(log_format: str) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-def end_asked() -> asyncio.Event:
-    """The event of SIGTERM or SIGINT, from now on."""
-    asked = asyncio.Event()
+def end_asked(asked: asyncio.Event) -> asyncio.Event:
+    """Makes SIGTERM and SIGINT set an event, from now on; returns it."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)

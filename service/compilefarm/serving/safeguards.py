@@ -28,12 +28,14 @@ def root_allowed() -> tuple[str, ...]:
     return (_ALLOW_ROOT,) if os.geteuid() == 0 else ()
 
 
-def sandbox_mode(asked: Mode, config: GatewayConfig) -> Mode:
-    """Returns the mode of the sandbox: "require" instead of "auto" for a farm that strangers reach.
+def sandbox_mode(asked: Mode, config: GatewayConfig, *, ray_address: str | None = None) -> Mode:
+    """Returns the mode of the sandbox: "require" instead of "auto" for a farm that strangers reach, and on a cluster,
+    where a child that reaches the network and the token of Ray has all nodes.
 
     Args:
         asked: by `serve --sandbox`.
         config: who reaches the farm.
+        ray_address: of the cluster that has the workers; None if they are on this host.
     """
     has_strangers = bool(config.auth_file) or not is_local(config)
-    return "require" if asked == "auto" and has_strangers else asked
+    return "require" if asked == "auto" and (has_strangers or ray_address is not None) else asked

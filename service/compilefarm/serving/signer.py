@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from compilefarm.service.clock import SystemClock
@@ -24,7 +25,7 @@ async def sign(key_file: str, *, address: str, group: str | None) -> None:
     Raises:
         FarmError: the key cannot be read, or the socket not be made.
     """
-    end = end_asked()
+    end = end_asked(asyncio.Event())
     signer = Signer(read_key_file(key_file), clock=SystemClock())
     async with serving_signer(signer, address=address, group=group):
         log.info("signing with %s at %s", signer.public.text, address)
