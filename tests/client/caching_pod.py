@@ -22,6 +22,18 @@ from torch._inductor.runtime.autotune_cache import AutotuneCache, AutotuneCacheB
 
 from tests.client.kernel_choices import choices, look_up
 
+# As Inductor writes them, but for what the kernel does.
+SOURCE = """
+@triton_heuristics.pointwise(
+    size_hints={'x': 65536}, filename=__file__,
+    triton_meta={'signature': {'in_ptr0': '*fp32', 'xnumel': 'i32'}, 'device': DeviceProperties(type='cuda', cc=90)},
+    inductor_meta={'kernel_name': 'triton_poi_fused_silu_0'},
+)
+@triton.jit
+def triton_poi_fused_silu_0(in_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xnumel = 65536
+"""
+
 
 def compile_graph(size: int) -> dict[str, int]:
     """Compiles a graph of operators that Inductor calls and writes no code for, so that no C++ compiler is started."""
@@ -58,7 +70,10 @@ def compile_at_two_sizes() -> int:
 
 def tune(folder: Path) -> int | None:
     """The warps of the best configuration of a kernel as torch finds them, or None where it is measured first."""
-    return keep_best(*look_up(meta_of(folder), str(folder / "kernel.py")))
+    source = folder / "er" / "kernel.py"
+    source.parent.mkdir(exist_ok=True)
+    source.write_text(SOURCE)
+    return keep_best(*look_up(meta_of(folder), str(source)))
 
 
 def tune_in_worker(folder: Path) -> int | None:

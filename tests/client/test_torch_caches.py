@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 
+from compilefarm.client.tuning_entries import TuningEntry, read_entry
 from compilefarm.core.cache_entries import describe
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.entry_records import read_description, trailer_of
 from compilefarm.store.opening import open_caches
+from compilefarm.torch_internals.kernel_sources import describe_kernel
 from tests.installed import declare_entry_points
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +90,16 @@ def spoil(store: Path) -> None:
         path.write_bytes(content + trailer_of(entry))
 
 
+def tuned(store: Path) -> Iterator[TuningEntry]:
+    """What the farm has in the cache of best configurations."""
+    for path in store.glob("caches/entries/autotune/*/*"):
+        with path.open("rb") as file:
+            described = read_description(file)
+        entry = read_entry(path.read_bytes()[: described.size_bytes], key=described.key)
+        assert entry is not None
+        yield entry
+
+
 @pytest.fixture(scope="module")
 def pods(farm: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
     """What two pods tell, one after the other: the first calls `install()`, of the second the variable says so."""
@@ -116,6 +128,13 @@ def test_decisions_on_dynamic_shapes(pods: tuple[dict[str, Any], dict[str, Any]]
 
 def test_the_best_configuration_of_a_kernel(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
     assert [pod["warps"] for pod in pods] == [None, 4]
+
+
+def test_the_farm_has_the_source_of_the_kernel_that_was_tuned(
+    pods: tuple[dict[str, Any], dict[str, Any]], store: Path
+) -> None:
+    sources = [source for entry in tuned(store) for source in entry.sources.values()]
+    assert [facts.name for facts in map(describe_kernel, sources) if facts] == ["triton_poi_fused_silu_0"]
 
 
 def test_the_best_configuration_of_a_kernel_that_a_compile_worker_looks_up(

@@ -32,10 +32,12 @@ _OF_USERS = re.compile(
 # Tests that use others, with the reason.
 _TESTS = {
     "admission/test_bounds.py": "names on the wire of what a request asks for",
+    "benchmarks/compilefarm/benchmarks/lookup_processes.py": "opens torch's remote cache as Inductor does",
     "benchmarks/compilefarm/benchmarks/ways.py": "torch's own ways, which a farm is compared with",
     "builder/test_kernels.py": "makes kernels as Inductor does",
     "builder/test_wrappers.py": "loads wrappers as Inductor does",
     "client/caching_pod.py": "asks torch's caches, and counts what torch does",
+    "client/kernel_choices.py": "asks torch's autotune cache as a process does that compiles kernels",
     "client/test_triton_cache.py": "Triton's own cache managers, with the farm behind them",
     "client/renamed_torch.py": "takes private names away",
     "client/test_growth.py": "compiles a frame of Dynamo's, which it never did",

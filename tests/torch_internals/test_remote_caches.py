@@ -19,6 +19,8 @@ CACHES = {
     "RemoteDynamoPGOCache": "DYNAMO_PGO",
 }
 
+CONTENTS = ["no text", "no JSON", "no object", "empty", "deep"]
+
 
 def fail(error: Exception) -> None:
     raise error
@@ -50,7 +52,7 @@ def test_each_remote_cache_of_torch_reads_and_writes_through_the_hook(
     assert {cache for cache, _ in entries} == {cache}
 
 
-@pytest.mark.parametrize("content", [b"\xff", b"not json", b"[1]", b""])
+@pytest.mark.parametrize("content", [b"\xff", b"not json", b"[1]", b"", b"[" * 100_000], ids=CONTENTS)
 def test_an_entry_that_torch_would_fail_on_is_a_miss(entries: dict[tuple[str, str], bytes], content: bytes) -> None:
     create_cache = importlib.import_module("torch._inductor.remote_cache").create_cache
     of_torch = create_cache("of-a-test", False, "", "RemoteAutotuneCache")

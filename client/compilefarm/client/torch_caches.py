@@ -7,17 +7,22 @@ the same as `install`, when torch is imported.
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, partial
 
 from compilefarm.client.announcements import announce_defect
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.config import TORCH_CACHES, read_config
 from compilefarm.client.connection import Connection
 from compilefarm.client.farm_caches import FarmCaches
+from compilefarm.client.tuning_entries import content_of_torch, describe_entry
+from compilefarm.torch_internals.kernel_sources import KernelSources
 from compilefarm.torch_internals.remote_caches import TRITON_BACKEND, serve_from
 from compilefarm.v1.cache_service_pb2 import TorchCache
 
 _TRITON_CACHE = "compilefarm.client.triton_cache:TritonCache"
+_PREFIX = "TORCH_CACHE_"
+# What these keep is written so that people can tell what was tuned.
+_TUNING = ("AUTOTUNE", "BUNDLED_AUTOTUNE")
 _WHAT = "how torch's caches ask the farm"
 
 
@@ -32,11 +37,7 @@ def install() -> None:
     # Processes that compile kernels, or that a launcher starts, read the same variables.
     os.environ[TORCH_CACHES] = "yes"
     os.environ.setdefault(TRITON_BACKEND, _TRITON_CACHE)
-    serve_from(
-        lambda name, key: caches.find(TorchCache.Value(f"TORCH_CACHE_{name}"), key),
-        lambda name, key, content: caches.keep(TorchCache.Value(f"TORCH_CACHE_{name}"), key, content),
-        report=lambda error: announce_defect(error, where=_WHAT),
-    )
+    serve_from(partial(_find, caches), partial(_keep, caches), report=lambda error: announce_defect(error, where=_WHAT))
 
 
 def install_or_announce() -> None:
@@ -48,6 +49,22 @@ def install_or_announce() -> None:
             install()
     except Exception as error:  # noqa: BLE001 - logged with its traceback; the pod goes on without these caches
         announce_defect(error, where=_WHAT)
+
+
+def _find(caches: FarmCaches, name: str, key: str) -> bytes | None:
+    content = caches.find(TorchCache.Value(_PREFIX + name), key)
+    return content if content is None or name not in _TUNING else content_of_torch(content, key=key)
+
+
+def _keep(caches: FarmCaches, name: str, key: str, content: bytes) -> None:
+    if name in _TUNING:
+        content = describe_entry(content, key=key, sources=_sources())
+    caches.keep(TorchCache.Value(_PREFIX + name), key, content)
+
+
+@cache
+def _sources() -> KernelSources:
+    return KernelSources()
 
 
 @cache

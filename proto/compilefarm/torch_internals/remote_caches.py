@@ -77,7 +77,7 @@ def _override(module: Any, *, find: Find, keep: Keep) -> None:
 def _is_object(content: bytes | None) -> bool:
     try:
         return content is not None and isinstance(json.loads(content), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

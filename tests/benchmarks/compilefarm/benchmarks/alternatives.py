@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from compilefarm.client.config import TORCH_CACHES
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
@@ -16,7 +18,7 @@ class Alternative:
         made_by: name of what makes what it loads; empty if it needs nothing.
         keeps_caches: whether it runs on the caches of what made_by names, in place of empty ones.
         redis: whether torch's caches are in Redis.
-        farm: whether it asks a farm; "fresh" is one with an empty store.
+        farm: whether it asks a farm; "fresh" is one with an empty store, "caches" one that keeps torch's own caches.
         variables: variables of its environment.
         gpu_variables: further ones on a GPU.
     """
@@ -35,15 +37,16 @@ class Alternative:
         return {**self.variables, **(self.gpu_variables if device == "cuda" else {})}
 
 
-_REDIS = {
+_GRAPHS = {
     "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1",
     "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE": "1",
 }
 # Without Triton's backend torch 2.15 fails with these (triton_heuristics.py: backend_hash).
-_REDIS_TUNING = {
+_TUNING = {
     "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "1",
     "TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "1",
 }
+_FARM_CACHES = {**_GRAPHS, TORCH_CACHES: "yes"}
 _PRECOMPILE = {"TORCH_CACHING_PRECOMPILE": "1"}
 _NO_COMPILER = {"PATH": "", "CC": "/bin/false", "CXX": "/bin/false"}
 
@@ -65,8 +68,16 @@ ALTERNATIVES: Mapping[str, Alternative] = {
         process="local",
         made_by="redis-filled",
         redis=True,
-        variables=_REDIS,
-        gpu_variables=_REDIS_TUNING,
+        variables=_GRAPHS,
+        gpu_variables=_TUNING,
+    ),
+    "farm-caches": Alternative(
+        story="torch's remote caches in a farm, empty local ones",
+        process="farm-caches",
+        made_by="farm-caches-filled",
+        farm="caches",
+        variables=_FARM_CACHES,
+        gpu_variables=_TUNING,
     ),
     "standalone": Alternative(
         story="standalone_compile, CompiledArtifact.load", process="standalone", made_by="standalone-made"
@@ -99,7 +110,14 @@ ALTERNATIVES: Mapping[str, Alternative] = {
 # What nobody compares: it makes what others load.
 MAKERS: Mapping[str, Alternative] = {
     "redis-filled": Alternative(
-        story="fills Redis", process="local", redis=True, variables=_REDIS, gpu_variables=_REDIS_TUNING
+        story="fills Redis", process="local", redis=True, variables=_GRAPHS, gpu_variables=_TUNING
+    ),
+    "farm-caches-filled": Alternative(
+        story="fills the caches of a farm",
+        process="farm-caches",
+        farm="caches",
+        variables=_FARM_CACHES,
+        gpu_variables=_TUNING,
     ),
     "standalone-made": Alternative(story="compiles the graphs", process="standalone-maker"),
     "precompile-made": Alternative(story="compiles the model", process="precompiled-maker", variables=_PRECOMPILE),

@@ -22,6 +22,7 @@ from compilefarm.benchmarks.clients import grow_clients
 from compilefarm.benchmarks.comparison import compare
 from compilefarm.benchmarks.entries import grow_entries
 from compilefarm.benchmarks.layers import grow_layers
+from compilefarm.benchmarks.lookups import grow_lookups
 from compilefarm.benchmarks.models import DEFAULT_MODELS, MODELS, check_name
 from compilefarm.benchmarks.points import AXES, Grow, Point
 from compilefarm.benchmarks.report import Measured, Report, describe_machine, read_report, write_report
@@ -38,6 +39,7 @@ _GROW: Mapping[str, Grow] = {
     "layers": grow_layers,
     "clients": grow_clients,
     "slots": grow_slots,
+    "lookups": grow_lookups,
     "entries": grow_entries,
 }
 
@@ -79,7 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--log", type=Path, metavar="FILE", help="write the output of the measured processes to this file")
     parser.set_defaults(run_step=_run_comparison)
     steps = parser.add_subparsers(metavar="[scale]")
-    text = "measure how the cost of a farm on this CPU grows with layers, concurrent clients, slots, and stored entries"
+    text = (
+        "measure how the cost of a farm on this CPU grows with layers, concurrent clients, slots, lookups in torch's "
+        "caches at once, and stored entries"
+    )
     scale = steps.add_parser("scale", help=text, description=text)
     scale.set_defaults(run_step=_run_scale)
     option = scale.add_argument

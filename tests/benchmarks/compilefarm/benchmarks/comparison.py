@@ -16,6 +16,9 @@ from compilefarm.benchmarks.results import Result
 from compilefarm.benchmarks.runner import Subject, run_process
 from compilefarm.client.config import ADDRESS
 
+# Of the farm that keeps torch's own caches.
+_KEEPING = ("--cache-size-limit", "1GB")
+
 
 class RunProcess(Protocol):
     """Goes a way in a process; run_process does."""
@@ -88,6 +91,7 @@ class _Runs:
         self._programs = contextlib.ExitStack()
         self._farm_programs = contextlib.ExitStack()
         self._farm = ""
+        self._cache_farm = ""
         self._redis = ""
 
     def __enter__(self) -> _Runs:
@@ -153,12 +157,21 @@ class _Runs:
         if alternative.redis:
             self._redis = self._redis or self._programs.enter_context(serving_redis(self._folder / "redis"))
             found[REDIS_URL] = self._redis
-        if alternative.farm:
+        if alternative.farm == "caches":
+            self._cache_farm = self._cache_farm or self._start_cache_farm()
+            wait_until_quiet(self._cache_farm)
+            found[ADDRESS] = self._cache_farm
+        elif alternative.farm:
             if alternative.farm == "fresh" or not self._farm:
                 self._start_farm()
             wait_until_quiet(self._farm)
             found[ADDRESS] = self._farm
         return found
+
+    def _start_cache_farm(self) -> str:
+        """One of its own: the other begins anew in every round."""
+        place = self._folder / "cache-farm"
+        return self._programs.enter_context(serving(place, device=self._subject.device, options=_KEEPING))
 
     def _start_farm(self) -> None:
         self._farm_programs.close()

@@ -1,0 +1,130 @@
+"""Tuning results as entries of torch's caches: what torch keeps, with the sources of the kernels that were measured and
+where that was. torch names a kernel by a digest, of which nobody could tell what was tuned.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from compilefarm.torch_internals.kernel_sources import KernelSources
+
+_FORMAT = "compilefarm tuning 1"
+# torch/_inductor/remote_cache.py: RedisRemoteCache
+_KEY = re.compile(r"pt2:.*::(?P<name>.+):c\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningEntry:
+    """An entry of the autotune or the bundled autotune cache.
+
+    Attributes:
+        best: what torch keeps of each kernel, by its name for that: configuration, and what it was chosen among.
+        sources: of these kernels, where they are known.
+        device: name of the GPU on which they were measured; empty if that is not known, like what follows.
+        torch: its version.
+        triton: its version.
+    """
+
+    best: Mapping[str, Mapping[str, Any]]
+    sources: Mapping[str, str] = field(default_factory=dict)
+    device: str = ""
+    torch: str = ""
+    triton: str = ""
+
+
+def describe_entry(content: bytes, *, key: str, sources: KernelSources) -> bytes:
+    """Returns the content of an entry as the farm keeps it.
+
+    Args:
+        content: what torch keeps.
+        key: torch's key for it.
+        sources: where the sources of kernels are found.
+    """
+    best = _best(_parse(content), key=key)
+    if best is None:
+        return content
+    found = {name: source for name in best if (source := sources.find(name)) is not None}
+    return write_entry(TuningEntry(best=best, sources=found, **_measured_on()), key=key)
+
+
+def content_of_torch(content: bytes, *, key: str) -> bytes:
+    """Returns what torch keeps, of the content of an entry."""
+    entry = read_entry(content, key=key)
+    return content if entry is None else _dump(_as_torch(entry.best, key=key))
+
+
+def write_entry(entry: TuningEntry, *, key: str) -> bytes:
+    """Returns the content of an entry."""
+    return _dump({"format": _FORMAT, **asdict(entry), "best": _as_torch(entry.best, key=key)})
+
+
+def read_entry(content: bytes, *, key: str) -> TuningEntry | None:
+    """Returns what an entry holds; None if that is no tuning result."""
+    parsed = _parse(content)
+    if not isinstance(parsed, dict) or parsed.get("format") != _FORMAT:
+        best = _best(parsed, key=key)
+        return None if best is None else TuningEntry(best=best)
+    best = _best(parsed.get("best"), key=key)
+    sources = parsed.get("sources")
+    if best is None or not isinstance(sources, dict):
+        return None
+    texts = {name: str(parsed.get(name, "")) for name in ("device", "torch", "triton")}
+    return TuningEntry(best=best, sources={name: str(source) for name, source in sources.items()}, **texts)
+
+
+def result_of(kept: Any) -> dict[str, Any]:
+    """Returns what torch keeps of a kernel, if that can be it.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not _is_result(kept):
+        raise ValueError("what is kept of a kernel has names, and a number, a text or nothing for each")
+    result: dict[str, Any] = kept
+    return result
+
+
+def _best(kept: Any, *, key: str) -> dict[str, dict[str, Any]] | None:
+    """What torch keeps of one kernel, or of several by name, by name."""
+    match = _KEY.fullmatch(key)
+    if match is not None and _is_result(kept):
+        return {match["name"]: kept}
+    is_bundle = isinstance(kept, dict) and bool(kept) and all(map(_is_result, kept.values()))
+    return kept if is_bundle else None
+
+
+def _is_result(kept: Any) -> bool:
+    values = kept.values() if isinstance(kept, dict) else ()
+    return bool(values) and all(value is None or isinstance(value, int | float | str) for value in values)
+
+
+def _as_torch(best: Mapping[str, Mapping[str, Any]], *, key: str) -> Mapping[str, Any]:
+    match = _KEY.fullmatch(key)
+    return best[match["name"]] if match is not None and match["name"] in best else best
+
+
+def _measured_on() -> dict[str, str]:
+    torch, triton = sys.modules.get("torch"), sys.modules.get("triton")
+    # Whoever has measured has a GPU at work; anything else may not start CUDA for this.
+    device = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_initialized() else ""
+    return {
+        "device": device,
+        "torch": str(getattr(torch, "__version__", "")),
+        "triton": str(getattr(triton, "__version__", "")),
+    }
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,69 @@
+"""Processes that look entries up in torch's remote cache of graphs: `python -m compilefarm.benchmarks.lookup_processes
+PROCESSES BYTES` prints the seconds of each lookup as JSON. torch's switches and variables say where the entries lie.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import multiprocessing
+import os
+import sys
+import time
+from typing import Any
+
+from torch._inductor.remote_cache import create_cache
+
+_LOOKUPS = 20
+
+
+def main(processes: int, entry_bytes: int) -> None:
+    """Fills the cache from a process of its own, so that this one has no connection that is forked."""
+    # torch is imported once for all.
+    context: Any = multiprocessing.get_context("fork")
+    keys = [f"lookup-{number}" for number in range(_LOOKUPS)]
+    filling = context.Process(target=_fill, args=(keys, entry_bytes))
+    filling.start()
+    filling.join()
+    answers, start = context.SimpleQueue(), context.Barrier(processes)
+    asking = [context.Process(target=_look_up, args=(keys, start, answers)) for _ in range(processes)]
+    for process in asking:
+        process.start()
+    seconds = list(itertools.chain.from_iterable(answers.get() for _ in asking))
+    for process in asking:
+        process.join()
+    print(json.dumps(seconds))
+
+
+def _fill(keys: list[str], entry_bytes: int) -> None:
+    cache = _open()
+    for key in keys:
+        cache.put(key, {"data": base64.b64encode(os.urandom(entry_bytes * 3 // 4)).decode(), "time_taken_ms": 1})
+
+
+def _look_up(keys: list[str], start: Any, answers: Any) -> None:
+    cache = _open()
+    # Connections are made before.
+    _find(cache, keys[0])
+    start.wait()
+    answers.put([_seconds_of(cache, key) for key in keys])
+
+
+def _seconds_of(cache: Any, key: str) -> float:
+    started = time.perf_counter()
+    _find(cache, key)
+    return time.perf_counter() - started
+
+
+def _find(cache: Any, key: str) -> None:
+    assert cache.get(key) is not None, f"{key} was not found"
+
+
+def _open() -> Any:
+    """As Inductor opens it (torch/_inductor/codecache.py: FxGraphCache)."""
+    return create_cache("fx-graph-v1", False, "FbRemoteFxGraphCache", "RemoteFxGraphCache")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""What a lookup in torch's remote caches takes, in a farm and in Redis: by torch's own client code, in processes that
+all ask at once. Both servers run at the same time, and are asked in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from compilefarm.benchmarks.farms import serving
+from compilefarm.benchmarks.points import OnPoint, Point
+from compilefarm.benchmarks.redis_server import REDIS_URL, serving_redis, why_no_redis
+from compilefarm.client.config import ADDRESS, TORCH_CACHES
+
+_ROUNDS = 3
+_FARM = ("--cache-size-limit", "1GB")
+_LONGEST_SECONDS = 600.0
+# A graph of a small model, as torch keeps it.
+_ENTRY_BYTES = 64 * 1024
+
+
+def grow_lookups(sizes: Sequence[int], *, folder: Path, on_point: OnPoint) -> None:
+    """Measures lookups of so many processes at once."""
+    if reason := why_no_redis():
+        on_point(Point(axis="lookups", size=sizes[0], figures={}, reason=reason))
+        return
+    with _servers(folder) as servers:
+        for size in sizes:
+            rounds = [{name: _ask(size, variables) for name, variables in servers.items()} for _ in range(_ROUNDS)]
+            on_point(_point(size, rounds))
+
+
+@contextlib.contextmanager
+def _servers(folder: Path) -> Iterator[Mapping[str, Mapping[str, str]]]:
+    """The variables by which torch asks each."""
+    place = folder / "lookups"
+    place.mkdir()
+    with serving_redis(place / "redis") as url, serving(place, device="cpu", options=_FARM) as address:
+        yield {"Redis": {REDIS_URL: url}, "farm": {ADDRESS: address, TORCH_CACHES: "yes"}}
+
+
+def _ask(size: int, variables: Mapping[str, str]) -> list[float]:
+    """The seconds of each lookup."""
+    command = [sys.executable, "-m", "compilefarm.benchmarks.lookup_processes", str(size), str(_ENTRY_BYTES)]
+    asked = subprocess.run(
+        command,
+        env={**os.environ, **variables, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=_LONGEST_SECONDS,
+    )
+    seconds: list[float] = json.loads(asked.stdout)
+    return seconds
+
+
+def _point(size: int, rounds: Sequence[Mapping[str, Sequence[float]]]) -> Point:
+    """The median round of each, by its median lookup."""
+    medians = {name: statistics.median(statistics.median(each[name]) for each in rounds) for name in rounds[0]}
+    slowest = {name: statistics.median(max(each[name]) for each in rounds) for name in rounds[0]}
+    figures = {
+        **{f"{name} seconds": seconds for name, seconds in medians.items()},
+        **{f"{name} slowest seconds": seconds for name, seconds in slowest.items()},
+        "farm as a share of Redis": medians["farm"] / medians["Redis"],
+    }
+    return Point(axis="lookups", size=size, figures=figures)
