@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import IO
 
@@ -11,7 +13,8 @@ from compilefarm.core.cache_entries import describe
 from compilefarm.core.digests import digest_of
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import Calls, Refused, calling, serving
-from compilefarm.store import entry_records
+from compilefarm.store import entry_collector, entry_records
+from compilefarm.store.backend import StoredObject
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.entry_records import SMALLEST_ENTRY_BYTES
 from compilefarm.store.files import digest_of_file
@@ -83,6 +86,28 @@ async def test_entries_without_bytes_count_for_the_room_that_they_take(tmp_path:
             await calls.put_entry(b"", key=f"key {number}")
     assert caches.usage().evicted >= 20
     assert caches.usage().entries <= MIB // SMALLEST_ENTRY_BYTES
+
+
+async def test_others_are_answered_while_it_is_chosen_which_entries_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of ten gigabytes there may be 650,000 entries, which took two seconds to sort.
+    begun, answered = threading.Event(), threading.Event()
+    in_time: list[bool] = []
+
+    def choose(*_: object, **__: object) -> list[StoredObject]:
+        begun.set()
+        in_time.append(answered.wait(10))
+        return []
+
+    monkeypatch.setattr(entry_collector, "_least_recent", choose)
+    async with serving(caches=await caches_in(tmp_path)) as gateway, calling(gateway.address) as calls:
+        writing = asyncio.create_task(calls.put_entry(b"content", key="key"))
+        await asyncio.to_thread(begun.wait)
+        await calls.status()
+        answered.set()
+        await writing
+    assert in_time == [True]
 
 
 async def test_a_description_holds_no_more_than_it_says(tmp_path: Path) -> None:

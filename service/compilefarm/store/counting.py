@@ -72,12 +72,11 @@ class CountingBackend(WrappingBackend):
     async def list_area(self, name: str) -> dict[str, StoredObject]:
         """Lists an area that is counted, by path, and corrects the count. What is written meanwhile may be left out."""
         area = self._areas[name]
-        known, found = area.paths(), {stored.path: stored async for stored in self.objects(name)}
-        found = {
-            path: replace(stored, size_bytes=area.counted_bytes(stored.size_bytes)) for path, stored in found.items()
-        }
-        for stored in found.values():
+        known, found = area.paths(), {}
+        # One by one as they come, so that others have their turn: there may be hundreds of thousands.
+        async for stored in self.objects(name):
             area.add(stored.path, size_bytes=stored.size_bytes)
+            found[stored.path] = replace(stored, size_bytes=area.counted_bytes(stored.size_bytes))
         for path in known - found.keys():
             area.remove(path)
         return found

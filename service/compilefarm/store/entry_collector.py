@@ -5,6 +5,7 @@ Nothing relies on an entry, so none has a lease: whoever reads one has it open.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -63,8 +64,8 @@ class EntryCollector:
         """
         entries = await self._backend.list_area(ENTRIES)
         told = {stored.path: stored.modified_seconds async for stored in self._backend.objects(USES)}
-        by_use = sorted(entries.values(), key=lambda stored: self._last_use(stored, told=told))
-        going = self._choose(by_use, told=told, limit_bytes=limit_bytes, coming=coming)
+        # In a thread, since there may be hundreds of thousands.
+        going = await asyncio.to_thread(self._choose, entries, told=told, limit_bytes=limit_bytes, coming=coming)
         freed_bytes = sum(stored.size_bytes for stored in going)
         if not dry_run:
             for stored in going:
@@ -75,12 +76,13 @@ class EntryCollector:
 
     def _choose(
         self,
-        by_use: list[StoredObject],
+        entries: Mapping[str, StoredObject],
         *,
         told: Mapping[str, float],
         limit_bytes: float,
         coming: Mapping[str, int],
     ) -> list[StoredObject]:
+        by_use = sorted(entries.values(), key=lambda stored: self._last_use(stored, told=told))
         oldest_seconds = self._uses.now() - self._lifetime_seconds
         expired = [stored for stored in by_use if self._last_use(stored, told=told) < oldest_seconds]
         return expired + _least_recent(by_use[len(expired) :], limit_bytes=limit_bytes, coming=coming)
@@ -90,7 +92,7 @@ class EntryCollector:
         return max(stored.modified_seconds, told_seconds, self._uses.used_seconds(stored.path))
 
     async def _remove_notes(self, told: Mapping[str, float], *, remaining: Iterable[str]) -> None:
-        kept = set(map(use_path, remaining))
+        kept = await asyncio.to_thread(lambda: set(map(use_path, remaining)))
         for path, seconds in told.items():
             if path not in kept and self._uses.now() - seconds >= LEASE_SECONDS:
                 await self._backend.delete(path)
