@@ -141,7 +141,10 @@ async def test_a_node_that_goes_in_the_middle_of_a_compile_costs_its_callers_a_c
             job = sample_job(environment=ENVIRONMENT)
             watch = await calls.watch(job)
             await asyncio.to_thread(os.read, ledger, 1000)
-            busy = _busy(await calls.status())
+            shown = await calls.status()
+            assert {worker.node for worker in shown.workers} == {node.node_id for node in both}
+            assert {worker.host for worker in shown.workers} == {socket.gethostname()}
+            busy = _busy(shown)
             (first,) = (view for view in pool.workers() if view.name == busy)
             cluster.remove_node(next(node for node in both if node.node_id == first.node), allow_graceful=False)
             queued = await watch.progress(PHASE_QUEUED)

@@ -13,6 +13,9 @@ from compilefarm.cli.words import console, enum_words, key_words
 from compilefarm.core.environments import describe
 from compilefarm.v1.admin_service_pb2 import WORKER_STATE_IDLE, ListWorkersRequest, Worker, WorkerState
 
+# Of Ray's ids of 56 these tell nodes apart; `--json` has all.
+_NODE_CHARACTERS = 8
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
@@ -37,11 +40,15 @@ def run(arguments: argparse.Namespace) -> int:
 def table_of(workers: Iterable[Worker]) -> Table:
     """Workers for people."""
     what = Column("job, or what is wrong", overflow="fold")
-    table = Table("worker", "state", "environment", "which is", what)
-    for worker in workers:
+    listed = list(workers)
+    # Of one machine nobody asks which.
+    places = ("host", "node") if any(worker.host for worker in listed) else ()
+    table = Table("worker", "state", *places, "environment", "which is", what)
+    for worker in listed:
         environment = describe(worker.environment) if worker.HasField("environment") else ""
         doing = key_words(worker.job_key) or worker.problem
-        table.add_row(worker.name, _state(worker), worker.environment_name, environment, doing)
+        place = (worker.host, worker.node[:_NODE_CHARACTERS]) if places else ()
+        table.add_row(worker.name, _state(worker), *place, worker.environment_name, environment, doing)
     return table
 
 

@@ -348,6 +348,8 @@ class Worker(google.protobuf.message.Message):
     SANDBOX_FIELD_NUMBER: builtins.int
     NO_SANDBOX_FIELD_NUMBER: builtins.int
     ENVIRONMENT_NAME_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Its name."""
     state: global___WorkerState.ValueType
@@ -364,6 +366,10 @@ class Worker(google.protobuf.message.Message):
     """Why nothing does; empty if something does, and where it is not known."""
     environment_name: builtins.str
     """What the operator calls its environment: "default", or as serve --worker says."""
+    host: builtins.str
+    """The machine that it is on; empty for the gateway's own, and while a cluster looks for one."""
+    node: builtins.str
+    """What the cluster calls that machine; empty without a cluster."""
     @property
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """What it can compile for. Absent while it starts."""
@@ -380,9 +386,11 @@ class Worker(google.protobuf.message.Message):
         sandbox: builtins.str = ...,
         no_sandbox: builtins.str = ...,
         environment_name: builtins.str = ...,
+        host: builtins.str = ...,
+        node: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "environment_name", b"environment_name", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "no_sandbox", b"no_sandbox", "problem", b"problem", "sandbox", b"sandbox", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "environment_name", b"environment_name", "host", b"host", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "no_sandbox", b"no_sandbox", "node", b"node", "problem", b"problem", "sandbox", b"sandbox", "state", b"state"]) -> None: ...
 
 global___Worker = Worker
 

@@ -130,6 +130,8 @@ def _worker(view: WorkerView, *, job: ActiveJob | None) -> wire.Worker:
         environment_name=view.environment_name,
         sandbox=view.sandbox,
         no_sandbox=view.no_sandbox,
+        host=view.host,
+        node=view.node,
     )
 
 
