@@ -41,6 +41,10 @@ COMMANDS = {
         "compilefarm.cli.cache",
         "keep torch's own caches in a farm, and fill them from there: Mega-Cache bundles",
     ),
+    "tuning": (
+        "compilefarm.cli.tuning",
+        "show which configurations of Triton's kernels were measured to be best, and give them to another farm",
+    ),
     "gc": ("compilefarm.cli.gc", "delete from a store what is no longer needed, and what makes it larger than a limit"),
     "explain": ("compilefarm.cli.explain", "describe a saved request, or how two requests differ"),
 }
