@@ -217,7 +217,8 @@ def metrics() -> Iterator[str]:
 
 def _metrics_of_state() -> Iterator[tuple[str, ...]]:
     # Only names and descriptions are read: what the gateway is doing does not matter.
-    sources: Any = MagicMock(counters=Counters(), store=SimpleNamespace(usage=AsyncMock()))
+    quarantine = SimpleNamespace(all=AsyncMock(return_value=[]))
+    sources: Any = MagicMock(counters=Counters(), store=SimpleNamespace(usage=AsyncMock()), quarantine=quarantine)
     for family in asyncio.run(StateCollector(sources, loop=MagicMock())._read()):
         name = f"{family.name}_total" if family.type == "counter" else family.name
         yield code(name), family.type, ", ".join(map(code, family._labelnames)), sentence(family.documentation)  # type: ignore[attr-defined]

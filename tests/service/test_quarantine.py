@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from obstore.store import MemoryStore
 
 from compilefarm.core.keys import key_of
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.quarantine import MOST_KEPT, Quarantine
+from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.testing import (
     ENVIRONMENT,
     Calls,
@@ -20,6 +21,8 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
+from compilefarm.store.object_backend import ObjectBackend
+from compilefarm.store.testing import FillingStore, sample_key
 from compilefarm.v1.compile_service_pb2 import Finished, Outcome
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Refusal
 
@@ -27,6 +30,7 @@ HOUR = 3600.0
 CONFIG = GatewayConfig(listen="127.0.0.1:0", quarantine_seconds=HOUR)
 JOB = sample_job()
 KEY = key_of(JOB).text
+A, B = sample_key("a"), sample_key("b")
 
 
 @pytest.fixture
@@ -149,21 +153,27 @@ async def test_workers_that_vanish_otherwise_are_not_held_against_a_key(calls: C
     assert (await watch.finish()).outcome == Outcome.OUTCOME_COMPILED
 
 
+def quarantine_in(medium: MemoryStore, *, clock: ManualClock, seconds: float = HOUR, release: str = "1") -> Quarantine:
+    """The quarantine of one of the gateways on a store."""
+    backend = ObjectBackend(medium, location="memory:")
+    return Quarantine(backend, clock=clock, seconds=seconds, farm_version=release)
+
+
 async def test_single_deaths_are_forgotten_after_the_same_time() -> None:
     clock = ManualClock()
-    quarantine = Quarantine(clock=clock, seconds=10.0)
-    assert quarantine.note_death("a", namespace="", cause="no memory") is None
+    quarantine = quarantine_in(MemoryStore(), clock=clock, seconds=10.0)
+    assert await quarantine.note_death(A, namespace="", cause="no memory") is None
     clock.advance(6.0)
-    assert quarantine.note_death("b", namespace="", cause="no memory") is None
+    assert await quarantine.note_death(B, namespace="", cause="no memory") is None
     clock.advance(6.0)
-    assert quarantine.note_death("a", namespace="", cause="no memory") is None
-    kept = quarantine.note_death("b", namespace="", cause="no memory")
+    assert await quarantine.note_death(A, namespace="", cause="no memory") is None
+    kept = await quarantine.note_death(B, namespace="", cause="no memory")
     assert kept is not None
-    assert [entry.key for entry in quarantine.all()] == ["b"]
+    assert [entry.key for entry in await quarantine.all()] == [B]
     clock.advance(9.0)
-    assert quarantine.find("b", namespaces=[""], hints=[]) == kept
+    assert await quarantine.find(B, namespaces=[""], hints=[]) == kept
     clock.advance(1.0)
-    assert quarantine.find("b", namespaces=[""], hints=[]) is None
+    assert await quarantine.find(B, namespaces=[""], hints=[]) is None
 
 
 WRONG = CompileFailure(
@@ -227,15 +237,52 @@ async def test_a_refusal_is_a_report_of_a_defect(calls: Calls, held: HeldCompile
     assert (await again.finish()).outcome == Outcome.OUTCOME_COMPILED
 
 
-def test_failures_of_one_namespace_do_not_push_out_those_of_another() -> None:
-    quarantine, failure = (
-        Quarantine(clock=ManualClock(), seconds=HOUR),
-        CompileFailure(kind=FailureKind.FAILURE_KIND_NOT_SERIALIZABLE, message="no"),
-    )
-    quarantine.note_refusal(KEY, namespace="prod", hints=(), failure=failure)
-    for number in range(MOST_KEPT + 10):
-        quarantine.note_refusal(f"key {number}", namespace="greedy", hints=(), failure=failure)
-    assert len(quarantine.all()) == MOST_KEPT
-    assert quarantine.find(KEY, namespaces=["prod"], hints=()) is not None
-    assert quarantine.find("key 0", namespaces=["greedy"], hints=()) is None
-    assert quarantine.find(f"key {MOST_KEPT + 9}", namespaces=["greedy"], hints=()) is not None
+async def test_failures_of_one_namespace_do_not_push_out_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compilefarm.service.quarantine.MOST_KEPT", 20)
+    quarantine, keys = quarantine_in(MemoryStore(), clock=ManualClock()), [sample_key(str(n)) for n in range(30)]
+    failure = CompileFailure(kind=FailureKind.FAILURE_KIND_NOT_SERIALIZABLE, message="no")
+    await quarantine.note_refusal(KEY, namespace="prod", hints=(), failure=failure)
+    for key in keys:
+        await quarantine.note_refusal(key, namespace="greedy", hints=(), failure=failure)
+    assert len(await quarantine.all()) == 20
+    assert await quarantine.find(KEY, namespaces=["prod"], hints=()) is not None
+    assert await quarantine.find(keys[0], namespaces=["greedy"], hints=()) is None
+    assert await quarantine.find(keys[-1], namespaces=["greedy"], hints=()) is not None
+
+
+async def test_what_one_gateway_has_learned_is_known_to_all_of_them_and_after_a_restart() -> None:
+    medium, clock = MemoryStore(), ManualClock()
+    one, other = (quarantine_in(medium, clock=clock) for _ in range(2))
+    assert await one.note_death(A, namespace="", cause="no memory") is None
+    clock.advance(1.0)
+    kept = await other.note_death(A, namespace="", cause="SIGSEGV\nlast words")
+    assert kept is not None
+    assert (kept.deaths, kept.failure.log_tail) == (2, "last words")
+    for each in (one, other, quarantine_in(medium, clock=clock)):
+        assert await each.find(A, namespaces=[""], hints=[]) == kept
+        assert await each.all() == [kept]
+    assert await quarantine_in(medium, clock=clock, release="2").find(A, namespaces=[""], hints=[]) is None
+    await one.release(A)
+    for each in (one, other):
+        assert await each.find(A, namespaces=[""], hints=[]) is None
+    assert medium.list().collect() == []
+
+
+async def test_a_compile_that_succeeds_clears_its_key_of_deaths_for_all_gateways() -> None:
+    medium, clock = MemoryStore(), ManualClock()
+    one, other = (quarantine_in(medium, clock=clock) for _ in range(2))
+    await one.note_death(A, namespace="", cause="no memory")
+    assert await other.find(A, namespaces=[""], hints=[]) is None
+    await other.note_survival(A, namespace="")
+    assert await one.note_death(A, namespace="", cause="no memory") is None
+
+
+async def test_a_store_that_takes_nothing_costs_others_the_knowledge_and_this_gateway_none() -> None:
+    medium, clock = FillingStore(), ManualClock()
+    quarantine = quarantine_in(medium, clock=clock)  # type: ignore[arg-type]
+    medium.full = True
+    await quarantine.note_death(A, namespace="", cause="no memory")
+    assert await quarantine.note_death(A, namespace="", cause="no memory") is not None
+    assert await quarantine.find(A, namespaces=[""], hints=[]) is not None
+    clock.advance(HOUR)
+    assert await quarantine.find(A, namespaces=[""], hints=[]) is None

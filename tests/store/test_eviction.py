@@ -13,8 +13,19 @@ from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored, StoreUnavailable
 from compilefarm.core.pool import Artifact
 from compilefarm.store.backend import Backend, WrappingBackend
+from compilefarm.store.checks import KEPT_SECONDS
 from compilefarm.store.collector import SET_ASIDE_SECONDS
-from compilefarm.store.layout import FORMER_SET_ASIDE, SET_ASIDE, blob_path, manifest_path, use_path
+from compilefarm.store.layout import (
+    FORMER_SET_ASIDE,
+    SET_ASIDE,
+    blob_path,
+    failure_path,
+    lease_path,
+    manifest_path,
+    remembered_path,
+    session_path,
+    use_path,
+)
 from compilefarm.store.limited import RETRY_SECONDS, LimitedStore
 from compilefarm.store.local import open_directory
 from compilefarm.store.opening import build_store, collect_garbage, open_store
@@ -336,3 +347,26 @@ async def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="No such file or directory"):
         await collect_garbage(str(tmp_path / "typo"), size_limit_bytes=None, dry_run=True)
     assert places(tmp_path) == []
+
+
+async def test_what_gateways_told_each_other_goes_when_it_is_a_week_old(tmp_path: Path, clock: MovedClock) -> None:
+    # Somebody uses the folder, so that opening it once more ends nothing.
+    store = await open_store(str(tmp_path))
+    paths = [
+        tmp_path / path
+        for path in (
+            session_path("gone"),
+            lease_path(sample_key("a"), number=3),
+            failure_path(lease_path(sample_key("a"), number=2)),
+            remembered_path(sample_key("a"), digest="ab" * 32),
+        )
+    ]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=False, now=clock)
+    assert all(path.exists() for path in paths)
+    clock.move(KEPT_SECONDS + 1)
+    await collect_garbage(str(tmp_path), size_limit_bytes=None, dry_run=False, now=clock)
+    assert not any(path.exists() for path in paths)
+    assert (await store.usage()).artifacts == 0

@@ -9,6 +9,7 @@ import compilefarm.v1.job_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
+import google.protobuf.timestamp_pb2
 import typing
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
@@ -34,6 +35,61 @@ class LeaseRecord(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["nonce", b"nonce", "session", b"session"]) -> None: ...
 
 global___LeaseRecord = LeaseRecord
+
+@typing.final
+class QuarantineRecord(google.protobuf.message.Message):
+    """Says that a compile ended its process, took too long, or failed in a way in which the next one would, too."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    DEATH_FIELD_NUMBER: builtins.int
+    HINTS_FIELD_NUMBER: builtins.int
+    SINCE_FIELD_NUMBER: builtins.int
+    UNTIL_FIELD_NUMBER: builtins.int
+    FARM_VERSION_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """The key."""
+    namespace: builtins.str
+    """The namespace of the job; empty where there are none."""
+    death: builtins.bool
+    """Whether it is one death, of which several make a quarantine; otherwise it is enough by itself."""
+    farm_version: builtins.str
+    """Release of Compilefarm that wrote it: another one may do better, and passes over it."""
+    @property
+    def failure(self) -> compilefarm.v1.job_pb2.CompileFailure:
+        """What is known of it. The message of a death is the cause alone."""
+
+    @property
+    def hints(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Values of the job's symbols for which it failed; of a death they do not matter."""
+
+    @property
+    def since(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When that was."""
+
+    @property
+    def until(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it is forgotten, by the clock of the gateway that wrote it."""
+
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        namespace: builtins.str = ...,
+        failure: compilefarm.v1.job_pb2.CompileFailure | None = ...,
+        death: builtins.bool = ...,
+        hints: collections.abc.Iterable[builtins.int] | None = ...,
+        since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        farm_version: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["failure", b"failure", "since", b"since", "until", b"until"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["death", b"death", "failure", b"failure", "farm_version", b"farm_version", "hints", b"hints", "key", b"key", "namespace", b"namespace", "since", b"since", "until", b"until"]) -> None: ...
+
+global___QuarantineRecord = QuarantineRecord
 
 @typing.final
 class FailureRecord(google.protobuf.message.Message):

@@ -67,7 +67,7 @@ class AdminService(AdminServiceServicer):
             counters=wire.Counters(**asdict(sources.counters)),
             store=await sources.store.usage(),
             state=sources.readiness.state(),
-            quarantined_keys=len(self._control.quarantined()),
+            quarantined_keys=len(await self._control.quarantined()),
             reports=_reports(sources.reports),
             trust=self._trust.for_caller(current_caller()),
             caches=describe_caches(sources.caches, counts=sources.cache_counts),
@@ -83,9 +83,10 @@ class AdminService(AdminServiceServicer):
         return wire.InspectResponse(manifest=found.manifest, checks=found.checks)
 
     async def ListJobs(self, _request: wire.ListJobsRequest, _context: Context) -> wire.ListJobsResponse:
+        quarantined = await self._control.quarantined()
         return wire.ListJobsResponse(
             jobs=self._statuses(self._control.compiles()),
-            quarantined=map(_quarantined, self._control.quarantined()[-_MOST_LISTED:]),
+            quarantined=map(_quarantined, quarantined[-_MOST_LISTED:]),
             checks=self._statuses(self._control.verifications()[:_MOST_LISTED]),
         )
 
@@ -93,7 +94,7 @@ class AdminService(AdminServiceServicer):
         return wire.CancelJobResponse(key=self._control.cancel(request.key))
 
     async def RetryJob(self, request: wire.RetryJobRequest, _context: Context) -> wire.RetryJobResponse:
-        return wire.RetryJobResponse(key=self._control.retry(request.key))
+        return wire.RetryJobResponse(key=await self._control.retry(request.key))
 
     async def ListWorkers(self, _request: wire.ListWorkersRequest, _context: Context) -> wire.ListWorkersResponse:
         return wire.ListWorkersResponse(workers=self._workers())

@@ -87,7 +87,7 @@ class Attempts:
             return await self._compile(job, worker, verify=verify)
 
         async def note_loss(job: ActiveJob, cause: Preempted | WorkerLost) -> CompileFailure | None:
-            failure = self._note_death(job, cause)
+            failure = await self._note_death(job, cause)
             if failure is None:
                 # While it waits again, another gateway may have a worker for it.
                 await lease.release()
@@ -142,7 +142,7 @@ class Attempts:
         result = await self._pool.run(assignment, worker=worker, on_phase=job.enter_phase)
         if isinstance(result, Artifact):
             self._durations.note(job.kind, seconds=self._clock.monotonic() - started_seconds)
-        self._note_end(job, result)
+        await self._note_end(job, result)
         return result
 
     async def _verify(self, job: ActiveJob, manifest: Manifest, worker: str) -> Artifact | CompileFailure:
@@ -152,19 +152,19 @@ class Attempts:
         assignment = Assignment(key=job.key, job=job.job, blobs=blobs)
         return await self._pool.verify(assignment, Artifact(manifest=manifest, blobs=contents), worker=worker)
 
-    def _note_end(self, job: ActiveJob, result: Artifact | CompileFailure) -> None:
+    async def _note_end(self, job: ActiveJob, result: Artifact | CompileFailure) -> None:
         if isinstance(result, CompileFailure) and result.kind in _COSTLY:
             cause = f"{result.message}\n{result.log_tail}"
-            self._quarantine.note_death(job.key, namespace=job.namespace, cause=cause, kind=result.kind)
+            await self._quarantine.note_death(job.key, namespace=job.namespace, cause=cause, kind=result.kind)
         elif isinstance(result, CompileFailure) and result.kind in _LASTING:
-            self._quarantine.note_refusal(job.key, namespace=job.namespace, hints=job.job.hints, failure=result)
+            await self._quarantine.note_refusal(job.key, namespace=job.namespace, hints=job.job.hints, failure=result)
         else:
-            self._quarantine.note_survival(job.key, namespace=job.namespace)
+            await self._quarantine.note_survival(job.key, namespace=job.namespace)
 
-    def _note_death(self, job: ActiveJob, lost: Preempted | WorkerLost) -> CompileFailure | None:
+    async def _note_death(self, job: ActiveJob, lost: Preempted | WorkerLost) -> CompileFailure | None:
         if not isinstance(lost, ProcessDied):
             return None
-        quarantined = self._quarantine.note_death(job.key, namespace=job.namespace, cause=str(lost))
+        quarantined = await self._quarantine.note_death(job.key, namespace=job.namespace, cause=str(lost))
         return None if quarantined is None else quarantined.failure
 
     def _require_attempts(self, job: ActiveJob, lost: WorkerLost) -> None:

@@ -105,7 +105,9 @@ class Compilation:
             self._durations.note_stored(job.kind, stored)
             self._verifications.follow(stored, request=job.request)
             job.finish(State.FOUND, stored)
-        elif (found := self._quarantine.find(job.key, namespaces=namespaces, hints=job.job.hints)) is not None:
+            return True
+        found = await self._quarantine.find(job.key, namespaces=namespaces, hints=job.job.hints)
+        if found is not None:
             job.finish(State.REMEMBERED, found.failure)
         return job.is_over
 

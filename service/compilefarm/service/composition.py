@@ -85,7 +85,12 @@ class Composition:
         self.durations = Durations()
         self.heavy = HeavyWork()
         self.wanted = WantedBlobs()
-        self.quarantine = Quarantine(clock=means.clock, seconds=means.config.quarantine_seconds)
+        self.quarantine = Quarantine(
+            means.store.shared,
+            clock=means.clock,
+            seconds=means.config.quarantine_seconds,
+            farm_version=self.farm_version,
+        )
         self.session = Session(means.store.shared, clock=means.clock)
         self.leases = KeyLeases(
             means.store,

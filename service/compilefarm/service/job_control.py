@@ -39,9 +39,13 @@ class JobControl:
         """Returns the verifications of artifacts that are served already, in order of arrival."""
         return self._verifications.running()
 
-    def quarantined(self) -> list[Quarantined]:
-        """Keys that are not tried for a while."""
-        return self._quarantine.all()
+    async def quarantined(self) -> list[Quarantined]:
+        """Keys that are not tried for a while, by any gateway on the store.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        return await self._quarantine.all()
 
     def cancel(self, text: str) -> str:
         """Ends a job, in every namespace, and returns its key; those who wait for it are told.
@@ -59,7 +63,7 @@ class JobControl:
         self._jobs.end(key, why=JobCancelled(why))
         return key
 
-    def retry(self, text: str) -> str:
+    async def retry(self, text: str) -> str:
         """Releases a key from quarantine, so that the next request tries it, and returns it.
 
         Args:
@@ -68,10 +72,11 @@ class JobControl:
         Raises:
             NoSuchJob: no such key is quarantined.
             InvalidRequest: `text` is too short, or fits several.
+            StoreUnavailable: the store cannot be read.
         """
-        key = _the_key(text, among=(each.key for each in self._quarantine.all()), what="is quarantined")
+        key = _the_key(text, among=(each.key for each in await self._quarantine.all()), what="is quarantined")
         log.info("job %s: taken out of quarantine by an operator", key)
-        self._quarantine.release(key)
+        await self._quarantine.release(key)
         return key
 
 

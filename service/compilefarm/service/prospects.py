@@ -44,14 +44,14 @@ class Prospects:
         if stored is not None:
             self._durations.note_stored(request.kind, stored)
             return PlanResponse(key=key, prospect=Prospect.PROSPECT_HIT, compile_seconds=compile_seconds_of(stored))
-        prospect, problem = self._prospect(request)
+        prospect, problem = await self._prospect(request)
         seconds = self._durations.estimate(request.kind)
         return PlanResponse(key=key, prospect=prospect, problem=problem, compile_seconds=seconds)
 
-    def _prospect(self, request: AdmittedRequest) -> tuple[Prospect.ValueType, str]:
+    async def _prospect(self, request: AdmittedRequest) -> tuple[Prospect.ValueType, str]:
         """Returns the prospect of a request for which nothing is stored, and why there would be no artifact."""
         key, namespaces = request.key.text, request.caller.namespaces
-        quarantined = self._quarantine.find(key, namespaces=namespaces, hints=request.job.hints)
+        quarantined = await self._quarantine.find(key, namespaces=namespaces, hints=request.job.hints)
         if quarantined is not None:
             return Prospect.PROSPECT_QUARANTINED, quarantined.failure.message
         if self._jobs.is_under_way(key, namespaces=namespaces):

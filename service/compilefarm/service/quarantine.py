@@ -4,13 +4,25 @@ tried for a while, so that one graph costs few workers, and a second pod hears a
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+from google.protobuf.message import DecodeError
+
+from compilefarm.core.digests import digest_of
+from compilefarm.core.errors import StoreUnavailable
 from compilefarm.service.clock import Clock
+from compilefarm.store.backend import Backend
+from compilefarm.store.blobs import few_at_a_time
+from compilefarm.store.layout import FAILURES, failure_folder, namespace_of, remembered_path
+from compilefarm.v1.gateways_pb2 import QuarantineRecord
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
+
+log = logging.getLogger(__name__)
 
 # One may have been the wrong process to be killed when memory ran out.
 _TOO_MANY_DEATHS = 2
@@ -48,32 +60,44 @@ class Quarantined:
 
 class Quarantine:
     """Keeps keys of which two compiles have ended their process or timed out, in each namespace: nobody decides for
-    those who are trusted more.
+    those who are trusted more. What happened lies in the store, one object for each, where all gateways see it.
 
     Args:
+        backend: where it lies.
         clock: time.
         seconds: how long a death is remembered.
+        farm_version: this release; what others wrote is passed over.
     """
 
-    def __init__(self, *, clock: Clock, seconds: float) -> None:
+    def __init__(self, backend: Backend, *, clock: Clock, seconds: float, farm_version: str) -> None:
+        self._backend = backend
         self._clock = clock
         self._time_to_live = timedelta(seconds=seconds)
-        # By namespace and key.
-        self._dead: dict[tuple[str, str], Quarantined] = {}
+        self._farm_version = farm_version
+        # By path, as far as this gateway has written or read them; they do not change.
+        self._known: dict[str, QuarantineRecord] = {}
+        # Those of them that could not be written: this gateway alone knows them.
+        self._unwritten: set[str] = set()
 
-    def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int]) -> Quarantined | None:
-        """Returns why a key is not tried in one of some namespaces, for these values of its symbols; None if it is."""
-        self._forget()
-        candidates = (self._dead.get((namespace, key)) for namespace in namespaces)
-        kept = (each for each in candidates if each is not None and _is_kept(each))
+    async def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int]) -> Quarantined | None:
+        """Returns why a key is not tried in one of some namespaces, for these values of its symbols; None if it is.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        found = {each.namespace: each for each in await self._look(failure_folder(key)) if _is_kept(each)}
+        kept = (found[namespace] for namespace in namespaces if namespace in found)
         return next((each for each in kept if each.hints in (None, tuple(hints))), None)
 
-    def all(self) -> list[Quarantined]:
-        """All that are not tried, in the order in which they came."""
-        self._forget()
-        return [each for each in self._dead.values() if _is_kept(each)]
+    async def all(self) -> list[Quarantined]:
+        """All that are not tried, in the order in which they came.
 
-    def note_death(
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        return [each for each in await self._look(FAILURES) if _is_kept(each)]
+
+    async def note_death(
         self,
         key: str,
         *,
@@ -89,66 +113,131 @@ class Quarantine:
             namespace: of the job.
             cause: what is known of the death: one line, and below it the end of what the process printed.
             kind: what it is called.
-        """
-        self._forget()
-        before = self._dead.pop((namespace, key), None)
-        self._make_room()
-        deaths = before.deaths + 1 if before is not None else 1
-        since = self._clock.now()
-        until = since + self._time_to_live
-        self._dead[namespace, key] = Quarantined(
-            key=key,
-            namespace=namespace,
-            deaths=deaths,
-            failure=_failure(key, kind=kind, cause=cause, deaths=deaths, until=until),
-            since=since,
-            until=until,
-        )
-        return self.find(key, namespaces=[namespace], hints=())
 
-    def note_refusal(self, key: str, *, namespace: str, hints: Sequence[int], failure: CompileFailure) -> None:
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        headline, _, log_tail = cause.partition("\n")
+        failure = CompileFailure(kind=kind, message=headline, log_tail=log_tail)
+        await self._note(key, namespace=namespace, failure=failure, death=True)
+        return await self.find(key, namespaces=[namespace], hints=())
+
+    async def note_refusal(self, key: str, *, namespace: str, hints: Sequence[int], failure: CompileFailure) -> None:
         """Notes a failure that another compile of the key would end in, too, for the same values of its symbols.
 
-        It is remembered for as long as this service lives at most: another release of the farm may do better.
+        Raises:
+            StoreUnavailable: the store cannot be read.
         """
-        self._forget()
-        self._dead.pop((namespace, key), None)
-        self._make_room()
-        since = self._clock.now()
-        until = since + self._time_to_live
-        told = CompileFailure()
-        told.CopyFrom(failure)
-        told.message = f"{failure.message}. {_remembered(key, until=until)}"
-        self._dead[namespace, key] = Quarantined(
-            key=key,
-            namespace=namespace,
-            deaths=0,
-            failure=told,
-            since=since,
+        await self._note(key, namespace=namespace, failure=failure, death=False, hints=hints)
+
+    async def note_survival(self, key: str, *, namespace: str) -> None:
+        """Notes that a key was compiled: what died before did not die of it."""
+        await self._drop([path for path in self._paths(failure_folder(key)) if namespace_of(path) == namespace])
+
+    async def release(self, key: str) -> None:
+        """Releases a key in every namespace, for all gateways.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        await self._look(failure_folder(key))
+        await self._drop(self._paths(failure_folder(key)))
+
+    async def _note(
+        self, key: str, *, namespace: str, failure: CompileFailure, death: bool, hints: Sequence[int] = ()
+    ) -> None:
+        await self._look(failure_folder(key))
+        await self._make_room()
+        own = [path for path in self._paths(failure_folder(key)) if namespace_of(path) == namespace]
+        # A refusal replaces what was known before, and a death a refusal.
+        replaced = [path for path in own if not (death and self._known[path].death)]
+        now = self._clock.now()
+        record = QuarantineRecord(
+            key=key, namespace=namespace, failure=failure, death=death, hints=hints, farm_version=self._farm_version
+        )
+        record.since.FromDatetime(now)
+        record.until.FromDatetime(now + self._time_to_live)
+        await self._write(record)
+        await self._drop(replaced)
+
+    async def _write(self, record: QuarantineRecord) -> None:
+        # Two deaths of one moment are two.
+        content = record.SerializeToString(deterministic=True)
+        digest = digest_of(content + secrets.token_bytes(16))
+        path = remembered_path(record.key, digest=digest, namespace=record.namespace)
+        self._known[path] = record
+        self._unwritten.add(path)
+        try:
+            await self._backend.create(path, content=content)
+        except StoreUnavailable as error:
+            log.warning("other gateways do not hear of what happened to %s: %s", record.key, error)
+        else:
+            self._unwritten.discard(path)
+
+    async def _look(self, folder: str) -> list[Quarantined]:
+        """Reads what lies below a folder, forgets what is too old, and returns the rest, the oldest first."""
+        before = frozenset(self._known)
+        listed = {stored.path async for stored in self._backend.objects(folder)}
+        await few_at_a_time(self._read, [path for path in listed if path not in self._known])
+        for path in self._paths(folder):
+            # What has come since the listing is not in it.
+            if path in before - listed - self._unwritten:
+                del self._known[path]
+        groups: dict[tuple[str, str], list[str]] = {}
+        for path in self._paths(folder):
+            groups.setdefault((self._known[path].key, self._known[path].namespace), []).append(path)
+        now = self._clock.now()
+        old = [paths for paths in groups.values() if self._until(paths) <= now]
+        kept = [self._describe(paths) for paths in groups.values() if paths not in old]
+        await self._drop([path for paths in old for path in paths])
+        return sorted(kept, key=lambda each: each.since)
+
+    async def _read(self, path: str) -> None:
+        content = await self._backend.find(path)
+        try:
+            record = QuarantineRecord.FromString(content or b"")
+        except DecodeError as error:
+            log.warning("%s cannot be read and is passed over: %s", path, error)
+            return
+        if record.farm_version == self._farm_version and record.HasField("failure"):
+            self._known[path] = record
+
+    def _paths(self, folder: str) -> list[str]:
+        return [path for path in self._known if path.startswith(f"{folder}/")]
+
+    def _until(self, paths: Sequence[str]) -> datetime:
+        return max(self._known[path].until.ToDatetime(UTC) for path in paths)
+
+    def _describe(self, paths: Sequence[str]) -> Quarantined:
+        records = sorted((self._known[path] for path in paths), key=lambda each: each.since.ToNanoseconds())
+        last = records[-1]
+        deaths = sum(record.death for record in records) if last.death else 0
+        until = last.until.ToDatetime(UTC)
+        return Quarantined(
+            key=last.key,
+            namespace=last.namespace,
+            deaths=deaths,
+            failure=_told(last, deaths=deaths, until=until),
+            since=last.since.ToDatetime(UTC),
             until=until,
-            hints=tuple(hints),
+            hints=None if last.death else tuple(last.hints),
         )
 
-    def note_survival(self, key: str, *, namespace: str) -> None:
-        """Notes that a key was compiled: what died before did not die of it."""
-        self._dead.pop((namespace, key), None)
+    async def _drop(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._known.pop(path, None)
+            self._unwritten.discard(path)
+            try:
+                await self._backend.delete(path)
+            except StoreUnavailable as error:
+                log.warning("%s is over, and other gateways do not hear of it: %s", path, error)
 
-    def release(self, key: str) -> None:
-        """Releases a key in every namespace."""
-        self._dead = {place: each for place, each in self._dead.items() if each.key != key}
-
-    def _forget(self) -> None:
-        now = self._clock.now()
-        # They lie in the order in which they expire.
-        while self._dead and (first := next(iter(self._dead.values()))).until <= now:
-            del self._dead[first.namespace, first.key]
-
-    def _make_room(self) -> None:
-        while len(self._dead) >= MOST_KEPT:
+    async def _make_room(self) -> None:
+        while len(self._known) >= MOST_KEPT:
             # The oldest of the namespace that has most.
-            counts = Counter(namespace for namespace, _ in self._dead)
+            counts = Counter(record.namespace for record in self._known.values())
             largest = counts.most_common(1)[0][0]
-            del self._dead[next(place for place in self._dead if place[0] == largest)]
+            await self._drop([next(path for path, each in self._known.items() if each.namespace == largest)])
 
 
 def _is_kept(quarantined: Quarantined) -> bool:
@@ -162,15 +251,17 @@ def _remembered(key: str, *, until: datetime) -> str:
     )
 
 
-def _failure(key: str, *, kind: FailureKind.ValueType, cause: str, deaths: int, until: datetime) -> CompileFailure:
-    what = (
-        "compiles of this graph timed out or died"
-        if kind == FailureKind.FAILURE_KIND_TIMEOUT
-        else "processes died of this graph"
-    )
-    headline, _, log_tail = cause.partition("\n")
-    return CompileFailure(
-        kind=kind,
-        message=(f"{deaths} {what}, the last one so: {headline}. {_remembered(key, until=until)}"),
-        log_tail=log_tail,
-    )
+def _told(last: QuarantineRecord, *, deaths: int, until: datetime) -> CompileFailure:
+    """What is said of a key whose last failure is known."""
+    told = CompileFailure()
+    told.CopyFrom(last.failure)
+    what = f"{last.failure.message}. "
+    if last.death:
+        many = (
+            "compiles of this graph timed out or died"
+            if last.failure.kind == FailureKind.FAILURE_KIND_TIMEOUT
+            else "processes died of this graph"
+        )
+        what = f"{deaths} {many}, the last one so: {what}"
+    told.message = what + _remembered(last.key, until=until)
+    return told

@@ -70,20 +70,19 @@ class StateCollector(Collector):
     async def _read(self) -> list[Metric]:
         usage = await self._sources.store.usage()
         return [
-            *_of_service(self._sources),
+            *_of_service(self._sources, quarantined=len(await self._sources.quarantine.all())),
             *_of_store(usage),
             *_of_caches(self._sources),
             *_of_clients(self._sources.reports),
         ]
 
 
-def _of_service(sources: Sources) -> Iterator[Metric]:
+def _of_service(sources: Sources, *, quarantined: int) -> Iterator[Metric]:
     counts = asdict(sources.counters)
     for name, text in _COUNTERS.items():
         yield CounterMetricFamily(f"compilefarm_{name}", text, value=counts[name])
     yield GaugeMetricFamily("compilefarm_queued_jobs", "Jobs that wait for a worker", value=sources.queue.waiting)
     yield GaugeMetricFamily("compilefarm_running_jobs", "Jobs that have a worker", value=sources.queue.running)
-    quarantined = len(sources.quarantine.all())
     yield GaugeMetricFamily("compilefarm_quarantined_keys", "Keys that are not compiled for a while", value=quarantined)
     workers = GaugeMetricFamily("compilefarm_workers", "Workers by state", labels=["state"])
     states: Counter[int] = Counter(worker.state for worker in sources.queue.workers())

@@ -19,9 +19,12 @@ from compilefarm.store.counting import CountingBackend
 from compilefarm.store.layout import (
     BLOBS,
     CHECKS,
+    FAILURES,
     FORMER_SET_ASIDE,
+    KEY_LEASES,
     MANIFESTS,
     PROBES,
+    SESSIONS,
     SET_ASIDE,
     USES,
     blob_path,
@@ -136,12 +139,19 @@ class Collector:
         return None if manifest is None else frozenset(blob_path(blob.digest) for blob in blobs_of(manifest))
 
     async def _remove_notes(self, told: Mapping[str, float], *, remaining: Iterable[str]) -> None:
-        """Removes notes of use of removed objects, and probes of services that were killed."""
+        """Removes notes of use of removed objects, probes of services that were killed, and what these told others."""
         kept = set(map(use_path, remaining))
         probes = {stored.path: stored.modified_seconds async for stored in self._backend.objects(PROBES)}
         for path, seconds in {**told, **probes}.items():
             if path not in kept and self._uses.now() - seconds >= LEASE_SECONDS:
                 await self._backend.delete(path)
+        for area in (FAILURES, KEY_LEASES, SESSIONS):
+            old = [stored.path async for stored in self._backend.objects(area) if self._is_forgotten(stored)]
+            for path in old:
+                await self._backend.delete(path)
+
+    def _is_forgotten(self, stored: StoredObject) -> bool:
+        return self._uses.now() - stored.modified_seconds >= KEPT_SECONDS
 
 
 class _Sweep:

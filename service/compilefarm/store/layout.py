@@ -10,6 +10,7 @@ quarantine/                                   what was set aside there before it
 checks/<graph digest>/<rest of the key>/[<namespace>/]<sha256>   what verifications of artifacts of the key found
 leases/<graph digest>/<rest of the key>/[<namespace>/]<n>         which gateway compiles the key; the highest n counts
 leases/<graph digest>/<rest>/[<namespace>/]<n>.failed             the failure in which that compile ended
+failures/<graph digest>/<rest>/[<namespace>/]<sha256>             why the key is not compiled for a while
 gateways/<session>                            empty; renewed while that gateway lives
 used/<path of a blob or a manifest>           empty; its time is when the object was last used, roughly
 probe/<random>                                written and deleted when a store is opened
@@ -37,6 +38,7 @@ DEFAULT_NAMESPACE = ""
 _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,39}")
 CHECKS = "checks"
 KEY_LEASES = "leases"
+FAILURES = "failures"
 SESSIONS = "gateways"
 # A key begins with this many digits of its graph's digest, then a dash.
 GRAPH_DIGITS = 16
@@ -136,6 +138,24 @@ def lease_path(key: str, *, number: int, namespace: str = DEFAULT_NAMESPACE) -> 
 def failure_path(lease: str) -> str:
     """Returns the path of the failure in which the compile ended that had the lease at a path."""
     return f"{lease}.failed"
+
+
+def failure_folder(key: str) -> str:
+    """Returns the folder of what is remembered of failed compiles of a key.
+
+    Raises:
+        InvalidRequest: `key` is not written as a key.
+    """
+    return f"{FAILURES}{key_folder(key).removeprefix(MANIFESTS)}"
+
+
+def remembered_path(key: str, *, digest: str, namespace: str = DEFAULT_NAMESPACE) -> str:
+    """Returns the path of what is remembered of one failed compile.
+
+    Raises:
+        InvalidRequest: `key` is not written as a key, or `namespace` not as a namespace.
+    """
+    return f"{failure_folder(key)}/{_in_namespace(digest, namespace=namespace)}"
 
 
 def session_path(session: str) -> str:

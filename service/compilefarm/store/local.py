@@ -28,7 +28,17 @@ from obstore.store import LocalStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, WrappingBackend
-from compilefarm.store.layout import BLOBS, CHECKS, KEY_LEASES, MANIFESTS, PROBES, SESSIONS, SET_ASIDE, STAGING
+from compilefarm.store.layout import (
+    BLOBS,
+    CHECKS,
+    FAILURES,
+    KEY_LEASES,
+    MANIFESTS,
+    PROBES,
+    SESSIONS,
+    SET_ASIDE,
+    STAGING,
+)
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
 
@@ -238,6 +248,6 @@ def _end_sessions(root: Path) -> None:
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    for area in (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, KEY_LEASES, PROBES, STAGING):
+    for area in (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, FAILURES, KEY_LEASES, PROBES, STAGING):
         for folder, _, names in os.walk(root / area):
             yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))
