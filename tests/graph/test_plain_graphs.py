@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops.out_dtype import out_dtype
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 
@@ -212,3 +213,72 @@ def test_a_training_step_is_not_recorded_as_graphs_of_its_own(monkeypatch: pytes
 def test_without_dynamo_nobody_guards_what_a_subclass_is() -> None:
     graph = torch.fx.symbolic_trace(torch.nn.ReLU())
     assert not has_subclasses(graph, [scaled(2, 2)])
+
+
+class _Attending(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = linear(scaled(48, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (each.unflatten(-1, (2, 8)).transpose(1, 2) for each in self.heads(x).chunk(3, -1))
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_attention_goes_backward(dynamic: bool) -> None:
+    encoding, model = Encoding(), _Attending()
+    compiled = torch.compile(model, backend=encoding.backend, dynamic=dynamic)
+    for length in (5, 7) if dynamic else (5,):
+        x = torch.randn(3, length, 16, requires_grad=True)
+        compiled(x).square().sum().backward()
+        found, x.grad = x.grad, None
+        model(x).square().sum().backward()
+        torch.testing.assert_close(found, x.grad)
+    assert encoding.roles == ["forward", "backward"]
+    for _, encoded in encoding.encoded:
+        decode_job(encoded.job, blobs=encoded.blobs)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.mean(dim=1),
+        lambda x: x.softmax(dim=1).values(),
+        lambda x: torch.nested.to_padded_tensor(x, 7.0, output_size=(3, 9, 8)),
+        lambda x: torch.nested.to_padded_tensor(x, 7.0, output_size=(3, 4, 8)),
+    ],
+    ids=["mean", "softmax", "padded", "cut"],
+)
+@pytest.mark.parametrize("lengths", [(3, 5, 2), (0, 6, 0)])
+def test_what_goes_along_the_ragged_dimension_is_computed_at_asserted_places(
+    function: Callable[[torch.Tensor], torch.Tensor], lengths: tuple[int, ...]
+) -> None:
+    encoding = Encoding()
+    compiled = torch.compile(function, backend=encoding.backend)
+    with torch.no_grad():
+        for given in (nested(*lengths), nested(*lengths[1:], 4)):
+            torch.testing.assert_close(compiled(given), function(given), equal_nan=True)
+    assert set(encoding.roles) == {"inference"}
+    for _, encoded in encoding.encoded:
+        decode_job(encoded.job, blobs=encoded.blobs)
+
+
+class Multiplied(Scaled):
+    """Integers that are multiplied by integers, as torchao's are, in more bits."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.mm.default:
+            other = args[1]
+            return out_dtype(func, torch.int32, args[0].to(torch.int8), other.integers) * other.scale
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def test_a_product_in_another_dtype_is_what_it_is_made_of() -> None:
+    encoding, weight, x = Encoding(), scaled(8, 4, kind=Multiplied), torch.randint(-8, 8, (3, 8)).float()
+    compiled = torch.compile(lambda x, weight: x @ weight, backend=encoding.backend)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, weight), x @ weight.plain())
+    ((_, encoded),) = encoding.encoded
+    decode_job(encoded.job, blobs=encoded.blobs)

@@ -46,7 +46,7 @@ class Parts:
     def __init__(self) -> None:
         self.seen: list[tuple[str, Sequence[Any], Sequence[int]]] = []
 
-    def backend(self, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def backend(self, graph_module: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
         def compiler(role: str) -> Callable[..., Any]:
             def compile_part(traced: Any, inputs: Sequence[Any], static_inputs: Sequence[int]) -> Any:
                 self.seen.append((role, inputs, static_inputs))
@@ -62,6 +62,7 @@ class Parts:
             forward=compiler("forward"),
             backward=compiler("backward"),
             decompositions={},
+            **given,
         )
 
 
@@ -92,6 +93,19 @@ def test_both_passes_are_compiled_before_the_first_call() -> None:
     weight = two(3, 4, requires_grad=True)
     torch.compile(doubled, backend=backend)(weight).sum().backward()
     assert seen == ["forward", "backward"]
+
+
+def test_the_graph_of_both_passes_can_be_changed() -> None:
+    parts, seen = Parts(), []
+
+    def backend(graph_module: Any, inputs: Any) -> Any:
+        return parts.backend(graph_module, inputs, prepare=lambda both: seen.append([*both.graph.nodes]))
+
+    torch.compile(doubled, backend=backend)(two(2, 2, requires_grad=True)).sum().backward()
+    ((*_, output),) = seen
+    # Results of the forward pass, and gradients.
+    assert len(output.args[0]) == 4
+    assert all("val" in node.meta for node in output.all_input_nodes)
 
 
 def test_parameters_stay_where_they_are() -> None:

@@ -52,6 +52,7 @@ _TESTS = {
     "fuzz/": "drives generators of Inductor by hand, for a GPU that is not there",
     "gpu/": "looks at what torch keeps and counts beside what a farm does",
     "graph/test_hostile.py": "names that a request must not reach",
+    "graph/test_plain_attention.py": "traces for a GPU that is not there, as AOTAutograd does",
     "graph/test_plain_graphs.py": "a subclass of tensors that comes with torch, and one as torch wants it written",
     "graph/test_symbols.py": "makes a symbol that Dynamo would not",
     "graph/test_triton_kernels.py": "has torch believe in a GPU, and compares with Inductor's own reading of kernels",

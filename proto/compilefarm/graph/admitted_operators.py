@@ -1,9 +1,10 @@
 """Operators of torch that a graph may call, by name. All others are refused, those of later releases among them.
 
 Listed is what programs write: functions and methods that torch documents, what Dynamo puts in their place, and what
-graphs of torch.export hold for them (Core ATen). Not listed are gradients, which are derived from a graph after it was
-decoded; kernels of libraries and steps that only torch itself calls; sparse and quantized tensors, which no request
-brings; and what takes lengths, pivots or places of elements on trust. A caller could have these reach other memory.
+graphs of torch.export hold for them (Core ATen); fused attention has a list of its own (`graph/attention.py`). Not
+listed are gradients, which are derived from a graph after it was decoded; kernels of libraries and steps that only
+torch itself calls; sparse and quantized tensors, which no request brings; and what takes lengths, pivots or places of
+elements on trust. A caller could have these reach other memory.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from compilefarm.graph import collectives, higher_order, schemas, texts
+from compilefarm.graph import attention, collectives, higher_order, schemas, texts
 from compilefarm.graph.misfits import find_contradiction
-from compilefarm.graph.operators import find_operator
+from compilefarm.graph.operators import find_operator, named_arguments
+from compilefarm.torch_internals.operators import OpOverload, schema_of
 from compilefarm.v1.graph_pb2 import TargetKind
 
 _OPERATORS = (TargetKind.TARGET_KIND_OPERATOR_OVERLOAD, TargetKind.TARGET_KIND_OPERATOR_PACKET)
@@ -42,5 +43,10 @@ def find_objection(
     )
     if objection is not None or kind not in _OPERATORS:
         return objection
-    operator = find_operator(name, is_overload=kind == TargetKind.TARGET_KIND_OPERATOR_OVERLOAD)
-    return schemas.find_misfit(operator, args=args, kwargs=kwargs)
+    # Of attention's operators the one without an overload is taken, also where a graph names all that share the name.
+    is_overload = kind == TargetKind.TARGET_KIND_OPERATOR_OVERLOAD or name in attention.OPERATORS
+    operator = find_operator(name, is_overload=is_overload)
+    misfit = schemas.find_misfit(operator, args=args, kwargs=kwargs)
+    if misfit is None and name in attention.OPERATORS and isinstance(operator, OpOverload):
+        return attention.find_objection(named_arguments(schema_of(operator), args, kwargs))
+    return misfit

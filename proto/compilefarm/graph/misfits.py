@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from compilefarm.graph import collectives
+from compilefarm.graph import attention, collectives
 from compilefarm.graph.operators import named_arguments
 from compilefarm.torch_internals.fake_tensors import is_dense
 from compilefarm.torch_internals.operators import OpOverload, schema_of
@@ -62,7 +62,7 @@ def _find_check(name: str) -> Callable[[Arguments], str | None] | None:
         return _CHECKS[name]
     if name.startswith("_foreach_"):
         return _lists_side_by_side
-    return _lists_of_an_optimizer if name in OPTIMIZERS else collectives.find_check(name)
+    return _lists_of_an_optimizer if name in OPTIMIZERS else attention.find_check(name) or collectives.find_check(name)
 
 
 def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
@@ -129,20 +129,6 @@ def _lists_of_an_optimizer(given: Arguments) -> str | None:
         if any(other != outline for other in others) or not all(map(is_dense, tensors)):
             return "a parameter, its gradient and what is kept of it differ in shape or dtype, or have gaps"
     return None
-
-
-def _heads_of_attention(given: Arguments) -> str | None:
-    # aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: cpu_flash_attention goes through all three as the first and
-    # the second are; several heads of queries may share those of keys.
-    query, key, value = (tuple(given[name].shape) for name in ("query", "key", "value"))
-    is_shared = len(query) == len(key) == 4 and query[1] and key[1] and query[1] % key[1] == 0
-    if key[:3] != value[:3] or query[0] != key[0] or not is_shared:
-        return f"queries, keys and values are {query}, {key} and {value}"
-    lasts = [(given[name].stride(-1), given[name].shape[-1]) for name in ("query", "key", "value")]
-    if query[2] == 0:
-        return "there are no queries"
-    are_near = all(step == 1 or size == 1 for step, size in lasts)
-    return None if are_near else "elements of a head do not lie side by side"
 
 
 def _groups_of_scales(given: Arguments) -> str | None:
@@ -217,7 +203,6 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
     "_fused_moving_avg_obs_fq_helper_functional": _statistics_of_quantization,
     "_native_multi_head_attention": _number_of_heads,
-    "_scaled_dot_product_flash_attention_for_cpu": _heads_of_attention,
     "_transformer_encoder_layer_fwd": _number_of_heads,
     "_weight_int4pack_mm": _groups_of_scales,
     "_weight_int4pack_mm_for_cpu": _groups_of_scales,

@@ -13,12 +13,14 @@ from typing import Any, Literal
 import torch
 from torch.fx import GraphModule
 
+from compilefarm.graph import jagged
+from compilefarm.graph.plain_attention import leave_choice_open, leave_out_seeds
 from compilefarm.graph.symbols import find_hint
 from compilefarm.graph.targets import is_admitted_operator
 from compilefarm.graph.tensors import is_plain
 from compilefarm.torch_internals import dynamo
 from compilefarm.torch_internals.decompositions import decomposition_tables
-from compilefarm.torch_internals.operators import OpOverload, schema_of
+from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, schema_of
 
 Role = Literal["inference", "forward", "backward"]
 # Noted beside nodes on the way to a plain graph, and decided by now: what is partitioned, and what values look like.
@@ -66,6 +68,7 @@ def compile_plain_graphs(
 
     def compiler(role: Role) -> Callable[..., Any]:
         def compile_part(traced: GraphModule, inputs: Sequence[Any], static_inputs: Sequence[int]) -> Any:
+            leave_choice_open(traced)
             _strip(traced, static_inputs=static_inputs if role == "inference" else ())
             passed = _leave_out_objects(traced, inputs)
             # What autocast does is in the graph by now, and so are gradients.
@@ -83,18 +86,23 @@ def compile_plain_graphs(
         forward=compiler("forward"),
         backward=compiler("backward"),
         decompositions=_decompositions(),
+        prepare=leave_out_seeds,
     )
 
 
 @functools.cache
-def _decompositions() -> Mapping[OpOverload, Callable[..., Any]]:
+def _decompositions() -> Mapping[Any, Callable[..., Any]]:
     """What operators are made of that no graph may call, gradients above all. Inductor does the same to nearly all."""
     table = decomposition_tables()["post_autograd"]
-    return {
-        operator: decomposition
-        for operator, decomposition in table.items()
-        if isinstance(operator, OpOverload) and not is_admitted_operator(schema_of(operator).name)
-    }
+    found = {operator: decomposition for operator, decomposition in table.items() if _is_taken_apart(operator)}
+    return {**found, **jagged.decompositions()}
+
+
+def _is_taken_apart(target: object) -> bool:
+    """Whether no graph may call an operator; "out_dtype" calls another that its arguments name."""
+    if isinstance(target, HigherOrderOperator):
+        return bool(target.name() == "out_dtype")
+    return isinstance(target, OpOverload) and not is_admitted_operator(schema_of(target).name)
 
 
 def _strip(traced: GraphModule, *, static_inputs: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.fx import Node
 
+from compilefarm.graph.attention import may_be_absent
 from compilefarm.graph.operators import overloads_of
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, schema_of
 
@@ -64,6 +65,8 @@ def _find_misfit(overload: OpOverload, *, args: Sequence[object], kwargs: Mappin
         return f"it has no argument {unknown[0][:80]!r}, or has it already"
     given |= kwargs
     for argument in arguments:
+        if given.get(argument.name) is None and may_be_absent(overload.name(), argument=argument.name):
+            continue
         if argument.name in given and not _fits(given[argument.name], str(argument.real_type)):
             return f"{argument.name} is a {argument.real_type}, not {given[argument.name]!r:.80}"
     return None

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import MAX_MAGNITUDE
+from compilefarm.graph import attention
 from compilefarm.graph.admitted_operators import is_admitted
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.higher_order import SIGNATURES
@@ -464,7 +465,7 @@ def _is_admitted(qualified_name: str, *, is_binding: bool) -> bool:
 
 def is_admitted_operator(name: str) -> bool:
     """Whether a graph may call an operator of torch, by its qualified name ("aten::add" or "aten::add.Tensor")."""
-    return is_admitted(base_of(name), namespace=name.partition("::")[0])
+    return name in attention.OPERATORS or is_admitted(base_of(name), namespace=name.partition("::")[0])
 
 
 @functools.cache

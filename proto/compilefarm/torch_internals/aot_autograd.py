@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ def compile_parts(
     forward: _CompilePart,
     backward: _CompilePart,
     decompositions: Mapping[Any, Callable[..., Any]],
+    prepare: Callable[[torch.fx.GraphModule], None] = lambda _: None,
 ) -> Callable[..., Any]:
     """Traces a graph down to plain tensors, and has each graph that comes of it compiled.
 
@@ -43,6 +45,7 @@ def compile_parts(
         forward: compiles the forward pass where they are.
         backward: compiles the backward pass, at once: later it could fail no more without harm.
         decompositions: what operators become while they are traced; all others stay.
+        prepare: changes the graph of both passes, before it is partitioned.
 
     Returns:
         A callable that takes what the graph takes, in order.
@@ -55,14 +58,15 @@ def compile_parts(
             fw_compiler=_compiler(forward),
             bw_compiler=_compiler(backward),
             inference_compiler=_compiler(inference),
-            partition_fn=_partition,
+            partition_fn=functools.partial(_partition, prepare=prepare),
             decompositions=dict(decompositions),
             keep_inference_input_mutations=True,
         )
     return program
 
 
-def _partition(graph_module: Any, inputs: Any, **given: Any) -> Any:
+def _partition(graph_module: Any, inputs: Any, *, prepare: Callable[[Any], None], **given: Any) -> Any:
+    prepare(graph_module)
     # To find equal nodes it imports all of Inductor's lowerings (torch/_functorch/compile_utils.py: fx_graph_cse);
     # Inductor finds them in each part.
     with FUNCTORCH.patch(cse=False):

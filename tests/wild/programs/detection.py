@@ -44,11 +44,29 @@ def _deformed(ops: Any) -> Callable[..., Any]:
     return deformed
 
 
+_REGIONS = torch.cat([torch.tensor([[0.0], [1.0], [1.0], [0.0]]), _BOXES], dim=1)
+
+
+def _of_several_images() -> Case:
+    """Regions with the numbers of their images, as a graph gets them that begins behind what finds them."""
+    ops = require_module("torchvision.ops")
+
+    def pooled(features: torch.Tensor, regions: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = ops.roi_align(features.relu(), regions, 3, sampling_ratio=2)
+        return result.flatten(1).tanh()
+
+    return Case(function=pooled, calls=[call(torch.randn(2, 4, 32, 32), _REGIONS.to(torch.get_default_device()))])
+
+
 PROGRAMS = (
+    program_of_case("roi_align, several images", _of_several_images),
     _operator("roi_align", _pooled("roi_align", 3, aligned=True), (1, 8, 32, 32)),
     _operator("roi_align, trained", _pooled("roi_align", 3), (1, 8, 32, 32), training=True),
     _operator("roi_pool", _pooled("roi_pool", 2), (1, 8, 32, 32)),
     _operator("ps_roi_align", _pooled("ps_roi_align", 2), (1, 8, 32, 32)),
+    _operator("ps_roi_pool", _pooled("ps_roi_pool", 2), (1, 8, 32, 32)),
+    _operator("ps_roi_align, trained", _pooled("ps_roi_align", 2), (1, 8, 32, 32), training=True),
     _operator("nms", _suppressed),
+    _operator("deform_conv2d, trained", _deformed, (1, 4, 16, 16), (1, 18, 16, 16), (6, 4, 3, 3), training=True),
     _operator("deform_conv2d", _deformed, (1, 4, 16, 16), (1, 18, 16, 16), (6, 4, 3, 3)),
 )

@@ -64,9 +64,19 @@ def _made() -> Case:
     return Case(function=_Made(), calls=[call(torch.randn(10, _WIDTH), torch.tensor([0, 3, 8, 10]))])
 
 
-def _pooled() -> Case:
-    model = nn.Linear(_WIDTH, 4)
-    return Case(function=lambda x: model(x).mean(dim=1), calls=[call(_jagged(*_LENGTHS[0]))])
+def _along(name: str, along: Callable[[torch.Tensor], torch.Tensor], *, training: bool = False) -> Program:
+    """A program that computes along the dimension whose length differs."""
+
+    def build() -> Case:
+        model = nn.Linear(_WIDTH, 4)
+        given: dict[str, Any] = {"use": backpropagating} if training else {}
+        return Case(function=lambda x: along(model(x)), calls=[call(_jagged(*each)) for each in _LENGTHS], **given)
+
+    return program_of_case(name, build, training=training)
+
+
+def _padded(x: torch.Tensor) -> torch.Tensor:
+    return torch.nested.to_padded_tensor(x, 0.5, output_size=(3, 8, 4))
 
 
 PROGRAMS = (
@@ -77,5 +87,8 @@ PROGRAMS = (
     ),
     _model("residual block, training", _Residual, training=True),
     program_of_case("made of rows and offsets", _made),
-    program_of_case("mean of each", _pooled),
+    _along("mean of each", lambda x: x.mean(dim=1)),
+    _along("softmax of each", lambda x: x.softmax(dim=1).values()),
+    _along("padded", _padded),
+    _along("padded, training", _padded, training=True),
 )

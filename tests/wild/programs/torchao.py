@@ -23,6 +23,7 @@ class _Block(nn.Module):
         self.norm = nn.LayerNorm(_WIDTH)
         self.heads = nn.Linear(_WIDTH, 3 * _WIDTH, bias=False)
         self.out = nn.Linear(_WIDTH, _WIDTH)
+        self.mask: torch.Tensor | None = None
         self.mlp = nn.Sequential(
             nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, 2 * _WIDTH), nn.SiLU(), nn.Linear(2 * _WIDTH, _WIDTH)
         )
@@ -32,7 +33,7 @@ class _Block(nn.Module):
         query, key, value = (
             each.view(batch, length, 4, width // 4).transpose(1, 2) for each in self.heads(self.norm(x)).chunk(3, -1)
         )
-        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=self.mask, is_causal=self.mask is None)
         x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
         return x + self.mlp(x)
 
@@ -91,11 +92,18 @@ def _generating() -> Case:
     return Case(function=model, calls=_text(8, 9, 12))
 
 
-def _adapted() -> Case:
-    model = _quantized(_language_model(), lambda ao: ao.Int8WeightOnlyConfig())
+def _adapted(dtype: torch.dtype = torch.float32) -> Case:
+    model = _quantized(_language_model().to(dtype), lambda ao: ao.Int8WeightOnlyConfig())
     for block in (model[1], model[2]):  # type: ignore[index]
-        block.mlp[1] = _Adapted(block.mlp[1])
+        block.mlp[1] = _Adapted(block.mlp[1]).to(dtype)
     return _training(model.requires_grad_(False).apply(_train_adapters), _text(8))
+
+
+def _read() -> Case:
+    """A text whose attention is told what to leave out by a mask."""
+    model = _quantized(_Block().eval().bfloat16(), lambda ao: ao.Int8WeightOnlyConfig())
+    model.mask = torch.ones(9, 9, dtype=torch.bool).tril(2)
+    return Case(function=model, calls=[call(torch.randn(2, 9, _WIDTH, dtype=torch.bfloat16))])
 
 
 def _train_adapters(module: nn.Module) -> None:
@@ -165,6 +173,13 @@ PROGRAMS = (
     ),
     _layers("int4 weights", lambda ao: ao.Int4WeightOnlyConfig(group_size=32), dtype=torch.bfloat16),
     _program("text, int8 weights", _generating),
+    _program("text, mask, int8 weights, bfloat16", _read, precision=torch.bfloat16),
+    _program(
+        "text, adapters on int8 weights, bfloat16, training",
+        lambda: _adapted(torch.bfloat16),
+        training=True,
+        precision=torch.bfloat16,
+    ),
     _program("int8 weights, training", _fine_tuned, training=True),
     _program("text, adapters on int8 weights, training", _adapted, training=True),
     _step_of("AdamW8bit"),

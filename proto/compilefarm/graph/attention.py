@@ -1,0 +1,159 @@
+"""Fused attention: the operators that `scaled_dot_product_attention` comes down to, and their gradients.
+
+Graphs of plain tensors, which a pod makes where there are tensor subclasses, name these themselves. Kernels go through
+all tensors as the queries are, and believe what the function has checked and the forward pass has made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from compilefarm.core.compiler_settings import names
+
+Arguments = Mapping[str, Any]
+
+_FORWARD = names("""
+    _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
+""")
+_BACKWARD = names("""
+    _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention_backward
+    _scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
+""")
+# Those that graphs may call, beside what users write.
+OPERATORS = frozenset(f"aten::{name}" for name in (*_FORWARD, *_BACKWARD))
+# Tensors that a schema does not call optional, and that are none where no batch has sequences of several lengths.
+_ABSENT = ("attn_bias", "cum_seq_k", "cum_seq_q")
+_HEADS = ("query", "key", "value")
+
+
+def may_be_absent(operator: str, *, argument: str) -> bool:
+    """Whether None stands for a tensor that the schema of an operator demands ("aten::gelu")."""
+    return operator in OPERATORS and argument in _ABSENT
+
+
+def find_objection(given: Arguments) -> str | None:
+    """Why a graph may not call one of these operators with these literals; None if it may.
+
+    Args:
+        given: arguments by their names; results of nodes stand for anything.
+    """
+    # Where seeds of dropout lie, on the host or on a GPU, differs from call to call.
+    return None if given.get("dropout_p", 0.0) == 0.0 else "attention with dropout is not taken in parts"
+
+
+def find_check(name: str) -> Callable[[Arguments], str | None] | None:
+    """What holds arguments against each other before an operator runs; None if it is none of these.
+
+    Args:
+        name: of the operator, without namespace and overload.
+    """
+    return _CHECKS.get(name)
+
+
+def _heads(given: Arguments) -> str | None:
+    # aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: cpu_flash_attention goes through all three as the first and
+    # the second are; several heads of queries may share those of keys.
+    query, key, value = (tuple(given[name].shape) for name in _HEADS)
+    is_shared = len(query) == len(key) == 4 and query[1] and key[1] and query[1] % key[1] == 0
+    if key[:3] != value[:3] or query[0] != key[0] or not is_shared:
+        return f"queries, keys and values are {query}, {key} and {value}"
+    if query[2] == 0:
+        return "there are no queries"
+    return None if _are_near(given, _HEADS) else "elements of a head do not lie side by side"
+
+
+def _are_near(given: Arguments, tensors: Sequence[str]) -> bool:
+    lasts = [(given[name].stride(-1), given[name].shape[-1]) for name in tensors]
+    return all(step == 1 or size == 1 for step, size in lasts)
+
+
+def _heads_on_gpu(given: Arguments) -> str | None:
+    query, key, bias = given["query"], given["key"], given.get("attn_bias")
+    if (objection := _heads(given)) is not None:
+        return objection
+    if query.shape[3] != key.shape[3] or not _are_alike([given[name] for name in _HEADS]):
+        return "queries, keys and values differ in width, in dtype or in where they lie"
+    # cuDNN expands what has fewer dimensions.
+    if bias is not None and bias.dim() == 4 and not _covers(bias.shape, (*query.shape[:3], key.shape[2])):
+        return f"its bias is {tuple(bias.shape)}, and the scores are of another shape"
+    return None
+
+
+def _covers(shape: Sequence[Any], whole: Sequence[Any]) -> bool:
+    return all(size == wanted or size == 1 for size, wanted in zip(shape, whole, strict=True))
+
+
+def _are_alike(tensors: Sequence[torch.Tensor]) -> bool:
+    return len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1
+
+
+def _results(given: Arguments) -> str | None:
+    """What the forward pass has made, and the gradient of its result.
+
+    aten/src/ATen/native/transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, native/cudnn/MHA.cpp: sums
+    are read as the queries say, and lengths of sequences as they are given.
+    """
+    query, value, out = given["query"], given["value"], given["out"]
+    gradient, sums = given["grad_out"] if "grad_out" in given else given["grad_out_"], given["logsumexp"]
+    shape = (*query.shape[:3], value.shape[3])
+    if tuple(out.shape) != shape or tuple(gradient.shape) != shape or not _are_alike([query, out, gradient]):
+        return "its result and the gradient of it are not what these queries have"
+    if any(given.get(name) is not None for name in ("cum_seq_q", "cum_seq_k")):
+        return "it is given lengths of sequences"
+    wanted = torch.float64 if query.dtype == torch.float64 else torch.float32
+    if sums.dtype != wanted or sums.device != query.device or sums.dim() < 3 or sums.shape[:2] != query.shape[:2]:
+        return "its sums are not those of these queries"
+    return None
+
+
+def _gradients_by_cudnn(given: Arguments) -> str | None:
+    query, key, sums = given["query"], given["key"], given["logsumexp"]
+    if (objection := _heads_on_gpu(given) or _results(given)) is not None:
+        return objection
+    is_stated = (given["max_q"], given["max_k"]) == (query.shape[2], key.shape[2])
+    is_whole = sums.numel() == query.shape[0] * query.shape[1] * query.shape[2] and sums.is_contiguous()
+    return None if is_stated and is_whole else "its lengths or its sums are not those of these queries"
+
+
+def _gradients_of_flash(given: Arguments) -> str | None:
+    query, sums = given["query"], given["logsumexp"]
+    if (objection := _heads_on_gpu(given) or _results(given)) is not None:
+        return objection
+    is_whole = sums.shape[2] == query.shape[2] and sums.is_contiguous()
+    return None if is_whole else "its sums are not those of these queries"
+
+
+def _gradients_of_efficient(given: Arguments) -> str | None:
+    query, sums, out = given["query"], given["logsumexp"], given["out"]
+    if (objection := _heads_on_gpu(given) or _results(given)) is not None:
+        return objection
+    # mem_eff_attention/kernel_backward.h reads rows of them in blocks, and finds a row of the result by its head.
+    is_whole = sums.shape[2] >= query.shape[2] and sums.shape[2] % _BLOCK == 0 and sums.stride(2) == 1
+    return None if is_whole and out.transpose(1, 2).is_contiguous() else "its sums or its result lie otherwise"
+
+
+def _gradients_on_cpu(given: Arguments) -> str | None:
+    query, key, value, sums = (given[name] for name in (*_HEADS, "logsumexp"))
+    if (objection := _heads(given) or _results(given)) is not None:
+        return objection
+    widths = {each.shape[3] for each in (query, key, value)}
+    if len(widths) > 1 or query.shape[1] != key.shape[1] or not _are_alike([query, key, value]):
+        return "queries, keys and values differ in heads, in width or in dtype"
+    gradient = "grad_out" if "grad_out" in given else "grad_out_"
+    is_whole = sums.shape[2] == query.shape[2] and sums.dim() == 3 and _are_near(given, ("out", gradient))
+    return None if is_whole else "its sums or its result lie otherwise"
+
+
+# aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernel_forward.h: kAlignLSE
+_BLOCK = 32
+_CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
+    "_scaled_dot_product_flash_attention_for_cpu": _heads,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _gradients_on_cpu,
+    **dict.fromkeys(_FORWARD, _heads_on_gpu),
+    "_scaled_dot_product_cudnn_attention_backward": _gradients_by_cudnn,
+    "_scaled_dot_product_efficient_attention_backward": _gradients_of_efficient,
+    "_scaled_dot_product_flash_attention_backward": _gradients_of_flash,
+}
