@@ -45,7 +45,7 @@ def build_site(pages: Path, *, site: Path) -> int:
 def sources() -> Iterator[Path]:
     """Yields the pages and images of the repository."""
     yield from ROOT.glob("*.md")
-    for folder in ("docs", "tests"):
+    for folder in ("docs", "deploy", "tests"):
         for pattern in ("*.md", "*.svg"):
             yield from (ROOT / folder).rglob(pattern)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import subprocess
 import tomllib
@@ -82,8 +81,9 @@ def test_its_steps_name_what_there_is() -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {folder.partition("/")[0] for folder in packages["only-include"]} | {"pyproject.toml", "README.md"}
     assert {source for *sources, _ in copied for source in sources} == needed
-    ((named,),) = [re.findall(r"/source\[([a-z,]+)\]", text) for name, text in instructions() if "/source[" in text]
+    (named,) = [text.removeprefix("EXTRAS=") for name, text in instructions() if text.startswith("EXTRAS=")]
     assert set(named.split(",")) <= set(extras)
+    assert any('"/source[${EXTRAS}]"' in text for name, text in instructions() if name == "RUN")
 
 
 def test_its_steps_are_scripts() -> None:
