@@ -6,6 +6,7 @@ The pod is another process, so that nothing of the library is loaded in this one
 from __future__ import annotations
 
 import base64
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -140,6 +141,10 @@ def calling(job: Job, target: str) -> Job:
 LIES: Mapping[str, tuple[Callable[[Job], Job], str]] = {
     "a module of Python": (lambda job: changed(job, modules=["antigravity"]), "'antigravity' is said to register"),
     "a module of another library": (lambda job: changed(job, modules=["tqdm.auto"]), "no module that"),
+    "a module again and again": (
+        lambda job: changed(job, modules=["farm_test_ops.operators"] * 1000),
+        "are not sorted, or one occurs twice",
+    ),
     "a module that registers nothing": (lambda job: changed(job, modules=["farm_test_ops.silent"]), "no module that"),
     "the library's program": (lambda job: changed(job, modules=["farm_test_ops.__main__"]), "no module that"),
     "a file that no import names": (lambda job: changed(job, modules=["farm_test_ops.odd name"]), "no module that"),
@@ -196,6 +201,21 @@ def test_an_operator_is_that_of_the_installed_library(request_of_a_pod: Job) -> 
     decoded = decode(request_of_a_pod, blobs={}, admitted=admitted)
     torch.testing.assert_close(decoded.graph_module(torch.ones(4))[0], torch.full((4,), 3.0))
     assert describe_operators(["farm_test_ops::scaled"])[0].modules == ["farm_test_ops.operators"]
+
+
+def test_the_files_of_a_library_are_listed_once(request_of_a_pod: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Those of a large one take a tenth of a second, and were listed for each module that a request named.
+    listed: list[str] = []
+    files = importlib.metadata.Distribution.files
+
+    def list_files(distribution: importlib.metadata.Distribution) -> list[importlib.metadata.PackagePath] | None:
+        listed.append(distribution.name)
+        return files.fget(distribution)  # type: ignore[attr-defined,no-any-return]
+
+    with_libraries_of(request_of_a_pod, admitted=ADMITTED)
+    monkeypatch.setattr(importlib.metadata.Distribution, "files", property(list_files))
+    with_libraries_of(request_of_a_pod, admitted=ADMITTED)
+    assert "farm-test-ops" not in listed
 
 
 def test_what_the_request_does_not_describe_is_not_called(request_of_a_pod: Job) -> None:

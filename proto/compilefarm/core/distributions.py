@@ -51,6 +51,7 @@ def find_distribution(name: str) -> Distribution | None:
     return Distribution(name=found.name, version=found.version, digest=digest)
 
 
+@functools.cache
 def modules_of(name: str) -> Mapping[str, Path]:
     """The modules of an installed distribution that are written in Python, with their files.
 

@@ -86,6 +86,8 @@ def _calls_of(graph: Graph) -> Iterator[Call]:
 def _modules_of(operator: CustomOperator, *, libraries: Collection[str]) -> Iterator[str]:
     """The modules that are to be imported, by the names that the installed library has for them."""
     distribution = _get_distribution(operator, libraries=libraries)
+    if list(operator.modules) != sorted(set(operator.modules)):
+        raise InvalidRequest(f"the modules that register {operator.name} are not sorted, or one occurs twice")
     known = {module: module for module in modules_of(distribution.name)}
     for named in operator.modules:
         module = known.get(named)
