@@ -4,7 +4,7 @@ checkout.
 Starts a farm as a user does. Each program runs uncompiled, then with the empty farm, then once more; both results are
 held against those of the uncompiled run. The exit status is 1 if a program ends with an error, computes something else,
 or has a graph compiled again. With --codec nothing is compiled: every graph goes through the codec, and what comes out
-is run beside the original.
+is run beside the original. With --inductor there is no farm either: torch compiles, and what differs then is torch's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a program, or part of its name; all without any")
     parser.add_argument("--library", action="append", choices=PROGRAMS, help="all without any")
     parser.add_argument("--device", default="cpu", help="of the programs and of the farm's workers")
-    parser.add_argument("--codec", action="store_true", help="compile nothing")
+    alone = parser.add_mutually_exclusive_group()
+    alone.add_argument("--codec", dest="way", action="store_const", const="codec", help="compile nothing")
+    alone.add_argument("--inductor", dest="way", action="store_const", const="inductor", help="compile without a farm")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add a line for each program, as it comes")
     parser.add_argument("--show", type=Path, metavar="FILE", help="run nothing; print such a file as Markdown")
     arguments = parser.parse_args()
@@ -44,7 +46,7 @@ def main() -> int:
     if not any(chosen.values()):
         parser.error(f"no program is called {' or '.join(arguments.names)}")
     rows = []
-    with _pods(arguments.device, on_farm=not arguments.codec) as pods:
+    with _pods(arguments.device, way=arguments.way or "farm") as pods:
         for row in _rows(pods, chosen):
             rows.append(row)
             _announce(row, arguments.json)
@@ -65,12 +67,12 @@ def _chosen(libraries: Sequence[str], words: Sequence[str]) -> Mapping[str, list
 
 
 @contextlib.contextmanager
-def _pods(device: str, *, on_farm: bool) -> Iterator[Pods]:
-    if not on_farm:
-        yield Pods(device=device)
+def _pods(device: str, *, way: str) -> Iterator[Pods]:
+    if way != "farm":
+        yield Pods(device=device, way=way)
         return
     with tempfile.TemporaryDirectory() as folder, serve(Path(folder), device=device, module_folder=ROOT) as farm:
-        yield Pods(device=device, address=farm.address)
+        yield Pods(device=device, way=way, address=farm.address)
 
 
 def _rows(pods: Pods, chosen: Mapping[str, list[str]]) -> Iterator[Row]:

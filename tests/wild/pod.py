@@ -8,10 +8,10 @@ from dataclasses import asdict
 
 import torch
 
-from .run import run_on_farm, run_through_codec
+from .run import run_on_farm, run_through_codec, run_with_inductor
 from .table import PROGRAMS
 
-WAYS = {"farm": run_on_farm, "codec": run_through_codec}
+WAYS = {"farm": run_on_farm, "codec": run_through_codec, "inductor": run_with_inductor}
 
 
 def main() -> None:

@@ -23,10 +23,12 @@ class Pods:
 
     Attributes:
         device: of their tensors.
-        address: of their farm; empty: graphs go through the codec, and nothing is compiled.
+        way: what becomes of their graphs: "farm", "codec" (nothing is compiled), or "inductor" (torch compiles them).
+        address: of their farm, if they have one.
     """
 
     device: str
+    way: str
     address: str = ""
 
     def rows(self, library: str, names: Sequence[str]) -> Iterator[Row]:
@@ -44,11 +46,10 @@ class Pods:
 
     def _one_pod(self, library: str, names: Sequence[str]) -> Iterator[Row]:
         """The rows that a pod prints, and one without a name that holds what it said on its standard error."""
-        how = "farm" if self.address else "codec"
         with (
             tempfile.TemporaryFile("w+") as errors,
             subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "tests.wild.pod", library, self.device, how, *names],
+                [sys.executable, "-W", "ignore", "-m", "tests.wild.pod", library, self.device, self.way, *names],
                 env=self._environment(),
                 cwd=ROOT,
                 stdout=subprocess.PIPE,

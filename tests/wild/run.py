@@ -70,6 +70,11 @@ def run_through_codec(program: Program, *, library: str, device: torch.device) -
         return _row(library, program.name, lambda row: _codec_row(row, program, device))
 
 
+def run_with_inductor(program: Program, *, library: str, device: torch.device) -> Row:
+    """Runs a program as torch itself compiles it, without a farm: what a difference or an error is held against."""
+    return _row(library, program.name, lambda row: _inductor_row(row, program, device))
+
+
 def _farm_row(row: Row, program: Program, device: torch.device) -> Row:
     expected, _ = _observed(program, Compiler(backend=None, device=device))
     compiler = Compiler(backend="compilefarm", device=device)
@@ -91,6 +96,12 @@ def _farm_row(row: Row, program: Program, device: torch.device) -> Row:
         cold_seconds=cold_seconds,
         warm_seconds=warm_seconds,
     )
+
+
+def _inductor_row(row: Row, program: Program, device: torch.device) -> Row:
+    expected, _ = _observed(program, Compiler(backend=None, device=device))
+    given, seconds = _observed_compiled(program, Compiler(backend="inductor", device=device))
+    return replace(row, wrong=differences(given, expected, precision=program.precision), cold_seconds=seconds)
 
 
 def _codec_row(row: Row, program: Program, device: torch.device) -> Row:

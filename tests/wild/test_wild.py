@@ -100,5 +100,5 @@ def test_a_refused_graph_is_counted_with_its_reason() -> None:
 
 
 def test_a_pod_that_ends_is_told_with_its_last_words() -> None:
-    (row,) = Pods(device="cpu").rows("timm", ["no such program"])
+    (row,) = Pods(device="cpu", way="codec").rows("timm", ["no such program"])
     assert "KeyError: 'no such program'" in row.error
