@@ -10,12 +10,13 @@ import pytest
 from compilefarm.core.cache_entries import describe
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored
+from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.layout import STAGING
 from compilefarm.store.opening import CACHES, caches_beside, open_caches
 from compilefarm.store.testing import MovedClock
 from compilefarm.store.uses import RENEWAL_SECONDS
-from compilefarm.v1.cache_service_pb2 import TorchCache
+from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 from tests.store.s3_server import S3Server
 
 FX_GRAPH = TorchCache.TORCH_CACHE_FX_GRAPH
@@ -46,6 +47,33 @@ async def kept(store: EntryStore, *keys: str, namespace: str = "") -> str:
         except NotStored:
             continue
     return "".join(found)
+
+
+async def read(store: EntryStore, key: str) -> bytes:
+    async with store.reading(FX_GRAPH, key, namespaces=[""]) as (entry, content):
+        found = await content.read(0, entry.size_bytes)
+        # Whoever reads it may do so.
+        entry.Clear()
+    return found
+
+
+async def test_what_was_read_is_what_another_service_has_written_since(tmp_path: Path) -> None:
+    clock = MovedClock()
+    store, other = await store_at(tmp_path, clock), await store_at(tmp_path, clock)
+    await put(store, "key", kilobytes=10)
+    assert [await read(store, "key") for _ in range(2)] == [b"k" * 10_000] * 2
+    await put(other, "key", kilobytes=20)
+    assert [await read(store, "key") for _ in range(2)] == [b"k" * 20_000] * 2
+
+
+def test_bytes_that_are_remembered_are_bounded() -> None:
+    known = CheckedEntries()
+    for number in range(5):
+        known.add((number,), CheckedEntry(entry=CacheEntry(), content=bytes(10_000_000)))
+        known.add((-1,), CheckedEntry(entry=CacheEntry(), content=None))
+        assert known.find((0,)) is not None
+    # Those that were asked for last, and at most 32 MiB of them.
+    assert [number for number in range(-1, 5) if known.find((number,)) is not None] == [-1, 0, 3, 4]
 
 
 @pytest.mark.parametrize("location", ["memory:", "folder"])

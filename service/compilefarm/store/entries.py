@@ -15,6 +15,7 @@ from typing import IO
 
 from compilefarm.core.cache_entries import is_named_by_content, word_of_cache
 from compilefarm.core.errors import DigestMismatch, NotStored, StoreFull, StoreUnavailable
+from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry, check_entry_file
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
 from compilefarm.store.entry_records import (
@@ -25,7 +26,7 @@ from compilefarm.store.entry_records import (
     read_description,
     trailer_of,
 )
-from compilefarm.store.files import InFile, Readable, StagedBlob
+from compilefarm.store.files import InFile, InMemory, Readable, StagedBlob
 from compilefarm.store.limited import KEPT_SHARE
 from compilefarm.store.packages import PackageStore
 from compilefarm.store.records import DamagedRecord
@@ -37,8 +38,6 @@ from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 SWEEP_SECONDS = 3600.0
 # Entries that are compared with their digest at a time: a gigabyte takes a thread for seconds.
 _CHECKED_AT_ONCE = 3
-# Entries that are known to match their digest; when they are more, all are compared once more.
-_MOST_CHECKED = 10_000
 # Of a listing, the ones written last: each costs opening a file, or asking a bucket for one.
 _MOST_LISTED = 10_000
 # Writers of one name at a time: a later one may come between each step of an earlier one.
@@ -84,7 +83,7 @@ class EntryStore:
         self._collector = collector
         self._size_limit_bytes = size_limit_bytes
         self._checking = asyncio.Semaphore(_CHECKED_AT_ONCE)
-        self._checked: set[tuple[int, ...]] = set()
+        self._checked = CheckedEntries()
         self._collecting = asyncio.Lock()
         self._swept_seconds = 0.0
         self._evicted = 0
@@ -234,14 +233,14 @@ class EntryStore:
                 await self._remove_damaged(path, damage)
         return None
 
-    async def _find(self, path: str, wanted: CacheEntry) -> tuple[CacheEntry, InFile] | None:
+    async def _find(self, path: str, wanted: CacheEntry) -> tuple[CacheEntry, InFile | InMemory] | None:
         file = await self._backend.open(path)
         if file is None:
             return None
         try:
-            entry = await self._read_description(file)
-            if _names(entry) != _names(wanted):
-                raise DamagedRecord(f"it is the entry {entry.key[:100]!r}")
+            checked = await self._check(file)
+            if _names(checked.entry) != _names(wanted):
+                raise DamagedRecord(f"it is the entry {checked.entry.key[:100]!r}")
         except DamagedRecord as damage:
             file.close()
             await self._remove_damaged(path, damage)
@@ -249,19 +248,23 @@ class EntryStore:
         except BaseException:
             file.close()
             raise
-        return entry, InFile(file, size_bytes=entry.size_bytes)
+        entry = CacheEntry()
+        # The caller may change it.
+        entry.CopyFrom(checked.entry)
+        if checked.content is None:
+            return entry, InFile(file, size_bytes=entry.size_bytes)
+        file.close()
+        return entry, InMemory(checked.content)
 
-    async def _read_description(self, file: IO[bytes]) -> CacheEntry:
+    async def _check(self, file: IO[bytes]) -> CheckedEntry:
         # Once for each: who asks for a large one again and again would keep others from theirs.
         identity = identity_of(file)
-        if identity in self._checked:
-            return await asyncio.to_thread(read_description, file, is_whole=True)
-        async with self._checking:
-            entry = await asyncio.to_thread(read_description, file)
-        if len(self._checked) >= _MOST_CHECKED:
-            self._checked.clear()
-        self._checked.add(identity)
-        return entry
+        checked = self._checked.find(identity)
+        if checked is None:
+            async with self._checking:
+                checked = await asyncio.to_thread(check_entry_file, file)
+            self._checked.add(identity, checked)
+        return checked
 
     async def _remove_damaged(self, path: str, damage: DamagedRecord) -> None:
         _logger.warning("%s in the caches at %s is served no more: %s", path, self._backend.location, damage)

@@ -115,6 +115,9 @@ class InMemory(Readable):
     async def read(self, offset_bytes: int, size_bytes: int) -> bytes:
         return self._content[offset_bytes : offset_bytes + size_bytes]
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 class InFile(Readable):
     """An open file."""

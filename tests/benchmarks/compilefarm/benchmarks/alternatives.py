@@ -63,6 +63,12 @@ ALTERNATIVES: Mapping[str, Alternative] = {
     "mega-cache": Alternative(
         story="torch.compiler.load_cache_artifacts into empty caches", process="mega-cache", made_by="local-cold"
     ),
+    "farm-mega-cache": Alternative(
+        story="Farm.load_cache_artifacts into empty caches",
+        process="farm-mega-cache",
+        made_by="farm-mega-cache-made",
+        farm="caches",
+    ),
     "redis": Alternative(
         story="torch's remote caches in Redis, empty local ones",
         process="local",
@@ -118,6 +124,9 @@ MAKERS: Mapping[str, Alternative] = {
         farm="caches",
         variables=_FARM_CACHES,
         gpu_variables=_TUNING,
+    ),
+    "farm-mega-cache-made": Alternative(
+        story="compiles, and pushes its caches to a farm", process="farm-mega-cache-maker", farm="caches"
     ),
     "standalone-made": Alternative(story="compiles the graphs", process="standalone-maker"),
     "precompile-made": Alternative(story="compiles the model", process="precompiled-maker", variables=_PRECOMPILE),

@@ -167,6 +167,29 @@ class MegaCache(Local):
         """The file is there."""
 
 
+class FarmMegaCache(FarmCaches):
+    """The same from a farm (Farm.load_cache_artifacts)."""
+
+    def obtain(self, case: Case, means: Means) -> Function:
+        from compilefarm.client import Farm
+
+        sent_before = _sent_by_farm()
+        with means.phase("load"):
+            Farm().load_cache_artifacts()
+        compiled = super().obtain(case, means)
+        self._sent_before = sent_before
+        return compiled
+
+
+class FarmMegaCacheMaker(Local):
+    """Makes what FarmMegaCache loads."""
+
+    def keep(self, _: Means) -> None:
+        from compilefarm.client import Farm
+
+        Farm().save_cache_artifacts()
+
+
 class Standalone(_Way):
     """Programs that standalone_compile made of the graphs of another process (torch._inductor.CompiledArtifact)."""
 
@@ -365,6 +388,8 @@ WAYS: Mapping[str, Callable[[], Way]] = {
     "local": Local,
     "farm-caches": FarmCaches,
     "mega-cache": MegaCache,
+    "farm-mega-cache-maker": FarmMegaCacheMaker,
+    "farm-mega-cache": FarmMegaCache,
     "standalone-maker": StandaloneMaker,
     "standalone": Standalone,
     "precompiled-maker": PrecompiledMaker,
