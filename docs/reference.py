@@ -111,8 +111,13 @@ def farm_settings() -> Iterator[str]:
         groups.setdefault(each.group, []).append(each)
     for group, flags in groups.items():
         yield f"### {group[0].upper()}{group[1:]}\n"
-        rows = [(code(f"--{each.name}"), _form(each), each.default_text, sentence(each.meaning)) for each in flags]
+        rows = [(_written(each), _form(each), each.default_text, sentence(each.meaning)) for each in flags]
         yield from table(("flag", "value", "default", "meaning"), rows)
+
+
+def _written(each: Flag) -> str:
+    # Tables are written in the file alone.
+    return code(each.name if each.kind == "tables" else f"--{each.name}")
 
 
 def _form(each: Flag) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from compilefarm.cli.main import main
 from compilefarm.core.digests import digest_of
-from compilefarm.core.pool import Artifact, Assignment
+from compilefarm.core.pool import Artifact, Assignment, DeclaredEnvironment
 from compilefarm.core.recorder import Recorder
 from compilefarm.core.recordings import MANIFEST, RecordedBypass
 from compilefarm.core.requests import Request
@@ -187,6 +187,16 @@ def test_a_full_queue_means_waiting(capsys: pytest.CaptureFixture[str], tmp_path
     config = GatewayConfig(listen="127.0.0.1:0", max_queued_jobs=1, max_queued_jobs_of_tenant=1)
     with operating(capsys, config=config) as operator:
         assert operator.json("run", recording, "--parallel", "8")["totals"]["compiled"] == 12
+
+
+def test_a_plan_says_that_an_environment_was_declared_and_not_seen_yet(
+    capsys: pytest.CaptureFixture[str], recording: Path
+) -> None:
+    pool, late = ScriptedPool(environments=[]), DeclaredEnvironment(name="late", device="cpu", python="python")
+    with serving_in_thread(pool=pool, declared=[late]) as address:
+        said = Operator(address, pool, capsys).type("plan", recording)
+    assert "3 would wait for a worker of the environment late: it is declared, not seen yet" in said
+    assert "cannot be served" not in said
 
 
 @contextmanager

@@ -207,6 +207,21 @@ def test_a_refusal_ends_in_a_local_compile_at_once(script: Script, status: str, 
     assert script.clock.waits == []
 
 
+def test_a_graph_whose_time_is_over_says_what_the_farm_waited_for(script: Script) -> None:
+    program = script.start()
+    script.answer_probe()
+    accepted = compiles.CompileResponse(accepted=compiles.Accepted(key="named"))
+    progress = compiles.Progress(phase=job_pb2.PHASE_QUEUED, waits_for="a worker of the environment gpu\x1b[2J")
+    call = script.take_compile(accepted, compiles.CompileResponse(progress=progress))
+    # An error would overtake them.
+    script.noted.wait()
+    call.terminate((), grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+    assert where(program) == "local"
+    assert script.record.reason == "out_of_time"
+    assert script.record.message is not None
+    assert "raise timeout_seconds; the job waited for a worker of the environment gpu\\x1b" in script.record.message
+
+
 @pytest.mark.parametrize(
     ("status", "error"), [("PERMISSION_DENIED", NotAllowed), ("UNAUTHENTICATED", NotAuthenticated)]
 )

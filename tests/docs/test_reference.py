@@ -60,7 +60,7 @@ def test_everything_is_listed_with_a_sentence(reference: ModuleType) -> None:
     rows = [line.split(" | ") for line in reference.render().splitlines() if line.startswith("| `")]
     listed = {cell.strip("|` ") for row in rows for cell in row[:2]}
     assert listed >= {setting.variable for setting in SETTINGS if setting.variable}
-    assert listed >= {f"--{flag.name}" for flag in flags_of(ServeConfig)}
+    assert listed >= {flag.name if flag.kind == "tables" else f"--{flag.name}" for flag in flags_of(ServeConfig)}
     assert listed >= BY_REASON.keys() - {"farm_error"}
     kinds = {name.removeprefix("FAILURE_KIND_").lower() for name in FailureKind.keys()}  # noqa: SIM118 - an enum of protobuf is no mapping
     assert listed >= kinds - {"unspecified"}

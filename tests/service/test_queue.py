@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from obstore.store import MemoryStore
 
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock
+from compilefarm.service.declared_environments import DeclaredEnvironments
 from compilefarm.service.durations import Durations, Kind
 from compilefarm.service.leases import Preempted
 from compilefarm.service.limits import Limits
@@ -16,6 +18,7 @@ from compilefarm.service.queue import Queue
 from compilefarm.service.recovery import Recovery
 from compilefarm.service.slots import Slots
 from compilefarm.service.testing import ENVIRONMENT, ManualClock, ScriptedPool, active_job
+from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.v1.environment_pb2 import Environment
 
 KIND = Kind(platform="a machine", options="", size=4)
@@ -32,6 +35,9 @@ def queue_of(
         durations=durations or Durations(),
         recovery=Recovery(clock=ManualClock(), seconds=0.0),
         slots=Slots(tenant_jobs=None, has_several_tenants=lambda: False),
+        declared=DeclaredEnvironments(
+            (), backend=ObjectBackend(MemoryStore(), location="memory:"), clock=ManualClock()
+        ),
     )
     queue.open()
     return queue

@@ -14,6 +14,7 @@ from rich.table import Table
 from compilefarm.cli.words import key_words, seconds_words
 from compilefarm.client.plans import Coverage, Plan, PlannedGraph, coverage_of
 from compilefarm.client.prewarming import Report
+from compilefarm.core.printable import printable
 from compilefarm.core.recordings import RecordedBypass
 
 _STANDINGS = {"hit": "stored", "miss": "to be compiled", "under way": "being compiled", "cannot": "cannot be served"}
@@ -134,6 +135,9 @@ def _show_graphs(graphs: Sequence[PlannedGraph], to: Console) -> None:
     problems = Counter((graph.reason, graph.problem) for graph in graphs if graph.standing == "cannot")
     for (reason, problem), count in problems.items():
         to.print(f"{count} cannot be served, {reason}: {problem}", markup=False, soft_wrap=True)
+    awaited = Counter(graph.problem for graph in graphs if graph.standing == "miss" and graph.problem)
+    for problem, count in awaited.items():
+        to.print(f"{count} would wait for {printable(problem)}", markup=False, soft_wrap=True)
 
 
 def _show_bypasses(bypasses: Iterable[RecordedBypass], to: Console) -> None:

@@ -98,6 +98,7 @@ class Exchange:
         self._writer = writer
         self._on_progress = on_progress
         self._is_accepted = False
+        self._waits_for = ""
 
     def look_up(self) -> Delivery:
         """Fetches the artifact if it is stored.
@@ -151,6 +152,7 @@ class Exchange:
 
     def progressed(self, progress: wire.Progress) -> None:
         """Calls `on_progress`."""
+        self._waits_for = printable(progress.waits_for)
         phase = word_of(Phase, progress.phase, prefix="PHASE_")
         self._on_progress(phase, progress.elapsed_seconds, progress.jobs_ahead)
 
@@ -159,9 +161,11 @@ class Exchange:
         """Has the farm left alone for a while if no answer comes because nobody is there, or the farm hangs."""
         try:
             yield
-        except OutOfTime:
+        except OutOfTime as error:
             if not self._is_accepted:
                 self._connection.give_up(Silent("the farm had all the time of a graph and did not even take it"))
+            if self._waits_for:
+                raise OutOfTime(f"{error}; the job waited for {self._waits_for}") from error
             raise
         except FarmError as error:
             self._connection.give_up(error)

@@ -128,7 +128,7 @@ class Planner:
                     problem=f"the farm lacks {len(missing)} of the tensors that the graph holds, and so does the"
                     " recording: record them, too (COMPILEFARM_RECORD_TENSORS=yes)",
                 )
-            return replace(graph, standing=standing, compile_seconds=answer.compile_seconds)
+            return replace(graph, standing=standing, problem=answer.problem, compile_seconds=answer.compile_seconds)
         reason = _REASONS.get(answer.prospect, "unknown")
         return replace(graph, reason=reason, problem=answer.problem or "the farm says that it cannot, and not why")
 

@@ -28,7 +28,7 @@ class PlannedGraph:
         standing: "hit" (it is stored), "miss" (it would be compiled), "under way" (it is being compiled), or "cannot"
             (it cannot be served).
         reason: why it cannot be served, as a word for machines; empty where it can.
-        problem: the same for people.
+        problem: the same for people; of a miss, what its compile would wait for that is not there.
         compile_seconds: what the compile of the stored artifact took, or a compile probably takes; zero where it cannot
             be served.
     """

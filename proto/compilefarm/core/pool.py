@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
@@ -48,6 +48,31 @@ class WorkerView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredEnvironment:
+    """An environment of which the farm may have workers, whether it has any at present or not.
+
+    Attributes:
+        name: what the operator calls it.
+        device: what its workers compile for.
+        python: their interpreter; empty: that of the image.
+        image: container image in which they run; empty: none.
+        resources: what each takes of a cluster beside its device, by the cluster's names.
+        least_workers: so many are kept, however idle.
+        most_workers: no more than these.
+        idle_seconds: how long a worker that is not needed stays.
+    """
+
+    name: str
+    device: Literal["cpu", "cuda"]
+    python: str = ""
+    image: str = ""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    least_workers: int = 0
+    most_workers: int = 1
+    idle_seconds: int = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """A job for a worker.
 
@@ -75,6 +100,16 @@ class Artifact:
 
     manifest: Manifest
     blobs: Mapping[str, bytes]
+
+
+@runtime_checkable
+class Scaling(Protocol):
+    """A pool that has more or fewer workers as jobs need them."""
+
+    def expect(self, waiting: Mapping[str, int]) -> None:
+        """Told how many jobs wait, by the name of an environment that can do them; those that are not named have none.
+        Called whenever that may have changed, and about once a second while jobs wait.
+        """
 
 
 class WorkerPool(Protocol):

@@ -267,7 +267,9 @@ class PlanResponse(google.protobuf.message.Message):
     prospect: global___Prospect.ValueType
     """In a word."""
     problem: builtins.str
-    """Why there would be no artifact, for people; empty where there would probably be one."""
+    """Why there would be no artifact, for people; empty where there would probably be one. With PROSPECT_MISS: what a
+    compile would wait for that is not there, such as a worker of an environment that is declared and was not seen yet.
+    """
     compile_seconds: builtins.float
     """Seconds that the compile of the stored artifact took; without one, those that a compile probably takes."""
     def __init__(

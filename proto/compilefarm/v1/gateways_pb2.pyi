@@ -5,7 +5,9 @@ What gateways that use the same store tell each other there."""
 
 import builtins
 import collections.abc
+import compilefarm.v1.environment_pb2
 import compilefarm.v1.job_pb2
+import compilefarm.v1.vocabulary_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
@@ -90,6 +92,33 @@ class QuarantineRecord(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["death", b"death", "failure", b"failure", "farm_version", b"farm_version", "hints", b"hints", "key", b"key", "namespace", b"namespace", "since", b"since", "until", b"until"]) -> None: ...
 
 global___QuarantineRecord = QuarantineRecord
+
+@typing.final
+class EnvironmentRecord(google.protobuf.message.Message):
+    """What a worker of a declared environment was, the last one of which a gateway knows."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENVIRONMENT_FIELD_NUMBER: builtins.int
+    VOCABULARY_FIELD_NUMBER: builtins.int
+    @property
+    def environment(self) -> compilefarm.v1.environment_pb2.Environment:
+        """The environment."""
+
+    @property
+    def vocabulary(self) -> compilefarm.v1.vocabulary_pb2.Vocabulary:
+        """What its torch understands."""
+
+    def __init__(
+        self,
+        *,
+        environment: compilefarm.v1.environment_pb2.Environment | None = ...,
+        vocabulary: compilefarm.v1.vocabulary_pb2.Vocabulary | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["environment", b"environment", "vocabulary", b"vocabulary"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "vocabulary", b"vocabulary"]) -> None: ...
+
+global___EnvironmentRecord = EnvironmentRecord
 
 @typing.final
 class FailureRecord(google.protobuf.message.Message):

@@ -102,7 +102,7 @@ class AdminService(AdminServiceServicer):
     async def DescribeEnvironment(
         self, request: wire.DescribeEnvironmentRequest, _context: Context
     ) -> wire.DescribeEnvironmentResponse:
-        view = get_worker(self._sources.queue.workers(), environment_name=request.name)
+        view = get_worker(self._sources.queue.candidates(), environment_name=request.name)
         return wire.DescribeEnvironmentResponse(environment=view.environment, vocabulary=view.vocabulary)
 
     async def Drain(self, _request: wire.DrainRequest, _context: Context) -> AsyncIterator[wire.DrainResponse]:

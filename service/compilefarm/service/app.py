@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 
 import grpc
@@ -15,7 +15,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
-from compilefarm.core.pool import WorkerPool
+from compilefarm.core.pool import DeclaredEnvironment, WorkerPool
 from compilefarm.service.admin_service import AdminService
 from compilefarm.service.allowances import Allowance
 from compilefarm.service.authenticators import AnonymousAuthenticator, Authenticator, DirectoryAuthenticator
@@ -70,6 +70,7 @@ class Gateway:
         clock: Clock | None = None,
         journal: Journal | None = None,
         caches: EntryStore | None = None,
+        declared: Sequence[DeclaredEnvironment] = (),
     ) -> None:
         """Puts the parts together.
 
@@ -81,6 +82,7 @@ class Gateway:
             clock: time.
             journal: where prewarm jobs are kept until they are done; without one they end with the process.
             caches: where entries of torch's own caches, and packages, lie; without one there are none.
+            declared: environments that need no worker to have jobs wait for them.
 
         Raises:
             CannotStart: the configuration would let strangers in, or a file that it names cannot be used.
@@ -99,7 +101,15 @@ class Gateway:
         self._clock = clock
         self._registry = CollectorRegistry()
         self._parts = Composition(
-            Means(config=config, store=store, pool=pool, signing=signing, clock=clock, journal=journal),
+            Means(
+                config=config,
+                store=store,
+                pool=pool,
+                signing=signing,
+                clock=clock,
+                journal=journal,
+                declared=declared,
+            ),
             registry=self._registry,
             has_several_tenants=self._authenticator.has_several_tenants,
         )
@@ -141,6 +151,7 @@ class Gateway:
         self._begin(self._connections().watch(), name="connections")
         self._begin(self._parts.session.run(), name="session")
         self._begin(self._parts.leases.run(), name="leases that are over")
+        self._begin(self._parts.environments.run(self._pool), name="environments")
         try:
             await self._pool.start()
         except BaseException:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from compilefarm.core.pool import WorkerPool
+from compilefarm.core.pool import DeclaredEnvironment, WorkerPool
 from compilefarm.service.active_job import JobObserver
 from compilefarm.service.active_jobs import ActiveJobs
 from compilefarm.service.admission import Admission
@@ -20,6 +20,7 @@ from compilefarm.service.clock import Clock
 from compilefarm.service.compilation import Compilation
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.counters import Counters, JobCounts, RequestCounts
+from compilefarm.service.declared_environments import DeclaredEnvironments
 from compilefarm.service.durations import Durations
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.job_control import JobControl
@@ -59,6 +60,7 @@ class Means:
         signing: how manifests are signed, and which are served; the store has the same one.
         clock: time.
         journal: where prewarms are kept until they are done; None: they end with the process.
+        declared: environments that need no worker to have jobs wait for them.
     """
 
     config: GatewayConfig
@@ -67,6 +69,7 @@ class Means:
     signing: SigningPolicy
     clock: Clock
     journal: Journal | None
+    declared: Sequence[DeclaredEnvironment] = ()
 
 
 class Composition:
@@ -98,6 +101,7 @@ class Composition:
             peers=Peers(means.store.shared, clock=means.clock),
             clock=means.clock,
         )
+        self.environments = DeclaredEnvironments(means.declared, backend=means.store.shared, clock=means.clock)
         self.queue = self._make_queue(has_several_tenants)
         self._observers = self._job_observers(registry)
         self._attempts = self._make_attempts()
@@ -142,6 +146,7 @@ class Composition:
             durations=self.durations,
             recovery=Recovery(clock=clock, seconds=config.recovery_seconds),
             slots=Slots(tenant_jobs=config.max_running_jobs_of_tenant, has_several_tenants=has_several_tenants),
+            declared=self.environments,
         )
 
     def _job_observers(self, registry: CollectorRegistry) -> list[JobObserver]:

@@ -8,6 +8,7 @@ from functools import partial
 from compilefarm.core.environments import describe, differences
 from compilefarm.core.errors import NoMatchingWorker
 from compilefarm.core.pool import WorkerView
+from compilefarm.service.declared_environments import AbsentEnvironment
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 
@@ -26,7 +27,8 @@ class Roster:
     """The workers at one moment, and the jobs that they can run.
 
     A worker that is on its way is good for those that its environment, as far as it is known, allows. One that has
-    failed is good for none, unless it may come back and no other can do the job.
+    failed is good for none, unless it may come back and no other can do the job; so is one of an environment that is
+    declared and has no worker.
 
     Attributes:
         workers: all of them, in the pool's order.
@@ -34,19 +36,32 @@ class Roster:
     Args:
         workers: all of them.
         expected: names of those that have failed and may come back.
+        absent: declared environments that have no worker.
     """
 
-    def __init__(self, workers: Sequence[WorkerView], *, expected: Collection[str] = ()) -> None:
-        self.workers = workers
+    def __init__(
+        self,
+        workers: Sequence[WorkerView],
+        *,
+        expected: Collection[str] = (),
+        absent: Sequence[AbsentEnvironment] = (),
+    ) -> None:
+        self.workers = [*workers, *(each.view() for each in absent)]
+        self._present = workers
         self._expected = expected
+        self._absent = absent
         self._fitting: dict[bytes, list[str]] = {}
+        self._environment_names: dict[bytes, list[str]] = {}
 
     def fitting(self, requirement: Requirement) -> list[str]:
         """Names of the workers that can do such a job now, later or perhaps, in the pool's order."""
         if requirement.content not in self._fitting:
             fits = partial(_may_fit, wanted=requirement.environment)
-            found = list(filter(fits, self._whole())) or list(filter(fits, self._coming_back()))
-            self._fitting[requirement.content] = [worker.name for worker in found]
+            found = [worker.name for worker in filter(fits, self._whole())] or [
+                *(worker.name for worker in filter(fits, self._coming_back())),
+                *(each.name for each in self.awaited(requirement)),
+            ]
+            self._fitting[requirement.content] = found
         return self._fitting[requirement.content]
 
     def require(self, requirement: Requirement) -> None:
@@ -58,11 +73,26 @@ class Roster:
         if not self.fitting(requirement):
             raise NoMatchingWorker(_explain(self.workers, wanted=requirement.environment))
 
+    def awaited(self, requirement: Requirement) -> list[AbsentEnvironment]:
+        """The environments without a worker that could do such a job if they had one, where no worker can."""
+        fits = partial(_may_fit, wanted=requirement.environment)
+        if any(map(fits, self._whole())):
+            return []
+        return [each for each in self._absent if each.may_fit(requirement.environment)]
+
+    def environment_names(self, requirement: Requirement) -> list[str]:
+        """Names of the environments whose workers can do such a job, each once."""
+        if requirement.content not in self._environment_names:
+            fitting = set(self.fitting(requirement))
+            names = (worker.environment_name for worker in self.workers if worker.name in fitting)
+            self._environment_names[requirement.content] = list(dict.fromkeys(names))
+        return self._environment_names[requirement.content]
+
     def _whole(self) -> Iterator[WorkerView]:
-        return (worker for worker in self.workers if worker.state != WorkerState.WORKER_STATE_FAILED)
+        return (worker for worker in self._present if worker.state != WorkerState.WORKER_STATE_FAILED)
 
     def _coming_back(self) -> Iterator[WorkerView]:
-        return (worker for worker in self.workers if worker.name in self._expected)
+        return (worker for worker in self._present if worker.name in self._expected)
 
 
 def get_worker(workers: Sequence[WorkerView], *, environment_name: str) -> WorkerView:
@@ -76,6 +106,11 @@ def get_worker(workers: Sequence[WorkerView], *, environment_name: str) -> Worke
         known = ", ".join(dict.fromkeys(worker.environment_name for worker in workers)) or "none"
         raise NoMatchingWorker(f"the farm has no environment {environment_name[:80]!r}; known are {known}")
     started = [worker for worker in named if worker.environment is not None and worker.vocabulary is not None]
+    if not started and named[0].name == f"({environment_name})":
+        raise NoMatchingWorker(
+            f"the environment {environment_name} is declared, not seen yet: what it looks like is known when it "
+            "has had its first worker; ask for a compile of a graph of that environment"
+        )
     if not started:
         why = named[0].problem or "it starts; ask again in a while"
         raise NoMatchingWorker(f"no worker of the environment {environment_name} has started: {why}")

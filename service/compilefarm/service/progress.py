@@ -35,5 +35,5 @@ class ProgressMeter:
             worker=told.worker,
             estimated_wait_seconds=outlook.wait_seconds,
             estimated_compile_seconds=self._durations.estimate(job.kind),
-            waits_for=told.waits_for,
+            waits_for=told.waits_for or self._queue.awaited(job),
         )

@@ -57,7 +57,6 @@ class Prospects:
         if self._jobs.is_under_way(key, namespaces=namespaces):
             return Prospect.PROSPECT_UNDER_WAY, ""
         try:
-            self._queue.require_worker(request.job.environment)
+            return Prospect.PROSPECT_MISS, self._queue.require_worker(request.job.environment)
         except NoMatchingWorker as error:
             return Prospect.PROSPECT_NO_WORKER, str(error)
-        return Prospect.PROSPECT_MISS, ""

@@ -7,12 +7,13 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from compilefarm.core.errors import NoMatchingWorker
-from compilefarm.core.pool import WorkerPool, WorkerView
+from compilefarm.core.pool import Scaling, WorkerPool, WorkerView
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock, Timer
+from compilefarm.service.declared_environments import DeclaredEnvironments
 from compilefarm.service.durations import Durations
 from compilefarm.service.fairness import Group, Shares, group_of, in_order
 from compilefarm.service.forecast import HAS_STARTED, Outlook, forecast
@@ -31,6 +32,19 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentJobs:
+    """Jobs by the name of their environment.
+
+    Attributes:
+        waiting: that wait for a worker; one that several environments could do, for the first of them.
+        running: that have one.
+    """
+
+    waiting: Counter[str]
+    running: Counter[str]
+
+
 class Queue:
     """Leases the idle workers of a pool to the jobs that wait for them, and takes those of preemptible jobs back when
     an interactive one finds none.
@@ -42,6 +56,7 @@ class Queue:
         durations: what is known of how long jobs take.
         recovery: which workers that have failed are waited for.
         slots: how many workers a tenant may have at a time.
+        declared: environments that need no worker to have jobs wait for them.
     """
 
     def __init__(
@@ -53,6 +68,7 @@ class Queue:
         durations: Durations,
         recovery: Recovery,
         slots: Slots,
+        declared: DeclaredEnvironments,
     ) -> None:
         self._pool = pool
         self._clock = clock
@@ -60,6 +76,7 @@ class Queue:
         self._durations = durations
         self._recovery = recovery
         self._slots = slots
+        self._declared = declared
         self._is_open = False
         self._waiting: dict[ActiveJob, asyncio.Future[Lease]] = {}
         # By the name of the worker.
@@ -95,6 +112,21 @@ class Queue:
         lease = self._leases.get(worker)
         return None if lease is None else lease.job
 
+    def candidates(self) -> list[WorkerView]:
+        """The workers, and one that is on its way for each declared environment that has none."""
+        return list(self._look().workers)
+
+    def awaited(self, job: ActiveJob) -> str:
+        """Returns what a job waits for, for people, where that is no worker that is there; empty otherwise."""
+        absent = self._roster.awaited(job.requirement) if job in self._waiting else []
+        return " or ".join(each.awaited for each in absent)
+
+    def jobs_by_environment(self) -> EnvironmentJobs:
+        """Counts the jobs of each environment."""
+        environments = {worker.name: worker.environment_name for worker in self._pool.workers()}
+        running = Counter(environments[name] for name in self._leases if name in environments)
+        return EnvironmentJobs(waiting=self._waiting_by_environment(), running=running)
+
     def require_room(self, job: ActiveJob) -> None:
         """Passes if a job may wait for a worker.
 
@@ -107,13 +139,16 @@ class Queue:
         if self._find_worker(job, idle=self._idle()) is None:
             self._limits.require_room(job, waiting=self._waiting, foresee=self._foresee)
 
-    def require_worker(self, environment: Environment) -> None:
-        """Passes if some worker compiles for an environment, however busy it is.
+    def require_worker(self, environment: Environment) -> str:
+        """Passes if some worker compiles for an environment, however busy it is, or one might be started that does.
+        Returns what a job would wait for, as `awaited`.
 
         Raises:
             NoMatchingWorker: none does.
         """
-        self._look().require(Requirement(environment))
+        roster, requirement = self._look(), Requirement(environment)
+        roster.require(requirement)
+        return " or ".join(each.awaited for each in roster.awaited(requirement))
 
     def outlook(self, job: ActiveJob) -> Outlook:
         """Returns the outlook of a job: all zero once it has a worker, and as long as it is not in the queue."""
@@ -170,6 +205,8 @@ class Queue:
         for lease in to_be_revoked(waiting, leases=self._leases.values(), roster=self._roster):
             log.info("job %s makes room for an interactive one", lease.job.key)
             lease.revoke()
+        if isinstance(self._pool, Scaling):
+            self._pool.expect(self._waiting_by_environment())
         if self._waiting and self._next_look is None:
             self._next_look = self._clock.call_later(_LOOK_SECONDS, self._look_again)
 
@@ -177,9 +214,13 @@ class Queue:
         self._next_look = None
         self._dispatch()
 
+    def _waiting_by_environment(self) -> Counter[str]:
+        names = (self._roster.environment_names(job.requirement) for job in self._unserved())
+        return Counter(each[0] for each in names if each)
+
     def _look(self) -> Roster:
         workers = self.workers()
-        return Roster(workers, expected=self._recovery.expected(workers))
+        return Roster(workers, expected=self._recovery.expected(workers), absent=self._declared.absent(workers))
 
     def _turn_away(self) -> None:
         """Tells jobs for which there is no worker any more."""

@@ -25,6 +25,6 @@ class Readiness:
             return FarmState.FARM_STATE_DRAINING
         if not self.has_started:
             return FarmState.FARM_STATE_STARTING
-        if all(worker.state == WorkerState.WORKER_STATE_FAILED for worker in self._queue.workers()):
+        if all(worker.state == WorkerState.WORKER_STATE_FAILED for worker in self._queue.candidates()):
             return FarmState.FARM_STATE_NO_WORKERS
         return FarmState.FARM_STATE_SERVING

@@ -83,6 +83,16 @@ def _of_service(sources: Sources, *, quarantined: int) -> Iterator[Metric]:
         yield CounterMetricFamily(f"compilefarm_{name}", text, value=counts[name])
     yield GaugeMetricFamily("compilefarm_queued_jobs", "Jobs that wait for a worker", value=sources.queue.waiting)
     yield GaugeMetricFamily("compilefarm_running_jobs", "Jobs that have a worker", value=sources.queue.running)
+    by_environment = sources.queue.jobs_by_environment()
+    jobs = GaugeMetricFamily(
+        "compilefarm_environment_jobs",
+        "Jobs by environment and state (queued, running); workers of an environment are needed while either is above 0",
+        labels=["environment", "state"],
+    )
+    for name in sorted({each.environment_name for each in sources.queue.candidates()}):
+        jobs.add_metric([name, "queued"], by_environment.waiting[name])
+        jobs.add_metric([name, "running"], by_environment.running[name])
+    yield jobs
     yield GaugeMetricFamily("compilefarm_quarantined_keys", "Keys that are not compiled for a while", value=quarantined)
     workers = GaugeMetricFamily("compilefarm_workers", "Workers by state", labels=["state"])
     states: Counter[int] = Counter(worker.state for worker in sources.queue.workers())

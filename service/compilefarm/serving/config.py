@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import re
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -13,16 +12,16 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from compilefarm.core.libraries import KNOWN_LIBRARIES, names_in
-from compilefarm.core.pool import DEFAULT_ENVIRONMENT
+from compilefarm.core.pool import DEFAULT_ENVIRONMENT, DeclaredEnvironment
 from compilefarm.service.config import CannotStart, GatewayConfig
 from compilefarm.service.logs import FORMATTERS
+from compilefarm.serving.environments import ENVIRONMENT_NAME, environments
 from compilefarm.serving.flags import add_flags, flag, flags_of, given_flags, read_file
 from compilefarm.serving.numbers import not_negative, positive
 from compilefarm.serving.sizes import size
 from compilefarm.worker.sandbox import Mode
 
 _DEFAULTS = GatewayConfig()
-_ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
 _ADDRESSES, _STORE, _COMPILES = "addresses and access", "store", "compiles"
 _SHARES, _SANDBOX, _OPERATION = "queue and shares", "sandbox and limits of a compile", "operation"
 
@@ -34,7 +33,7 @@ def _default_store() -> str:
 
 def _worker(text: str) -> tuple[str, str]:
     name, _, python = text.partition("=")
-    if not _ENVIRONMENT_NAME.fullmatch(name):
+    if not ENVIRONMENT_NAME.fullmatch(name):
         raise argparse.ArgumentTypeError(f"{text!r} does not begin with a name and =, such as torch-2.11=/venv/python")
     if shutil.which(python) is None:
         raise argparse.ArgumentTypeError(f"{python!r}, the interpreter of {name}, is no program")
@@ -225,6 +224,18 @@ class ServeConfig:
             kind="list",
             metavar="ENVIRONMENT=PYTHON",
             read=_worker,
+        ),
+    )
+    environments: tuple[DeclaredEnvironment, ...] = field(
+        default=(),
+        metadata=flag(
+            "environments that need no worker to have jobs wait for them, as tables of the file: "
+            '`[environments.NAME]` with `device` ("cpu" or "cuda") and `python` or `image`; and, for pools that start '
+            "workers when they are needed, `resources`, `least-workers`, `most-workers`, `idle-seconds`",
+            group=_COMPILES,
+            kind="tables",
+            metavar="TABLES",
+            read=environments,
         ),
     )
     pool: Literal["local", "ray"] = field(
@@ -453,7 +464,8 @@ class ServeConfig:
             CannotStart: two environments have one name.
         """
         pythons = {DEFAULT_ENVIRONMENT: sys.executable}
-        for name, python in self.workers:
+        declared = [(each.name, each.python) for each in self.environments if each.python]
+        for name, python in (*self.workers, *declared):
             if name in pythons:
                 raise CannotStart(f"there are two environments {name}: give each --worker a name of its own")
             pythons[name] = python

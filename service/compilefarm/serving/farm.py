@@ -56,6 +56,7 @@ async def serve(config: ServeConfig) -> None:
             pool=pool,
             journal=journal,
             caches=await open_kept_caches(config),
+            declared=config.environments,
         )
         await _run(gateway, end=end, grace_seconds=config.grace)
 

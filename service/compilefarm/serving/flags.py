@@ -29,7 +29,8 @@ class Flag:
         field: field of the configuration.
         name: the flag without its two dashes, and the name in a file.
         group: heading under which `--help` shows it.
-        kind: "switch" (on or off), "list" (may be given several times), "number" or "text".
+        kind: "switch" (on or off), "list" (may be given several times), "number", "text", or "tables" (by name; in a
+            file alone).
         metavar: unit or form of the value; empty for switches and choices.
         choices: the values that are allowed; empty if they are not a list.
         meaning: what it does, in a sentence.
@@ -46,7 +47,7 @@ class Flag:
     choices: tuple[str, ...]
     meaning: str
     default_text: str
-    read: Callable[[str], Any]
+    read: Callable[[Any], Any]
     gateway: str
 
     @property
@@ -65,11 +66,13 @@ class Flag:
         if self.kind == "list":
             texts = _of_type(given, list, wanted="a list of texts in quotes")
             return tuple(self._read(_of_type(text, str, wanted="a list of texts in quotes")) for text in texts)
+        if self.kind == "tables":
+            return self._read(_of_type(given, dict, wanted=f"tables, such as [{self.name}.gpu]"))
         if self.kind == "number":
             return self._read(str(_of_type(given, int, wanted="a whole number without quotes")))
         return self._read(_of_type(given, str, wanted="a text in quotes"))
 
-    def _read(self, text: str) -> Any:
+    def _read(self, text: Any) -> Any:
         if self.choices and text not in self.choices:
             raise ValueError(f"use one of {', '.join(self.choices)}")
         try:
@@ -87,7 +90,7 @@ def flag(
     metavar: str = "",
     choices: Sequence[str] = (),
     default_text: str | None = None,
-    read: Callable[[str], Any] = str,
+    read: Callable[[Any], Any] = str,
     gateway: str = "",
 ) -> Mapping[str, object]:
     """The metadata of a field that is a flag.
@@ -125,7 +128,7 @@ def flags_of(configuration: type) -> Iterator[Flag]:
 def add_flags(parser: argparse.ArgumentParser, configuration: type) -> None:
     """Adds the flags of a configuration to a command. Those that are not given leave no trace in the namespace."""
     groups: dict[str, argparse._ArgumentGroup] = {}
-    for each in flags_of(configuration):
+    for each in (each for each in flags_of(configuration) if each.kind != "tables"):
         group = groups.get(each.group) or groups.setdefault(each.group, parser.add_argument_group(each.group))
         group.add_argument(
             f"--{each.name}",

@@ -11,6 +11,7 @@ checks/<graph digest>/<rest of the key>/[<namespace>/]<sha256>   what verificati
 leases/<graph digest>/<rest of the key>/[<namespace>/]<n>         which gateway compiles the key; the highest n counts
 leases/<graph digest>/<rest>/[<namespace>/]<n>.failed             the failure in which that compile ended
 failures/<graph digest>/<rest>/[<namespace>/]<sha256>             why the key is not compiled for a while
+environments/<name>/<sha256>                  what the last worker of a declared environment was
 gateways/<session>                            empty; renewed while that gateway lives
 used/<path of a blob or a manifest>           empty; its time is when the object was last used, roughly
 probe/<random>                                written and deleted when a store is opened
@@ -39,6 +40,7 @@ _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,39}")
 CHECKS = "checks"
 KEY_LEASES = "leases"
 FAILURES = "failures"
+ENVIRONMENTS = "environments"
 SESSIONS = "gateways"
 # A key begins with this many digits of its graph's digest, then a dash.
 GRAPH_DIGITS = 16

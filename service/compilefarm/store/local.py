@@ -31,6 +31,7 @@ from compilefarm.store.backend import Backend, WrappingBackend
 from compilefarm.store.layout import (
     BLOBS,
     CHECKS,
+    ENVIRONMENTS,
     FAILURES,
     KEY_LEASES,
     MANIFESTS,
@@ -248,6 +249,6 @@ def _end_sessions(root: Path) -> None:
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    for area in (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, FAILURES, KEY_LEASES, PROBES, STAGING):
+    for area in (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, ENVIRONMENTS, FAILURES, KEY_LEASES, PROBES, STAGING):
         for folder, _, names in os.walk(root / area):
             yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -173,9 +173,21 @@ class ScriptedPool:
             self._views[name], state=WorkerState.WORKER_STATE_STARTING, environment=None, problem=None
         )
 
-    def recover(self, name: str, *, environment: Environment = ENVIRONMENT) -> None:
-        """Puts a worker into the state IDLE."""
-        self._views[name] = WorkerView(name=name, state=WorkerState.WORKER_STATE_IDLE, environment=environment)
+    def recover(
+        self, name: str, *, environment: Environment = ENVIRONMENT, environment_name: str = DEFAULT_ENVIRONMENT
+    ) -> None:
+        """Puts a worker into the state IDLE, one that was not there before, too."""
+        self._views[name] = WorkerView(
+            name=name,
+            state=WorkerState.WORKER_STATE_IDLE,
+            environment=environment,
+            environment_name=environment_name,
+            vocabulary=Vocabulary(),
+        )
+
+    def remove(self, name: str) -> None:
+        """Has a worker no more."""
+        del self._views[name]
 
     async def run(self, assignment: Assignment, *, worker: str, on_phase: OnPhase) -> Artifact | CompileFailure:
         """See WorkerPool.run."""
@@ -201,3 +213,17 @@ class ScriptedPool:
 
     def _change(self, name: str, *, state: WorkerState.ValueType, problem: str | None = None) -> None:
         self._views[name] = replace(self._views[name], state=state, problem=problem)
+
+
+class ScriptedScalingPool(ScriptedPool):
+    """Workers that follow a script, and come and go. Satisfies compilefarm.core.pool.Scaling.
+
+    Attributes:
+        expected: what it was told last: how many jobs wait, by environment.
+    """
+
+    expected: Mapping[str, int] = {}
+
+    def expect(self, waiting: Mapping[str, int]) -> None:
+        """See Scaling.expect."""
+        self.expected = dict(waiting)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 
-from compilefarm.core.pool import WorkerPool
+from compilefarm.core.pool import DeclaredEnvironment, WorkerPool
 from compilefarm.service.app import Gateway
 from compilefarm.service.clock import Clock
 from compilefarm.service.config import GatewayConfig
@@ -33,6 +33,7 @@ async def serving(
     clock: Clock | None = None,
     journal: Journal | None = None,
     caches: EntryStore | None = None,
+    declared: Sequence[DeclaredEnvironment] = (),
 ) -> AsyncIterator[Gateway]:
     """Runs a gateway on a free loopback port, on this event loop; by default with one worker that compiles at once and
     a store in memory.
@@ -45,6 +46,7 @@ async def serving(
         clock=clock,
         journal=journal,
         caches=caches,
+        declared=declared,
     )
     await gateway.start()
     try:
@@ -61,13 +63,16 @@ def serving_in_thread(
     config: GatewayConfig | None = None,
     signing: SigningPolicy = UNSIGNED,
     caches: EntryStore | None = None,
+    declared: Sequence[DeclaredEnvironment] = (),
 ) -> Iterator[str]:
     """Like `serving`, on an event loop in a thread of its own, for clients that block. Yields the address."""
     address: Future[str] = Future()
     stop: Future[None] = Future()
 
     async def serve() -> None:
-        async with serving(pool=pool, store=store, config=config, signing=signing, caches=caches) as gateway:
+        async with serving(
+            pool=pool, store=store, config=config, signing=signing, caches=caches, declared=declared
+        ) as gateway:
             address.set_result(gateway.address)
             await asyncio.wrap_future(stop)
 
