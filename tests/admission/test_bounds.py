@@ -125,7 +125,15 @@ def test_a_view_that_fits_the_sizes_at_hand_and_not_others() -> None:
     assert put_guards(decoded.symbolic.guards(), [12, 12])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize(("function", "args"), [(torch.split, (1,)), (torch.unbind, ()), (torch.chunk, (2**20,))])
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (torch.split, (1,)),
+        (torch.unbind, ()),
+        (torch.chunk, (2**20,)),
+        (numpy_calls()["torch._numpy.split"], (2**20,)),
+    ],
+)
 def test_a_tensor_that_is_taken_apart_into_more_parts_than_any_model_has(
     function: Callable[..., Any], args: tuple[object, ...]
 ) -> None:

@@ -41,6 +41,19 @@ def test_work_that_does_not_return_to_python_ends_its_process() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGPROF
 
 
+def test_memory_is_limited_for_a_while() -> None:
+    program = (
+        "from compilefarm.worker.limits import memory_limit\n"
+        "try:\n"
+        "    with memory_limit(50_000_000):\n"
+        "        [0] * 20_000_000\n"
+        "except MemoryError:\n"
+        "    print('refused', len([0] * 20_000_000))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "refused 20000000\n"
+
+
 def test_memory_beyond_the_limit_is_not_to_be_had() -> None:
     program = (
         "from compilefarm.worker.limits import limit_memory\n"

@@ -212,4 +212,15 @@ _CHECKS: Mapping[OpOverload, Callable[[Arguments], str | None]] = {
         ),
         _parts(_by_size),
     ),
+    **dict.fromkeys(
+        (
+            _aten.split_with_sizes.default,
+            _aten.split_with_sizes_copy.default,
+            _aten.split_with_sizes_copy.out,
+            _aten.unsafe_split_with_sizes.default,
+            _aten.unsafe_split_with_sizes.out,
+        ),
+        # NumPy's functions make such a list of a number.
+        _parts(lambda named: len(named["split_sizes"])),
+    ),
 }

@@ -37,7 +37,7 @@ from compilefarm.v1.manifest_pb2 import (
     Sources,
     Timing,
 )
-from compilefarm.worker.limits import time_limit
+from compilefarm.worker.limits import memory_limit, time_limit
 from compilefarm.worker.operator_guard import guarding_operators
 from compilefarm.worker.process_groups import standing_in
 from compilefarm.worker.source_check import check_source
@@ -51,6 +51,8 @@ INPUT_SEED = 0
 # Processor time. Decoding takes about a millisecond for each node, and 10 s for a recurrent network of 2,000 steps.
 DECODE_SECONDS = 60.0
 DECODE_SECONDS_OF_NODE = 0.002
+# Tensors without elements take some kilobytes for each node. Functions of torch make lists as long as they are told.
+DECODE_BYTES = 4 * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +117,10 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
         _watching_sources(task.job),
     ):
         with stopwatch.phase(PHASE_COMPILING):
-            with time_limit(decode_seconds(task.job.graph), doing="running the graph on tensors without elements"):
+            with (
+                time_limit(decode_seconds(task.job.graph), doing="running the graph on tensors without elements"),
+                memory_limit(DECODE_BYTES),
+            ):
                 decoded = decode(task.job, blobs=blobs, admitted=admitted)
             with guarding_operators(), keeping_index_assertions():
                 program = compile_to_program(

@@ -51,6 +51,20 @@ def time_limit(seconds: float, *, doing: str, grace_seconds: float = 10.0) -> It
         signal.signal(signal.SIGVTALRM, before)
 
 
+@contextmanager
+def memory_limit(further_bytes: int) -> Iterator[None]:
+    """Inside, this process may take so much more memory than it has, if it may take as much at all; allocations beyond
+    fail.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    allowed = [limit for limit in (soft, _data_bytes() + further_bytes) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(allowed), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that set the limits of a child."""
     option = parser.add_argument
@@ -80,6 +94,11 @@ def limit_memory(further_bytes: int) -> None:
     getrlimit(2)): not files that are mapped, and not the addresses that CUDA reserves, which are many times the memory
     of any machine.
     """
+    limit_bytes = _data_bytes() + further_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def _data_bytes() -> int:
+    """What counts of this process for RLIMIT_DATA."""
     status = Path("/proc/self/status").read_text()
-    now_bytes = 1024 * int(status.partition("VmData:")[2].split()[0])
-    resource.setrlimit(resource.RLIMIT_DATA, (now_bytes + further_bytes, now_bytes + further_bytes))
+    return 1024 * int(status.partition("VmData:")[2].split()[0])
