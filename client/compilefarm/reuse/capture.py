@@ -1,0 +1,171 @@
+"""Makes a variant of what Dynamo has found for a frame."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from compilefarm.core.dynamo_packages import (
+    AliasRecord,
+    DependencyKind,
+    DependencyRecord,
+    GlobalKind,
+    GlobalRecord,
+    GuardRecord,
+    SizeRecord,
+    TypeRecord,
+    Variant,
+)
+from compilefarm.reuse.code_objects import record_of
+from compilefarm.reuse.descriptions import Describer, shortened
+from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
+from compilefarm.reuse.models import describe_models
+from compilefarm.reuse.references import places_of, references_of
+from compilefarm.reuse.refusals import Unsayable
+from compilefarm.reuse.source_table import SourceTable
+from compilefarm.reuse.states import require_plain, states, variables
+from compilefarm.torch_internals.dynamo_frames import Frame, Traced, unwrapped_program
+from compilefarm.torch_internals.dynamo_guards import TracedGuard, aliases_of, guards_of, sizes_of
+from compilefarm.torch_internals.dynamo_sources import Scope, Source
+
+KeyOf = Callable[[Any], str | None]
+
+
+def capture(traced: Traced, frame: Frame, *, key_of: KeyOf, generated: set[types.CodeType], read: Iterable[str]) -> Variant:
+    """Returns what was traced as data.
+
+    Args:
+        traced: after its guards were built.
+        frame: that was traced.
+        key_of: the key of a program among the globals; None if it is none, or has none.
+        generated: code that Dynamo made, of the rest of functions; what is found is added.
+        read: names of environment variables that the trace read.
+
+    Raises:
+        Unsayable: it rests on something that has no faithful description.
+    """
+    if what := require_plain():
+        raise Unsayable(what)
+    return _Capture(traced, frame).variant(key_of=key_of, generated=generated, read=read)
+
+
+class _Capture:
+    def __init__(self, traced: Traced, frame: Frame) -> None:
+        self._traced = traced
+        self._frame = frame
+        self._table = SourceTable()
+        self._scope = Scope(frame.local_variables, frame.global_variables)
+        self._describer = Describer()
+
+    def variant(self, *, key_of: KeyOf, generated: set[types.CodeType], read: Iterable[str]) -> Variant:
+        graph = self._traced.output_graph
+        installed = tuple(self._globals(key_of, generated))
+        made = guards_of(graph)
+        sizes = tuple(self._sizes(made))
+        key_order = tuple(self._table.place_of(source) for source in graph.guard_on_key_order)
+        aliases = tuple(self._aliases())
+        guarded = [(guard, self._table.place_of(guard.source), self._table.fields(guard.arguments)) for guard, _ in made]
+        # In the order in which they are verified, since descriptions of what is in a circle depend on where it is entered.
+        dependencies = list(self._dependencies(generated, read))
+        placed = {place for guard, place, _ in guarded if guard.kind not in WITHOUT_VALUE}
+        kinds = tuple(self._types(_with_bases(placed, self._table)))
+        guards = tuple(
+            GuardRecord(kind=guard.kind, source=place, arguments=fields, expected=self._expected(guard))
+            for guard, place, fields in guarded
+        )
+        dependencies += places_of(self._codes(generated), self._describer)
+        return Variant(
+            code=record_of(self._traced.code),
+            globals=installed,
+            sources=self._table.records,
+            types=kinds,
+            guards=guards,
+            shape_expressions=tuple(text for guard, texts in made if guard.kind == "SHAPE_ENV" for text in texts),
+            sizes=sizes,
+            key_order=key_order,
+            aliases=aliases,
+            dependencies=tuple(dict.fromkeys(dependencies)),
+        )
+
+    def _globals(self, key_of: KeyOf, generated: set[types.CodeType]) -> Iterator[GlobalRecord]:
+        for name, module in self._traced.modules.items():
+            yield GlobalRecord(name=name, kind=GlobalKind.MODULE, module=module)
+        for name in sorted(set(self._traced.installed) - self._traced.modules.keys()):
+            yield self._global(name, self._frame.global_variables[name], key_of, generated)
+
+    def _global(self, name: str, value: Any, key_of: KeyOf, generated: set[types.CodeType]) -> GlobalRecord:
+        if value is self._frame.builtins:
+            return GlobalRecord(name=name, kind=GlobalKind.BUILTINS)
+        if isinstance(value, types.ModuleType):
+            return GlobalRecord(name=name, kind=GlobalKind.MODULE, module=value.__name__)
+        if (key := key_of(unwrapped_program(value))) is not None:
+            return GlobalRecord(name=name, kind=GlobalKind.PROGRAM, program=key)
+        if isinstance(value, types.FunctionType) and name.startswith("__resume_at"):
+            return self._rest(name, value, generated)
+        raise Unsayable(f"an object of this process in the generated code ({name})")
+
+    def _rest(self, name: str, function: types.FunctionType, generated: set[types.CodeType]) -> GlobalRecord:
+        if function.__globals__ is not self._frame.global_variables or function.__closure__:
+            raise Unsayable("a graph break in a function that was inlined, or in a closure")
+        generated.add(function.__code__)
+        return GlobalRecord(name=name, kind=GlobalKind.FUNCTION, code=record_of(function.__code__))
+
+    def _sizes(self, made: Iterable[tuple[TracedGuard, object]]) -> Iterator[SizeRecord]:
+        sizes = sizes_of(self._traced.output_graph)
+        guarded = {guard.source: None for guard, _ in made if guard.kind == "TENSOR_MATCH"}
+        for source in guarded:
+            if source in sizes:
+                size, stride = sizes[source]
+                yield SizeRecord(source=self._table.place_of(source), size=tuple(size), stride=tuple(stride))
+
+    def _aliases(self) -> Iterator[AliasRecord]:
+        try:
+            aliases = aliases_of(self._traced.output_graph)
+        except ValueError as error:
+            raise Unsayable(str(error)) from error
+        for kind, first, second in aliases:
+            places = [tuple(map(self._table.place_of, group)) for group in (first, second)]
+            yield AliasRecord(kind=kind, first=places[0], second=places[1])
+
+    def _dependencies(self, generated: set[types.CodeType], read: Iterable[str]) -> Iterator[DependencyRecord]:
+        for name, expected in states(self._describer).items():
+            yield _process(DependencyKind.STATE, name, expected)
+        for name, expected in describe_models(self._frame.local_variables, self._describer).items():
+            yield _process(DependencyKind.MODEL, name, expected)
+        for name, expected in variables(sorted(read)).items():
+            yield _process(DependencyKind.VARIABLE, name, expected)
+        yield from references_of(self._codes(generated), self._describer)
+
+    def _codes(self, generated: set[types.CodeType]) -> list[types.CodeType]:
+        return [code for code in (self._frame.code, *self._traced.inlined) if code not in generated]
+
+    def _types(self, places: Iterable[int]) -> Iterator[TypeRecord]:
+        sources = self._table.sources
+        for place in places:
+            value = self._follow(sources[place])
+            yield TypeRecord(source=place, expected=shortened(self._describer.of_place(value)))
+
+    def _expected(self, guard: TracedGuard) -> str:
+        if guard.kind in WITHOUT_VALUE:
+            return ""
+        value = self._follow(guard.source)
+        return shortened(describe_guarded(guard.kind, value, guard.arguments, self._describer))
+
+    def _follow(self, source: Source) -> Any:
+        try:
+            return self._scope.follow(source)
+        except Exception as error:
+            raise Unsayable(f"{source.name}, which cannot be read any more ({type(error).__name__})") from error
+
+
+def _with_bases(places: set[int], table: SourceTable) -> list[int]:
+    wanted = set(places)
+    for place in range(len(table.records) - 1, -1, -1):
+        if place in wanted:
+            wanted |= {field.source for field in table.records[place].fields if field.source is not None}
+    return sorted(wanted)
+
+
+def _process(kind: DependencyKind, name: str, expected: str) -> DependencyRecord:
+    return DependencyRecord(kind=kind, module="", name=name, expected=shortened(expected))

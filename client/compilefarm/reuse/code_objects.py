@@ -1,0 +1,130 @@
+"""Code objects as data and back, and their digests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from types import CodeType, EllipsisType
+from typing import Any
+
+import torch
+
+from compilefarm.core.dynamo_packages import CodeRecord, Constant, TorchConstant
+from compilefarm.reuse.refusals import Differs, Unsayable
+
+_FIELDS = tuple(CodeRecord.__dataclass_fields__)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, EllipsisType)
+_OF_TORCH = {
+    "dtype": torch.dtype,
+    "device": torch.device,
+    "layout": torch.layout,
+    "memory_format": torch.memory_format,
+}
+# What a digest leaves out: where the source stands, which differs between machines and decides nothing.
+_LEFT_OUT = frozenset({"filename", "firstlineno", "linetable"})
+
+_digests: dict[int, tuple[CodeType, str]] = {}
+
+
+def record_of(code: CodeType) -> CodeRecord:
+    """Returns a code object as data.
+
+    Raises:
+        Unsayable: it holds a constant that has no form as data.
+    """
+    values = {name: getattr(code, f"co_{name}") for name in _FIELDS}
+    values["consts"] = constant_of(code.co_consts)
+    return CodeRecord(**values)
+
+
+def code_of(record: CodeRecord) -> CodeType:
+    """Returns the code object; a new one at every call, since Dynamo tells them apart."""
+    values = {f"co_{name}": getattr(record, name) for name in _FIELDS}
+    values["co_consts"] = tuple(value_of(constant) for constant in record.consts)
+    return _template().__code__.replace(**values)
+
+
+def constant_of(value: Any) -> Constant:
+    """Returns a value as a constant.
+
+    Raises:
+        Unsayable: it is none.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        constant: Constant = value
+        return constant
+    if kind is tuple:
+        return tuple(constant_of(each) for each in value)
+    if kind is frozenset:
+        return frozenset(constant_of(each) for each in value)
+    if kind is CodeType:
+        return record_of(value)
+    for name, of_torch in _OF_TORCH.items():
+        if kind is of_torch:
+            return TorchConstant(kind=name, text=str(value))
+    raise Unsayable(f"a constant of type {kind.__module__}.{kind.__qualname__}")
+
+
+def value_of(constant: Constant) -> Any:
+    """Returns the value of a constant."""
+    if isinstance(constant, CodeRecord):
+        return code_of(constant)
+    if isinstance(constant, TorchConstant):
+        return _value_of_torch(constant)
+    if isinstance(constant, tuple):
+        return tuple(value_of(each) for each in constant)
+    if isinstance(constant, frozenset):
+        return frozenset(value_of(each) for each in constant)
+    return constant
+
+
+def _value_of_torch(constant: TorchConstant) -> Any:
+    if constant.kind == "device":
+        return torch.device(constant.text)
+    value = getattr(torch, constant.text.removeprefix("torch."), None)
+    if type(value) is not _OF_TORCH.get(constant.kind):
+        raise Differs(f"torch has no {constant.text}")
+    return value
+
+
+def text_of(value: Any) -> str:
+    """Returns a constant as text that is equal for equal values of equal types, in every process.
+
+    Raises:
+        Unsayable: it is none.
+    """
+    kind = type(value)
+    if kind is float or kind is complex:
+        return f"{kind.__name__}:{value!r}"
+    if kind in _PLAIN:
+        return f"{kind.__name__}:{value!r}"
+    if kind is tuple:
+        return f"({','.join(text_of(each) for each in value)})"
+    if kind is frozenset:
+        return f"{{{','.join(sorted(text_of(each) for each in value))}}}"
+    if kind is CodeType:
+        return f"code:{digest_of_code(value)}"
+    if kind in _OF_TORCH.values():
+        return f"torch:{value}"
+    raise Unsayable(f"a constant of type {kind.__module__}.{kind.__qualname__}")
+
+
+def digest_of_code(code: CodeType) -> str:
+    """Returns a digest of what a code object does.
+
+    Raises:
+        Unsayable: it holds a constant that has no form as data.
+    """
+    known = _digests.get(id(code))
+    if known is not None:
+        return known[1]
+    fields = ((name, getattr(code, f"co_{name}")) for name in _FIELDS if name not in _LEFT_OUT)
+    text = "\n".join(f"{name}={text_of(value)}" for name, value in fields)
+    digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+    _digests[id(code)] = code, digest
+    return digest
+
+
+def _template() -> Callable[[], None]:
+    return lambda: None

@@ -1,0 +1,55 @@
+"""Which environment variables a trace reads.
+
+Dynamo guards a variable that is set, and not one that is not. Both are found where os.environ turns a name into bytes,
+which it does for every name that it is asked for (os.py of the standard library).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.dynamo_inlining import watching_inlined_calls
+
+_environ: Any = os.environ
+_ENCODERS = frozenset({_environ.encodekey.__code__, getattr(os, "_check_bytes", _environ.encodekey).__code__})
+
+
+class EnvironmentReads:
+    """Names of variables that were read."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._unknown = False
+
+    def note(self, code: CodeType, arguments: Sequence[Any]) -> None:
+        """Takes note of a call that was traced into."""
+        if code not in _ENCODERS:
+            return
+        name = arguments[0] if arguments else None
+        if isinstance(name, (str, bytes)):
+            self._names.add(os.fsdecode(name))
+        else:
+            self._unknown = True
+
+    def names(self) -> list[str]:
+        """Returns the names in order.
+
+        Raises:
+            Unsayable: a variable was read whose name is not known.
+        """
+        if self._unknown:
+            raise Unsayable("an environment variable whose name depends on values")
+        return sorted(self._names)
+
+
+@contextlib.contextmanager
+def reading_environment() -> Iterator[EnvironmentReads]:
+    """Collects what a trace reads meanwhile."""
+    reads = EnvironmentReads()
+    with watching_inlined_calls(reads.note):
+        yield reads

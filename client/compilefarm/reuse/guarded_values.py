@@ -1,0 +1,158 @@
+"""What each kind of guard rests on, as a description of the value that it is on.
+
+A kind that is not listed is not known to be described faithfully, and a trace with such a guard is not recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from compilefarm.reuse.descriptions import Describer, name_of
+from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.dynamo_guards import is_copy_on_write, range_of_iterator, tuple_iterator_length
+
+_Arguments = Mapping[str, Any]
+_Describe = Callable[[Describer, Any, _Arguments], str]
+
+_MARKS = (
+    "_dynamo_dynamic_indices",
+    "_dynamo_weak_dynamic_indices",
+    "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices",
+    "_dynamo_static_indices",
+    "_dynamo_hint_overrides",
+    "_dynamo_dynamic_range",
+)
+
+# Of guards that are on no value: what they compare is recorded as a state of the process (states.py), or it relates
+# values of the same process, so that building them makes them right.
+WITHOUT_VALUE = frozenset(
+    {
+        "AUTOGRAD_SAVED_TENSORS_HOOKS",
+        "DEFAULT_DEVICE",
+        "DETERMINISTIC_ALGORITHMS",
+        "DUAL_LEVEL",
+        "FSDP_TRAINING_STATE",
+        "FUNCTORCH_STACK_MATCH",
+        "GLOBAL_STATE",
+        "GRAD_MODE",
+        "SHAPE_ENV",
+        "TORCH_FUNCTION_STATE",
+    }
+)
+
+
+def describe_guarded(kind: str, value: Any, arguments: _Arguments, describer: Describer) -> str:
+    """Describes what a guard found.
+
+    Raises:
+        Unsayable: there is no faithful description.
+    """
+    describe = _DESCRIPTIONS.get(kind)
+    if describe is None:
+        raise Unsayable(f"a guard of kind {kind}")
+    return describe(describer, value, arguments)
+
+
+def _place(describer: Describer, value: Any, _: _Arguments) -> str:
+    return describer.of_place(value)
+
+
+def _constant(describer: Describer, value: Any, _: _Arguments) -> str:
+    return describer.constant(value)
+
+
+def _identity(describer: Describer, value: Any, _: _Arguments) -> str:
+    if isinstance(value, torch.Tensor):
+        raise Unsayable("a tensor that has to be the same object")
+    return describer.identity(value)
+
+
+def _length(describer: Describer, value: Any, _: _Arguments) -> str:
+    return f"{describer.of_class(type(value))}:{len(value)}"
+
+
+def _keys(describer: Describer, value: Any, _: _Arguments) -> str:
+    return f"[{','.join(describer.constant(each) for each in dict.keys(value))}]"
+
+
+def _mapping_keys(describer: Describer, value: Any, _: _Arguments) -> str:
+    return f"[{','.join(describer.constant(each) for each in value)}]"
+
+
+def _attribute(_: Describer, value: Any, arguments: _Arguments) -> str:
+    return str(hasattr(value, arguments["attr"]))
+
+
+def _not_present(_: Describer, value: Any, arguments: _Arguments) -> str:
+    return str(arguments["attr"] in value.__dict__)
+
+
+def _contains(_: Describer, value: Any, arguments: _Arguments) -> str:
+    return str(arguments["key"] in value)
+
+
+def _iterator(describer: Describer, value: Any, _: _Arguments) -> str:
+    return f"{describer.of_class(type(value))}:{tuple_iterator_length(value)}"
+
+
+def _range_iterator(describer: Describer, value: Any, _: _Arguments) -> str:
+    return f"{describer.of_class(type(value))}:{range_of_iterator(value)}"
+
+
+def _presence(_: Describer, value: Any, __: _Arguments) -> str:
+    return str(value is not None)
+
+
+def _copy_on_write(_: Describer, value: Any, __: _Arguments) -> str:
+    return str(is_copy_on_write(value))
+
+
+def _same_object(_: Describer, __: Any, ___: _Arguments) -> str:
+    return "same"
+
+
+def _tensor(describer: Describer, value: Any, _: _Arguments) -> str:
+    kind = type(value)
+    if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise Unsayable(f"a tensor of class {name_of(kind)}")
+    marks = [f"{name}={describer.constant(getattr(value, name))}" for name in _MARKS if hasattr(value, name)]
+    facts = (value.dtype, value.device, value.layout, value.requires_grad, value.dim(), value.is_leaf)
+    keys = torch._C._dispatch_keys(value).raw_repr()
+    return f"{name_of(kind)}:{','.join(map(str, facts))}:{keys}:{','.join(marks)}"
+
+
+_DESCRIPTIONS: dict[str, _Describe] = {
+    "BOOL_MATCH": _constant,
+    "BUILTIN_MATCH": _identity,
+    "CLASS_MATCH": _identity,
+    "CLOSURE_MATCH": _identity,
+    "CONSTANT_MATCH": _constant,
+    "CONSTANT_SUBCLASS_MATCH": _constant,
+    "COW_TENSOR_MATCH": _copy_on_write,
+    "DICT_CONTAINS": _contains,
+    "DICT_KEYS_MATCH": _keys,
+    "DICT_NOT_CONTAINS": _contains,
+    "DUPLICATE_INPUT": _same_object,
+    "EMPTY_NN_MODULE_HOOKS_DICT": _length,
+    "EQUALS_MATCH": _constant,
+    "FUNCTION_MATCH": _identity,
+    "HASATTR": _attribute,
+    "ID_MATCH": _identity,
+    "MAPPING_KEYS_CHECK": _mapping_keys,
+    "MODULE_MATCH": _identity,
+    "NONE_MATCH": _constant,
+    "NOT_NONE_MATCH": _presence,
+    "NOT_PRESENT_IN_GENERIC_DICT": _not_present,
+    "RANGE_ITERATOR_MATCH": _range_iterator,
+    "SEQUENCE_LENGTH": _length,
+    "SET_CONTAINS": _contains,
+    "SET_NOT_CONTAINS": _contains,
+    "TENSOR_MATCH": _tensor,
+    "TUPLE_ITERATOR_LEN": _iterator,
+    "TYPE_MATCH": _place,
+    "WEAKREF_ALIVE": _presence,
+}

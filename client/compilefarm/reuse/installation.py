@@ -1,0 +1,106 @@
+"""Puts a variant that holds in place of a trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+from collections.abc import Callable, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+from compilefarm.core.dynamo_packages import GlobalKind, GlobalRecord, Variant
+from compilefarm.reuse.code_objects import code_of
+from compilefarm.reuse.refusals import Differs
+from compilefarm.reuse.verification import verify_guards, verify_process
+from compilefarm.torch_internals.dynamo_frames import Frame, install_global, replayed, wrapped_program
+from compilefarm.torch_internals.dynamo_guards import build_guards
+
+LoadProgram = Callable[[str], Callable[..., Any]]
+
+
+def install(variant: Variant, frame: Frame, *, load: LoadProgram, generated: set[CodeType]) -> Any:
+    """Returns what stands in for a trace of the frame.
+
+    Args:
+        variant: what another process found.
+        frame: that would be traced.
+        load: returns the program of a key; raises Differs if there is none.
+        generated: code that stands for the rest of functions; what is made is added.
+
+    Raises:
+        Differs: the variant does not hold here.
+    """
+    describer = verify_process(variant, frame)
+    names = {each.name: _free_name(each, frame.global_variables) for each in variant.globals}
+    values = {each.name: _value_of(each, frame, generated) for each in variant.globals if each.kind is not GlobalKind.PROGRAM}
+    scope = {**frame.global_variables, **{names[name]: value for name, value in values.items()}}
+    traced = verify_guards(variant, frame, names=names, scope=scope, describer=describer)
+    values |= {each.name: wrapped_program(load(each.program)) for each in variant.globals if each.kind is GlobalKind.PROGRAM}
+    cleanups = [
+        install_global(frame.global_variables, names[each.name], values[each.name])
+        for each in variant.globals
+        if names[each.name] not in frame.global_variables
+    ]
+    builtins_name = next((names[each.name] for each in variant.globals if each.kind is GlobalKind.BUILTINS), None)
+    try:
+        code = _renamed(code_of(variant.code), names)
+        _require_same_signature(code, frame.code)
+        manager = build_guards(
+            frame.code,
+            dataclasses.replace(traced, builtins_name=builtins_name),
+            local_variables=frame.local_variables,
+            global_variables=frame.global_variables,
+        )
+        if not manager.guard_manager.check(frame.local_variables):
+            raise Differs(_failed_guard(manager, frame))
+    except BaseException:
+        for cleanup in reversed(cleanups):
+            cleanup()
+        raise
+    return replayed(code, manager, cleanups=cleanups)
+
+
+def _free_name(record: GlobalRecord, scope: Mapping[str, Any]) -> str:
+    if record.kind is GlobalKind.MODULE or record.name not in scope:
+        return record.name
+    return next(name for number in itertools.count(1) if (name := f"{record.name}_again{number}") not in scope)
+
+
+def _value_of(record: GlobalRecord, frame: Frame, generated: set[CodeType]) -> Any:
+    if record.kind is GlobalKind.BUILTINS:
+        return frame.builtins
+    if record.kind is GlobalKind.MODULE:
+        return _module_of(record, frame.global_variables)
+    assert record.code is not None
+    code = code_of(record.code)
+    generated.add(code)
+    return FunctionType(code, frame.global_variables, record.name)
+
+
+def _module_of(record: GlobalRecord, scope: Mapping[str, Any]) -> Any:
+    module = sys.modules.get(record.module)
+    if module is None or scope.get(record.name, module) is not module:
+        raise Differs(f"the module {record.module} is not imported")
+    return module
+
+
+def _renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
+    return code.replace(co_names=tuple(names.get(name, name) for name in code.co_names))
+
+
+def _require_same_signature(generated: CodeType, code: CodeType) -> None:
+    # What _compile asserts of generated code (torch/_dynamo/convert_frame.py).
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    if (generated.co_varnames[:count], generated.co_freevars, generated.co_cellvars) != (
+        code.co_varnames[:count],
+        code.co_freevars,
+        code.co_cellvars,
+    ):
+        raise Differs("the generated code is of another function")
+
+
+def _failed_guard(manager: Any, frame: Frame) -> str:
+    info = manager.guard_manager.check_verbose(frame.local_variables)
+    parts = list(info.verbose_code_parts)
+    return f"a guard does not hold: {str(parts[0])[:200] if parts else 'unknown'}"

@@ -1,0 +1,130 @@
+"""Stands before Dynamo's tracing: a variant that holds is installed, and what is traced all the same is published."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any, Protocol
+
+from compilefarm.core.dynamo_packages import Lookup, Variant
+from compilefarm.reuse.capture import KeyOf, capture
+from compilefarm.reuse.code_objects import digest_of_code
+from compilefarm.reuse.environment_reads import EnvironmentReads, reading_environment
+from compilefarm.reuse.installation import LoadProgram, install
+from compilefarm.reuse.refusals import Refusal, Unsayable
+from compilefarm.torch_internals.dynamo_frames import Frame, Trace, Traced, backend_of, traced_of
+
+
+class VariantStore(Protocol):
+    """Where variants are kept."""
+
+    def find(self, lookup: Lookup) -> Sequence[Variant]:
+        """Returns the variants of a code object; none if there are none."""
+
+    def publish(self, lookup: Lookup, variant: Variant) -> None:
+        """Keeps a variant beside the others."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """What is known of programs.
+
+    Attributes:
+        is_ours: whether a frame is compiled with our backend.
+        settings_of: backend, mode and options of a frame, as text.
+        key_of: the key of a program that our backend has returned.
+        load: the program of a key.
+    """
+
+    is_ours: Callable[[Any], bool]
+    settings_of: Callable[[Any], str]
+    key_of: KeyOf
+    load: LoadProgram
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a frame.
+
+    Attributes:
+        function: its name.
+        was_reused: without tracing.
+        guards: how many are checked.
+        reason: why it was traced, or is not published; empty otherwise.
+    """
+
+    function: str
+    was_reused: bool
+    guards: int
+    reason: str
+
+
+class Interceptor:
+    """Decides of each frame whether it is traced.
+
+    Args:
+        store: of variants; None to publish and find nothing.
+        programs: what is known of programs.
+        publishes: whether what is traced is published.
+        on_outcome: told what became of each frame.
+    """
+
+    def __init__(
+        self,
+        store: VariantStore,
+        *,
+        programs: Programs,
+        publishes: bool,
+        on_outcome: Callable[[Outcome], None],
+    ) -> None:
+        self._store = store
+        self._programs = programs
+        self._publishes = publishes
+        self._on_outcome = on_outcome
+        self._generated: set[CodeType] = set()
+
+    def __call__(self, frame: Frame, trace: Trace) -> Any:
+        backend = backend_of(frame)
+        if not frame.is_plain or not self._programs.is_ours(backend):
+            return trace()
+        lookup, reasons = self._lookup(frame, backend), []
+        for variant in self._store.find(lookup):
+            try:
+                found = install(variant, frame, load=self._programs.load, generated=self._generated)
+            except Refusal as refusal:
+                reasons.append(str(refusal))
+            else:
+                self._tell(frame, guards=len(variant.guards), was_reused=True)
+                return found
+        return self._traced(frame, trace, lookup=lookup, reason=reasons[-1] if reasons else "nothing is stored")
+
+    def _traced(self, frame: Frame, trace: Trace, *, lookup: Lookup, reason: str) -> Any:
+        if not self._publishes:
+            self._tell(frame, reason=reason)
+            return trace()
+        with reading_environment() as read:
+            output = trace()
+        return traced_of(output, on_guards=lambda traced, _: self._publish(traced, frame, lookup, read, reason))
+
+    def _publish(self, traced: Traced, frame: Frame, lookup: Lookup, read: EnvironmentReads, reason: str) -> None:
+        try:
+            variant = capture(traced, frame, key_of=self._programs.key_of, generated=self._generated, read=read.names())
+        except Unsayable as refusal:
+            self._tell(frame, reason=f"{reason}; not published: {refusal}")
+            return
+        self._tell(frame, guards=len(variant.guards), reason=reason)
+        self._store.publish(lookup, variant)
+
+    def _lookup(self, frame: Frame, backend: Any) -> Lookup:
+        return Lookup(
+            module=str(frame.global_variables.get("__name__", "")),
+            qualified_name=frame.code.co_qualname,
+            code_digest=digest_of_code(frame.code),
+            settings=f"{self._programs.settings_of(frame)} fullgraph={frame.is_whole}",
+        )
+
+    def _tell(self, frame: Frame, *, guards: int = 0, was_reused: bool = False, reason: str = "") -> None:
+        self._on_outcome(
+            Outcome(function=frame.code.co_qualname, was_reused=was_reused, guards=guards, reason=reason)
+        )

@@ -1,0 +1,34 @@
+"""The structure of a model: what its parts are, what they hold, what hangs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from compilefarm.reuse.descriptions import Describer, name_of, shortened
+
+
+def describe_models(variables: Mapping[str, Any], describer: Describer) -> dict[str, str]:
+    """Describes every model among the variables of a frame, by the variable's name."""
+    models = {name: value for name, value in variables.items() if isinstance(value, torch.nn.Module)}
+    return {name: describe_model(model, describer) for name, model in models.items()}
+
+
+def describe_model(model: torch.nn.Module, describer: Describer) -> str:
+    """Describes a model by its parts: their places, classes, overrides, hooks and modes, parameters and buffers."""
+    return shortened("\n".join(line for name, part in model.named_modules() for line in _part(name, part, describer)))
+
+
+def _part(name: str, part: torch.nn.Module, describer: Describer) -> Iterator[str]:
+    yield f"{name}:{describer.of_place(part)}:{part.training}:{','.join(part._modules)}"
+    for own, tensor in (*part._parameters.items(), *part._buffers.items()):
+        yield f"{name}.{own}:{_tensor(tensor)}"
+
+
+def _tensor(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "None"
+    facts = (tensor.dtype, tensor.device, tensor.layout, tuple(tensor.shape), tensor.requires_grad)
+    return f"{name_of(type(tensor))}:{','.join(map(str, facts))}"

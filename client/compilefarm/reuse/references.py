@@ -1,0 +1,162 @@
+"""What inlined code refers to, found in the code itself and not in the guards: names of globals, and what hangs on them.
+
+Dynamo guards most of it, and leaves out what it takes to be fixed: functions of torch, attributes of modules, methods
+of classes. A second look that knows nothing of its reasons finds what was rebound.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import hashlib
+import inspect
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
+from compilefarm.reuse.code_objects import digest_of_code
+from compilefarm.reuse.descriptions import Describer, name_of
+from compilefarm.reuse.refusals import Unsayable
+
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_MISSING = "missing"
+# Builtins that Dynamo computes while it traces, whose results mean nothing in another process. The standard library
+# asks for them to recognise what it has seen.
+_PROCESS_BOUND = frozenset({"hash", "id"})
+
+
+def references_of(codes: Iterable[types.CodeType], describer: Describer) -> Iterator[DependencyRecord]:
+    """Describes what inlined code refers to by name.
+
+    Raises:
+        Unsayable: it asks for what differs between processes.
+    """
+    found: set[tuple[str, str]] = set()
+    for code in codes:
+        name = _module_name_of(code)
+        for chain in sorted(set(_chains(code))) if name else ():
+            if chain in _PROCESS_BOUND and name.partition(".")[0] not in sys.stdlib_module_names:
+                raise Unsayable(f"{code.co_qualname} calls {chain}(), which differs between processes")
+            if (name, chain) not in found:
+                found.add((name, chain))
+                expected = _describe_chain(vars(sys.modules[name]), chain.split("."), describer)
+                yield _record(DependencyKind.REFERENCE, name, chain, expected)
+
+
+def places_of(codes: Iterable[types.CodeType], describer: Describer) -> Iterator[DependencyRecord]:
+    """Describes where inlined code stands that no description has told so far.
+
+    Raises:
+        Unsayable: there is code without a source, which is in no class and no function that was described.
+    """
+    for code in dict.fromkeys(codes):
+        name = _module_name_of(code)
+        module = sys.modules.get(name)
+        if module is not None and _code_at(module, code.co_qualname) is code:
+            yield _record(DependencyKind.FUNCTION, name, code.co_qualname, digest_of_code(code))
+        elif describer.has_described(code) or _is_frozen(code):
+            # The interpreter brings frozen code along, and its version is compared.
+            continue
+        elif module is None:
+            raise Unsayable(f"{code.co_qualname} of {code.co_filename}, which is in no module")
+        else:
+            yield _record(DependencyKind.FILE, name, "", _digest_of_file(module))
+
+
+def describe_dependency(kind: DependencyKind, module_name: str, name: str, describer: Describer) -> str:
+    """Describes what stands at the place of a dependency on code in this process."""
+    module = sys.modules.get(module_name)
+    if module is None:
+        return _MISSING
+    if kind is DependencyKind.FILE:
+        return _digest_of_file(module)
+    if kind is DependencyKind.FUNCTION:
+        code = _code_at(module, name)
+        return _MISSING if code is None else digest_of_code(code)
+    return _describe_chain(vars(module), name.split("."), describer)
+
+
+def _module_name_of(code: types.CodeType) -> str:
+    if _is_frozen(code):
+        return code.co_filename.removeprefix("<frozen ").removesuffix(">")
+    module = inspect.getmodule(code)
+    return module.__name__ if module is not None and sys.modules.get(module.__name__) is module else ""
+
+
+def _is_frozen(code: types.CodeType) -> bool:
+    return code.co_filename.startswith("<frozen ")
+
+
+def _record(kind: DependencyKind, module: str, name: str, expected: str) -> DependencyRecord:
+    return DependencyRecord(kind=kind, module=module, name=name, expected=expected)
+
+
+def _chains(code: types.CodeType) -> Iterator[str]:
+    chain: list[str] = []
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _GLOBALS:
+            if chain:
+                yield ".".join(chain)
+            chain = [instruction.argval]
+        elif instruction.opname in _ATTRIBUTES and chain:
+            chain.append(instruction.argval)
+        else:
+            if chain:
+                yield ".".join(chain)
+            chain = []
+    if chain:
+        yield ".".join(chain)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _chains(constant)
+
+
+def _describe_chain(scope: Mapping[str, Any], names: Sequence[str], describer: Describer) -> str:
+    first, *rest = names
+    value = scope.get(first, getattr(builtins, first, _MISSING))
+    path = [_describe(value, describer)]
+    for name in rest:
+        if not isinstance(value, (types.ModuleType, type)):
+            break
+        value = inspect.getattr_static(value, name, _MISSING)
+        path.append(_describe(value, describer))
+    return hashlib.sha256("\n".join(path).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+
+def _describe(value: Any, describer: Describer) -> str:
+    try:
+        return describer.identity(value)
+    except Unsayable:
+        # An object: Dynamo guards what it reads of it.
+        return f"object:{name_of(type(value))}"
+
+
+def _code_at(module: types.ModuleType, qualified_name: str) -> types.CodeType | None:
+    value: Any = module
+    for name in qualified_name.split("."):
+        value = inspect.getattr_static(value, name, None)
+        if value is None:
+            return None
+    return getattr(_function_of(value), "__code__", None)
+
+
+def _function_of(value: Any) -> Any:
+    for name in ("__func__", "fget", "func", "__wrapped__"):
+        inner = getattr(value, name, None) if not isinstance(value, types.FunctionType) else None
+        if isinstance(inner, types.FunctionType):
+            return inner
+    return value
+
+
+def _digest_of_file(module: types.ModuleType) -> str:
+    path = getattr(module, "__file__", None)
+    if path is None or not path.endswith(".py"):
+        raise Unsayable(f"code of {module.__name__}, which has no source")
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:32]
+    except OSError as error:
+        raise Unsayable(f"the source of {module.__name__}: {error}") from error

@@ -1,0 +1,107 @@
+"""Sources as a table of data, in which a source's base stands before it, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from compilefarm.core.dynamo_packages import Field, SourceRecord
+from compilefarm.reuse.code_objects import constant_of, value_of
+from compilefarm.reuse.refusals import Differs, Unsayable
+from compilefarm.torch_internals.dynamo_sources import Source, build_source, fields_of, kind_of
+
+# torch evaluates sources as Python expressions, so that a name has to be a name.
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*|\.\d+")
+# Sources that lead to the same place in another process. Others lead to temporary values, to what the hash seed orders,
+# or to objects that exist once.
+_LASTING = frozenset(
+    """AttrSource CallFunctionNoArgsSource CellContentsSource ClosureSource CodeSource ConstDictKeySource ConvertIntSource
+    DataclassFieldsSource DefaultsSource DictGetItemSource DictSubclassGetItemSource DynamicScalarSource
+    FloatTensorSource GenericAttrSource GetItemSource GlobalSource GlobalStateSource GradSource ImportSource
+    ListGetItemSource LocalCellSource LocalSource NNModuleSource NamedTupleFieldsSource NegateSource ParamBufferSource
+    ShapeEnvSource SkipGuardSource TensorPropertySource TupleIteratorGetItemSource TypeDictSource TypeMROSource
+    TypeSource UnspecializedBuiltinNNModuleSource UnspecializedNNModuleSource UnspecializedParamBufferSource""".split()
+)
+_NAMES = frozenset({"local_name", "global_name", "member", "module_name", "freevar_name"})
+
+
+class SourceTable:
+    """Collects sources, each once."""
+
+    def __init__(self) -> None:
+        self._places: dict[Source, int] = {}
+        self._records: list[SourceRecord] = []
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """All sources, a base before what stands on it."""
+        return tuple(self._places)
+
+    @property
+    def records(self) -> tuple[SourceRecord, ...]:
+        """The same as data."""
+        return tuple(self._records)
+
+    def place_of(self, source: Source) -> int:
+        """Returns the place of a source in the table, which it is put into.
+
+        Raises:
+            Unsayable: it holds what is no constant.
+        """
+        known = self._places.get(source)
+        if known is not None:
+            return known
+        if kind_of(source) not in _LASTING:
+            raise Unsayable(f"{source.name}, which is not at the same place elsewhere ({kind_of(source)})")
+        record = SourceRecord(kind=kind_of(source), fields=self.fields(fields_of(source)))
+        place = self._places[source] = len(self._records)
+        self._records.append(record)
+        return place
+
+    def fields(self, values: Mapping[str, Any]) -> tuple[Field, ...]:
+        """Returns arguments as data. Raises as `place_of`."""
+        return tuple(self._field(name, value) for name, value in values.items())
+
+    def _field(self, name: str, value: Any) -> Field:
+        if isinstance(value, Source):
+            return Field(name=name, source=self.place_of(value))
+        return Field(name=name, value=constant_of(value))
+
+
+def sources_of(records: Sequence[SourceRecord], *, names: Mapping[str, str]) -> list[Source]:
+    """Makes the sources of a table.
+
+    Args:
+        records: the table.
+        names: what names of globals became in this process.
+
+    Raises:
+        Differs: this torch has other sources.
+    """
+    sources: list[Source] = []
+    for record in records:
+        values = values_of(record.fields, sources=sources)
+        if "global_name" in values:
+            values["global_name"] = names.get(values["global_name"], values["global_name"])
+        _require_names(values)
+        if record.kind not in _LASTING:
+            raise Differs(f"{record.kind} is no source that is recorded")
+        try:
+            sources.append(build_source(record.kind, values))
+        except ValueError as error:
+            raise Differs(str(error)) from error
+    return sources
+
+
+def values_of(fields: Sequence[Field], *, sources: Sequence[Source]) -> dict[str, Any]:
+    """Returns arguments as values."""
+    return {
+        field.name: value_of(field.value) if field.source is None else sources[field.source] for field in fields
+    }
+
+
+def _require_names(values: Mapping[str, Any]) -> None:
+    for name in _NAMES & values.keys():
+        if values[name] and not _NAME.fullmatch(str(values[name])):
+            raise Differs(f"{values[name]!r} is no name")

@@ -1,0 +1,148 @@
+"""Whether a variant holds on a frame of this process: everything that was recorded is described again and compared."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, Variant
+from compilefarm.reuse.descriptions import Describer, shortened
+from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
+from compilefarm.reuse.models import describe_models
+from compilefarm.reuse.references import describe_dependency
+from compilefarm.reuse.refusals import Differs, Unsayable
+from compilefarm.reuse.source_table import sources_of, values_of
+from compilefarm.reuse.states import require_plain, states, variables
+from compilefarm.torch_internals.dynamo_frames import Frame
+from compilefarm.torch_internals.dynamo_guards import TracedGuard, TracedGuards
+from compilefarm.torch_internals.dynamo_sources import Scope, Source
+
+# What a condition on sizes is made of; torch evaluates it as Python.
+_EXPRESSIONS = (
+    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub,
+    ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
+    ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Subscript, ast.Call, ast.IfExp,
+)  # fmt: skip
+_CALLED = frozenset(
+    {"size", "stride", "storage_offset", "int", "max", "min", "math.floor", "math.ceil", "math.trunc", "torch.sym_float"}
+)
+
+
+def verify_process(variant: Variant, frame: Frame) -> Describer:
+    """Compares what a variant rests on beside guards; returns what has described it.
+
+    Raises:
+        Differs: something is not as it was.
+    """
+    if what := require_plain():
+        raise Differs(what)
+    describer = Describer()
+    try:
+        now = _Process(frame, describer)
+        for dependency in variant.dependencies:
+            if now.describe(dependency) != dependency.expected:
+                raise Differs(_said(dependency))
+    except Unsayable as error:
+        raise Differs(str(error)) from error
+    return describer
+
+
+def verify_guards(
+    variant: Variant, frame: Frame, *, names: Mapping[str, str], scope: Mapping[str, Any], describer: Describer
+) -> TracedGuards:
+    """Compares what every guard was on, and returns the guards.
+
+    Args:
+        variant: what is compared.
+        frame: the frame.
+        names: what names of globals are in this process.
+        scope: global variables, with those that the variant expects.
+        describer: of this moment.
+
+    Raises:
+        Differs: something is not as it was.
+    """
+    sources = sources_of(variant.sources, names=names)
+    live = Scope(frame.local_variables, scope)
+    try:
+        for record in variant.types:
+            _require(shortened(describer.of_place(_follow(live, sources[record.source]))), record.expected, sources[record.source])
+        guards = [
+            TracedGuard(kind=each.kind, source=sources[each.source], arguments=values_of(each.arguments, sources=sources))
+            for each in variant.guards
+        ]
+        for guard, record_of_guard in zip(guards, variant.guards, strict=True):
+            if guard.kind not in WITHOUT_VALUE:
+                value = _follow(live, guard.source)
+                found = shortened(describe_guarded(guard.kind, value, guard.arguments, describer))
+                _require(found, record_of_guard.expected, guard.source)
+    except Unsayable as error:
+        raise Differs(str(error)) from error
+    return TracedGuards(
+        guards=guards,
+        shape_expressions=[_checked(text) for text in variant.shape_expressions],
+        sizes={sources[each.source]: (each.size, each.stride) for each in variant.sizes},
+        key_order=[sources[each] for each in variant.key_order],
+        aliases=[
+            (each.kind, [sources[place] for place in each.first], [sources[place] for place in each.second])
+            for each in variant.aliases
+        ],
+        builtins_name=None,
+    )
+
+
+class _Process:
+    """Describes dependencies in this process; what belongs together is described once."""
+
+    def __init__(self, frame: Frame, describer: Describer) -> None:
+        self._frame = frame
+        self._describer = describer
+        self._states: Mapping[str, str] = states(describer)
+        self._models: Mapping[str, str] = describe_models(frame.local_variables, describer)
+
+    def describe(self, dependency: DependencyRecord) -> str | None:
+        name = dependency.name
+        if dependency.kind is DependencyKind.STATE:
+            return _shortened_or_none(self._states.get(name))
+        if dependency.kind is DependencyKind.MODEL:
+            return _shortened_or_none(self._models.get(name))
+        if dependency.kind is DependencyKind.VARIABLE:
+            return shortened(variables([name])[name])
+        return describe_dependency(dependency.kind, dependency.module, name, self._describer)
+
+
+def _shortened_or_none(text: str | None) -> str | None:
+    return None if text is None else shortened(text)
+
+
+def _follow(scope: Scope, source: Source) -> Any:
+    try:
+        return scope.follow(source)
+    except Exception as error:
+        raise Differs(f"{source.name} is not there ({type(error).__name__})") from error
+
+
+def _require(found: str, expected: str, source: Source) -> None:
+    if found != expected:
+        raise Differs(f"{source.name} is another")
+
+
+def _said(dependency: DependencyRecord) -> str:
+    place = f"{dependency.module}.{dependency.name}".strip(".")
+    return f"the {dependency.kind.value} {place} is another"
+
+
+def _checked(text: str) -> str:
+    for node in ast.walk(ast.parse(text, mode="eval")):
+        if not isinstance(node, _EXPRESSIONS) or (isinstance(node, ast.Call) and not _is_known_call(node)):
+            raise Differs(f"a condition on sizes is not understood: {text}")
+    return text
+
+
+def _is_known_call(node: ast.Call) -> bool:
+    called = node.func
+    whole = ast.unparse(called)
+    last = called.attr if isinstance(called, ast.Attribute) else whole
+    return whole in _CALLED or (isinstance(called, ast.Attribute) and last in _CALLED) or whole.startswith("___")
+

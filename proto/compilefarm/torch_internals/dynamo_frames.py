@@ -1,0 +1,212 @@
+"""Dynamo's work on a frame: what it calls to trace one, and what stands in for a trace that was not made.
+
+torch/_dynamo/convert_frame.py calls `compile_frame` within its own bookkeeping: limits of recompiles, numbers of
+compiles, the lock, hooks, the entry in the cache. What takes its place is called there, too, so that all of that stays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch._dynamo import convert_frame as _convert_frame
+from torch._dynamo.utils import CleanupHook  # torch/_dynamo/utils.py
+from torch._guards import TracingContext  # torch/_guards.py
+
+__all__ = ["Frame", "Trace", "backend_of", "install_global", "intercept_frames", "replayed", "traced_of", "wrapped_program"]
+
+Trace = Callable[[], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A frame that Dynamo is about to trace.
+
+    Attributes:
+        code: of the function.
+        local_variables, global_variables, builtins: of the frame.
+        closure: cells of the function.
+        backend: what compiles graphs, as torch.compile wrapped it.
+        is_whole: a graph break is an error (fullgraph=True).
+        is_plain: neither exported nor traced together with other ranks.
+    """
+
+    code: CodeType
+    local_variables: dict[str, Any]
+    global_variables: dict[str, Any]
+    builtins: dict[str, Any]
+    closure: tuple[Any, ...]
+    backend: Callable[..., Any]
+    is_whole: bool
+    is_plain: bool
+
+
+def intercept_frames(on_frame: Callable[[Frame, Trace], Any]) -> Callable[[], None]:
+    """Has `on_frame` called where Dynamo would trace a frame, with the frame and what traces it.
+
+    It returns what tracing returns, or what `replayed` makes.
+
+    Returns:
+        What takes it back.
+    """
+    original = _convert_frame.compile_frame
+    signature = inspect.signature(original)
+
+    def compile_frame(*arguments: Any, **keywords: Any) -> Any:
+        given = signature.bind(*arguments, **keywords).arguments
+        return on_frame(_frame_of(given), lambda: original(*arguments, **keywords))
+
+    _convert_frame.compile_frame = compile_frame
+
+    def restore() -> None:
+        _convert_frame.compile_frame = original
+
+    return restore
+
+
+def backend_of(frame: Frame) -> Any:
+    """The backend that torch.compile was called with, out of its wrappers."""
+    backend: Any = frame.backend
+    while inner := getattr(backend, "_torchdynamo_orig_backend", None):
+        backend = inner
+    return backend
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """What Dynamo found for a frame.
+
+    Attributes:
+        code: generated.
+        output_graph: with guards, sizes, names of globals.
+        inlined: code objects that were traced into.
+        installed: names that were put among the globals.
+        modules: which of these are modules.
+    """
+
+    code: CodeType
+    output_graph: Any
+    inlined: Sequence[CodeType]
+    installed: Sequence[str]
+    modules: Mapping[str, str]
+
+
+def traced_of(output: Any, *, on_guards: Callable[[Traced, Any], None]) -> Any:
+    """Has `on_guards` called with what was traced and the CheckFunctionManager once Dynamo has built guards."""
+    build = output.build_guards
+
+    def build_guards(*arguments: Any, **keywords: Any) -> Any:
+        manager = build(*arguments, **keywords)
+        graph = output.tracer_output.output_graph
+        traced = Traced(
+            code=output.bytecode,
+            output_graph=graph,
+            inlined=tuple(graph.tracing_context.traced_code),
+            installed=tuple(graph.installed_globals),
+            modules=dict(graph.import_sources),
+        )
+        on_guards(traced, manager)
+        return manager
+
+    output.build_guards = build_guards
+    return output
+
+
+def install_global(scope: dict[str, Any], name: str, value: Any) -> Callable[[], None]:
+    """Puts a name among globals; Dynamo calls what is returned when it forgets the code that needs it."""
+    return CleanupHook.create(scope, name, value)
+
+
+def wrapped_program(program: Callable[..., Any]) -> Callable[..., Any]:
+    """A program as Dynamo puts it among the globals: not traced itself."""
+    wrapped: Callable[..., Any] = torch._dynamo.disable(program, reason="do not trace Dynamo-compiled graph")
+    return wrapped
+
+
+def unwrapped_program(value: Any) -> Any:
+    """The program behind what Dynamo put among the globals."""
+    return getattr(value, "_torchdynamo_orig_callable", value)
+
+
+def replayed(code: CodeType, manager: Any, *, cleanups: Sequence[Callable[[], None]]) -> Any:
+    """What stands in for the result of tracing a frame.
+
+    Args:
+        code: generated once.
+        manager: a CheckFunctionManager, whose guards hold on the frame.
+        cleanups: what to call when the code is forgotten.
+    """
+    graph = _ReplayedGraph(cleanups)
+    tracer = SimpleNamespace(
+        error_on_graph_break=False,
+        is_tracing_resume_prologue=False,
+        output_graph=graph,
+        output_graph_for_cleanup=None,
+        closure=None,
+        f_globals={},
+        _cleanup_output_graph=graph.clean_up,
+    )
+    return SimpleNamespace(
+        tracer_output=tracer,
+        bytecode=code,
+        pycode=[],
+        last_attempt_start_time=None,
+        build_guards=lambda *arguments, **keywords: manager,
+    )
+
+
+class _ReplayedGraph:
+    """What _compile asks an OutputGraph for once it has its code (torch/_dynamo/convert_frame.py)."""
+
+    export = False
+    package = None
+    root_tx = None
+
+    def __init__(self, cleanups: Sequence[Callable[[], None]]) -> None:
+        self.cleanups = list(cleanups)
+        self.guards: list[Any] = []
+        self.shape_env = SimpleNamespace(guards=[])
+        self.graph = SimpleNamespace(nodes=[])
+        self.placeholders: list[Any] = []
+        self.non_compliant_ops: set[Any] = set()
+        self.compliant_custom_ops: set[Any] = set()
+        self.tracing_context = TracingContext(None)
+        self.local_scope: dict[str, Any] = {}
+
+    def is_empty_graph(self) -> bool:
+        return True
+
+    def has_outputs(self) -> bool:
+        return False
+
+    def count_calls(self) -> int:
+        return 0
+
+    def get_graph_sizes_structured(self) -> dict[str, Any]:
+        return {}
+
+    def get_replayed_side_effect_source_refs(self) -> list[str]:
+        return []
+
+    def clean_up(self) -> None:
+        for cleanup in reversed(self.cleanups):
+            cleanup()
+        self.cleanups.clear()
+
+
+def _frame_of(given: Mapping[str, Any]) -> Frame:
+    return Frame(
+        code=given["code"],
+        local_variables=given["locals"],
+        global_variables=given["globals"],
+        builtins=given["builtins"],
+        closure=given["closure"] or (),
+        backend=given["compiler_fn"],
+        is_whole=bool(given["one_graph"]),
+        is_plain=not given.get("export") and given.get("distributed_state") is None and given.get("package") is None,
+    )

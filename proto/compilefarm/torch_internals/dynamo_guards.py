@@ -1,0 +1,183 @@
+"""Dynamo's guards: taken apart, and built again on the values of another process."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dynamo import guards as _guards
+from torch._dynamo.output_graph import OutputGraphGuardsState  # torch/_dynamo/output_graph.py
+from torch._guards import DuplicateInputs, Guard, GuardsSet, StorageOverlap  # torch/_guards.py
+from torch.fx.experimental.symbolic_shapes import _ShapeGuardsHelper
+
+from compilefarm.torch_internals.dynamo_sources import Source
+
+__all__ = [
+    "CheckFunctionManager",
+    "Guard",
+    "TracedGuard",
+    "TracedGuards",
+    "aliases_of",
+    "build_guards",
+    "global_state",
+    "guards_of",
+    "is_copy_on_write",
+    "range_of_iterator",
+    "sizes_of",
+    "tuple_iterator_length",
+]
+
+CheckFunctionManager = _guards.CheckFunctionManager  # torch/_dynamo/guards.py
+tuple_iterator_length = _guards.tuple_iterator_len  # torch/_dynamo/utils.py
+range_of_iterator = _guards.normalize_range_iter  # torch/_dynamo/utils.py
+
+# What a guard is told beside its source, and what it looks up itself where it is not told.
+_OWN_VALUE = "value"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TracedGuard:
+    """A guard: a method of GuardBuilder by name, the source it is on, and its other arguments."""
+
+    kind: str
+    source: Source
+    arguments: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TracedGuards:
+    """All that a check of guards is built from, but values.
+
+    Attributes:
+        guards: one by one.
+        shape_expressions: conditions on sizes.
+        sizes: size and stride of tensors, with None for what the conditions say.
+        key_order: dictionaries whose order counts.
+        aliases: as `aliases_of`.
+        builtins_name: what the dictionary of builtins is called among the globals; None if it is not there.
+    """
+
+    guards: Sequence[TracedGuard]
+    shape_expressions: Sequence[str]
+    sizes: Mapping[Source, tuple[Sequence[int | None], Sequence[int | None]]]
+    key_order: Sequence[Source]
+    aliases: Sequence[tuple[str, Sequence[Source], Sequence[Source]]]
+    builtins_name: str | None
+
+
+def guards_of(output_graph: Any) -> list[tuple[TracedGuard, Sequence[str]]]:
+    """The guards of a trace, each with the code that building it has left (nothing before)."""
+    ordered = sorted(output_graph.guards, key=Guard.sort_key)
+    return [(_taken_apart(guard), tuple(guard.code_list or ())) for guard in ordered]
+
+
+def sizes_of(output_graph: Any) -> dict[Source, tuple[Sequence[int | None], Sequence[int | None]]]:
+    """Size and stride that each tensor is guarded for, with None for what differs from call to call."""
+    concrete = _guards.convert_to_concrete_values
+    return {
+        source: (concrete(known["size"]), concrete(known["stride"]))
+        for source, known in output_graph.input_source_to_sizes_strides.items()
+    }
+
+
+def aliases_of(output_graph: Any) -> list[tuple[str, Sequence[Source], Sequence[Source]]]:
+    """What AOTAutograd relies on between inputs: a kind, and two groups of sources.
+
+    Raises:
+        ValueError: there is a kind that is not known.
+    """
+    return [_alias_of(guard) for guard in output_graph.aotautograd_guards]
+
+
+def global_state() -> Any:
+    """What GLOBAL_STATE guards, now: grad mode, autocast, determinism, threads, default dtype."""
+    return torch._C._dynamo.guards.GlobalStateGuard()
+
+
+def is_copy_on_write(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's storage is copied when it is written."""
+    return bool(torch._C._is_cow_tensor(tensor))
+
+
+def build_guards(
+    code: CodeType,
+    traced: TracedGuards,
+    *,
+    local_variables: dict[str, Any],
+    global_variables: dict[str, Any],
+) -> Any:
+    """Builds the check of guards on the values of a frame; a CheckFunctionManager.
+
+    It is not called: whether the guards hold is for the caller to see (`guard_manager.check`).
+
+    Raises:
+        Exception: a guard cannot be built on these values.
+    """
+    guards = GuardsSet({_put_together(guard) for guard in traced.guards})
+    state = OutputGraphGuardsState(
+        local_scope=local_variables,
+        global_scope=global_variables,
+        torch_function_mode_stack=[],
+        guard_on_key_order=set(traced.key_order),
+        input_source_to_sizes_strides={
+            source: {"size": size, "stride": stride}  # type: ignore[misc]
+            for source, (size, stride) in traced.sizes.items()
+        },
+        dual_level=torch.autograd.forward_ad._current_level,
+        functorch_layers=[],
+        current_device=torch.utils._device.CURRENT_DEVICE,
+        global_state_guard=global_state(),
+        _guards=guards,
+        _aotautograd_guards=[_relation(alias) for alias in traced.aliases],
+        skip_guards_check=True,
+        name_of_builtins_dict_key_in_fglobals=traced.builtins_name,
+    )
+    expressions = _ShapeGuardsHelper(exprs=list(traced.shape_expressions))
+    shapes = _guards.ShapeCodeParts(
+        python_code_parts=expressions,
+        verbose_code_parts=expressions,
+        cpp_code_parts=None,
+        python_fallback=True,
+        shape_env_sources=[],
+    )
+    output_graph: Any = state
+    return CheckFunctionManager(
+        code, output_graph, shape_code_parts=shapes, runtime_global_scope=global_variables
+    )
+
+
+def _taken_apart(guard: Guard) -> TracedGuard:
+    make = guard.create_fn
+    arguments: dict[str, Any] = {}
+    if isinstance(make, functools.partial):
+        names = list(inspect.signature(make.func).parameters)[2 + 0 :]
+        # GuardBuilder's methods are called with the builder and the guard; what a partial has in front comes first.
+        if make.args:
+            raise ValueError(f"{guard.create_fn_name()} has arguments without names")
+        arguments = {name: value for name, value in make.keywords.items() if name in names and name != _OWN_VALUE}
+    return TracedGuard(kind=guard.inner_create_fn().__name__, source=guard.originating_source, arguments=arguments)
+
+
+def _put_together(guard: TracedGuard) -> Guard:
+    make = getattr(_guards.GuardBuilder, guard.kind)
+    return Guard(guard.source, functools.partial(make, **guard.arguments) if guard.arguments else make)
+
+
+def _alias_of(guard: Any) -> tuple[str, Sequence[Source], Sequence[Source]]:
+    if isinstance(guard, DuplicateInputs):
+        return "DuplicateInputs", [guard.input_source_a], [guard.input_source_b]
+    if isinstance(guard, StorageOverlap):
+        return "StorageOverlap", list(guard.overlapping_sources), list(guard.non_overlapping_sources)
+    raise ValueError(f"{type(guard).__name__} is not known")
+
+
+def _relation(alias: tuple[str, Sequence[Source], Sequence[Source]]) -> Any:
+    kind, first, second = alias
+    if kind == "DuplicateInputs":
+        return DuplicateInputs(first[0], second[0])
+    return StorageOverlap(list(first), list(second))

@@ -1,0 +1,40 @@
+"""Which functions Dynamo traces into, and what it calls them with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+from torch._dynamo.symbolic_convert import InliningInstructionTranslator as _Translator
+
+
+class NotConstant:
+    """Stands for an argument whose value Dynamo does not know."""
+
+
+@contextlib.contextmanager
+def watching_inlined_calls(on_call: Callable[[CodeType, Sequence[Any]], None]) -> Iterator[None]:
+    """Has `on_call` called with the code of each function that is traced into, and its positional arguments.
+
+    For one thread at a time: Dynamo traces under a lock (torch/_dynamo/convert_frame.py: compile_lock).
+    """
+    original = _Translator.build_inline_tracer  # torch/_dynamo/symbolic_convert.py
+
+    def build_inline_tracer(
+        parent: Any, function: Any, arguments: Sequence[Any], *others: Any, **keywords: Any
+    ) -> Any:
+        on_call(function.get_code(), [_constant_of(each) for each in arguments])
+        return original(parent, function, arguments, *others, **keywords)
+
+    translator: Any = _Translator
+    translator.build_inline_tracer = staticmethod(build_inline_tracer)
+    try:
+        yield
+    finally:
+        translator.build_inline_tracer = staticmethod(original)
+
+
+def _constant_of(variable: Any) -> Any:
+    return variable.as_python_constant() if variable.is_python_constant() else NotConstant

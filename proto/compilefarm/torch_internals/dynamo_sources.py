@@ -1,0 +1,70 @@
+"""Dynamo's sources, which say how a guarded value is reached: taken apart, put together again, followed."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import torch._dynamo.source as _sources
+import torch._guards as _guards
+from torch._dynamo.guards import _get_closure_vars  # torch/_dynamo/guards.py
+from torch._guards import Source  # torch/_guards.py
+
+__all__ = ["Scope", "Source", "build_source", "fields_of", "kind_of"]
+
+# Fields that are enumerations of torch: their members travel by name.
+_ENUMERATIONS: dict[str, type[enum.Enum]] = {"prop": _sources.TensorProperty}
+
+
+def kind_of(source: Source) -> str:
+    """The name of a source's class."""
+    return type(source).__name__
+
+
+def fields_of(source: Source) -> dict[str, Any]:
+    """What a source's class is called with to make an equal one: sources, and values."""
+    return {
+        field.name: _name_of(getattr(source, field.name)) for field in dataclasses.fields(source) if field.init
+    }
+
+
+def build_source(kind: str, fields: Mapping[str, Any]) -> Source:
+    """Makes a source again.
+
+    Raises:
+        ValueError: torch has no such source, or it has other fields.
+    """
+    kinds = [getattr(module, kind, None) for module in (_sources, _guards)]
+    found = next((each for each in kinds if isinstance(each, type) and issubclass(each, Source)), None)
+    if found is None:
+        raise ValueError(f"torch has no source {kind}")
+    values = {name: _ENUMERATIONS[name][value] if name in _ENUMERATIONS else value for name, value in fields.items()}
+    try:
+        source: Source = found(**values)
+    except TypeError as error:
+        raise ValueError(f"torch has another {kind}: {error}") from error
+    return source
+
+
+class Scope:
+    """The variables of a frame, in which sources are followed.
+
+    Args:
+        local_variables: of the frame.
+        global_variables: of its function.
+    """
+
+    def __init__(self, local_variables: Mapping[str, Any], global_variables: Mapping[str, Any]) -> None:
+        self._scope: dict[str, Any] = {"L": local_variables, "G": global_variables}
+        self._values: dict[Any, Any] = {}
+
+    def follow(self, source: Source) -> Any:
+        """Returns the value that a source leads to. Raises whatever following it raises."""
+        values: Any = self._values
+        return source.get_value(self._scope, _get_closure_vars(), values)
+
+
+def _name_of(value: Any) -> Any:
+    return value.name if isinstance(value, tuple(_ENUMERATIONS.values())) else value
