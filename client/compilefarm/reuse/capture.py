@@ -21,7 +21,7 @@ from compilefarm.reuse.code_objects import record_of
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
 from compilefarm.reuse.models import describe_models
-from compilefarm.reuse.references import places_of, references_of
+from compilefarm.reuse.references import places_of, references_of, targets_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.source_table import SourceTable
 from compilefarm.reuse.states import require_plain, states, variables
@@ -32,7 +32,9 @@ from compilefarm.torch_internals.dynamo_sources import Scope, Source
 KeyOf = Callable[[Any], str | None]
 
 
-def capture(traced: Traced, frame: Frame, *, key_of: KeyOf, generated: set[types.CodeType], read: Iterable[str]) -> Variant:
+def capture(
+    traced: Traced, frame: Frame, *, key_of: KeyOf, generated: set[types.CodeType], read: Iterable[str]
+) -> Variant:
     """Returns what was traced as data.
 
     Args:
@@ -65,7 +67,9 @@ class _Capture:
         sizes = tuple(self._sizes(made))
         key_order = tuple(self._table.place_of(source) for source in graph.guard_on_key_order)
         aliases = tuple(self._aliases())
-        guarded = [(guard, self._table.place_of(guard.source), self._table.fields(guard.arguments)) for guard, _ in made]
+        guarded = [
+            (guard, self._table.place_of(guard.source), self._table.fields(guard.arguments)) for guard, _ in made
+        ]
         # In the order in which they are verified, since descriptions of what is in a circle depend on where it is entered.
         dependencies = list(self._dependencies(generated, read))
         placed = {place for guard, place, _ in guarded if guard.kind not in WITHOUT_VALUE}
@@ -136,6 +140,7 @@ class _Capture:
         for name, expected in variables(sorted(read)).items():
             yield _process(DependencyKind.VARIABLE, name, expected)
         yield from references_of(self._codes(generated), self._describer)
+        yield from targets_of(self._traced.output_graph.graph, self._describer)
 
     def _codes(self, generated: set[types.CodeType]) -> list[types.CodeType]:
         return [code for code in (self._frame.code, *self._traced.inlined) if code not in generated]

@@ -38,12 +38,18 @@ _BOOKKEEPING = frozenset(
         "__annotations_cache__", "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__type_params__",
     }
 )  # fmt: skip
+# Of functions: where torch keeps an object's address (torch/_dynamo/eval_frame.py).
+_ADDRESSES = frozenset({"_torchdynamo_wrapper_id"})
 _HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
     "_backward_hooks",
     "_backward_pre_hooks",
 )
+
+
+# Their attributes are described with themselves; torch marks tensors while it traces.
+_WITH_OTHER_NAMESPACE = (type, types.ModuleType, types.FunctionType, torch.Tensor)
 
 
 def name_of(thing: Any) -> str:
@@ -117,10 +123,14 @@ class Describer:
         return self.identity(kind)
 
     def of_place(self, value: Any) -> str:
-        """Describes the kind of object that stands somewhere: its class, and what is set on it that can be called."""
+        """Describes the kind of object that stands somewhere: its class, and what is set on it.
+
+        Of what is set, the names are told, since a name that was not there was looked up elsewhere; and what can be
+        called, since it takes the place of a method.
+        """
         text = self.of_class(type(value))
         own = getattr(value, "__dict__", None)
-        if isinstance(value, (type, types.ModuleType, types.FunctionType)) or not isinstance(own, dict) or not own:
+        if isinstance(value, _WITH_OTHER_NAMESPACE) or not isinstance(own, dict):
             return text
         return f"{text}{self._overrides(own)}"
 
@@ -175,7 +185,9 @@ class Describer:
             return f"class:{name_of(value)}"
         if isinstance(value, (list, tuple, set, frozenset)):
             parts = [self._member(each) for each in value]
-            return f"{type(value).__name__}({','.join(sorted(parts) if isinstance(value, (set, frozenset)) else parts)})"
+            return (
+                f"{type(value).__name__}({','.join(sorted(parts) if isinstance(value, (set, frozenset)) else parts)})"
+            )
         if isinstance(value, Mapping) and len(value) < 1000:
             return f"mapping({','.join(f'{self._member(k)}:{self._member(v)}' for k, v in value.items())})"
         try:
@@ -190,7 +202,9 @@ class Describer:
         parts += [self._member(each) for each in function.__defaults__ or ()]
         parts += [f"{name}={self._member(each)}" for name, each in sorted((function.__kwdefaults__ or {}).items())]
         parts += [_cell(cell, self._member) for cell in function.__closure__ or ()]
-        parts += [f"{name}={self._member(each)}" for name, each in sorted(vars(function).items())]
+        parts += [
+            f"{name}={self._member(each)}" for name, each in sorted(vars(function).items()) if name not in _ADDRESSES
+        ]
         return f"function:{name_of(function)}:{shortened(chr(10).join(parts))}"
 
     def _partial(self, partial: functools.partial[Any]) -> str:
@@ -203,7 +217,7 @@ class Describer:
     def _overrides(self, own: Mapping[str, Any]) -> str:
         said = [f"{name}={self._member(value)}" for name, value in sorted(own.items()) if _is_override(value)]
         hooks = [f"{name}={self._member(list(own[name].values()))}" for name in _HOOKS if own.get(name)]
-        return f"+{shortened(';'.join(said + hooks))}" if said or hooks else ""
+        return f"+{shortened(';'.join([*sorted(map(str, own)), *said, *hooks]))}"
 
 
 def _ids_within(code: types.CodeType) -> Iterator[int]:
@@ -214,9 +228,7 @@ def _ids_within(code: types.CodeType) -> Iterator[int]:
 
 
 def _is_override(value: Any) -> bool:
-    return isinstance(
-        value, (types.FunctionType, types.MethodType, functools.partial, types.BuiltinFunctionType, type)
-    )
+    return isinstance(value, (types.FunctionType, types.MethodType, functools.partial, types.BuiltinFunctionType, type))
 
 
 def _cell(cell: types.CellType, describe: Callable[[Any], str]) -> str:

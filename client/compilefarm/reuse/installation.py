@@ -33,10 +33,14 @@ def install(variant: Variant, frame: Frame, *, load: LoadProgram, generated: set
     """
     describer = verify_process(variant, frame)
     names = {each.name: _free_name(each, frame.global_variables) for each in variant.globals}
-    values = {each.name: _value_of(each, frame, generated) for each in variant.globals if each.kind is not GlobalKind.PROGRAM}
+    values = {
+        each.name: _value_of(each, frame, generated) for each in variant.globals if each.kind is not GlobalKind.PROGRAM
+    }
     scope = {**frame.global_variables, **{names[name]: value for name, value in values.items()}}
     traced = verify_guards(variant, frame, names=names, scope=scope, describer=describer)
-    values |= {each.name: wrapped_program(load(each.program)) for each in variant.globals if each.kind is GlobalKind.PROGRAM}
+    values |= {
+        each.name: wrapped_program(load(each.program)) for each in variant.globals if each.kind is GlobalKind.PROGRAM
+    }
     cleanups = [
         install_global(frame.global_variables, names[each.name], values[each.name])
         for each in variant.globals

@@ -19,10 +19,10 @@ from compilefarm.torch_internals.dynamo_frames import Frame, Trace, Traced, back
 class VariantStore(Protocol):
     """Where variants are kept."""
 
-    def find(self, lookup: Lookup) -> Sequence[Variant]:
+    def find(self, lookup: Lookup, frame: Frame) -> Sequence[Variant]:
         """Returns the variants of a code object; none if there are none."""
 
-    def publish(self, lookup: Lookup, variant: Variant) -> None:
+    def publish(self, lookup: Lookup, frame: Frame, variant: Variant) -> None:
         """Keeps a variant beside the others."""
 
 
@@ -38,7 +38,7 @@ class Programs:
     """
 
     is_ours: Callable[[Any], bool]
-    settings_of: Callable[[Any], str]
+    settings_of: Callable[[Frame], str]
     key_of: KeyOf
     load: LoadProgram
 
@@ -64,7 +64,7 @@ class Interceptor:
     """Decides of each frame whether it is traced.
 
     Args:
-        store: of variants; None to publish and find nothing.
+        store: of variants.
         programs: what is known of programs.
         publishes: whether what is traced is published.
         on_outcome: told what became of each frame.
@@ -89,7 +89,7 @@ class Interceptor:
         if not frame.is_plain or not self._programs.is_ours(backend):
             return trace()
         lookup, reasons = self._lookup(frame, backend), []
-        for variant in self._store.find(lookup):
+        for variant in self._store.find(lookup, frame):
             try:
                 found = install(variant, frame, load=self._programs.load, generated=self._generated)
             except Refusal as refusal:
@@ -97,7 +97,9 @@ class Interceptor:
             else:
                 self._tell(frame, guards=len(variant.guards), was_reused=True)
                 return found
-        return self._traced(frame, trace, lookup=lookup, reason=reasons[-1] if reasons else "nothing is stored")
+        return self._traced(
+            frame, trace, lookup=lookup, reason="; ".join(dict.fromkeys(reasons)) or "nothing is stored"
+        )
 
     def _traced(self, frame: Frame, trace: Trace, *, lookup: Lookup, reason: str) -> Any:
         if not self._publishes:
@@ -114,7 +116,7 @@ class Interceptor:
             self._tell(frame, reason=f"{reason}; not published: {refusal}")
             return
         self._tell(frame, guards=len(variant.guards), reason=reason)
-        self._store.publish(lookup, variant)
+        self._store.publish(lookup, frame, variant)
 
     def _lookup(self, frame: Frame, backend: Any) -> Lookup:
         return Lookup(
@@ -125,6 +127,4 @@ class Interceptor:
         )
 
     def _tell(self, frame: Frame, *, guards: int = 0, was_reused: bool = False, reason: str = "") -> None:
-        self._on_outcome(
-            Outcome(function=frame.code.co_qualname, was_reused=was_reused, guards=guards, reason=reason)
-        )
+        self._on_outcome(Outcome(function=frame.code.co_qualname, was_reused=was_reused, guards=guards, reason=reason))

@@ -17,14 +17,17 @@ def describe_models(variables: Mapping[str, Any], describer: Describer) -> dict[
 
 
 def describe_model(model: torch.nn.Module, describer: Describer) -> str:
-    """Describes a model by its parts: their places, classes, overrides, hooks and modes, parameters and buffers."""
-    return shortened("\n".join(line for name, part in model.named_modules() for line in _part(name, part, describer)))
+    """Describes a model by its parts: their places, classes, overrides, hooks and modes, parameters and buffers, and
+    which of these are the same tensor."""
+    numbers: dict[int, int] = {}
+    lines = (line for name, part in model.named_modules() for line in _part(name, part, describer, numbers))
+    return shortened("\n".join(lines))
 
 
-def _part(name: str, part: torch.nn.Module, describer: Describer) -> Iterator[str]:
+def _part(name: str, part: torch.nn.Module, describer: Describer, numbers: dict[int, int]) -> Iterator[str]:
     yield f"{name}:{describer.of_place(part)}:{part.training}:{','.join(part._modules)}"
     for own, tensor in (*part._parameters.items(), *part._buffers.items()):
-        yield f"{name}.{own}:{_tensor(tensor)}"
+        yield f"{name}.{own}:{_tensor(tensor)}:{numbers.setdefault(id(tensor), len(numbers))}"
 
 
 def _tensor(tensor: torch.Tensor | None) -> str:

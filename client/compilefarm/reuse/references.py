@@ -41,10 +41,24 @@ def references_of(codes: Iterable[types.CodeType], describer: Describer) -> Iter
         for chain in sorted(set(_chains(code))) if name else ():
             if chain in _PROCESS_BOUND and name.partition(".")[0] not in sys.stdlib_module_names:
                 raise Unsayable(f"{code.co_qualname} calls {chain}(), which differs between processes")
-            if (name, chain) not in found:
-                found.add((name, chain))
-                expected = _describe_chain(vars(sys.modules[name]), chain.split("."), describer)
-                yield _record(DependencyKind.REFERENCE, name, chain, expected)
+            found.add((name, chain))
+        found |= set(_imported(code))
+    yield from (_reference(name, chain, describer) for name, chain in sorted(found))
+
+
+def targets_of(graph: Any, describer: Describer) -> Iterator[DependencyRecord]:
+    """Describes the functions that a graph calls, at the places that they say they are at.
+
+    Raises:
+        Unsayable: one is not there.
+    """
+    targets = {node.target for node in graph.nodes if node.op == "call_function"}
+    for target in sorted(targets, key=str):
+        module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+        if isinstance(target, types.FunctionType) and module in sys.modules and name and "<locals>" not in name:
+            if describer.identity(target) != describer.identity(_value_at(sys.modules[module], name)):
+                raise Unsayable(f"{module}.{name}, which is not at its place")
+            yield _reference(module, name, describer)
 
 
 def places_of(codes: Iterable[types.CodeType], describer: Describer) -> Iterator[DependencyRecord]:
@@ -78,6 +92,24 @@ def describe_dependency(kind: DependencyKind, module_name: str, name: str, descr
         code = _code_at(module, name)
         return _MISSING if code is None else digest_of_code(code)
     return _describe_chain(vars(module), name.split("."), describer)
+
+
+def _reference(module: str, chain: str, describer: Describer) -> DependencyRecord:
+    expected = _describe_chain(vars(sys.modules[module]), chain.split("."), describer)
+    return _record(DependencyKind.REFERENCE, module, chain, expected)
+
+
+def _imported(code: types.CodeType) -> Iterator[tuple[str, str]]:
+    """What is imported within a function, and every name of the function that the module has."""
+    package = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            package = instruction.argval
+            yield from (
+                (package, name)
+                for name in code.co_names
+                if package in sys.modules and name in vars(sys.modules[package])
+            )
 
 
 def _module_name_of(code: types.CodeType) -> str:
@@ -136,12 +168,14 @@ def _describe(value: Any, describer: Describer) -> str:
 
 
 def _code_at(module: types.ModuleType, qualified_name: str) -> types.CodeType | None:
+    return getattr(_function_of(_value_at(module, qualified_name)), "__code__", None)
+
+
+def _value_at(module: types.ModuleType, qualified_name: str) -> Any:
     value: Any = module
     for name in qualified_name.split("."):
         value = inspect.getattr_static(value, name, None)
-        if value is None:
-            return None
-    return getattr(_function_of(value), "__code__", None)
+    return value
 
 
 def _function_of(value: Any) -> Any:

@@ -16,12 +16,44 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*|\.\d+")
 # Sources that lead to the same place in another process. Others lead to temporary values, to what the hash seed orders,
 # or to objects that exist once.
 _LASTING = frozenset(
-    """AttrSource CallFunctionNoArgsSource CellContentsSource ClosureSource CodeSource ConstDictKeySource ConvertIntSource
-    DataclassFieldsSource DefaultsSource DictGetItemSource DictSubclassGetItemSource DynamicScalarSource
-    FloatTensorSource GenericAttrSource GetItemSource GlobalSource GlobalStateSource GradSource ImportSource
-    ListGetItemSource LocalCellSource LocalSource NNModuleSource NamedTupleFieldsSource NegateSource ParamBufferSource
-    ShapeEnvSource SkipGuardSource TensorPropertySource TupleIteratorGetItemSource TypeDictSource TypeMROSource
-    TypeSource UnspecializedBuiltinNNModuleSource UnspecializedNNModuleSource UnspecializedParamBufferSource""".split()
+    [
+        "AttrSource",
+        "CallFunctionNoArgsSource",
+        "CellContentsSource",
+        "ClosureSource",
+        "CodeSource",
+        "ConstDictKeySource",
+        "ConvertIntSource",
+        "DataclassFieldsSource",
+        "DefaultsSource",
+        "DictGetItemSource",
+        "DictSubclassGetItemSource",
+        "DynamicScalarSource",
+        "FloatTensorSource",
+        "GenericAttrSource",
+        "GetItemSource",
+        "GlobalSource",
+        "GlobalStateSource",
+        "GradSource",
+        "ImportSource",
+        "ListGetItemSource",
+        "LocalCellSource",
+        "LocalSource",
+        "NNModuleSource",
+        "NamedTupleFieldsSource",
+        "NegateSource",
+        "ParamBufferSource",
+        "ShapeEnvSource",
+        "SkipGuardSource",
+        "TensorPropertySource",
+        "TupleIteratorGetItemSource",
+        "TypeDictSource",
+        "TypeMROSource",
+        "TypeSource",
+        "UnspecializedBuiltinNNModuleSource",
+        "UnspecializedNNModuleSource",
+        "UnspecializedParamBufferSource",
+    ]
 )
 _NAMES = frozenset({"local_name", "global_name", "member", "module_name", "freevar_name"})
 
@@ -96,9 +128,7 @@ def sources_of(records: Sequence[SourceRecord], *, names: Mapping[str, str]) -> 
 
 def values_of(fields: Sequence[Field], *, sources: Sequence[Source]) -> dict[str, Any]:
     """Returns arguments as values."""
-    return {
-        field.name: value_of(field.value) if field.source is None else sources[field.source] for field in fields
-    }
+    return {field.name: value_of(field.value) if field.source is None else sources[field.source] for field in fields}
 
 
 def _require_names(values: Mapping[str, Any]) -> None:

@@ -25,7 +25,18 @@ _EXPRESSIONS = (
     ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Subscript, ast.Call, ast.IfExp,
 )  # fmt: skip
 _CALLED = frozenset(
-    {"size", "stride", "storage_offset", "int", "max", "min", "math.floor", "math.ceil", "math.trunc", "torch.sym_float"}
+    {
+        "size",
+        "stride",
+        "storage_offset",
+        "int",
+        "max",
+        "min",
+        "math.floor",
+        "math.ceil",
+        "math.trunc",
+        "torch.sym_float",
+    }
 )
 
 
@@ -67,9 +78,15 @@ def verify_guards(
     live = Scope(frame.local_variables, scope)
     try:
         for record in variant.types:
-            _require(shortened(describer.of_place(_follow(live, sources[record.source]))), record.expected, sources[record.source])
+            _require(
+                shortened(describer.of_place(_follow(live, sources[record.source]))),
+                record.expected,
+                sources[record.source],
+            )
         guards = [
-            TracedGuard(kind=each.kind, source=sources[each.source], arguments=values_of(each.arguments, sources=sources))
+            TracedGuard(
+                kind=each.kind, source=sources[each.source], arguments=values_of(each.arguments, sources=sources)
+            )
             for each in variant.guards
         ]
         for guard, record_of_guard in zip(guards, variant.guards, strict=True):
@@ -145,4 +162,3 @@ def _is_known_call(node: ast.Call) -> bool:
     whole = ast.unparse(called)
     last = called.attr if isinstance(called, ast.Attribute) else whole
     return whole in _CALLED or (isinstance(called, ast.Attribute) and last in _CALLED) or whole.startswith("___")
-

@@ -7,10 +7,9 @@ compiles, the lock, hooks, the entry in the cache. What takes its place is calle
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType, FunctionType, SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +17,16 @@ from torch._dynamo import convert_frame as _convert_frame
 from torch._dynamo.utils import CleanupHook  # torch/_dynamo/utils.py
 from torch._guards import TracingContext  # torch/_guards.py
 
-__all__ = ["Frame", "Trace", "backend_of", "install_global", "intercept_frames", "replayed", "traced_of", "wrapped_program"]
+__all__ = [
+    "Frame",
+    "Trace",
+    "backend_of",
+    "install_global",
+    "intercept_frames",
+    "replayed",
+    "traced_of",
+    "wrapped_program",
+]
 
 Trace = Callable[[], Any]
 
@@ -156,7 +164,7 @@ def replayed(code: CodeType, manager: Any, *, cleanups: Sequence[Callable[[], No
         bytecode=code,
         pycode=[],
         last_attempt_start_time=None,
-        build_guards=lambda *arguments, **keywords: manager,
+        build_guards=lambda *_, **__: manager,
     )
 
 

@@ -146,9 +146,7 @@ def build_guards(
         shape_env_sources=[],
     )
     output_graph: Any = state
-    return CheckFunctionManager(
-        code, output_graph, shape_code_parts=shapes, runtime_global_scope=global_variables
-    )
+    return CheckFunctionManager(code, output_graph, shape_code_parts=shapes, runtime_global_scope=global_variables)
 
 
 def _taken_apart(guard: Guard) -> TracedGuard:

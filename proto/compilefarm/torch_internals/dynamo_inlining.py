@@ -22,9 +22,7 @@ def watching_inlined_calls(on_call: Callable[[CodeType, Sequence[Any]], None]) -
     """
     original = _Translator.build_inline_tracer  # torch/_dynamo/symbolic_convert.py
 
-    def build_inline_tracer(
-        parent: Any, function: Any, arguments: Sequence[Any], *others: Any, **keywords: Any
-    ) -> Any:
+    def build_inline_tracer(parent: Any, function: Any, arguments: Sequence[Any], *others: Any, **keywords: Any) -> Any:
         on_call(function.get_code(), [_constant_of(each) for each in arguments])
         return original(parent, function, arguments, *others, **keywords)
 

@@ -25,9 +25,7 @@ def kind_of(source: Source) -> str:
 
 def fields_of(source: Source) -> dict[str, Any]:
     """What a source's class is called with to make an equal one: sources, and values."""
-    return {
-        field.name: _name_of(getattr(source, field.name)) for field in dataclasses.fields(source) if field.init
-    }
+    return {field.name: _name_of(getattr(source, field.name)) for field in dataclasses.fields(source) if field.init}
 
 
 def build_source(kind: str, fields: Mapping[str, Any]) -> Source:

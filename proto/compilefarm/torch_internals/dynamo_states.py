@@ -24,7 +24,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def configuration_of_dynamo() -> str:
     """A digest of Dynamo's settings, as far as they can be compared between processes."""
     settings = torch._dynamo.config.save_config_portable()  # torch/utils/_config_module.py
-    text = "\n".join(f"{name}={_portable(value)}" for name, value in sorted(settings.items()) if name not in _WITHOUT_EFFECT)
+    text = "\n".join(
+        f"{name}={_portable(value)}" for name, value in sorted(settings.items()) if name not in _WITHOUT_EFFECT
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -1,0 +1,106 @@
+"""A process of the tests: its backend keeps graphs as they are, in a folder that the next process reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pickle
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compilefarm.core.dynamo_packages import Lookup, Variant
+from compilefarm.reuse.interception import Interceptor, Outcome, Programs
+from compilefarm.reuse.refusals import Differs
+from compilefarm.torch_internals.dynamo_frames import Frame, backend_of, intercept_frames
+
+
+class KeptGraph:
+    """A graph that runs as it was captured, and its key."""
+
+    def __init__(self, graph_module: torch.fx.GraphModule, *, key: str) -> None:
+        self.key = key
+        self._graph_module = graph_module
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._graph_module(*inputs)
+
+
+class FolderOfVariants:
+    """Variants and graphs as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, lookup: Lookup, _: Frame) -> Sequence[Variant]:
+        files = sorted(self._folder.glob(f"{_digest(lookup)}-*.variant"))
+        return [pickle.loads(file.read_bytes()) for file in files]
+
+    def publish(self, lookup: Lookup, _: Frame, variant: Variant) -> None:
+        number = len(list(self._folder.glob("*.variant")))
+        (self._folder / f"{_digest(lookup)}-{number:06}.variant").write_bytes(pickle.dumps(variant))
+
+    def keep(self, graph_module: torch.fx.GraphModule) -> KeptGraph:
+        """Keeps a graph, without what tracing has noted in it."""
+        graph, key = torch.fx.Graph(), uuid.uuid4().hex
+        graph.output(graph.graph_copy(graph_module.graph, {}))
+        for node in graph.nodes:
+            node.meta.clear()
+            node.type = None
+        plain = torch.fx.GraphModule(graph_module, graph)
+        (self._folder / f"{key}.graph").write_bytes(pickle.dumps(plain))
+        return KeptGraph(plain, key=key)
+
+    def load(self, key: str) -> KeptGraph:
+        """Returns a graph that was kept."""
+        file = self._folder / f"{key}.graph"
+        if not file.exists():
+            raise Differs(f"no program {key}")
+        return KeptGraph(pickle.loads(file.read_bytes()), key=key)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """What a process compiles with, and what became of its frames."""
+
+    backend: Callable[..., Any]
+    outcomes: list[Outcome]
+
+    @property
+    def traced(self) -> list[str]:
+        """Why frames were traced."""
+        return [each.reason for each in self.outcomes if not each.was_reused]
+
+
+@contextmanager
+def pod(folder: Path, *, publishes: bool = True) -> Iterator[Pod]:
+    """A process whose frames are looked up in a folder, and published to it."""
+    variants, outcomes = FolderOfVariants(folder), []
+
+    def backend(graph_module: torch.fx.GraphModule, _: object, **__: object) -> KeptGraph:
+        return variants.keep(graph_module)
+
+    def is_ours(given: Any) -> bool:
+        return getattr(given, "compiler_fn", given) is backend
+
+    def settings_of(frame: Frame) -> str:
+        return repr(getattr(backend_of(frame), "kwargs", None))
+
+    programs = Programs(
+        is_ours=is_ours, settings_of=settings_of, key_of=lambda each: getattr(each, "key", None), load=variants.load
+    )
+    restore = intercept_frames(
+        Interceptor(variants, programs=programs, publishes=publishes, on_outcome=outcomes.append)
+    )
+    try:
+        yield Pod(backend=backend, outcomes=outcomes)
+    finally:
+        restore()
+
+
+def _digest(lookup: Lookup) -> str:
+    return hashlib.sha256(repr(lookup).encode()).hexdigest()[:32]
