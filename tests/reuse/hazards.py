@@ -1023,7 +1023,7 @@ def an_edited_source_file(changed: bool) -> Iterator[Any]:
     yield ByAttribute(module.outer), (X,)
 
 
-def results_of(pod: Pod, name: str, *, changed: bool, mode: str | None = None) -> dict[str, Any]:
+def results_of(pod: Pod, name: str, *, changed: bool) -> dict[str, Any]:
     """Runs a case with and without the backend."""
     torch._dynamo.reset()
     pod.outcomes.clear()
@@ -1071,8 +1071,27 @@ def _equal(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return same and torch.equal(found, expected)
 
 
+def modes(folder: str) -> None:
+    """Runs one case in several modes, and with another backend."""
+    ways: dict[str, dict[str, Any]] = {
+        "published": {},
+        "the same": {},
+        "another mode": {"mode": "reduce-overhead"},
+        "another backend": {"backend": "eager"},
+    }
+    with pod(Path(folder)) as own:
+        for name, how in ways.items():
+            torch._dynamo.reset()
+            own.outcomes.clear()
+            torch.compile(Net(), **{"backend": own.backend, "dynamic": False, **how})(X)
+            print(json.dumps({"mode": name, "reused": bool(own.outcomes) and not own.traced}))
+
+
 def main(folder: str, action: str) -> None:
-    """Runs all cases."""
+    """Runs all cases, or one in all modes."""
+    if action == "modes":
+        modes(folder)
+        return
     with pod(Path(folder), publishes=action == "publish") as own:
         for name in CASES:
             again = results_of(own, name, changed=False)

@@ -58,6 +58,7 @@ _TESTS = {
     "graph/test_triton_kernels.py": "has torch believe in a GPU, and compares with Inductor's own reading of kernels",
     "loader/": "stands in for a driver that records, and compares with the compiler that a pod does not import",
     "op_infos.py": "torch's own samples for its operators",
+    "reuse/": "has Dynamo begin anew, and patches what torch calls",
     "worker/decomposition.py": "compiles as Inductor does, in parts",
     "worker/test_failures.py": "the error that a local compile ends with",
     "worker/test_source_check.py": "has Inductor write sources",

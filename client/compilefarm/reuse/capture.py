@@ -70,7 +70,7 @@ class _Capture:
         guarded = [
             (guard, self._table.place_of(guard.source), self._table.fields(guard.arguments)) for guard, _ in made
         ]
-        # In the order in which they are verified, since descriptions of what is in a circle depend on where it is entered.
+        # In the order in which they are verified: how a circle is described depends on where it is entered.
         dependencies = list(self._dependencies(generated, read))
         placed = {place for guard, place, _ in guarded if guard.kind not in WITHOUT_VALUE}
         kinds = tuple(self._types(_with_bases(placed, self._table)))

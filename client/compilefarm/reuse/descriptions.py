@@ -18,6 +18,9 @@ import torch
 
 from compilefarm.reuse.code_objects import digest_of_code, text_of
 from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
+from compilefarm.torch_internals.modules import hooks_in
+from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -38,14 +41,6 @@ _BOOKKEEPING = frozenset(
         "__annotations_cache__", "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__type_params__",
     }
 )  # fmt: skip
-# Of functions: where torch keeps an object's address (torch/_dynamo/eval_frame.py).
-_ADDRESSES = frozenset({"_torchdynamo_wrapper_id"})
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
 
 
 # Their attributes are described with themselves; torch marks tensors while it traces.
@@ -158,7 +153,7 @@ class Describer:
             (functools.cached_property, lambda each: f"cached_property:{self.identity(each.func)}"),
             (functools.partial, self._partial),
             (functools._lru_cache_wrapper, lambda each: f"cached:{self.identity(each.__wrapped__)}"),
-            ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), lambda each: f"operator:{each}"),
+            ((OpOverload, OpOverloadPacket), lambda each: f"operator:{each}"),
             (torch.jit.ScriptFunction, _no_script),
         )
 
@@ -203,7 +198,9 @@ class Describer:
         parts += [f"{name}={self._member(each)}" for name, each in sorted((function.__kwdefaults__ or {}).items())]
         parts += [_cell(cell, self._member) for cell in function.__closure__ or ()]
         parts += [
-            f"{name}={self._member(each)}" for name, each in sorted(vars(function).items()) if name not in _ADDRESSES
+            f"{name}={self._member(each)}"
+            for name, each in sorted(vars(function).items())
+            if name != ADDRESS_OF_WRAPPED
         ]
         return f"function:{name_of(function)}:{shortened(chr(10).join(parts))}"
 
@@ -216,7 +213,7 @@ class Describer:
 
     def _overrides(self, own: Mapping[str, Any]) -> str:
         said = [f"{name}={self._member(value)}" for name, value in sorted(own.items()) if _is_override(value)]
-        hooks = [f"{name}={self._member(list(own[name].values()))}" for name in _HOOKS if own.get(name)]
+        hooks = [f"{name}={self._member(hooks)}" for name, hooks in hooks_in(own).items()]
         return f"+{shortened(';'.join([*sorted(map(str, own)), *said, *hooks]))}"
 
 

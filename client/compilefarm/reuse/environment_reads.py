@@ -15,8 +15,8 @@ from typing import Any
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_inlining import watching_inlined_calls
 
-_environ: Any = os.environ
-_ENCODERS = frozenset({_environ.encodekey.__code__, getattr(os, "_check_bytes", _environ.encodekey).__code__})
+_environs: tuple[Any, ...] = (os.environ, getattr(os, "environb", os.environ))
+_ENCODERS = frozenset(each.encodekey.__code__ for each in _environs)
 
 
 class EnvironmentReads:

@@ -12,20 +12,16 @@ import torch
 
 from compilefarm.reuse.descriptions import Describer, name_of
 from compilefarm.reuse.refusals import Unsayable
-from compilefarm.torch_internals.dynamo_guards import is_copy_on_write, range_of_iterator, tuple_iterator_length
+from compilefarm.torch_internals.dynamo_guards import (
+    SIZE_MARKS,
+    dispatch_keys,
+    is_copy_on_write,
+    range_of_iterator,
+    tuple_iterator_length,
+)
 
 _Arguments = Mapping[str, Any]
 _Describe = Callable[[Describer, Any, _Arguments], str]
-
-_MARKS = (
-    "_dynamo_dynamic_indices",
-    "_dynamo_weak_dynamic_indices",
-    "_dynamo_unbacked_indices",
-    "_dynamo_strict_unbacked_indices",
-    "_dynamo_static_indices",
-    "_dynamo_hint_overrides",
-    "_dynamo_dynamic_range",
-)
 
 # Of guards that are on no value: what they compare is recorded as a state of the process (states.py), or it relates
 # values of the same process, so that building them makes them right.
@@ -119,9 +115,9 @@ def _tensor(describer: Describer, value: Any, _: _Arguments) -> str:
     kind = type(value)
     if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise Unsayable(f"a tensor of class {name_of(kind)}")
-    marks = [f"{name}={describer.constant(getattr(value, name))}" for name in _MARKS if hasattr(value, name)]
+    marks = [f"{name}={describer.constant(getattr(value, name))}" for name in SIZE_MARKS if hasattr(value, name)]
     facts = (value.dtype, value.device, value.layout, value.requires_grad, value.dim(), value.is_leaf)
-    keys = torch._C._dispatch_keys(value).raw_repr()
+    keys = dispatch_keys(value)
     return f"{name_of(kind)}:{','.join(map(str, facts))}:{keys}:{','.join(marks)}"
 
 

@@ -85,10 +85,9 @@ class Interceptor:
         self._generated: set[CodeType] = set()
 
     def __call__(self, frame: Frame, trace: Trace) -> Any:
-        backend = backend_of(frame)
-        if not frame.is_plain or not self._programs.is_ours(backend):
+        if not frame.is_plain or not self._programs.is_ours(backend_of(frame)):
             return trace()
-        lookup, reasons = self._lookup(frame, backend), []
+        lookup, reasons = self._lookup(frame), []
         for variant in self._store.find(lookup, frame):
             try:
                 found = install(variant, frame, load=self._programs.load, generated=self._generated)
@@ -118,7 +117,7 @@ class Interceptor:
         self._tell(frame, guards=len(variant.guards), reason=reason)
         self._store.publish(lookup, frame, variant)
 
-    def _lookup(self, frame: Frame, backend: Any) -> Lookup:
+    def _lookup(self, frame: Frame) -> Lookup:
         return Lookup(
             module=str(frame.global_variables.get("__name__", "")),
             qualified_name=frame.code.co_qualname,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from compilefarm.reuse.descriptions import Describer, name_of, shortened
+from compilefarm.torch_internals.modules import tensors_of
 
 
 def describe_models(variables: Mapping[str, Any], describer: Describer) -> dict[str, str]:
@@ -25,9 +26,14 @@ def describe_model(model: torch.nn.Module, describer: Describer) -> str:
 
 
 def _part(name: str, part: torch.nn.Module, describer: Describer, numbers: dict[int, int]) -> Iterator[str]:
-    yield f"{name}:{describer.of_place(part)}:{part.training}:{','.join(part._modules)}"
-    for own, tensor in (*part._parameters.items(), *part._buffers.items()):
-        yield f"{name}.{own}:{_tensor(tensor)}:{numbers.setdefault(id(tensor), len(numbers))}"
+    children = [f"{own}={_number(child, numbers)}" for own, child in part.named_children()]
+    yield f"{name}:{_number(part, numbers)}:{describer.of_place(part)}:{part.training}:{','.join(children)}"
+    for own, tensor in tensors_of(part):
+        yield f"{name}.{own}:{_tensor(tensor)}:{_number(tensor, numbers)}"
+
+
+def _number(thing: object, numbers: dict[int, int]) -> int:
+    return numbers.setdefault(id(thing), len(numbers))
 
 
 def _tensor(tensor: torch.Tensor | None) -> str:

@@ -1,4 +1,4 @@
-"""What inlined code refers to, found in the code itself and not in the guards: names of globals, and what hangs on them.
+"""What inlined code refers to, found in the code and not in the guards: names of globals, and what hangs on them.
 
 Dynamo guards most of it, and leaves out what it takes to be fixed: functions of torch, attributes of modules, methods
 of classes. A second look that knows nothing of its reasons finds what was rebound.

@@ -16,45 +16,18 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*|\.\d+")
 # Sources that lead to the same place in another process. Others lead to temporary values, to what the hash seed orders,
 # or to objects that exist once.
 _LASTING = frozenset(
-    [
-        "AttrSource",
-        "CallFunctionNoArgsSource",
-        "CellContentsSource",
-        "ClosureSource",
-        "CodeSource",
-        "ConstDictKeySource",
-        "ConvertIntSource",
-        "DataclassFieldsSource",
-        "DefaultsSource",
-        "DictGetItemSource",
-        "DictSubclassGetItemSource",
-        "DynamicScalarSource",
-        "FloatTensorSource",
-        "GenericAttrSource",
-        "GetItemSource",
-        "GlobalSource",
-        "GlobalStateSource",
-        "GradSource",
-        "ImportSource",
-        "ListGetItemSource",
-        "LocalCellSource",
-        "LocalSource",
-        "NNModuleSource",
-        "NamedTupleFieldsSource",
-        "NegateSource",
-        "ParamBufferSource",
+    {
+        "AttrSource", "CallFunctionNoArgsSource", "CellContentsSource", "ClosureSource", "CodeSource",
+        "ConstDictKeySource", "ConvertIntSource", "DataclassFieldsSource", "DefaultsSource", "DictGetItemSource",
+        "DictSubclassGetItemSource", "DynamicScalarSource", "FloatTensorSource", "GenericAttrSource", "GetItemSource",
+        "GlobalSource", "GlobalStateSource", "GradSource", "ImportSource", "ListGetItemSource", "LocalCellSource",
+        "LocalSource", "NNModuleSource", "NamedTupleFieldsSource", "NegateSource", "ParamBufferSource",
         "ShapeEnvSource",
-        "SkipGuardSource",
-        "TensorPropertySource",
-        "TupleIteratorGetItemSource",
-        "TypeDictSource",
-        "TypeMROSource",
-        "TypeSource",
-        "UnspecializedBuiltinNNModuleSource",
-        "UnspecializedNNModuleSource",
+        "SkipGuardSource", "TensorPropertySource", "TupleIteratorGetItemSource", "TypeDictSource", "TypeMROSource",
+        "TypeSource", "UnspecializedBuiltinNNModuleSource", "UnspecializedNNModuleSource",
         "UnspecializedParamBufferSource",
-    ]
-)
+    }
+)  # fmt: skip
 _NAMES = frozenset({"local_name", "global_name", "member", "module_name", "freevar_name"})
 
 

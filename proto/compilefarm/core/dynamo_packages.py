@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 # What a source, a guard or a code object may hold as a constant. Tuples and frozensets hold constants again.
 Constant: TypeAlias = (
-    "None | bool | int | float | complex | str | bytes | EllipsisType | tuple[Constant, ...] | frozenset[Constant]"
-    "| CodeRecord | TorchConstant"
+    "bool | int | float | complex | str | bytes | EllipsisType | tuple[Constant, ...] | frozenset[Constant]"
+    "| CodeRecord | TorchConstant | None"
 )
 
 
@@ -160,7 +160,8 @@ class DependencyRecord:
 
     Attributes:
         kind: FUNCTION: code that was inlined; FILE: the source file of such code; REFERENCE: what a name in it leads
-            to; MODEL: the structure of a model that is a variable of the frame; VARIABLE: an environment variable; STATE: a state of the process.
+            to; MODEL: the structure of a model that is a variable of the frame; VARIABLE: an environment variable;
+            STATE: a state of the process.
         module: where to look, of FUNCTION, FILE and REFERENCE.
         name: the qualified name, the dotted reference, the variable, the state.
         expected: the description.

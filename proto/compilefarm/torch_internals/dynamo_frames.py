@@ -18,6 +18,7 @@ from torch._dynamo.utils import CleanupHook  # torch/_dynamo/utils.py
 from torch._guards import TracingContext  # torch/_guards.py
 
 __all__ = [
+    "ADDRESS_OF_WRAPPED",
     "Frame",
     "Trace",
     "backend_of",
@@ -29,6 +30,9 @@ __all__ = [
 ]
 
 Trace = Callable[[], Any]
+
+# Where a wrapped function keeps an object's address (torch/_dynamo/eval_frame.py).
+ADDRESS_OF_WRAPPED = "_torchdynamo_wrapper_id"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +131,8 @@ def traced_of(output: Any, *, on_guards: Callable[[Traced, Any], None]) -> Any:
 
 def install_global(scope: dict[str, Any], name: str, value: Any) -> Callable[[], None]:
     """Puts a name among globals; Dynamo calls what is returned when it forgets the code that needs it."""
-    return CleanupHook.create(scope, name, value)
+    hook: Callable[[], None] = CleanupHook.create(scope, name, value)
+    return hook
 
 
 def wrapped_program(program: Callable[..., Any]) -> Callable[..., Any]:

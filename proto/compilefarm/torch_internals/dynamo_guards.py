@@ -18,12 +18,12 @@ from torch.fx.experimental.symbolic_shapes import _ShapeGuardsHelper
 from compilefarm.torch_internals.dynamo_sources import Source
 
 __all__ = [
-    "CheckFunctionManager",
-    "Guard",
+    "SIZE_MARKS",
     "TracedGuard",
     "TracedGuards",
     "aliases_of",
     "build_guards",
+    "dispatch_keys",
     "global_state",
     "guards_of",
     "is_copy_on_write",
@@ -32,9 +32,19 @@ __all__ = [
     "tuple_iterator_length",
 ]
 
-CheckFunctionManager = _guards.CheckFunctionManager  # torch/_dynamo/guards.py
 tuple_iterator_length = _guards.tuple_iterator_len  # torch/_dynamo/utils.py
 range_of_iterator = _guards.normalize_range_iter  # torch/_dynamo/utils.py
+
+# How users mark sizes of tensors (torch/_dynamo/decorators.py).
+SIZE_MARKS = (
+    "_dynamo_dynamic_indices",
+    "_dynamo_weak_dynamic_indices",
+    "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices",
+    "_dynamo_static_indices",
+    "_dynamo_hint_overrides",
+    "_dynamo_dynamic_range",
+)
 
 # What a guard is told beside its source, and what it looks up itself where it is not told.
 _OWN_VALUE = "value"
@@ -94,6 +104,11 @@ def aliases_of(output_graph: Any) -> list[tuple[str, Sequence[Source], Sequence[
     return [_alias_of(guard) for guard in output_graph.aotautograd_guards]
 
 
+def dispatch_keys(tensor: torch.Tensor) -> int:
+    """What decides which kernels a tensor goes to: device, conjugation, views of subclasses, inference, modes."""
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
 def global_state() -> Any:
     """What GLOBAL_STATE guards, now: grad mode, autocast, determinism, threads, default dtype."""
     return torch._C._dynamo.guards.GlobalStateGuard()
@@ -125,8 +140,7 @@ def build_guards(
         torch_function_mode_stack=[],
         guard_on_key_order=set(traced.key_order),
         input_source_to_sizes_strides={
-            source: {"size": size, "stride": stride}  # type: ignore[misc]
-            for source, (size, stride) in traced.sizes.items()
+            source: {"size": size, "stride": stride} for source, (size, stride) in traced.sizes.items()
         },
         dual_level=torch.autograd.forward_ad._current_level,
         functorch_layers=[],
@@ -146,15 +160,16 @@ def build_guards(
         shape_env_sources=[],
     )
     output_graph: Any = state
-    return CheckFunctionManager(code, output_graph, shape_code_parts=shapes, runtime_global_scope=global_variables)
+    return _guards.CheckFunctionManager(
+        code, output_graph, shape_code_parts=shapes, runtime_global_scope=global_variables
+    )
 
 
 def _taken_apart(guard: Guard) -> TracedGuard:
     make = guard.create_fn
     arguments: dict[str, Any] = {}
     if isinstance(make, functools.partial):
-        names = list(inspect.signature(make.func).parameters)[2 + 0 :]
-        # GuardBuilder's methods are called with the builder and the guard; what a partial has in front comes first.
+        names = inspect.signature(make.func).parameters
         if make.args:
             raise ValueError(f"{guard.create_fn_name()} has arguments without names")
         arguments = {name: value for name, value in make.keywords.items() if name in names and name != _OWN_VALUE}

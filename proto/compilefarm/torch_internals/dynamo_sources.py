@@ -65,4 +65,4 @@ class Scope:
 
 
 def _name_of(value: Any) -> Any:
-    return value.name if isinstance(value, tuple(_ENUMERATIONS.values())) else value
+    return value.name if isinstance(value, enum.Enum) and type(value) in _ENUMERATIONS.values() else value

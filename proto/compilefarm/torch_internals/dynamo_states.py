@@ -37,7 +37,7 @@ def global_state_text() -> str:
 
 def inference_mode() -> bool:
     """Whether tensors that are made now are inference tensors."""
-    return torch.is_inference_mode_enabled()
+    return bool(torch.is_inference_mode_enabled())
 
 
 def default_device() -> Any:
@@ -57,7 +57,7 @@ def functorch_levels() -> list[Any]:
 
 def forward_mode_level() -> int:
     """The level of forward-mode differentiation; -1 outside."""
-    return torch.autograd.forward_ad._current_level
+    return int(torch.autograd.forward_ad._current_level)
 
 
 def saved_tensors_hooks() -> Any:

@@ -1,0 +1,56 @@
+"""One process publishes what it traced; another, which differs in one thing, is as right as its own uncompiled form."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reuse.hazards import CASES
+
+# What may change without another result: the values of these are the same, or those of tensors, which are inputs.
+_SAME_VALUES = frozenset({"inference_mode", "gradients", "an_input_with_gradients"})
+_HOLDS = frozenset({"other_weights"})
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What became of each case in the second process."""
+    folder = tmp_path_factory.mktemp("variants")
+    _run(folder, "publish", seed="1")
+    lines = _run(folder, "reuse", seed="2").splitlines()
+    return {result["case"]: result for result in map(json.loads, lines)}
+
+
+def _run(folder: Path, action: str, *, seed: str) -> str:
+    sources = {"HAZARDS_SOURCES": str(folder / "sources"), "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.reuse.hazards", str(folder), action]
+    done = subprocess.run(command, env=os.environ | sources, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_second_process_is_right(name: str, results: dict[str, dict[str, Any]]) -> None:
+    again, changed = results[name]["again"], results[name]["changed"]
+    assert again["right"]
+    assert again["reused"], again["reasons"]
+    assert changed["right"], changed["reasons"] or "reused"
+    # The case shows something only if what was published would be wrong.
+    assert name in _SAME_VALUES or again["expected"] != changed["expected"]
+
+
+@pytest.mark.parametrize("name", sorted(_HOLDS))
+def test_what_holds_is_reused(name: str, results: dict[str, dict[str, Any]]) -> None:
+    assert results[name]["changed"]["reused"], results[name]["changed"]["reasons"]
+
+
+def test_another_backend_or_mode_finds_nothing(tmp_path: Path) -> None:
+    lines = _run(tmp_path, "modes", seed="1").splitlines()
+    reused = {result["mode"]: result["reused"] for result in map(json.loads, lines)}
+    assert reused == {"published": False, "the same": True, "another mode": False, "another backend": False}

@@ -1,0 +1,99 @@
+"""Canaries of torch_internals/dynamo_frames.py, and of dynamo_guards.py where it takes traces apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from compilefarm.torch_internals.dynamo_frames import (
+    ADDRESS_OF_WRAPPED,
+    Frame,
+    Trace,
+    Traced,
+    backend_of,
+    install_global,
+    intercept_frames,
+    replayed,
+    traced_of,
+    unwrapped_program,
+    wrapped_program,
+)
+from compilefarm.torch_internals.dynamo_guards import TracedGuards, build_guards, guards_of, sizes_of
+
+
+def _backend(graph_module: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+    return graph_module.forward
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def _compiled_with(on_frame: Callable[[Frame, Trace], Any], *inputs: torch.Tensor) -> list[torch.Tensor]:
+    torch.compiler.reset()
+    restore = intercept_frames(on_frame)
+    try:
+        compiled = torch.compile(_doubled, backend=_backend, dynamic=False)
+        return [compiled(each) for each in inputs]
+    finally:
+        restore()
+        torch.compiler.reset()
+
+
+def test_frames_are_intercepted_and_their_traces_seen() -> None:
+    seen: list[Any] = []
+
+    def on_frame(frame: Frame, trace: Trace) -> Any:
+        seen.append((frame.code, backend_of(frame).compiler_fn, frame.is_whole, frame.is_plain, *frame.local_variables))
+        return traced_of(trace(), on_guards=lambda traced, manager: seen.append((traced, manager)))
+
+    _compiled_with(on_frame, torch.ones(2), torch.ones(2), torch.ones(3))
+    assert [each for each in seen if each[0] is _doubled.__code__] == [
+        (_doubled.__code__, _backend, False, True, "x")
+    ] * 2
+    traced, manager = seen[1]
+    assert isinstance(traced, Traced)
+    kinds = {guard.kind for guard, _ in guards_of(traced.output_graph)}
+    assert {"TENSOR_MATCH", "GLOBAL_STATE", "SHAPE_ENV"} <= kinds
+    assert [name for name in traced.installed if name.startswith("__compiled_fn_")]
+    assert _doubled.__code__ not in traced.inlined
+    assert manager.guard_manager.check({"x": torch.ones(2)})
+
+
+def test_a_trace_is_stood_in_for() -> None:
+    kept: list[Traced] = []
+    _compiled_with(lambda _, trace: traced_of(trace(), on_guards=lambda traced, _: kept.append(traced)), torch.ones(2))
+    (name,) = [each for each in kept[0].installed if "compiled" in each]
+    sources = [guard for guard, _ in guards_of(kept[0].output_graph)]
+    calls: list[torch.Tensor] = []
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor]:
+        calls.append(x)
+        return (x * 2,)
+
+    def on_frame(frame: Frame, _: Trace) -> Any:
+        wrapped = wrapped_program(program)
+        assert unwrapped_program(wrapped) is program
+        assert ADDRESS_OF_WRAPPED in vars(wrapped)
+        cleanup = install_global(frame.global_variables, f"{name}_again", wrapped)
+        traced = TracedGuards(
+            guards=[each for each in sources if each.kind == "TENSOR_MATCH"],
+            shape_expressions=[],
+            sizes=sizes,
+            key_order=[],
+            aliases=[],
+            builtins_name=None,
+        )
+        manager = build_guards(
+            frame.code, traced, local_variables=frame.local_variables, global_variables=frame.global_variables
+        )
+        assert manager.guard_manager.check(frame.local_variables)
+        names = tuple(f"{each}_again" if each == name else each for each in kept[0].code.co_names)
+        return replayed(kept[0].code.replace(co_names=names), manager, cleanups=[cleanup])
+
+    sizes = {guard.source: ([2], [1]) for guard in sources if guard.kind == "TENSOR_MATCH"}
+    assert sizes_of(kept[0].output_graph).keys() >= sizes.keys()
+    first, second = _compiled_with(on_frame, torch.ones(2), torch.ones(2) * 3)
+    assert (first.tolist(), second.tolist(), len(calls)) == ([2.0, 2.0], [6.0, 6.0], 2)

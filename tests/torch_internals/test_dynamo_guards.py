@@ -1,0 +1,93 @@
+"""Canaries of torch_internals/dynamo_guards.py; test_dynamo_frames.py builds guards with it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.source import LocalSource
+from torch._guards import DuplicateInputs, StorageOverlap
+
+from compilefarm.torch_internals.dynamo_guards import (
+    SIZE_MARKS,
+    TracedGuard,
+    TracedGuards,
+    aliases_of,
+    build_guards,
+    dispatch_keys,
+    global_state,
+    guards_of,
+    is_copy_on_write,
+    range_of_iterator,
+    sizes_of,
+    tuple_iterator_length,
+)
+
+X, Y = LocalSource("x", is_input=True), LocalSource("y", is_input=True)
+
+
+class _Graph:
+    """What is read of an OutputGraph."""
+
+    def __init__(self, *aliases: object) -> None:
+        self.aotautograd_guards = aliases
+        self.guards: list[object] = []
+        self.input_source_to_sizes_strides = {X: {"size": (2, 3), "stride": (3, 1)}}
+
+
+def test_relations_between_inputs_are_taken_apart() -> None:
+    graph = _Graph(DuplicateInputs(X, Y), StorageOverlap([X], [Y]))
+    assert aliases_of(graph) == [("DuplicateInputs", [X], [Y]), ("StorageOverlap", [X], [Y])]
+    with pytest.raises(ValueError, match="not known"):
+        aliases_of(_Graph(object()))
+
+
+def test_sizes_are_told() -> None:
+    assert sizes_of(_Graph()) == {X: ([2, 3], [3, 1])}
+    assert guards_of(_Graph()) == []
+
+
+def test_conditions_on_sizes_and_relations_are_checked() -> None:
+    traced = TracedGuards(
+        guards=[TracedGuard(kind="TENSOR_MATCH", source=each, arguments={}) for each in (X, Y)]
+        + [TracedGuard(kind="SHAPE_ENV", source=_shape_source(), arguments={})],
+        shape_expressions=["L['x'].size()[0] == L['y'].size()[0]"],
+        sizes={each: ([None], [1]) for each in (X, Y)},
+        key_order=[],
+        aliases=[],
+        builtins_name=None,
+    )
+    frame = {"x": torch.ones(2), "y": torch.ones(2)}
+    code = (lambda x, y: x + y).__code__
+    check = build_guards(code, traced, local_variables=frame, global_variables={}).guard_manager.check
+    same = torch.ones(3)
+    assert check(frame)
+    assert check({"x": torch.ones(3), "y": torch.ones(3)})
+    assert not check({"x": torch.ones(2), "y": torch.ones(3)})
+    assert not check({"x": same, "y": same})
+
+
+def test_facts_of_tensors() -> None:
+    tensor = torch.ones(2)
+    assert dispatch_keys(tensor) != dispatch_keys(torch.ones(2, device="meta"))
+    assert not is_copy_on_write(tensor)
+    assert is_copy_on_write(torch._lazy_clone(tensor))
+    torch._dynamo.mark_dynamic(tensor, 0)
+    assert any(hasattr(tensor, name) for name in SIZE_MARKS)
+
+
+def test_iterators_are_measured() -> None:
+    assert tuple_iterator_length(iter((1, 2, 3))) == 3
+    assert range_of_iterator(iter(range(2, 9, 3))) == (2, 11, 3)
+
+
+def test_state_is_compared_with_the_present() -> None:
+    state = global_state()
+    assert state.check()
+    with torch.no_grad():
+        assert not state.check()
+
+
+def _shape_source() -> object:
+    from torch._dynamo.source import ShapeEnvSource
+
+    return ShapeEnvSource()
