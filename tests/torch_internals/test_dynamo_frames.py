@@ -20,7 +20,7 @@ from compilefarm.torch_internals.dynamo_frames import (
     unwrapped_program,
     wrapped_program,
 )
-from compilefarm.torch_internals.dynamo_guards import TracedGuards, build_guards, guards_of, sizes_of
+from compilefarm.torch_internals.dynamo_guards import TracedGuard, TracedGuards, build_guards, guards_of, sizes_of
 
 
 def _backend(graph_module: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
@@ -45,17 +45,19 @@ def _compiled_with(on_frame: Callable[[Frame, Trace], Any], *inputs: torch.Tenso
 def test_frames_are_intercepted_and_their_traces_seen() -> None:
     seen: list[Any] = []
 
+    def kinds_of(traced: Traced) -> set[str]:
+        return {guard.kind for guard, _ in guards_of(traced.output_graph)}
+
     def on_frame(frame: Frame, trace: Trace) -> Any:
         seen.append((frame.code, backend_of(frame).compiler_fn, frame.is_whole, frame.is_plain, *frame.local_variables))
-        return traced_of(trace(), on_guards=lambda traced, manager: seen.append((traced, manager)))
+        return traced_of(trace(), on_guards=lambda *given: seen.append((*given, kinds_of(given[0]))))
 
     _compiled_with(on_frame, torch.ones(2), torch.ones(2), torch.ones(3))
     assert [each for each in seen if each[0] is _doubled.__code__] == [
         (_doubled.__code__, _backend, False, True, "x")
     ] * 2
-    traced, manager = seen[1]
+    traced, manager, kinds = seen[1]
     assert isinstance(traced, Traced)
-    kinds = {guard.kind for guard, _ in guards_of(traced.output_graph)}
     assert {"TENSOR_MATCH", "GLOBAL_STATE", "SHAPE_ENV"} <= kinds
     assert [name for name in traced.installed if name.startswith("__compiled_fn_")]
     assert _doubled.__code__ not in traced.inlined
@@ -64,9 +66,14 @@ def test_frames_are_intercepted_and_their_traces_seen() -> None:
 
 def test_a_trace_is_stood_in_for() -> None:
     kept: list[Traced] = []
-    _compiled_with(lambda _, trace: traced_of(trace(), on_guards=lambda traced, _: kept.append(traced)), torch.ones(2))
+    sources: list[TracedGuard] = []
+
+    def keep(traced: Traced, _: object) -> None:
+        kept.append(traced)
+        sources.extend(guard for guard, _ in guards_of(traced.output_graph))
+
+    _compiled_with(lambda _, trace: traced_of(trace(), on_guards=keep), torch.ones(2))
     (name,) = [each for each in kept[0].installed if "compiled" in each]
-    sources = [guard for guard, _ in guards_of(kept[0].output_graph)]
     calls: list[torch.Tensor] = []
 
     def program(x: torch.Tensor) -> tuple[torch.Tensor]:

@@ -14,6 +14,7 @@ import torch
 from compilefarm.torch_internals.dynamo_states import (
     configuration_of_dynamo,
     default_device,
+    error_on_graph_break,
     forward_mode_level,
     function_modes,
     functorch_levels,
@@ -79,6 +80,12 @@ def test_what_is_under_way_shows() -> None:
     levels = []
     torch.func.grad(lambda x: levels.extend(functorch_levels()) or x.sum())(torch.ones(2))  # type: ignore[func-returns-value]
     assert len(levels) == 1
+
+
+def test_graph_breaks_as_errors_show() -> None:
+    assert not error_on_graph_break()
+    with torch._dynamo.error_on_graph_break(True):
+        assert error_on_graph_break()
 
 
 def test_default_device_shows() -> None:

@@ -14,7 +14,7 @@ from compilefarm.reuse.code_objects import code_of
 from compilefarm.reuse.refusals import Differs
 from compilefarm.reuse.verification import verify_guards, verify_process
 from compilefarm.torch_internals.dynamo_frames import Frame, install_global, replayed, wrapped_program
-from compilefarm.torch_internals.dynamo_guards import build_guards
+from compilefarm.torch_internals.dynamo_guards import TracedGuards, build_guards
 
 LoadProgram = Callable[[str], Callable[..., Any]]
 
@@ -33,36 +33,59 @@ def install(variant: Variant, frame: Frame, *, load: LoadProgram, generated: set
     """
     describer = verify_process(variant, frame)
     names = {each.name: _free_name(each, frame.global_variables) for each in variant.globals}
-    values = {
-        each.name: _value_of(each, frame, generated) for each in variant.globals if each.kind is not GlobalKind.PROGRAM
-    }
+    code = _renamed(code_of(variant.code), names)
+    _require_same_signature(code, frame.code)
+    values = {each.name: _value_of(each, frame, generated) for each in variant.globals if not _is_program(each)}
     scope = {**frame.global_variables, **{names[name]: value for name, value in values.items()}}
     traced = verify_guards(variant, frame, names=names, scope=scope, describer=describer)
-    values |= {
-        each.name: wrapped_program(load(each.program)) for each in variant.globals if each.kind is GlobalKind.PROGRAM
-    }
-    cleanups = [
-        install_global(frame.global_variables, names[each.name], values[each.name])
-        for each in variant.globals
-        if names[each.name] not in frame.global_variables
-    ]
-    builtins_name = next((names[each.name] for each in variant.globals if each.kind is GlobalKind.BUILTINS), None)
+    installed = _Installed(frame.global_variables)
     try:
-        code = _renamed(code_of(variant.code), names)
-        _require_same_signature(code, frame.code)
-        manager = build_guards(
-            frame.code,
-            dataclasses.replace(traced, builtins_name=builtins_name),
-            local_variables=frame.local_variables,
-            global_variables=frame.global_variables,
-        )
-        if not manager.guard_manager.check(frame.local_variables):
-            raise Differs(_failed_guard(manager, frame))
+        for each in variant.globals:
+            if each.kind is GlobalKind.MODULE:
+                # As Dynamo does: other code may come to need it, and nobody takes it away.
+                frame.global_variables.setdefault(each.name, values[each.name])
+            elif not _is_program(each):
+                installed.put(names[each.name], values[each.name])
+        manager = _checked_guards(dataclasses.replace(traced, builtins_name=_builtins_name(variant, names)), frame)
+        for each in filter(_is_program, variant.globals):
+            installed.put(names[each.name], wrapped_program(load(each.program)))
     except BaseException:
-        for cleanup in reversed(cleanups):
-            cleanup()
+        installed.take_back()
         raise
-    return replayed(code, manager, cleanups=cleanups)
+    return replayed(code, manager, cleanups=installed.cleanups)
+
+
+class _Installed:
+    """Names that were put among the globals of a function."""
+
+    def __init__(self, scope: dict[str, Any]) -> None:
+        self._scope = scope
+        self.cleanups: list[Callable[[], None]] = []
+
+    def put(self, name: str, value: Any) -> None:
+        """Puts a name there, which is free."""
+        self.cleanups.append(install_global(self._scope, name, value))
+
+    def take_back(self) -> None:
+        """Removes the names."""
+        for cleanup in reversed(self.cleanups):
+            cleanup()
+
+
+def _checked_guards(traced: TracedGuards, frame: Frame) -> Any:
+    variables = {"local_variables": frame.local_variables, "global_variables": frame.global_variables}
+    manager = build_guards(frame.code, traced, **variables)
+    if not manager.guard_manager.check(frame.local_variables):
+        raise Differs(_failed_guard(manager, frame))
+    return manager
+
+
+def _is_program(record: GlobalRecord) -> bool:
+    return record.kind is GlobalKind.PROGRAM
+
+
+def _builtins_name(variant: Variant, names: Mapping[str, str]) -> str | None:
+    return next((names[each.name] for each in variant.globals if each.kind is GlobalKind.BUILTINS), None)
 
 
 def _free_name(record: GlobalRecord, scope: Mapping[str, Any]) -> str:

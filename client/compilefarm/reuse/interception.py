@@ -12,7 +12,7 @@ from compilefarm.reuse.capture import KeyOf, capture
 from compilefarm.reuse.code_objects import digest_of_code
 from compilefarm.reuse.environment_reads import EnvironmentReads, reading_environment
 from compilefarm.reuse.installation import LoadProgram, install
-from compilefarm.reuse.refusals import Refusal, Unsayable
+from compilefarm.reuse.refusals import Refusal
 from compilefarm.torch_internals.dynamo_frames import Frame, Trace, Traced, backend_of, traced_of
 
 
@@ -91,8 +91,10 @@ class Interceptor:
         for variant in self._store.find(lookup, frame):
             try:
                 found = install(variant, frame, load=self._programs.load, generated=self._generated)
-            except Refusal as refusal:
-                reasons.append(str(refusal))
+            except Exception as error:
+                if isinstance(error, MemoryError):
+                    raise
+                reasons.append(_said(error))
             else:
                 self._tell(frame, guards=len(variant.guards), was_reused=True)
                 return found
@@ -109,10 +111,13 @@ class Interceptor:
         return traced_of(output, on_guards=lambda traced, _: self._publish(traced, frame, lookup, read, reason))
 
     def _publish(self, traced: Traced, frame: Frame, lookup: Lookup, read: EnvironmentReads, reason: str) -> None:
+        key_of, generated = self._programs.key_of, self._generated
         try:
-            variant = capture(traced, frame, key_of=self._programs.key_of, generated=self._generated, read=read.names())
-        except Unsayable as refusal:
-            self._tell(frame, reason=f"{reason}; not published: {refusal}")
+            variant = capture(traced, frame, key_of=key_of, generated=generated, read=read.names())
+        except Exception as error:
+            if isinstance(error, MemoryError):
+                raise
+            self._tell(frame, reason=f"{reason}; not published: {_said(error)}")
             return
         self._tell(frame, guards=len(variant.guards), reason=reason)
         self._store.publish(lookup, frame, variant)
@@ -127,3 +132,8 @@ class Interceptor:
 
     def _tell(self, frame: Frame, *, guards: int = 0, was_reused: bool = False, reason: str = "") -> None:
         self._on_outcome(Outcome(function=frame.code.co_qualname, was_reused=was_reused, guards=guards, reason=reason))
+
+
+def _said(error: Exception) -> str:
+    # A defect of ours costs a trace, as if there were no variant; what it is stands in the reason.
+    return str(error) if isinstance(error, Refusal) else f"a defect: {type(error).__name__}: {error}"

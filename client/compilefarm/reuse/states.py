@@ -14,6 +14,7 @@ from compilefarm.reuse.descriptions import Describer
 from compilefarm.torch_internals.dynamo_states import (
     configuration_of_dynamo,
     default_device,
+    error_on_graph_break,
     forward_mode_level,
     function_modes,
     functorch_levels,
@@ -85,6 +86,7 @@ _STATES: dict[str, Callable[[Describer], str]] = {
     "versions": _versions,
     "settings of Dynamo": lambda _: configuration_of_dynamo(),
     "grad mode, autocast, determinism, threads, default dtype": lambda _: global_state_text(),
+    "graph breaks as errors": lambda _: str(error_on_graph_break()),
     "inference mode": lambda _: str(inference_mode()),
     "default device": lambda _: str(default_device()),
     "default dtype": lambda _: str(torch.get_default_dtype()),

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch._dynamo.config
+from torch._dynamo import utils as _utils
 from torch._functorch._aot_autograd import utils as _aot_autograd
 from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.nn.modules import module as _modules
@@ -43,6 +44,11 @@ def inference_mode() -> bool:
 def default_device() -> Any:
     """What torch.set_default_device was called with; None if it was not."""
     return _device.CURRENT_DEVICE
+
+
+def error_on_graph_break() -> bool:
+    """Whether a graph break is an error for now (torch._dynamo.error_on_graph_break)."""
+    return bool(_utils._get_error_on_graph_break())  # torch/_dynamo/utils.py
 
 
 def function_modes() -> list[Any]:

@@ -8,11 +8,19 @@ from typing import Any
 import torch
 
 # torch/nn/modules/module.py
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 
 
 def hooks_in(attributes: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The hooks of a module by kind, of kinds that it has, in the order in which they are called.
+    """The hooks of a module by kind, of kinds that it has, in the order in which they are called, and how they are.
 
     Args:
         attributes: its `__dict__`; of an object that is no module, nothing comes of it.
