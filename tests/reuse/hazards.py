@@ -991,22 +991,21 @@ def another_autograd_function(changed: bool) -> Iterator[Any]:
 
 
 def counts(x: torch.Tensor) -> torch.Tensor:
-    return x * len(LIST)
+    return x * pow(2, 3)
 
 
 @case
 def rebound_builtin(changed: bool) -> Iterator[Any]:
-    original = len
-    with patched(builtins, "len", lambda each: 17 if each is LIST else original(each), when=changed):
+    with patched(builtins, "pow", lambda *_: 17, when=changed):
         yield counts, (X,)
 
 
 @case
 def a_name_that_hides_a_builtin(changed: bool) -> Iterator[Any]:
     if changed:
-        _HERE.len = lambda _: 17  # type: ignore[attr-defined]
+        _HERE.pow = lambda *_: 17  # type: ignore[attr-defined]
     yield counts, (X,)
-    vars(_HERE).pop("len", None)
+    vars(_HERE).pop("pow", None)
 
 
 @case

@@ -35,12 +35,14 @@ class FolderOfVariants:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.guards: list[int] = []
 
     def find(self, lookup: Lookup, _: Frame) -> Sequence[Variant]:
         files = sorted(self._folder.glob(f"{_digest(lookup)}-*.variant"))
         return [pickle.loads(file.read_bytes()) for file in files]
 
     def publish(self, lookup: Lookup, _: Frame, variant: Variant) -> None:
+        self.guards.append(len(variant.guards))
         number = len(list(self._folder.glob("*.variant")))
         (self._folder / f"{_digest(lookup)}-{number:06}.variant").write_bytes(pickle.dumps(variant))
 
@@ -69,6 +71,8 @@ class Pod:
 
     backend: Callable[..., Any]
     outcomes: list[Outcome]
+    unpublished: list[tuple[str, str]]
+    variants: FolderOfVariants
 
     @property
     def traced(self) -> list[str]:
@@ -79,7 +83,8 @@ class Pod:
 @contextmanager
 def pod(folder: Path, *, publishes: bool = True) -> Iterator[Pod]:
     """A process whose frames are looked up in a folder, and published to it."""
-    variants, outcomes = FolderOfVariants(folder), []
+    variants = FolderOfVariants(folder)
+    own = Pod(backend=lambda *_, **__: None, outcomes=[], unpublished=[], variants=variants)
 
     def backend(graph_module: torch.fx.GraphModule, _: object, **__: object) -> KeptGraph:
         return variants.keep(graph_module)
@@ -93,11 +98,10 @@ def pod(folder: Path, *, publishes: bool = True) -> Iterator[Pod]:
     programs = Programs(
         is_ours=is_ours, settings_of=settings_of, key_of=lambda each: getattr(each, "key", None), load=variants.load
     )
-    restore = intercept_frames(
-        Interceptor(variants, programs=programs, publishes=publishes, on_outcome=outcomes.append)
-    )
+    told = {"on_outcome": own.outcomes.append, "on_unpublished": lambda *why: own.unpublished.append(why)}
+    restore = intercept_frames(Interceptor(variants, programs=programs, publishes=publishes, **told))
     try:
-        yield Pod(backend=backend, outcomes=outcomes)
+        yield dataclasses.replace(own, backend=backend)
     finally:
         restore()
 

@@ -74,6 +74,7 @@ def result_of(own: Pod, name: str) -> dict[str, Any]:
     """Calls a program as often as it says, with and without the backend."""
     torch.compiler.reset()
     own.outcomes.clear()
+    own.variants.guards.clear()
     model, calls = PROGRAMS[name]()
     with torch.set_grad_enabled(name == "training"):
         expected = [_tensors(model(*inputs)) for inputs in calls]
@@ -88,7 +89,9 @@ def result_of(own: Pod, name: str) -> dict[str, Any]:
             [torch.equal(*pair) for pair in zip(*pairs, strict=True)] for pairs in zip(found, expected, strict=True)
         ],
         "traced": own.traced,
-        "guards": [each.guards for each in own.outcomes],
+        "unpublished": own.unpublished,
+        "published": own.variants.guards,
+        "guards": [each.guards for each in own.outcomes if each.was_reused],
         "seconds": round(seconds, 3),
     }
 

@@ -45,13 +45,13 @@ class Programs:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a frame.
+    """What becomes of a frame.
 
     Attributes:
         function: its name.
         was_reused: without tracing.
-        guards: how many are checked.
-        reason: why it was traced, or is not published; empty otherwise.
+        guards: how many are checked, where it was reused.
+        reason: why it is traced; empty otherwise.
     """
 
     function: str
@@ -67,7 +67,8 @@ class Interceptor:
         store: of variants.
         programs: what is known of programs.
         publishes: whether what is traced is published.
-        on_outcome: told what became of each frame.
+        on_outcome: told what becomes of each frame, before it is traced.
+        on_unpublished: told the function and the reason where what was traced is not published.
     """
 
     def __init__(
@@ -77,11 +78,13 @@ class Interceptor:
         programs: Programs,
         publishes: bool,
         on_outcome: Callable[[Outcome], None],
+        on_unpublished: Callable[[str, str], None],
     ) -> None:
         self._store = store
         self._programs = programs
         self._publishes = publishes
         self._on_outcome = on_outcome
+        self._on_unpublished = on_unpublished
         self._generated: set[CodeType] = set()
 
     def __call__(self, frame: Frame, trace: Trace) -> Any:
@@ -96,31 +99,32 @@ class Interceptor:
                     raise
                 reasons.append(_said(error))
             else:
-                self._tell(frame, guards=len(variant.guards), was_reused=True)
+                guards = len(variant.guards)
+                self._on_outcome(Outcome(function=frame.code.co_qualname, was_reused=True, guards=guards, reason=""))
                 return found
         return self._traced(
             frame, trace, lookup=lookup, reason="; ".join(dict.fromkeys(reasons)) or "nothing is stored"
         )
 
     def _traced(self, frame: Frame, trace: Trace, *, lookup: Lookup, reason: str) -> Any:
+        # Before the trace, in which the backend asks for programs and says why.
+        self._on_outcome(Outcome(function=frame.code.co_qualname, was_reused=False, guards=0, reason=reason))
         if not self._publishes:
-            self._tell(frame, reason=reason)
             return trace()
         with reading_environment() as read:
             output = trace()
-        return traced_of(output, on_guards=lambda traced, _: self._publish(traced, frame, lookup, read, reason))
+        return traced_of(output, on_guards=lambda traced, _: self._publish(traced, frame, lookup, read))
 
-    def _publish(self, traced: Traced, frame: Frame, lookup: Lookup, read: EnvironmentReads, reason: str) -> None:
+    def _publish(self, traced: Traced, frame: Frame, lookup: Lookup, read: EnvironmentReads) -> None:
         key_of, generated = self._programs.key_of, self._generated
         try:
             variant = capture(traced, frame, key_of=key_of, generated=generated, read=read.names())
         except Exception as error:
             if isinstance(error, MemoryError):
                 raise
-            self._tell(frame, reason=f"{reason}; not published: {_said(error)}")
-            return
-        self._tell(frame, guards=len(variant.guards), reason=reason)
-        self._store.publish(lookup, frame, variant)
+            self._on_unpublished(frame.code.co_qualname, _said(error))
+        else:
+            self._store.publish(lookup, frame, variant)
 
     def _lookup(self, frame: Frame) -> Lookup:
         return Lookup(
@@ -129,9 +133,6 @@ class Interceptor:
             code_digest=digest_of_code(frame.code),
             settings=f"{self._programs.settings_of(frame)} fullgraph={frame.is_whole}",
         )
-
-    def _tell(self, frame: Frame, *, guards: int = 0, was_reused: bool = False, reason: str = "") -> None:
-        self._on_outcome(Outcome(function=frame.code.co_qualname, was_reused=was_reused, guards=guards, reason=reason))
 
 
 def _said(error: Exception) -> str:
