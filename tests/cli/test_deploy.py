@@ -70,6 +70,9 @@ def test_the_farm_takes_its_settings(tmp_path: Path) -> None:
     given = ServeConfig(**read_file(file, ServeConfig))
     assert given.pool == "ray"
     assert given.sandbox == "require"
+    (workers,) = given.environments
+    (group,) = named("RayCluster", "compilefarm-ray")["spec"]["workerGroupSpecs"]
+    assert workers.most_workers == group["maxReplicas"]
     assert f"--address={given.ray_address}" in " ".join(container("gateway")["args"])
     ports = {port["name"]: port["containerPort"] for port in container("gateway")["ports"]}
     assert ports["grpc"] == int(given.listen.rpartition(":")[2])

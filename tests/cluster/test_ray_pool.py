@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compilefarm.core.digests import digest_of
-from compilefarm.core.pool import Artifact, Assignment
+from compilefarm.core.pool import Artifact, Assignment, DeclaredEnvironment
 from compilefarm.service.testing import calling, sample_job, serving
 from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, WORKER_STATE_IDLE
 from compilefarm.v1.compile_service_pb2 import OUTCOME_COMPILED
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
     from compilefarm.cluster.pool import RayPool
-    from compilefarm.cluster.slot import SlotSettings
+    from compilefarm.cluster.settings import SlotSettings
 
 JOB = sample_job(environment=ENVIRONMENT)
 EVERY_MODULE = "compilefarm.serving.farm", "compilefarm.serving.pools", "compilefarm.client", "compilefarm.worker.pool"
@@ -159,6 +159,12 @@ async def test_a_node_that_goes_in_the_middle_of_a_compile_costs_its_callers_a_c
     os.close(ledger)
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110 - a pool does not say when a worker changes
+            await asyncio.sleep(0.05)
+
+
 def _busy(status: Any) -> str:
     (worker,) = (worker.name for worker in status.workers if worker.job_key)
     return str(worker)
@@ -166,6 +172,20 @@ def _busy(status: Any) -> str:
 
 def _open(gate: Path) -> None:
     gate.open("wb").close()
+
+
+async def test_workers_come_with_jobs_and_go_when_they_are_idle(cluster: Cluster, tmp_path: Path) -> None:
+    pool = connected(cluster, slots(2, tmp_path, idle_seconds=4.0, environment_name="late"))
+    declared = [DeclaredEnvironment(name="late", device="cpu", python=sys.executable)]
+    async with serving(pool=pool, declared=declared) as gateway, calling(gateway.address) as calls:
+        assert pool.workers() == []
+        watch = await calls.watch(sample_job(environment=ENVIRONMENT))
+        waits_for = (await watch.next()).progress.waits_for
+        assert waits_for == "a worker of the environment late: it is declared, not seen yet"
+        finished = await watch.finish()
+        assert finished.outcome == OUTCOME_COMPILED
+        assert finished.manifest.worker == "cpu-0"
+        await until(lambda: pool.workers() == [])
 
 
 async def test_what_no_node_has_is_said(cluster: Cluster, tmp_path: Path) -> None:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ray
 
 from compilefarm.cluster.deliveries import Message, messages_of
+from compilefarm.cluster.settings import MakePool
 from compilefarm.core.pool import Artifact, Assignment, WorkerPool, WorkerView
 from compilefarm.v1.child_pb2 import ChildBlob
 from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.worker.pieces import Assembly
-
-# Makes the pool of a slot, given among how many slots its node is shared.
-MakePool = Callable[[int], WorkerPool]
 
 _LOOK_SECONDS = 0.2
 

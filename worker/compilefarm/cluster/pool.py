@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -12,9 +12,11 @@ from ray.exceptions import RayError, RayTaskError
 
 from compilefarm.cluster.connection import disconnect
 from compilefarm.cluster.deliveries import Message, OnPhase, Result, result_of
-from compilefarm.cluster.slot import Slot, SlotSettings, cause_of
+from compilefarm.cluster.settings import SlotSettings
+from compilefarm.cluster.slot import Slot, cause_of
 from compilefarm.core.errors import WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerView
+from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED
 from compilefarm.worker.pieces import pieces_of
 
 # Pieces of a result that may lie in Ray's memory for the gateway.
@@ -22,8 +24,8 @@ _PIECES_AHEAD = 8
 
 
 class RayPool:
-    """An actor for each slot, on the cluster that this process is connected to. Satisfies
-    compilefarm.core.pool.WorkerPool.
+    """An actor for each slot, on the cluster that this process is connected to. Satisfies WorkerPool and Scaling of
+    compilefarm.core.pool.
 
     The actors end with this process, and so do the jobs that they have.
     """
@@ -36,8 +38,9 @@ class RayPool:
         for slot in self._slots.values():
             slot.open()
         await asyncio.gather(*(slot.attempted() for slot in self._slots.values()))
-        if all(view.problem is not None for view in self.workers()):
-            problems = dict.fromkeys(str(view.problem) for view in self.workers())
+        views = self.workers()
+        if views and all(view.state == WORKER_STATE_FAILED for view in views):
+            problems = dict.fromkeys(str(view.problem) for view in views)
             raise RuntimeError("no worker could start on the Ray cluster:\n" + "\n".join(problems))
 
     async def close(self) -> None:
@@ -46,19 +49,35 @@ class RayPool:
         await asyncio.to_thread(disconnect)
 
     def workers(self) -> Sequence[WorkerView]:
-        """See WorkerPool.workers."""
-        return [slot.view() for slot in self._slots.values()]
+        """See WorkerPool.workers. Those that come and go are among them while there are any."""
+        return [slot.view() for slot in self._slots.values() if not slot.is_absent]
+
+    def expect(self, waiting: Mapping[str, int]) -> None:
+        """See Scaling.expect. One worker for each job that waits; those first that start already."""
+        for name, jobs in waiting.items():
+            coming = [slot for slot in self._of(name) if slot.is_starting]
+            absent = [slot for slot in self._of(name) if slot.is_absent]
+            for slot in (*coming, *absent)[:jobs]:
+                slot.want()
+
+    def _of(self, environment_name: str) -> list[Slot]:
+        return [slot for slot in self._slots.values() if slot.view().environment_name == environment_name]
 
     async def run(self, assignment: Assignment, *, worker: str, on_phase: OnPhase) -> Result:
         """See WorkerPool.run."""
-        stream = _stream(self._slots[worker].actor().run, assignment)
-        result = await _result(stream, worker=worker, on_phase=on_phase)
+        with self._slots[worker].in_use():
+            stream = _stream(self._slots[worker].actor().run, assignment)
+            result = await _result(stream, worker=worker, on_phase=on_phase)
         if isinstance(result, Artifact):
             result.manifest.worker = worker
         return result
 
     async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Result:
         """See WorkerPool.verify."""
+        with self._slots[worker].in_use():
+            return await self._verify(assignment, artifact, worker=worker)
+
+    async def _verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Result:
         actor, parcel = self._slots[worker].actor(), str(uuid.uuid4())
         try:
             for digest, content in artifact.blobs.items():

@@ -6,44 +6,30 @@ import asyncio
 import importlib.metadata
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from compilefarm.cluster.actor import MakePool, Place, WorkerActor
+from compilefarm.cluster.actor import Place, WorkerActor
 from compilefarm.cluster.connection import node_resources
+from compilefarm.cluster.settings import SlotSettings
+from compilefarm.cluster.use import Use, until_first
 from compilefarm.core.errors import WorkerLost
 from compilefarm.core.pool import WorkerView
-from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, WORKER_STATE_STARTING
+from compilefarm.v1.admin_service_pb2 import (
+    WORKER_STATE_FAILED,
+    WORKER_STATE_IDLE,
+    WORKER_STATE_STARTING,
+)
 
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 10.0
 # How many actors may be lost before a worker counts as one that cannot start.
 _LOSSES_OF_A_START = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotSettings:
-    """A worker that Ray is asked for.
-
-    Attributes:
-        name: unique in the pool.
-        environment_name: what the operator calls its environment.
-        make_pool: makes its pool of one slot, on the node.
-        resources: what it takes of a node, by the names of Ray (CPU, GPU).
-        restart_seconds: how long to wait before Ray is asked for another actor.
-        patience_seconds: how long Ray may look for a node before the worker counts as failed; it goes on looking.
-    """
-
-    name: str
-    environment_name: str
-    make_pool: MakePool
-    resources: Mapping[str, float]
-    restart_seconds: float = 5.0
-    patience_seconds: float = 30.0
 
 
 class Slot:
@@ -61,10 +47,21 @@ class Slot:
         self._attempted = asyncio.Event()
         self._losses = 0
         self._keeping: asyncio.Task[None] | None = None
+        self._use = Use(settings.idle_seconds)
 
     def open(self) -> None:
-        """Asks Ray for an actor."""
+        """Asks Ray for an actor, at once or when it is wanted."""
         self._keeping = asyncio.create_task(self._keep())
+        if self._settings.idle_seconds is not None:
+            self._attempted.set()
+
+    def want(self) -> None:
+        """Hears that a job waits for the worker."""
+        self._use.note()
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Lasts while the worker has a job."""
+        return self._use.held()
 
     async def attempted(self) -> None:
         """Returns when the worker has become ready or has failed."""
@@ -76,8 +73,20 @@ class Slot:
             self._keeping.cancel()
             await asyncio.wait({self._keeping})
 
+    @property
+    def is_absent(self) -> bool:
+        """Whether there is no actor, and none is asked for, before the worker is wanted."""
+        return not self._use.is_wanted
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether an actor is asked for and has no worker yet."""
+        return self.view().state == WORKER_STATE_STARTING and not self.is_absent
+
     def view(self) -> WorkerView:
         """The state of the worker as far as it is known here."""
+        if self._actor is None and self._view.state == WORKER_STATE_IDLE:
+            return replace(self._view, state=WORKER_STATE_STARTING)
         return self._view
 
     def actor(self) -> Any:
@@ -92,13 +101,16 @@ class Slot:
 
     async def _keep(self) -> None:
         while True:
-            try:
-                await self._live()
-            except RayError as error:
-                self._note_loss(error)
-            await asyncio.sleep(self._settings.restart_seconds)
+            await self._use.begun()
             # What it compiles for is remembered, so that jobs go on waiting for it.
             self._view = replace(self._view, state=WORKER_STATE_STARTING, problem=None, is_warm=False, host="", node="")
+            try:
+                is_over = await until_first(self._live(), self._use.over())
+            except RayError as error:
+                self._note_loss(error)
+                is_over = False
+            if not is_over:
+                await asyncio.sleep(self._settings.restart_seconds)
 
     async def _live(self) -> None:
         """Lasts as long as an actor does, or until it turns out that there is none."""
@@ -130,7 +142,7 @@ class Slot:
                 soon: Place = await asked
                 return soon
         except TimeoutError:
-            self._fail(await asyncio.to_thread(_waits_for, self._settings.resources))
+            self._wait(await asyncio.to_thread(_waits_for, self._settings.resources))
         late: Place = await asked
         return late
 
@@ -147,6 +159,14 @@ class Slot:
         self._view = replace(view, name=self._settings.name, host=place.host, node=place.node)
         if view.state != WORKER_STATE_STARTING:
             self._attempted.set()
+
+    def _wait(self, problem: str) -> None:
+        if not self._settings.nodes_come:
+            self._fail(problem)
+            return
+        log.info("worker %s %s", self._settings.name, problem)
+        self._view = replace(self._view, problem=problem)
+        self._attempted.set()
 
     def _fail(self, problem: str) -> None:
         log.warning("worker %s: %s", self._settings.name, problem)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from compilefarm.cluster.slot import SlotSettings
+from compilefarm.cluster.settings import SlotSettings
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, WorkerPool
 from compilefarm.worker.pool import LocalPool, PoolSettings
 from compilefarm.worker.testing import scripted_command
@@ -22,6 +22,8 @@ def scripted_slots(
     options: Sequence[str] = (),
     resources: Mapping[str, float] = TWO_PROCESSORS,
     patience_seconds: float = 60.0,
+    idle_seconds: float | None = None,
+    environment_name: str = DEFAULT_ENVIRONMENT,
 ) -> list[SlotSettings]:
     """Settings of workers.
 
@@ -31,17 +33,19 @@ def scripted_slots(
         script: of compilefarm.worker.testing, for the children.
         options: of that.
         resources: what each takes of its node, by the names of Ray.
-        patience_seconds: see SlotSettings.
+        patience_seconds, idle_seconds, environment_name: see SlotSettings.
     """
     command = scripted_command(script, *options)
     return [
         SlotSettings(
             name=f"cpu-{number}",
-            environment_name=DEFAULT_ENVIRONMENT,
+            environment_name=environment_name,
             make_pool=partial(_pool, folder, command),
             resources=resources,
             restart_seconds=0.5,
             patience_seconds=patience_seconds,
+            nodes_come=idle_seconds is not None,
+            idle_seconds=idle_seconds,
         )
         for number in range(count)
     ]
