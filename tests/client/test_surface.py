@@ -27,6 +27,7 @@ def test_public_names() -> None:
         "close",
         "compile",
         "compile_request",
+        "export",
         "load_cache_artifacts",
         "load_compiled_function",
         "prewarm",

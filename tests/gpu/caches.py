@@ -32,6 +32,8 @@ CASES = {
     "aot_autograd": {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE": "1"},
     "autotune": {"TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "1", **_TUNED},
     "bundled_autotune": {"TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "1", **_TUNED},
+    # Mega-Cache: pulled before the compile, pushed after it.
+    "mega_part": {"BUNDLE": "a-job"},
     "triton": {"TRITON_CACHE_MANAGER": "triton.runtime.cache:RemoteCacheManager", **_NO_GRAPHS},
 }
 INPUT = (128, 256)
@@ -57,13 +59,19 @@ def run_pod() -> None:
     """Compiles a model in this process, and compares the result with eager."""
     import torch
 
+    from compilefarm.client import Farm
     from compilefarm.client.torch_caches import install
 
     install()
+    bundle = os.environ.get("BUNDLE")
+    if bundle:
+        print(Farm().load_cache_artifacts(bundle), flush=True)
     torch.manual_seed(0)
     model, x = make_model().cuda(), torch.randn(*INPUT, device="cuda")
     with torch.no_grad():
         torch.testing.assert_close(torch.compile(model, dynamic=False)(x), model(x), rtol=2e-3, atol=2e-3)
+    if bundle:
+        print(Farm().save_cache_artifacts(bundle), dict(torch._dynamo.utils.counters["inductor"]), flush=True)
 
 
 async def _try(name: str) -> int:

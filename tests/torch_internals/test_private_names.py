@@ -44,6 +44,7 @@ _TESTS = {
     "client/test_resorts.py": "takes private names away",
     "corpus/programs/inputs.py": "a subclass of tensors that comes with torch",
     "corpus/run.py": "leaves out what takes Dynamo the longest",
+    "farm/plain_pod.py": "loads an exported program as torch does, where ours is not installed",
     "farm/rank.py": "collectives, for which torch has no public name that Dynamo traces",
     "farm/saved_pod.py": "counts what Dynamo has traced",
     "farm/subclass_pod.py": "a subclass of tensors that comes with torch, and what a pod does not import",

@@ -11,11 +11,12 @@ from google.protobuf import json_format
 from rich.console import Console
 from rich.table import Column, Table
 
-from compilefarm.cli.farm import TIMEOUT_SECONDS, add_address, connection
+from compilefarm.cli.farm import TIMEOUT_SECONDS, add_address, config_of, connection
 from compilefarm.cli.words import console, enum_words, seconds_words, size_words
 from compilefarm.client.blobs import fetch
 from compilefarm.client.clock import Budget, SystemClock
 from compilefarm.client.connection import Connection
+from compilefarm.client.exports import Exports
 from compilefarm.core.environments import describe
 from compilefarm.core.errors import CorruptArtifact, NotStored
 from compilefarm.core.expressions import say
@@ -54,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="also write the sources of the artifact to this directory: Inductor's code, kernels",
     )
+    parser.add_argument(
+        "--unpacked",
+        type=Path,
+        metavar="DIR",
+        help="also write the artifact to this new folder, in the form of torch's standalone_compile that can be read "
+        "and changed, and that torch._inductor.CompiledArtifact.load(path=DIR, format='unpacked') takes",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,6 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
         found = AdminServiceStub(farm.stubs().channel).Inspect(InspectRequest(key=arguments.key))
         if arguments.source is not None:
             write_sources(found.manifest, farm, folder=arguments.source)
+        if arguments.unpacked is not None:
+            exports = Exports(config_of(arguments), connection=farm, clock=SystemClock())
+            exports.write(arguments.key, arguments.unpacked, format="unpacked")
     if arguments.json:
         print(json_format.MessageToJson(found, preserving_proto_field_name=True))
         return 0

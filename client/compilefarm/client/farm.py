@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from compilefarm.client.announcements import announce_obstacles
 from compilefarm.client.arguments import taking_settings
@@ -20,11 +21,13 @@ from compilefarm.client.calling_convention import (
     returns_one_value,
     tracing_modules,
 )
+from compilefarm.client.compiled_graph import CompiledGraph, key_to_save, refuse_to_save
 from compilefarm.client.composition import compose
 from compilefarm.client.config import ClientConfig, Settings, read_config
 from compilefarm.client.connection import Connection
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.exchange import OnProgress
+from compilefarm.client.exports import Exports
 from compilefarm.client.local_caches import TorchCaches
 from compilefarm.client.options import CompileOptions, Options
 from compilefarm.client.planner import Planner
@@ -34,6 +37,9 @@ from compilefarm.client.recording_backend import Backend, record
 from compilefarm.core.bundles import DEFAULT_BUNDLE, check_bundle_name
 from compilefarm.core.errors import FarmError
 from compilefarm.core.requests import Request
+
+if TYPE_CHECKING:
+    from compilefarm.loader.exports import Format
 
 
 def _ignore_progress(phase: str, elapsed_seconds: float, jobs_ahead: int) -> None:
@@ -102,24 +108,51 @@ class Farm:
         with BestEffort(lambda: runtime.fixing_floats(graph_module), where="the floats of a graph"):
             return self._compiler.compile_graph(graph_module, example_inputs, asked=asked, name=name)
 
-    def compile(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options | None = None) -> Program:
+    def compile(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options | None = None
+    ) -> CompiledGraph:
         """Compiles a graph that was captured by other means, such as torch.fx.symbolic_trace or torch.export.
 
         Returns:
-            A callable that takes what the graph takes, in order. It returns what the graph returns: a single value, or
+            What is called with what the graph takes, in order. It returns what the graph returns: a single value, or
             a list or tuple. Where the graph calls modules, as those of symbolic_trace do, Dynamo traces into them at
-            the first call, and the farm is asked then.
+            the first call, and the farm is asked then. It has `save` and `load` as torch._inductor.CompiledArtifact.
 
         Raises:
             As `backend`.
         """
         if calls_modules(graph_module):
-            return tracing_modules(graph_module, backend=self.backend, options=options)
-        asked = CompileOptions(options=options or {})
-        if not returns_one_value(graph_module):
-            return self._compiler.compile_graph(graph_module, example_inputs, asked=asked, name="")
-        graph_module = returning_tuple(graph_module)
-        return first_of(self._compiler.compile_graph(graph_module, example_inputs, asked=asked, name=""))
+            program = tracing_modules(graph_module, backend=self.backend, options=options)
+            return CompiledGraph(program, save=refuse_to_save)
+        asked, is_single = CompileOptions(options=options or {}), returns_one_value(graph_module)
+        graph_module = returning_tuple(graph_module) if is_single else graph_module
+        program = self._compiler.compile_graph(graph_module, example_inputs, asked=asked, name="")
+        return CompiledGraph(first_of(program) if is_single else program, save=partial(self._save, program))
+
+    def export(self, key: str, path: str | Path, *, format: Format = "binary") -> None:
+        """Writes an artifact that the farm has stored, for torch._inductor.CompiledArtifact.load on a machine without
+        Compilefarm. It is unpickled here, as loading it would.
+
+        Args:
+            key: of the artifact, as `stats` and `compilefarm inspect` say it, or a beginning of it that is unique.
+            path: a file, which is replaced, or for "unpacked" a folder that is empty or not there.
+            format: "binary", one file with finished libraries of C++, or "unpacked", a folder whose sources can be read
+                and changed. Kernels of Triton, and C++ of the latter, are compiled where it is loaded.
+
+        Raises:
+            NotStored: nothing is served under the key.
+            UntrustedArtifact: no trusted key has signed it.
+            IncompatibleArtifact: another torch has made it; or it has guards on sizes or communicates in groups of
+                processes, which torch's forms do not hold.
+            UnusableFolder: the path cannot be written.
+            FarmError: the farm cannot be asked.
+        """
+        Exports(self._config, connection=self._connection, clock=self._dependencies.clock).write(
+            key, path, format=format
+        )
+
+    def _save(self, program: Program, path: str | Path, format: Format) -> None:
+        self.export(key_to_save(program), path, format=format)
 
     def compile_request(self, request: Request) -> Program:
         """Compiles what another process captured, for this machine and for the current GPU of this process.

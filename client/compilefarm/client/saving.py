@@ -33,6 +33,21 @@ class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has n
     def __call__(self, *inputs: Any) -> Any:
         return self._switch.program(*inputs)
 
+    def encoded_alone(self) -> Encoded:
+        """Returns the graph as a job that can be answered without this process.
+
+        Raises:
+            Bypass: it has no such form.
+        """
+        encoded = self._encoded
+        if encoded is None:
+            raise Bypass("unsaid", "the graph cannot be sent to a farm, so that a pod could not ask for its program")
+        if encoded.symbols:
+            raise Bypass("dynamic_shapes", "sizes that differ from call to call cannot be saved: compile for one size")
+        if encoded.held:
+            raise Bypass("held_tensors", "the graph changes a tensor that it holds: make it a buffer of the model")
+        return encoded
+
     @classmethod
     def serialize_compile_artifacts(cls, fn: SavableProgram) -> bytes:
         """Returns the request.
@@ -41,13 +56,7 @@ class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has n
             Bypass: the graph cannot be encoded, or not without this process.
             UnusableRequestFile: the request is too large.
         """
-        encoded = fn._encoded
-        if encoded is None:
-            raise Bypass("unsaid", "the graph cannot be sent to a farm, so that a pod could not ask for its program")
-        if encoded.symbols:
-            raise Bypass("dynamic_shapes", "sizes that differ from call to call cannot be saved: compile for one size")
-        if encoded.held:
-            raise Bypass("held_tensors", "the graph changes a tensor that it holds: make it a buffer of the model")
+        encoded = fn.encoded_alone()
         return pack_request(Request(job=encoded.job, blobs=encoded.blobs))
 
     @classmethod

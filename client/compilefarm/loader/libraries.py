@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from compilefarm.torch_internals.cpp_builds import load_library, stand_in_for_builds
+from compilefarm.torch_internals.embedded_libraries import source_digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class BuiltLibrary:
     """A shared library that Inductor built.
 
     Attributes:
-        source_digest: what was asked for, see `_source_digest`.
+        source_digest: what was asked for, see `source_digest`.
         name: Inductor's name for it; it becomes part of a module name in sys.modules.
         path: where it lies.
     """
@@ -76,15 +76,4 @@ def _build(
     answer = _answer.get()
     if answer is None:
         return build()
-    return answer(cache, _source_digest(cache.__name__, main_code, args, kwargs), build)
-
-
-def _source_digest(kind: str, main_code: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    # How the build is scheduled says nothing about what is built.
-    flags = {name: value for name, value in kwargs.items() if name != "submit_fn"}
-    digest = hashlib.sha256()
-    for part in (kind, main_code, repr(args), repr(sorted(flags.items()))):
-        content = part.encode()
-        digest.update(len(content).to_bytes(8, "little"))
-        digest.update(content)
-    return digest.hexdigest()
+    return answer(cache, source_digest(cache.__name__, main_code, args, kwargs), build)

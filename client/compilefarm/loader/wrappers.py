@@ -33,6 +33,11 @@ def joined_wrapper(source: str, *, process_groups: Sequence[str]) -> str:
     return _GROUP.sub(lambda found: repr(str(process_groups[int(found[2])])), source)
 
 
+def names_process_groups(source: str) -> bool:
+    """Returns whether a wrapper communicates in groups of processes."""
+    return _GROUP.search(source) is not None
+
+
 # How Inductor writes texts among arguments of operators (torch/_inductor/ir.py: _CollectiveKernel).
 _GROUP = re.compile(r"(['\"])compilefarm_group_([0-9]{1,2})_of_[0-9]{1,5}\1")
 

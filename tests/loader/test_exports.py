@@ -1,0 +1,52 @@
+"""Which artifacts have no form of torch's, and that they are refused before anything is written."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from compilefarm.builder.packing import pack
+from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact
+from compilefarm.loader.exports import Format, write_export
+from compilefarm.v1.graph_pb2 import Expression
+from compilefarm.v1.manifest_pb2 import BUILDER_KERNEL, Library, Manifest
+
+
+def program_of(wrapper: str) -> bytes:
+    graph = SimpleNamespace(source_code=wrapper, cache_key="")
+    return pickle.dumps((SimpleNamespace(compiled_fw=SimpleNamespace(result=graph), compiled_bw=None), {}, {}))
+
+
+def export(content: bytes, path: Path, *, format: Format = "binary", **fields: Any) -> None:
+    program, stored = pack(content)
+    kernel, stored_kernel = pack(b"a kernel")
+    libraries = [Library(builder=BUILDER_KERNEL, blob=kernel)] if fields.pop("has_kernels", False) else []
+    manifest = Manifest(key="a-key", program=program, libraries=libraries, **fields)
+    blobs = {program.digest: stored, kernel.digest: stored_kernel}
+    write_export(manifest, blobs=blobs, path=path / "program", format=format)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "given", "words"),
+    [
+        ("call = None", {"guards": [Expression()]}, "guards on its sizes"),
+        ("wait('compilefarm_group_0_of_2')", {}, "groups of processes"),
+        ("call = None", {"format": "unpacked"}, "without its sources"),
+        ("call = None", {"has_kernels": True}, "without its sources"),
+    ],
+    ids=["guards", "collectives", "nothing to read", "nothing to compile kernels of"],
+)
+def test_what_torch_has_no_form_for_is_refused(wrapper: str, given: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(IncompatibleArtifact, match=words):
+        export(program_of(wrapper), tmp_path, **given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_that_are_no_program_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorruptArtifact, match="cannot be loaded"):
+        export(b"no pickle at all", tmp_path)
+    assert list(tmp_path.iterdir()) == []
