@@ -17,6 +17,7 @@ from compilefarm.core.expressions import holds, say
 from compilefarm.core.keys import key_of
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import DecodedJob, GraphRejected, decode_job
+from compilefarm.graph.dynamic_floats import is_dynamic_float
 from compilefarm.graph.symbols import Inexpressible, put_guards
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.graph.tracing import faking, fixing_floats
@@ -311,7 +312,7 @@ def test_without_dynamic_a_float_is_an_input_once_it_differs(restarting: Restart
     assert [len(graph.encode().job.inputs) for graph in restarting.graphs] == [1, 2]
 
 
-def second_graph(restarting: Restarting, function: Callable[..., Any], x: torch.Tensor) -> CapturedGraph:
+def second_graph(restarting: Restarting, function: Callable[..., Any], x: object) -> CapturedGraph:
     """That in which a float is an input."""
     compiled = torch.compile(function, backend=restarting)
     for number in (1.5, 2.5):
@@ -357,6 +358,33 @@ def test_a_float_in_a_product_and_a_sum_is_computed_with_as_here(restarting: Res
     given = {0: torch.tensor(number, dtype=torch.float64), 1: x}
     (result,) = decode_job(job, blobs={}).graph_module(*(given[len(each.tensor.shape)] for each in job.inputs))
     assert torch.equal(result.nan_to_num(), decayed(x, number).nan_to_num())
+
+
+@pytest.mark.parametrize("number", [0.9, 1.0, 0.0, float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_float_is_raised_to_powers_and_weighs_as_a_tensor(
+    restarting: Restarting, number: float, dtype: torch.dtype
+) -> None:
+    """As momenta are that a scheduler changes; and weighs by them."""
+
+    def corrected(powers: Sequence[torch.Tensor], beta: float) -> list[torch.Tensor]:
+        raised = torch._foreach_pow(beta, powers)
+        torch._foreach_sub_(raised, 1)
+        mixed = [each.clone() for each in powers]
+        torch._foreach_lerp_(mixed, [each * 3 for each in powers], 1 - beta)
+        between = [powers[0].clone().lerp_(powers[0] * 7, 1 - beta), torch.lerp(powers[1], powers[0], beta)]
+        return [*raised, *mixed, *between, beta ** powers[1] * (1 - beta)]
+
+    powers = [torch.tensor(3.0, dtype=dtype), torch.tensor([2.0, 5.0], dtype=dtype)]
+    graph = second_graph(restarting, corrected, powers)
+    job, rest = graph.encode().job, iter(powers)
+    given = [
+        torch.tensor(number, dtype=torch.float64) if any(map(is_dynamic_float, node.users)) else next(rest)
+        for node in graph.graph_module.graph.find_nodes(op="placeholder")
+    ]
+    results = decode_job(job, blobs={}).graph_module(*given)
+    for found, expected in zip(results, corrected(powers, number), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_float_that_a_cuda_graph_would_hold_stays_here(restarting: Restarting) -> None:

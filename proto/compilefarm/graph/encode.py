@@ -27,6 +27,7 @@ from compilefarm.graph.decode import (
 )
 from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.dynamic_floats import find_inexact, is_dynamic_float
+from compilefarm.graph.float_tensors import with_tensors_for_floats
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.leaves import is_result
 from compilefarm.graph.literals import ValueEncoder
@@ -121,6 +122,7 @@ def encode_job(
         Bypass: something about it cannot be said faithfully.
     """
     written: Set[str] = frozenset()
+    graph_module = with_tensors_for_floats(graph_module)
     while True:
         try:
             return _encode(graph_module, example_inputs, options, environment, written=written, holds_state=holds_state)
