@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from compilefarm.core.contents import Content
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import CompileFailure, Job, Phase
@@ -99,7 +100,7 @@ class Artifact:
     """
 
     manifest: Manifest
-    blobs: Mapping[str, bytes]
+    blobs: Mapping[str, Content]
 
 
 @runtime_checkable

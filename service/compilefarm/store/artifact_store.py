@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from compilefarm.core.contents import Content
 from compilefarm.store.backend import Backend
 from compilefarm.store.files import Readable, StagedBlob
 from compilefarm.store.layout import DEFAULT_NAMESPACE
@@ -98,7 +99,7 @@ class ArtifactStore(Protocol):
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
         """Returns those of `digests` that are not stored, in their order, each once."""
 
-    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
+    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:
         """Stores an artifact in the namespace of its manifest, blobs first and the manifest last, so that nobody ever
         finds half of one.
 

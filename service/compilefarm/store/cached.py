@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from compilefarm.core.artifacts import blobs_of
+from compilefarm.core.contents import Content
 from compilefarm.core.errors import NotStored
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.backend import Backend
@@ -124,7 +125,7 @@ class CachedStore(ArtifactStore):
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
         return await self._store.find_missing(digests)
 
-    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
+    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:
         try:
             return await self._store.put_artifact(manifest, blobs=blobs)
         finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
+from compilefarm.core.contents import Content
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.backend import Backend
@@ -21,6 +23,9 @@ from compilefarm.store.signing_policy import SigningPolicy
 from compilefarm.store.uses import Uses
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
+
+# Of large contents, so much is in memory at a time.
+PIECE_BYTES = 1024 * 1024
 
 
 class ContentAddressedStore(ArtifactStore):
@@ -89,7 +94,7 @@ class ContentAddressedStore(ArtifactStore):
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
         return await self.blobs.find_missing(digests)
 
-    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
+    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:
         if manifest.format != ARTIFACT_FORMAT:
             raise InvalidRequest(
                 f"the artifact of {manifest.key} has format {manifest.format}, this store keeps format "
@@ -103,8 +108,17 @@ class ContentAddressedStore(ArtifactStore):
             )
         return await self.manifests.add(manifest)
 
-    async def _put_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        await few_at_a_time(lambda blob: self.blobs.put(blob[1], digest=blob[0]), blobs.items())
+    async def _put_blobs(self, blobs: Mapping[str, Content]) -> None:
+        await few_at_a_time(lambda blob: self._put_content(blob[1], digest=blob[0]), blobs.items())
+
+    async def _put_content(self, content: Content, *, digest: str) -> None:
+        if isinstance(content, bytes):
+            await self.blobs.put(content, digest=digest)
+            return
+        async with self.blobs.staging(digest) as staged:
+            for start in range(0, len(content), PIECE_BYTES):
+                await staged.write(await asyncio.to_thread(content.__getitem__, slice(start, start + PIECE_BYTES)))
+            await self.blobs.put_staged(staged, digest=digest)
 
     async def put_check(self, check: Check) -> None:
         await self.checks.put(check)

@@ -7,8 +7,9 @@ import hashlib
 import math
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -62,8 +63,8 @@ class StagedBlob:
         self._file.flush()
 
 
-@contextmanager
-def staged(folder: Path, *, name: str) -> Iterator[StagedBlob]:
+@asynccontextmanager
+async def staged(folder: Path, *, name: str) -> AsyncIterator[StagedBlob]:
     """A blob that arrives in a folder. The file goes when the context ends.
 
     Args:
@@ -73,13 +74,31 @@ def staged(folder: Path, *, name: str) -> Iterator[StagedBlob]:
     Raises:
         OSError: the file cannot be made.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}#{secrets.randbits(62)}"
-    with open(path, "xb") as file:
-        try:
-            yield StagedBlob(path, file)
-        finally:
-            path.unlink(missing_ok=True)
+    opening = asyncio.create_task(asyncio.to_thread(_open_new, path), name=f"open {path.name}")
+    try:
+        file = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        # Whoever goes away meanwhile leaves nothing behind.
+        opening.add_done_callback(partial(_discard, path))
+        raise
+    try:
+        yield StagedBlob(path, file)
+    finally:
+        file.close()
+        # To give back the room of a large file takes a while.
+        await asyncio.shield(asyncio.to_thread(path.unlink, missing_ok=True))
+
+
+def _open_new(path: Path) -> IO[bytes]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "xb")
+
+
+def _discard(path: Path, opening: asyncio.Task[IO[bytes]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+        path.unlink(missing_ok=True)
 
 
 class Readable(Protocol):

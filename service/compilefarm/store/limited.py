@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
+from compilefarm.core.contents import Content
 from compilefarm.core.errors import StoreFull, StoreUnavailable
 from compilefarm.store.artifact_store import EVERYBODYS, ArtifactStore
 from compilefarm.store.backend import Backend
@@ -104,7 +105,7 @@ class LimitedStore(ArtifactStore):
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
         return await self._store.find_missing(digests)
 
-    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, bytes]) -> Manifest:
+    async def put_artifact(self, manifest: Manifest, *, blobs: Mapping[str, Content]) -> Manifest:
         stored = await self._store.put_artifact(manifest, blobs=blobs)
         self._check_size()
         return stored

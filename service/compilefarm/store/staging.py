@@ -21,7 +21,7 @@ async def staging(backend: Backend, *, digest: str) -> AsyncIterator[StagedBlob]
     """
     check_digest(digest)
     try:
-        with staged(backend.staging, name=digest) as blob:
+        async with staged(backend.staging, name=digest) as blob:
             yield blob
     except OSError as error:
         raise StoreUnavailable(

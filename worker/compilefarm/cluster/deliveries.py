@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+from compilefarm.core.contents import Content
 from compilefarm.core.errors import FarmError
 from compilefarm.core.pool import Artifact
 from compilefarm.v1.child_pb2 import ChildBlob
 from compilefarm.v1.job_pb2 import CompileFailure, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
-from compilefarm.worker.pieces import Assembly, pieces_of
+from compilefarm.worker.pieces import pieces_of
+from compilefarm.worker.spooling import SpoolingAssembly
 
 OnPhase = Callable[[Phase.ValueType], None]
 Result = Artifact | CompileFailure
@@ -44,13 +46,14 @@ async def result_of(messages: AsyncIterator[Message], *, on_phase: OnPhase) -> R
     Raises:
         FarmError: the one that the worker raised.
     """
-    blobs: dict[str, bytes] = {}
-    assembly = Assembly()
+    blobs: dict[str, Content] = {}
+    assembly = SpoolingAssembly()
     async for message in messages:
         match message:
             case ChildBlob():
-                if (content := assembly.add(message)) is not None:
-                    blobs[message.digest] = content
+                if (blob := await assembly.add(message)) is not None:
+                    # As the supervisor of the worker has computed it; the store computes it once more.
+                    blobs[message.digest] = blob[1]
             case Manifest():
                 return Artifact(manifest=message, blobs=blobs)
             case CompileFailure():

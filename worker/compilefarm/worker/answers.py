@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, MutableSet, Sequence
 
 from compilefarm.core.artifacts import blobs_of, check_guards
+from compilefarm.core.contents import Content
 from compilefarm.core.digests import check_digest
 from compilefarm.core.errors import FarmError, InvalidRequest
 from compilefarm.core.pool import Artifact
@@ -70,7 +71,7 @@ def checked_verification(verified: Verification) -> Verification:
     return verified
 
 
-def complete(manifest: Manifest, blobs: Mapping[str, bytes], *, job: Job) -> Artifact:
+def complete(manifest: Manifest, blobs: Mapping[str, Content], *, job: Job) -> Artifact:
     """Returns an artifact made of the manifest and the bytes that a child sent.
 
     Raises:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import BytesIO
 
+from compilefarm.core.contents import Content
 from compilefarm.v1.child_pb2 import ChildBlob
 
 PIECE_BYTES = 1024 * 1024
 
 
-def pieces_of(digest: str, content: bytes) -> Iterator[ChildBlob]:
+def pieces_of(digest: str, content: Content) -> Iterator[ChildBlob]:
     """The messages that carry a blob; one for an empty one."""
     for start in range(0, len(content) or 1, PIECE_BYTES):
         end = start + PIECE_BYTES

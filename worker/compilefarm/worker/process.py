@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compilefarm.core.contents import Content
 from compilefarm.v1.child_pb2 import ChildMessage, ChildReady, ChildTask, PingTask
 from compilefarm.worker.consumption import disk_bytes, file_count, memory_bytes, resident_bytes, task_count
 from compilefarm.worker.control_groups import ControlGroup, ControlGroups
@@ -177,13 +178,13 @@ class ChildProcess:
         return message.WhichOneof("message") == "pong"
 
     async def messages(
-        self, task: ChildTask, *, blobs: Mapping[str, bytes] | None = None
+        self, task: ChildTask, *, blobs: Mapping[str, Content] | None = None
     ) -> AsyncIterator[ChildMessage]:
         """Gives the child its task and yields its messages.
 
         Args:
             task: what it does.
-            blobs: bytes that it needs for that, by digest.
+            blobs: contents that it needs for that, by digest.
 
         Raises:
             ChildDied: it ended within a message.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compilefarm.core.digests import digest_of
+from compilefarm.core.contents import Content
 from compilefarm.core.environments import narrowed
 from compilefarm.core.errors import InvalidRequest, ProcessDied, WorkerLost
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
@@ -25,6 +25,7 @@ from compilefarm.v1.admin_service_pb2 import (
     WorkerState,
 )
 from compilefarm.v1.child_pb2 import (
+    ChildBlob,
     ChildFailure,
     ChildReady,
     ChildTask,
@@ -46,7 +47,6 @@ from compilefarm.v1.job_pb2 import (
 )
 from compilefarm.v1.manifest_pb2 import Manifest, Timing, Verification
 from compilefarm.worker.answers import checked_failure, checked_verification, complete, new_phase
-from compilefarm.worker.pieces import Assembly
 from compilefarm.worker.process import (
     ChildDied,
     ChildNotStarted,
@@ -56,6 +56,7 @@ from compilefarm.worker.process import (
     ChildSettings,
 )
 from compilefarm.worker.spares import SpareChild
+from compilefarm.worker.spooling import SpoolingAssembly
 
 log = logging.getLogger(__name__)
 
@@ -233,8 +234,8 @@ class Supervisor:
             toolchain=self.toolchain,
             headers_folder=str(self._settings.headers_folder),
         )
-        blobs: dict[str, bytes] = {}
-        assembly = Assembly()
+        blobs: dict[str, Content] = {}
+        assembly = SpoolingAssembly()
         entered: set[Phase.ValueType] = set()
         async with self._compiler.taken() as child:
             ready = self._compiler.ready
@@ -244,8 +245,9 @@ class Supervisor:
                     case "progress":
                         on_phase(new_phase(message.progress, entered=entered))
                     case "blob":
-                        if (content := assembly.add(message.blob)) is not None:
-                            blobs[await asyncio.to_thread(digest_of, content)] = content
+                        if (blob := await _put_together(message.blob, assembly)) is not None:
+                            digest, content = blob
+                            blobs[digest] = content
                     case "compiled":
                         result = message.compiled
                         manifest = Manifest(
@@ -339,6 +341,18 @@ class Supervisor:
             owner=self._settings.name,
             restart_seconds=self._settings.restart_seconds,
         )
+
+
+async def _put_together(piece: ChildBlob, assembly: SpoolingAssembly) -> tuple[str, Content] | None:
+    """Digest and content of a blob, if this is its last piece.
+
+    Raises:
+        ChildOutOfDisk: there is no room for it.
+    """
+    try:
+        return await assembly.add(piece)
+    except OSError as error:
+        raise ChildOutOfDisk(f"its artifact cannot be kept in a temporary file: {error.strerror}") from error
 
 
 def _failure(kind: FailureKind.ValueType, text: str) -> CompileFailure:
