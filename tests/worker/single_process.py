@@ -110,7 +110,10 @@ def decomposed(encoded: Encoded) -> tuple[Program, Manifest]:
     """A program of the operators that Inductor makes kernels of, without any; a twentieth of the time."""
     job = _arrived(encoded)
     with apply_ambient(job.ambient):
-        return decompose(decode(job, blobs=encoded.blobs, admitted=_admitted(encoded))), Manifest()
+        decoded = decode(job, blobs=encoded.blobs, admitted=_admitted(encoded))
+        program = decompose(decoded)
+        # What gradients have assumed of a number is known by now (torch/csrc/autograd/FunctionsManual.cpp).
+        return program, Manifest(guards=decoded.symbolic.guards())
 
 
 class SingleProcessFarm:
