@@ -75,6 +75,7 @@ def result_of(own: Pod, name: str) -> dict[str, Any]:
     torch.compiler.reset()
     own.outcomes.clear()
     own.variants.guards.clear()
+    own.unpublished.clear()
     model, calls = PROGRAMS[name]()
     with torch.set_grad_enabled(name == "training"):
         expected = [_tensors(model(*inputs)) for inputs in calls]

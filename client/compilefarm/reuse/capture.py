@@ -72,7 +72,7 @@ class _Capture:
         ]
         # In the order in which they are verified: how a circle is described depends on where it is entered.
         dependencies = list(self._dependencies(generated, read))
-        placed = {place for guard, place, _ in guarded if guard.kind not in WITHOUT_VALUE}
+        placed = {self._table.place_of(guard.looks_at()[0]) for guard, _ in made if guard.kind not in WITHOUT_VALUE}
         kinds = tuple(self._types(_with_bases(placed, self._table)))
         guards = tuple(
             GuardRecord(kind=guard.kind, source=place, arguments=fields, expected=self._expected(guard))
@@ -154,8 +154,7 @@ class _Capture:
     def _expected(self, guard: TracedGuard) -> str:
         if guard.kind in WITHOUT_VALUE:
             return ""
-        value = self._follow(guard.source)
-        return shortened(describe_guarded(guard.kind, value, guard.arguments, self._describer))
+        return shortened(describe_guarded(guard, self._follow, self._describer))
 
     def _follow(self, source: Source) -> Any:
         try:

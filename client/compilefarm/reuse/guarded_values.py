@@ -14,11 +14,13 @@ from compilefarm.reuse.descriptions import Describer, name_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_guards import (
     SIZE_MARKS,
+    TracedGuard,
     dispatch_keys,
     is_copy_on_write,
     range_of_iterator,
     tuple_iterator_length,
 )
+from compilefarm.torch_internals.dynamo_sources import Source
 
 _Arguments = Mapping[str, Any]
 _Describe = Callable[[Describer, Any, _Arguments], str]
@@ -41,16 +43,22 @@ WITHOUT_VALUE = frozenset(
 )
 
 
-def describe_guarded(kind: str, value: Any, arguments: _Arguments, describer: Describer) -> str:
-    """Describes what a guard found.
+def describe_guarded(guard: TracedGuard, follow: Callable[[Source], Any], describer: Describer) -> str:
+    """Describes what a guard finds.
+
+    Args:
+        guard: on a value.
+        follow: returns the value that a source leads to.
+        describer: of this moment.
 
     Raises:
         Unsayable: there is no faithful description.
     """
-    describe = _DESCRIPTIONS.get(kind)
+    describe = _DESCRIPTIONS.get(guard.kind)
     if describe is None:
-        raise Unsayable(f"a guard of kind {kind}")
-    return describe(describer, value, arguments)
+        raise Unsayable(f"a guard of kind {guard.kind}")
+    source, arguments = guard.looks_at()
+    return describe(describer, follow(source), arguments)
 
 
 def _place(describer: Describer, value: Any, _: _Arguments) -> str:

@@ -76,6 +76,10 @@ def verify_guards(
     """
     sources = sources_of(variant.sources, names=names)
     live = Scope(frame.local_variables, scope)
+
+    def follow(source: Source) -> Any:
+        return _follow(live, source)
+
     try:
         for record in variant.types:
             _require(
@@ -91,8 +95,7 @@ def verify_guards(
         ]
         for guard, record_of_guard in zip(guards, variant.guards, strict=True):
             if guard.kind not in WITHOUT_VALUE:
-                value = _follow(live, guard.source)
-                found = shortened(describe_guarded(guard.kind, value, guard.arguments, describer))
+                found = shortened(describe_guarded(guard, follow, describer))
                 _require(found, record_of_guard.expected, guard.source)
     except Unsayable as error:
         raise Differs(str(error)) from error

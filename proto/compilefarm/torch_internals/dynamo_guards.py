@@ -58,6 +58,14 @@ class TracedGuard:
     source: Source
     arguments: Mapping[str, Any]
 
+    def looks_at(self) -> tuple[Source, Mapping[str, Any]]:
+        """The source of the value that is guarded, and what is asked of it."""
+        source: Any = self.source
+        if self.kind == "HASATTR" and "attr" not in self.arguments:
+            # Until 2.12 such a guard is on the attribute, which need not be there.
+            return source.base, {"attr": source.member}
+        return source, self.arguments
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TracedGuards:
