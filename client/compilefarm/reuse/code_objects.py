@@ -20,8 +20,9 @@ _OF_TORCH = {
     "layout": torch.layout,
     "memory_format": torch.memory_format,
 }
-# What a digest leaves out: where the source stands, which differs between machines and decides nothing.
-_LEFT_OUT = frozenset({"filename", "firstlineno", "linetable"})
+# What a digest tells as it is, beside code and constants. Where the source stands differs between machines and decides
+# nothing.
+_SAID = tuple(name for name in _FIELDS if name not in ("code", "consts", "filename", "firstlineno", "linetable"))
 
 _digests: dict[int, tuple[CodeType, str]] = {}
 
@@ -95,10 +96,8 @@ def text_of(value: Any) -> str:
         Unsayable: it is none.
     """
     kind = type(value)
-    if kind is float or kind is complex:
-        return f"{kind.__name__}:{value!r}"
     if kind in _PLAIN:
-        return f"{kind.__name__}:{value!r}"
+        return repr(value)
     if kind is tuple:
         return f"({','.join(text_of(each) for each in value)})"
     if kind is frozenset:
@@ -119,9 +118,10 @@ def digest_of_code(code: CodeType) -> str:
     known = _digests.get(id(code))
     if known is not None:
         return known[1]
-    fields = ((name, getattr(code, f"co_{name}")) for name in _FIELDS if name not in _LEFT_OUT)
-    text = "\n".join(f"{name}={text_of(value)}" for name, value in fields)
-    digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+    facts = [getattr(code, f"co_{name}") for name in _SAID]
+    whole = hashlib.sha256(f"{facts!r}{text_of(code.co_consts)}".encode("utf-8", "backslashreplace"))
+    whole.update(code.co_code)
+    digest = whole.hexdigest()[:32]
     _digests[id(code)] = code, digest
     return digest
 

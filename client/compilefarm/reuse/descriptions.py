@@ -64,6 +64,7 @@ class Describer:
         self._known: dict[int, tuple[Any, str]] = {}
         self._under_way: set[int] = set()
         self._codes: set[int] = set()
+        self._ways = self._known_ways()
 
     def has_described(self, code: types.CodeType) -> bool:
         """Whether a description tells this code, as that of a function, a method, or a function within one."""
@@ -135,12 +136,12 @@ class Describer:
             return self.constant(value)
         if value is NotImplemented:
             return "NotImplemented"
-        for matches, describe in self._ways():
+        for matches, describe in self._ways:
             if isinstance(value, matches):
                 return describe(value)
         raise Unsayable(f"an object of type {name_of(kind)}")
 
-    def _ways(self) -> tuple[tuple[Any, Callable[[Any], str]], ...]:
+    def _known_ways(self) -> tuple[tuple[Any, Callable[[Any], str]], ...]:
         return (
             (types.ModuleType, _module),
             (type, self._class),
