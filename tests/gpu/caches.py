@@ -15,12 +15,16 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from compilefarm.cli.tuning_results import CACHES, TuningResult
+from compilefarm.client.tuning_entries import read_entry
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import serving
+from compilefarm.store.artifact_store import EVERYBODYS
+from compilefarm.store.entries import EntryStore
 from compilefarm.store.opening import open_caches
 from tests.installed import declare_entry_points
 
@@ -86,11 +90,25 @@ async def _try(name: str) -> int:
                 seconds.append(time.monotonic() - start)
                 hits.append(await asyncio.to_thread(_hits, name, gateway.metrics_address))
             entries = caches.usage().entries
+            tuned = [kernel async for kernel in _tuned_kernels(caches)]
     found = hits[2] - hits[1]
     passed &= found > 0
     word = "ok" if passed else "WRONG"
-    print(f"{word:6}{name}: {entries} entries, {found} found; {seconds[0]:.1f} s, then {seconds[1]:.1f} s", flush=True)
+    named = f"; tuned: {', '.join(tuned)}" if tuned else ""
+    counted = f"{entries} entries, {found} found; {seconds[0]:.1f} s, then {seconds[1]:.1f} s"
+    print(f"{word:6}{name}: {counted}{named}", flush=True)
     return 0 if passed else 1
+
+
+async def _tuned_kernels(caches: EntryStore) -> AsyncIterator[str]:
+    """The kernels of which the farm has the best configuration, as their sources name them."""
+    for cache in CACHES:
+        for described in await caches.list_descriptions(cache, key_prefix="", namespaces=EVERYBODYS):
+            async with caches.reading(cache, described.key, namespaces=EVERYBODYS) as (_, content):
+                entry = read_entry(await content.read(0, content.size_bytes), key=described.key)
+            assert entry is not None, f"{described.key} is no tuning result"
+            for kernel in TuningResult(cache=cache, key=described.key, entry=entry, described=described).kernels():
+                yield f"{kernel.facts.name or 'a kernel without source'} ({kernel.configuration})"
 
 
 def _run(name: str, folder: Path, address: str) -> bool:

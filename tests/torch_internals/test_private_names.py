@@ -38,6 +38,7 @@ _TESTS = {
     "builder/test_wrappers.py": "loads wrappers as Inductor does",
     "client/caching_pod.py": "asks torch's caches, and counts what torch does",
     "client/kernel_choices.py": "asks torch's autotune cache as a process does that compiles kernels",
+    "client/library_pod.py": "counts what torch does",
     "client/test_triton_cache.py": "Triton's own cache managers, with the farm behind them",
     "client/renamed_torch.py": "takes private names away",
     "client/test_growth.py": "compiles a frame of Dynamo's, which it never did",
