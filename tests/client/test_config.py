@@ -163,18 +163,33 @@ def test_every_variable_is_read() -> None:
         "torch_caches": "yes",
         "cache_timeout_seconds": "4",
         "cache_signing_key": "signing",
+        "dynamo": "publish",
+        "package_signing_key": "publisher",
         "timeout_seconds": "3",
     }
     variables = {setting.name: setting.variable for setting in SETTINGS if setting.variable}
-    assert variables.keys() - texts.keys() == {"token_file", "trusted_keys", "trusted_cache_keys"}
+    assert variables.keys() - texts.keys() == {
+        "token_file",
+        "trusted_keys",
+        "trusted_cache_keys",
+        "trusted_package_keys",
+    }
     config = read_config({variables[name]: text for name, text in texts.items()})
-    trust = Trust(token="abc", tls_ca="ca", tls_certificate="certificate", tls_key="key", cache_signing_key="signing")
+    trust = Trust(
+        token="abc",
+        tls_ca="ca",
+        tls_certificate="certificate",
+        tls_key="key",
+        cache_signing_key="signing",
+        package_signing_key="publisher",
+    )
     assert config == ClientConfig(
         address="unix:/farm",
         on_miss="local",
         on_failure="eager",
         self_check=0.5,
         priority="prewarm",
+        dynamo="publish",
         tenant="search",
         trust=trust,
         record="folder",
@@ -188,6 +203,8 @@ def test_every_variable_is_read() -> None:
     assert config.trust == Trust(token_file="file", trusted_keys=(public,))
     config = read_config({"COMPILEFARM_TRUSTED_CACHE_KEYS": public.text}, address="farm:1")
     assert config.trust == Trust(trusted_cache_keys=(public,))
+    config = read_config({"COMPILEFARM_TRUSTED_PACKAGE_KEYS": public.text}, address="farm:1")
+    assert config.trust == Trust(trusted_package_keys=(public,))
 
 
 def test_an_argument_for_the_token_leaves_both_variables_unread() -> None:

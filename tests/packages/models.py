@@ -6,10 +6,15 @@ import functools
 import sys
 from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from compilefarm.core.dynamo_packages import Lookup
+from compilefarm.packages.code_digests import digest_of_code
+from compilefarm.packages.lookup_keys import LookupKey, lookup_key
 
 SCALES = frozenset({"row", "column", "block", "tensor", "channel"})
 
@@ -93,13 +98,32 @@ def finish(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(max=Block.limit)
 
 
-if __name__ == "__main__":
-    from compilefarm.packages.lookup_keys import lookup_key
+def key_of(entry: Any, *arguments: object, settings: str = "mode=default") -> LookupKey:
+    """The key of packages for a function, method or module that is called with arguments."""
+    called = entry.forward if isinstance(entry, nn.Module) else entry
+    function = getattr(called, "__func__", called)
+    bound = (called.__self__,) if function is not called else ()
+    code = function.__code__
+    names = (*code.co_varnames[: code.co_argcount], *code.co_freevars)
+    values = (*bound, *arguments, *(cell.cell_contents for cell in function.__closure__ or ()))
+    return lookup_key(
+        Lookup(
+            module=function.__module__,
+            qualified_name=code.co_qualname,
+            code_digest=digest_of_code(code),
+            settings=settings,
+        ),
+        code=code,
+        scope=function.__globals__,
+        local_variables=dict(zip(names, values, strict=False)),
+    )
 
+
+if __name__ == "__main__":
     # Its functions have the name of the module that tests import.
     from tests.packages import models
 
     models.ready()
     for entry in (models.MODEL, models.step, models.MODEL.blocks[1].forward):
-        key = lookup_key(entry, call={"mode": "default", "options": {"max_autotune": False}})
+        key = key_of(entry)
         sys.stdout.write(f"{key.text} {key.parts}\n")

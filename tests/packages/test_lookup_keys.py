@@ -22,15 +22,11 @@ from torch.nn.utils import parametrize
 
 from compilefarm.graph.bypass import Bypass
 from compilefarm.packages.descriptions import Undescribable
-from compilefarm.packages.lookup_keys import LookupKey, lookup_key
+from compilefarm.packages.lookup_keys import LookupKey
 from tests.packages import models
+from tests.packages.models import key_of
 
 Change = Callable[[models.Model, pytest.MonkeyPatch], object]
-CALL = {"mode": None, "options": None, "dynamic": None, "fullgraph": False}
-
-
-def key_of(entry: Any, *roots: object, **call: object) -> LookupKey:
-    return lookup_key(entry, call=CALL | call, roots=roots)
 
 
 def differing(first: LookupKey, second: LookupKey) -> set[str]:
@@ -190,13 +186,8 @@ def test_whatever_is_another_model_has_another_key(
     assert part in differing(before, key_of(model))
 
 
-@pytest.mark.parametrize(
-    "call",
-    [{"mode": "max-autotune"}, {"options": {"max_autotune": True}}, {"dynamic": True}, {"fullgraph": True}],
-    ids=lambda call: next(iter(call)),
-)
-def test_how_torch_compile_was_called_is_in_the_key(call: dict[str, object], model: models.Model) -> None:
-    assert differing(key_of(model), key_of(model, **call)) == {"call"}
+def test_how_torch_compile_was_called_is_in_the_key(model: models.Model) -> None:
+    assert differing(key_of(model), key_of(model, settings="mode=max-autotune")) == {"function"}
 
 
 @pytest.fixture
@@ -266,7 +257,7 @@ def test_a_function_brings_the_models_and_functions_that_it_names(monkeypatch: p
         models.MODEL.eval()
     assert key_of(models.step) == before
     monkeypatch.setattr(models, "finish", lambda x: x)
-    assert "entry" in differing(before, key_of(models.step))
+    assert "function" in differing(before, key_of(models.step))
 
 
 def test_models_that_a_function_closes_over_or_is_called_with_are_in_the_key(model: models.Model) -> None:

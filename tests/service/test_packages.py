@@ -81,9 +81,10 @@ async def test_what_is_not_there_is_no_error(calls: Calls) -> None:
         (package(b""), "a package of 0 bytes"),
         (package(bytes(MAX_CONTENT_BYTES + 1)), "a package of 3145729 bytes"),
         (SignedPackage(key=KEY, name="../../first", content=b"a"), "digest"),
+        (SignedPackage(key=KEY, name="0" * 64, content=b"a"), "without a signature"),
         (SignedPackage(key=KEY, name="0" * 64, content=b"a", signature=Signature(value=bytes(9000))), "at most 4096"),
     ],
-    ids=["key", "path", "empty", "large", "name", "signature"],
+    ids=["key", "path", "empty", "large", "name", "unsigned", "signature"],
 )
 async def test_what_can_be_no_package_is_refused(
     calls: Calls, tmp_path: Path, wrong: SignedPackage, message: str

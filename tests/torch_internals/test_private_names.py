@@ -41,6 +41,7 @@ _TESTS = {
     "client/library_pod.py": "counts what torch does",
     "client/test_triton_cache.py": "Triton's own cache managers, with the farm behind them",
     "client/renamed_torch.py": "takes private names away",
+    "client/starting_pod.py": "counts what Dynamo has traced",
     "client/test_growth.py": "compiles a frame of Dynamo's, which it never did",
     "client/test_resorts.py": "takes private names away",
     "corpus/programs/inputs.py": "a subclass of tensors that comes with torch",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from compilefarm.cli.cache_checks import check_caches
 from compilefarm.cli.checks import Check, failed, ok, warning
 from compilefarm.cli.farm import admin_at
+from compilefarm.cli.package_checks import check_packages
 from compilefarm.cli.trust_checks import check_trust
 from compilefarm.cli.words import enum_words
 from compilefarm.client.config import read_trust
@@ -51,6 +52,7 @@ def check_farm(address: str) -> list[Check]:
     if status.HasField("trust"):
         checks += check_trust(status.trust, address=address, trusted=read_trust(os.environ).trusted_keys)
     checks += check_caches(status, environ=os.environ)
+    checks += check_packages(status, environ=os.environ)
     return checks
 
 

@@ -64,6 +64,23 @@ def announce_obstacles(done: str, obstacles: Sequence[str]) -> None:
         _LOGGER.info("compilefarm: %s", done)
 
 
+def announce_start(function: str, *, guards: int, reason: str) -> None:
+    """Logs whether a function starts without being traced.
+
+    Args:
+        function: its qualified name.
+        guards: how many are checked, if it is not traced.
+        reason: why it is traced; empty if it is not.
+    """
+    became = f"is traced: {_shown(reason)}" if reason else f"starts with what Dynamo found elsewhere: {guards} guards"
+    _LOGGER.info("compilefarm: %s %s", function, became)
+
+
+def announce_unpublished(function: str, reason: str) -> None:
+    """Logs that what Dynamo found out about a function is not published."""
+    _LOGGER.info("compilefarm: what Dynamo found of %s is not published: %s", function, _shown(reason))
+
+
 def announce_defect(error: Exception, *, where: str) -> None:
     """Logs that the client itself failed, with the traceback that a report needs; the pod goes on.
 

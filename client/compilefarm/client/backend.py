@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
 
-from compilefarm.client.farm import Farm
+from compilefarm.client.config import DYNAMO
+from compilefarm.client.farm import Farm, starts_of
 from compilefarm.client.options import Options
 from compilefarm.client.program_sources import set_source_of_process
 from compilefarm.client.programs import Program
+from compilefarm.client.starts import Starts, add_route
 from compilefarm.core.requests import Request
 
 _lock = threading.Lock()
@@ -45,8 +48,15 @@ def farm_of_process() -> Farm:
         return _farm
 
 
+def _start_with_farm_of_process(compiler: Any) -> Starts | None:
+    return starts_of(farm_of_process()) if compiler is compilefarm else None
+
+
 def _ask_farm_of_process(request: Request) -> Program:
     return farm_of_process().compile_request(request)
 
 
 set_source_of_process(_ask_farm_of_process)
+# Before the first frame is traced, which is before this backend is called. It imports torch.
+if os.environ.get(DYNAMO, "off") != "off":
+    add_route(_start_with_farm_of_process)

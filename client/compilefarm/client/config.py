@@ -26,6 +26,7 @@ from compilefarm.core.metadata import LONGEST_TENANT
 OnMiss = Literal["wait", "local", "eager", "error"]
 OnFailure = Literal["local", "eager", "error"]
 Priority = Literal["interactive", "background", "prewarm"]
+Dynamo = Literal["off", "reuse", "publish"]
 
 # Patterns are compiled when they are first used: a pod pays for what it imports.
 # Kubernetes describes every Service of the namespace to every pod, one named "compilefarm" too
@@ -77,6 +78,15 @@ class ClientConfig:
             'How urgent compiles are: "interactive" (a process waits), "background" (after those), or "prewarm" '
             "(needed later: makes room for interactive compiles, and is finished even if this process ends).",
             choices=get_args(Priority),
+        ),
+    )
+    dynamo: Dynamo = field(
+        default="off",
+        metadata=setting(
+            'What is done with packages, which hold what Dynamo found out in another process: "off"; "reuse" installs '
+            'those that a trusted key has signed and that hold for the model, and nothing is traced then; "publish" '
+            "also publishes what had to be traced.",
+            choices=get_args(Dynamo),
         ),
     )
     tenant: str = field(
@@ -147,6 +157,11 @@ class ClientConfig:
                 )
         if not 0 <= self.self_check <= 1:
             raise ConfigurationError(f"self_check is {self.self_check}: use a fraction from 0 to 1")
+        if self.dynamo == "publish" and not self.trust.package_signing_key:
+            raise ConfigurationError(
+                'dynamo is "publish", and nothing says what packages are signed with: set '
+                f"{PACKAGE_SIGNING_KEY} to a file that `compilefarm keys new` has made"
+            )
         if not re.fullmatch(_TENANT, self.tenant):
             raise ConfigurationError(
                 f"tenant is {self.tenant[:200]!r}: use at most {LONGEST_TENANT} ASCII characters, without spaces"
@@ -165,6 +180,8 @@ class TrustSettings(TypedDict, total=False):
     tls_certificate: str | None
     tls_key: str | None
     trusted_keys: Sequence[str] | None
+    trusted_package_keys: Sequence[str] | None
+    package_signing_key: str | Path | None
 
 
 class Settings(TrustSettings, total=False):
@@ -174,6 +191,7 @@ class Settings(TrustSettings, total=False):
     on_failure: OnFailure | None
     self_check: float | None
     priority: Priority | None
+    dynamo: Dynamo | None
     tenant: str | None
     record: str | Path | None
     record_tensors: bool | None
@@ -186,6 +204,9 @@ ADDRESS = variable_of("address")
 TENANT = variable_of("tenant")
 TORCH_CACHES = variable_of("torch_caches")
 TRUSTED_KEYS = variable_of("trusted_keys")
+TRUSTED_PACKAGE_KEYS = variable_of("trusted_package_keys")
+PACKAGE_SIGNING_KEY = variable_of("package_signing_key")
+DYNAMO = variable_of("dynamo")
 # What says how to trust the farm of this machine, and no other.
 TRUST = tuple(each.variable for each in settings_of(Trust))
 _VARIABLES = tuple(each.variable for each in SETTINGS if each.variable)

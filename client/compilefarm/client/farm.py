@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
+from weakref import ref
 
 from compilefarm.client.announcements import announce_obstacles
 from compilefarm.client.arguments import taking_settings
@@ -28,12 +29,14 @@ from compilefarm.client.connection import Connection
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.exchange import OnProgress
 from compilefarm.client.exports import Exports
+from compilefarm.client.farm_packages import FarmPackages
 from compilefarm.client.local_caches import TorchCaches
 from compilefarm.client.options import CompileOptions, Options
 from compilefarm.client.planner import Planner
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming, Report
 from compilefarm.client.programs import Program
 from compilefarm.client.recording_backend import Backend, record
+from compilefarm.client.starts import Route, Starts, add_route
 from compilefarm.core.bundles import DEFAULT_BUNDLE, check_bundle_name
 from compilefarm.core.errors import FarmError
 from compilefarm.core.requests import Request
@@ -80,6 +83,9 @@ class Farm:
         self._compiler = compose(
             self._config, dependencies=self._dependencies, connection=self._connection, on_progress=on_progress
         )
+        self._starts = self._open_starts()
+        if self._starts is not None:
+            add_route(_route_to(self))
 
     def backend(
         self,
@@ -273,6 +279,17 @@ class Farm:
         calls = CacheCalls(self._config, connection=self._connection, clock=self._dependencies.clock)
         return Bundles(calls, local=local)
 
+    def _open_starts(self) -> Starts | None:
+        if self._config.dynamo == "off":
+            return None
+        dependencies = self._dependencies
+        return Starts(
+            FarmPackages(self._config, connection=self._connection, clock=dependencies.clock),
+            compile_request=self.compile_request,
+            ledger=dependencies.ledger,
+            publishes=self._config.dynamo == "publish",
+        )
+
     def __deepcopy__(self, memo: object) -> Farm:
         """Itself: what is compiled with it, such as a model that is copied, shares it."""
         return self
@@ -280,6 +297,22 @@ class Farm:
     def close(self) -> None:
         """Ends the connection. What was compiled stays usable; a later graph connects again."""
         self._connection.close()
+
+
+def starts_of(farm: Farm) -> Starts | None:
+    """Returns what starts functions of a farm without tracing them; None with dynamo="off"."""
+    return farm._starts
+
+
+def _route_to(farm: Farm) -> Route:
+    """Leads functions that are compiled with the backend of a farm to it, as long as somebody has it."""
+    reference = ref(farm)
+
+    def route(compiler: Any) -> Starts | None:
+        owner = getattr(compiler, "__self__", None)
+        return owner._starts if isinstance(owner, Farm) and owner is reference() else None
+
+    return route
 
 
 def _config_of(address: str | ClientConfig | None, settings: Settings) -> ClientConfig:

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -53,6 +54,7 @@ class GraphRecord:
         bytes_sent: job and tensors.
         bytes_fetched: blobs of the artifact.
         compile_seconds: what the worker took to compile and tune the artifact that was loaded; zero without one.
+        dynamo: with packages in use, "reused" if its function was not traced, or "traced: " and why; else empty.
         request_id: what the log of the farm calls the request.
     """
 
@@ -71,6 +73,7 @@ class GraphRecord:
     bytes_sent: int = 0
     bytes_fetched: int = 0
     compile_seconds: float = 0.0
+    dynamo: str = ""
     request_id: str = ""
 
 
@@ -95,6 +98,7 @@ class Summary:
     bytes_fetched: int
 
 
+_dynamo: ContextVar[str] = ContextVar("dynamo", default="")
 # A process that recompiles for ever does not grow for ever. One takes about a kilobyte.
 _MOST_RECORDS = 10_000
 
@@ -112,8 +116,18 @@ class Ledger:
     def open(self, *, name: str, nodes: int, clock: Clock) -> RecordWriter:
         """Begins the record of a graph, and returns what writes it."""
         request_id = secrets.token_hex(8)
-        record = GraphRecord(number=next(self._numbers), name=name, nodes=nodes, request_id=request_id)
+        dynamo = _dynamo.get()
+        record = GraphRecord(number=next(self._numbers), name=name, nodes=nodes, dynamo=dynamo, request_id=request_id)
         return RecordWriter(record, ledger=self, clock=clock)
+
+    @contextmanager
+    def noting(self, dynamo: str) -> Iterator[None]:
+        """Has records that are opened inside say what became of tracing."""
+        token = _dynamo.set(dynamo)
+        try:
+            yield
+        finally:
+            _dynamo.reset(token)
 
     def put(self, record: GraphRecord) -> None:
         """Keeps a record in place of the one with the same number."""

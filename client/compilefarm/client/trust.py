@@ -77,6 +77,24 @@ class Trust:
         ),
     )
 
+    trusted_package_keys: tuple[PublicKey, ...] = field(
+        default=(),
+        metadata=setting(
+            "Public keys, one of which must have signed a package of Dynamo before it is installed: those of the pods "
+            "that publish. Empty: none is installed. No other key counts for packages.",
+            read=lambda text: read_trusted_keys(text.replace(",", " ").split()),
+            convert=lambda texts: read_trusted_keys(texts),
+        ),
+    )
+    package_signing_key: str = field(
+        default="",
+        metadata=setting(
+            "File with the private key, as `compilefarm keys new` makes it, with which this pod signs the packages of "
+            "Dynamo that it publishes; it installs what is signed with that key, too.",
+            convert=str,
+        ),
+    )
+
     def __post_init__(self) -> None:
         if not re.fullmatch(_TOKEN, self.token):
             raise ConfigurationError("the token has characters that no token has: use it as `compilefarm keys` says it")

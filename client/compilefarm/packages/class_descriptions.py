@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 
 from compilefarm.packages.descriptions import Describer, content_of, name_of
@@ -43,19 +43,24 @@ class ClassDescriber:
         named = [
             (name, self._describer.describe_loosely(function))
             for each in _functions_of(value)
-            for name, function in values_named_by(each)
+            for name, function in values_named_by(each.__code__, each.__globals__)
             if isinstance(function, FunctionType)
         ]
         return f"{described} {named}" if named else described
 
 
-def values_named_by(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """The globals that the code of a function names, and attributes of modules among them that it names too."""
-    names = sorted(set(names_in(function.__code__)))
+def values_named_by(code: CodeType, scope: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """The globals that code names, and attributes of modules among them that it names too.
+
+    Args:
+        code: the code.
+        scope: its globals.
+    """
+    names = sorted(set(names_in(code)))
     for name in names:
-        if name not in function.__globals__:
+        if name not in scope:
             continue
-        value = function.__globals__[name]
+        value = scope[name]
         yield name, value
         if isinstance(value, ModuleType):
             content = vars(value)

@@ -1,6 +1,6 @@
 """The key by which packages are looked for: what was compiled and how, the model's fingerprint, and this process.
 
-It reads like that of a job: 16 digits of the part that names the function, and a digest of all parts.
+It reads like that of a job: 16 digits of what names the function, and a digest of all parts.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from types import FunctionType, MethodType
-from typing import Any
+from types import CodeType, FunctionType
 
 import torch
 from google.protobuf.message import Message
 
+from compilefarm.core.dynamo_packages import Lookup
 from compilefarm.core.dynamo_settings import decides_traces
 from compilefarm.core.keys import Part
 from compilefarm.graph import settings
@@ -24,7 +24,7 @@ from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.graph.options import capture_options
 from compilefarm.loader.environment import describe_environment
 from compilefarm.packages.class_descriptions import values_named_by
-from compilefarm.packages.descriptions import Describer, Undescribable, content_of, name_of
+from compilefarm.packages.descriptions import Describer, content_of, name_of
 from compilefarm.packages.fingerprints import Fingerprint
 from compilefarm.packages.roots import find_roots
 from compilefarm.torch_internals import settings as modules
@@ -46,80 +46,60 @@ class LookupKey:
     parts: tuple[Part, ...]
 
 
-def lookup_key(entry: Callable[..., Any], *, call: Mapping[str, object], roots: Iterable[object] = ()) -> LookupKey:
-    """Returns the key of packages for a function or module as it is now.
+def lookup_key(
+    lookup: Lookup, *, code: CodeType, scope: Mapping[str, object], local_variables: Mapping[str, object]
+) -> LookupKey:
+    """Returns the key of packages for a code object that is about to be called.
 
     Args:
-        entry: what torch.compile was given.
-        call: its other arguments by name.
-        roots: what the function is called with; modules among them are part of the model.
+        lookup: says which it is, and how torch.compile was called.
+        code: the code object.
+        scope: its globals. Modules and functions that the code names are part of the model.
+        local_variables: what it is called with, and what it closes over. Modules among them are part of the model.
 
     Raises:
-        Undescribable: something of it has no description that another process would find equal.
+        Undescribable: something of the model has no description that another process would find equal.
         Bypass: this process is in a state that no farm compiles for.
     """
     fingerprint = Fingerprint()
-    described = {
-        "entry": _describe_entry(entry, fingerprint.describer),
-        "call": fingerprint.describer.describe(dict(call)),
-    }
-    for root in find_roots(entry, *_held_by(entry), *roots):
+    named = list(_named_from(code, scope))
+    loosely = fingerprint.describer.describe_loosely
+    functions = [(name, loosely(value)) for name, value in named if isinstance(value, FunctionType)]
+    for root in find_roots(*local_variables.values(), *(value for _, value in named)):
         fingerprint.add(root)
-    digests = {name: _digest_of(text) for name, text in described.items()} | dict(fingerprint.digests())
+    model = fingerprint.digests()
     process = _describe_process(fingerprint.device_types or {"cpu"})
-    return _key_of(digests | {name: _digest_of(text) for name, text in process.items()})
+    digests = {
+        "function": _digest_of(repr((lookup, functions))),
+        **model,
+        **{name: _digest_of(text) for name, text in process.items()},
+    }
+    return _key_of(digests, prefix=_digest_of(repr(lookup)))
 
 
 def _digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _key_of(digests: Mapping[str, str]) -> LookupKey:
+def _key_of(digests: Mapping[str, str], *, prefix: str) -> LookupKey:
     whole = hashlib.sha256(f"compilefarm package {FORMAT}\n".encode())
     for name, digest in digests.items():
         whole.update(f"{name} {digest}\n".encode())
     parts = tuple(Part(name=name, digest=digest) for name, digest in digests.items())
-    return LookupKey(text=f"{digests['entry'][:16]}-{whole.hexdigest()}", parts=parts)
+    return LookupKey(text=f"{prefix[:16]}-{whole.hexdigest()}", parts=parts)
 
 
-def _function_of(entry: Callable[..., Any]) -> FunctionType | None:
-    function = entry.__func__ if isinstance(entry, MethodType) else entry
-    return function if isinstance(function, FunctionType) else None
-
-
-def _describe_entry(entry: Callable[..., Any], describer: Describer) -> str:
-    function = _function_of(entry)
-    if function is not None:
-        named = [(name, describer.describe_loosely(value)) for name, value in _functions_from(function)]
-        return f"{describer.describe_loosely(function)} {named}"
-    if isinstance(type(entry).__call__, FunctionType):
-        return f"{name_of(type(entry))} {describer.describe_loosely(type(entry).__call__)}"
-    raise Undescribable(f"a {name_of(type(entry))} is compiled, which is no function of Python")
-
-
-def _functions_from(function: FunctionType) -> Iterator[tuple[str, FunctionType]]:
-    """The functions that a function names, those that it names in its own module likewise."""
-    waiting, seen = [function], {id(function)}
+def _named_from(code: CodeType, scope: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """What code names among its globals, and what the functions of its own module name that it names."""
+    waiting, seen = [code], {id(code)}
     while waiting:
-        current = waiting.pop()
-        for name, value in values_named_by(current):
-            if isinstance(value, FunctionType) and id(value) not in seen:
-                seen.add(id(value))
-                yield name, value
-                if value.__globals__ is function.__globals__:
-                    waiting.append(value)
-
-
-def _held_by(entry: Callable[..., Any]) -> Iterator[object]:
-    """What a function has without being called with it: its object, its closure, and the globals that it names."""
-    function = _function_of(entry)
-    if isinstance(entry, MethodType):
-        yield entry.__self__
-    if function is not None:
-        for each in (function, *(found for _, found in _functions_from(function))):
-            yield from map(content_of, each.__closure__ or ())
-            if each.__globals__ is function.__globals__:
-                yield from (value for _, value in values_named_by(each))
+        for name, value in values_named_by(waiting.pop(), scope):
+            yield name, value
+            if isinstance(value, FunctionType):
+                yield from ((name, content_of(cell)) for cell in value.__closure__ or ())
+                if value.__globals__ is scope and id(value.__code__) not in seen:
+                    seen.add(id(value.__code__))
+                    waiting.append(value.__code__)
 
 
 def _describe_process(device_types: Collection[str]) -> Mapping[str, str]:

@@ -89,8 +89,9 @@ def _builtins_name(variant: Variant, names: Mapping[str, str]) -> str | None:
 
 
 def _free_name(record: GlobalRecord, scope: Mapping[str, Any]) -> str:
-    if record.kind is GlobalKind.MODULE or record.name not in scope:
+    if record.kind is GlobalKind.MODULE:
         return record.name
+    # Never as it was there: a later trace of this process may make the same name, and takes it for its own.
     return next(name for number in itertools.count(1) if (name := f"{record.name}_again{number}") not in scope)
 
 

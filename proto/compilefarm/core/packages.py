@@ -34,6 +34,10 @@ def check_package(package: SignedPackage) -> SignedPackage:
     """
     check_package_key(package.key)
     check_digest(package.name)
+    if not package.HasField("signature"):
+        raise InvalidRequest(
+            "a package without a signature is installed by nobody: set COMPILEFARM_PACKAGE_SIGNING_KEY"
+        )
     size_bytes = len(package.content)
     if not 0 < size_bytes <= MAX_CONTENT_BYTES:
         raise InvalidRequest(f"a package of {size_bytes} bytes: from 1 to {MAX_CONTENT_BYTES} are allowed")

@@ -73,14 +73,11 @@ class Package(google.protobuf.message.Message):
     LOOKUP_FIELD_NUMBER: builtins.int
     VARIANT_FIELD_NUMBER: builtins.int
     PROGRAMS_FIELD_NUMBER: builtins.int
-    ROOTS_FIELD_NUMBER: builtins.int
     KEY_PARTS_FIELD_NUMBER: builtins.int
     format: builtins.int
     """Layout of this message; a reader that does not know the number traces instead."""
     interpreter: builtins.str
     """The interpreter whose bytecode it holds, with its exact version."""
-    roots: builtins.str
-    """sha256 (hex) of what the code object was called with, as far as it is part of the model."""
     @property
     def lookup(self) -> global___FrameLookup:
         """Which code object it is."""
@@ -105,11 +102,10 @@ class Package(google.protobuf.message.Message):
         lookup: global___FrameLookup | None = ...,
         variant: global___FrameVariant | None = ...,
         programs: collections.abc.Iterable[global___PackagedProgram] | None = ...,
-        roots: builtins.str = ...,
         key_parts: collections.abc.Iterable[compilefarm.v1.manifest_pb2.KeyPart] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lookup", b"lookup", "variant", b"variant"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["format", b"format", "interpreter", b"interpreter", "key_parts", b"key_parts", "lookup", b"lookup", "programs", b"programs", "roots", b"roots", "variant", b"variant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["format", b"format", "interpreter", b"interpreter", "key_parts", b"key_parts", "lookup", b"lookup", "programs", b"programs", "variant", b"variant"]) -> None: ...
 
 global___Package = Package
 
@@ -354,6 +350,7 @@ class FrameConstant(google.protobuf.message.Message):
     TUPLE_FIELD_NUMBER: builtins.int
     FROZENSET_FIELD_NUMBER: builtins.int
     CODE_FIELD_NUMBER: builtins.int
+    TORCH_FIELD_NUMBER: builtins.int
     none: builtins.bool
     """None, if true."""
     boolean: builtins.bool
@@ -386,6 +383,10 @@ class FrameConstant(google.protobuf.message.Message):
     def code(self) -> global___FrameCode:
         """A code object."""
 
+    @property
+    def torch(self) -> global___FrameTorchConstant:
+        """A constant of torch."""
+
     def __init__(
         self,
         *,
@@ -401,12 +402,35 @@ class FrameConstant(google.protobuf.message.Message):
         tuple: global___FrameConstants | None = ...,
         frozenset: global___FrameConstants | None = ...,
         code: global___FrameCode | None = ...,
+        torch: global___FrameTorchConstant | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "none", b"none", "real", b"real", "text", b"text", "tuple", b"tuple"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "none", b"none", "real", b"real", "text", b"text", "tuple", b"tuple"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["none", "boolean", "integer", "large_integer", "real", "complex", "text", "content", "ellipsis", "tuple", "frozenset", "code"] | None: ...
+    def HasField(self, field_name: typing.Literal["boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "none", b"none", "real", b"real", "text", b"text", "torch", b"torch", "tuple", b"tuple"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "none", b"none", "real", b"real", "text", b"text", "torch", b"torch", "tuple", b"tuple"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["none", "boolean", "integer", "large_integer", "real", "complex", "text", "content", "ellipsis", "tuple", "frozenset", "code", "torch"] | None: ...
 
 global___FrameConstant = FrameConstant
+
+@typing.final
+class FrameTorchConstant(google.protobuf.message.Message):
+    """A constant of torch."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """dtype, device, layout or memory_format."""
+    text: builtins.str
+    """As torch prints it."""
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        text: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kind", b"kind", "text", b"text"]) -> None: ...
+
+global___FrameTorchConstant = FrameTorchConstant
 
 @typing.final
 class FrameComplex(google.protobuf.message.Message):

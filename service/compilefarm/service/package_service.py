@@ -15,7 +15,6 @@ from compilefarm.service.grpc_types import Context
 from compilefarm.service.quotas import Quotas
 from compilefarm.store.packages import PackageStore
 from compilefarm.v1 import package_service_pb2 as wire
-from compilefarm.v1.package_pb2 import SignedPackage
 from compilefarm.v1.package_service_pb2_grpc import PackageServiceServicer
 
 log = logging.getLogger(__name__)
@@ -77,8 +76,8 @@ class PackageService(PackageServiceServicer):
     async def Publish(self, request: wire.PublishRequest, _context: Context) -> wire.PublishResponse:
         if self._read_only:
             raise ReadOnlyFarm("this farm serves what is stored, and keeps nothing new (serve --read-only)")
-        caller, sent = current_caller(), check_package(request.package)
-        package = SignedPackage(key=sent.key, name=sent.name, content=sent.content, signature=sent.signature)
+        caller, package = current_caller(), check_package(request.package)
+        package.DiscardUnknownFields()
         package.namespace, package.publisher = caller.namespace, caller.name
         async with self._transfers.acquired(caller.account):
             self._quotas.take(len(package.content), tenant=caller.tenant)

@@ -1,0 +1,133 @@
+"""Packages as bytes: what Dynamo found out about one code object, with the requests of its programs.
+
+What is read is checked before anything is made of it: its sizes, its layout, the interpreter that it is for, its
+programs, and its code. Whether it may be read at all is for its signature to say, before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from compilefarm.core.dynamo_packages import GlobalKind, Lookup, Variant
+from compilefarm.core.keys import Part
+from compilefarm.core.packages import MAX_CONTENT_BYTES
+from compilefarm.packages.code_checks import InvalidPackage
+from compilefarm.packages.frame_decoding import decode_lookup, decode_variant
+from compilefarm.packages.frame_encoding import Unsayable, encode_lookup, encode_variant
+from compilefarm.v1 import package_pb2 as wire
+from compilefarm.v1.manifest_pb2 import KeyPart
+
+FORMAT = 1
+# Bytecode differs from one version to the next.
+INTERPRETER = f"{sys.implementation.cache_tag} {platform.python_version()}"
+# Of a package, unpacked.
+_MAX_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What Dynamo found out about one code object.
+
+    Attributes:
+        lookup: which code object it is.
+        variant: what was found out.
+        programs: the request of each program, as the content of a request file, by the name that the variant has for
+            the program.
+        key_parts: the parts of the key.
+    """
+
+    lookup: Lookup
+    variant: Variant
+    programs: Mapping[str, bytes] = field(default_factory=dict)
+    key_parts: Sequence[Part] = ()
+
+
+def pack(found: Found) -> bytes:
+    """Returns the content of a package.
+
+    Raises:
+        Unsayable: something has no form on the wire, or the package is larger than any may be.
+    """
+    package = wire.Package(
+        format=FORMAT,
+        interpreter=INTERPRETER,
+        lookup=encode_lookup(found.lookup),
+        variant=encode_variant(found.variant),
+        programs=[wire.PackagedProgram(name=name, request=request) for name, request in sorted(found.programs.items())],
+        key_parts=[KeyPart(name=part.name, digest=part.digest) for part in found.key_parts],
+    )
+    content = package.SerializeToString(deterministic=True)
+    packed = zlib.compress(content)
+    if len(content) > _MAX_BYTES or len(packed) > MAX_CONTENT_BYTES:
+        raise Unsayable(
+            f"a package of {len(content)} bytes, packed {len(packed)}: at most {_MAX_BYTES} and {MAX_CONTENT_BYTES} "
+            "are taken"
+        )
+    return packed
+
+
+def unpack(content: bytes) -> Found:
+    """Reads the content of a package.
+
+    Raises:
+        InvalidPackage: it is none, or is for other releases or interpreters.
+    """
+    package = _parse(content)
+    if package.format != FORMAT:
+        raise InvalidPackage(f"it has format {package.format}, and this release reads {FORMAT}")
+    if package.interpreter != INTERPRETER:
+        raise InvalidPackage(f"it is for {package.interpreter[:80]!r}, and this is {INTERPRETER!r}")
+    found = Found(
+        lookup=decode_lookup(package.lookup),
+        variant=decode_variant(package.variant),
+        programs={program.name: program.request for program in package.programs},
+        key_parts=tuple(Part(name=part.name, digest=part.digest) for part in package.key_parts),
+    )
+    named = {each.program for each in found.variant.globals if each.kind is GlobalKind.PROGRAM}
+    if named != found.programs.keys() or len(package.programs) != len(named):
+        raise InvalidPackage("it holds other programs than its code calls")
+    return found
+
+
+def name_of(found: Found, *, key_id: str) -> str:
+    """The name of a package among others of its key: equal if the same person says the same to hold.
+
+    Names of programs and of what generated code calls them differ from process to process, and do not count.
+
+    Args:
+        found: what is in it.
+        key_id: of the key that signs it.
+    """
+    variant = encode_variant(found.variant)
+    del variant.globals[:]
+    variant.ClearField("code")
+    conditions = wire.Package(lookup=encode_lookup(found.lookup), variant=variant)
+    return hashlib.sha256(key_id.encode() + b"\n" + conditions.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _parse(content: bytes) -> wire.Package:
+    stream = zlib.decompressobj()
+    try:
+        unpacked = stream.decompress(content, _MAX_BYTES)
+        if not stream.eof or stream.unused_data:
+            raise InvalidPackage(f"it is larger than {_MAX_BYTES} bytes, or it has no end")
+        package = wire.Package.FromString(unpacked)
+    except (zlib.error, DecodeError) as error:
+        raise InvalidPackage(f"it cannot be read: {error}") from None
+    if package.ByteSize() != _known_bytes(package):
+        raise InvalidPackage("it says what this release does not know: it is newer")
+    return package
+
+
+def _known_bytes(package: wire.Package) -> int:
+    known = wire.Package()
+    known.CopyFrom(package)
+    known.DiscardUnknownFields()
+    return known.ByteSize()
