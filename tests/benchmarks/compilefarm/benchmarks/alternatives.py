@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compilefarm.client.config import TORCH_CACHES
+from compilefarm.client.config import DYNAMO, TORCH_CACHES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,8 @@ class Alternative:
         made_by: name of what makes what it loads; empty if it needs nothing.
         keeps_caches: whether it runs on the caches of what made_by names, in place of empty ones.
         redis: whether torch's caches are in Redis.
-        farm: whether it asks a farm; "fresh" is one with an empty store, "caches" one that keeps torch's own caches.
+        farm: whether it asks a farm; "fresh" is one with an empty store, "caches" one that keeps torch's own caches
+            and packages of Dynamo.
         variables: variables of its environment.
         gpu_variables: further ones on a GPU.
     """
@@ -48,6 +49,7 @@ _TUNING = {
 }
 _FARM_CACHES = {**_GRAPHS, TORCH_CACHES: "yes"}
 _PRECOMPILE = {"TORCH_CACHING_PRECOMPILE": "1"}
+_REUSE, _PUBLISH = {DYNAMO: "reuse"}, {DYNAMO: "publish"}
 _NO_COMPILER = {"PATH": "", "CC": "/bin/false", "CXX": "/bin/false"}
 
 # In the order in which a round goes through them.
@@ -104,6 +106,13 @@ ALTERNATIVES: Mapping[str, Alternative] = {
         farm="filled",
         variables=_NO_COMPILER,
     ),
+    "farm-reuse": Alternative(
+        story="a farm that has it, and what Dynamo found in another process",
+        process="farm",
+        made_by="farm-published",
+        farm="caches",
+        variables={**_REUSE, **_NO_COMPILER},
+    ),
     "farm-saved": Alternative(
         story="a farm that has it, and a function saved by aot_compile: no Dynamo",
         process="saved",
@@ -127,6 +136,9 @@ MAKERS: Mapping[str, Alternative] = {
     ),
     "farm-mega-cache-made": Alternative(
         story="compiles, and pushes its caches to a farm", process="farm-mega-cache-maker", farm="caches"
+    ),
+    "farm-published": Alternative(
+        story="compiles with a farm, and publishes what Dynamo found", process="farm", farm="caches", variables=_PUBLISH
     ),
     "standalone-made": Alternative(story="compiles the graphs", process="standalone-maker"),
     "precompile-made": Alternative(story="compiles the model", process="precompiled-maker", variables=_PRECOMPILE),

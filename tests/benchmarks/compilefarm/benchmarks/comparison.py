@@ -14,9 +14,10 @@ from compilefarm.benchmarks.redis_server import REDIS_URL, serving_redis, why_no
 from compilefarm.benchmarks.report import Measured
 from compilefarm.benchmarks.results import Result
 from compilefarm.benchmarks.runner import Subject, run_process
-from compilefarm.client.config import ADDRESS
+from compilefarm.client.config import ADDRESS, PACKAGE_SIGNING_KEY, TRUSTED_PACKAGE_KEYS
+from compilefarm.core.signatures import new_signing_key
 
-# Of the farm that keeps torch's own caches.
+# Of the farm that keeps torch's own caches, and packages of Dynamo.
 _KEEPING = ("--cache-size-limit", "1GB")
 
 
@@ -92,6 +93,7 @@ class _Runs:
         self._farm_programs = contextlib.ExitStack()
         self._farm = ""
         self._cache_farm = ""
+        self._publisher = new_signing_key()
         self._redis = ""
 
     def __enter__(self) -> _Runs:
@@ -160,13 +162,20 @@ class _Runs:
         if alternative.farm == "caches":
             self._cache_farm = self._cache_farm or self._start_cache_farm()
             wait_until_quiet(self._cache_farm)
-            found[ADDRESS] = self._cache_farm
+            found |= {ADDRESS: self._cache_farm, **self._package_keys()}
         elif alternative.farm:
             if alternative.farm == "fresh" or not self._farm:
                 self._start_farm()
             wait_until_quiet(self._farm)
             found[ADDRESS] = self._farm
         return found
+
+    def _package_keys(self) -> dict[str, str]:
+        """What packages are signed with, and trusted by."""
+        file = self._folder / "publisher.pem"
+        if not file.exists():
+            file.write_bytes(self._publisher.pem())
+        return {PACKAGE_SIGNING_KEY: str(file), TRUSTED_PACKAGE_KEYS: self._publisher.public.text}
 
     def _start_cache_farm(self) -> str:
         """One of its own: the other begins anew in every round."""
