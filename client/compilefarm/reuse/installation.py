@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import dis
 import itertools
 import sys
 from collections.abc import Callable, Mapping
@@ -35,6 +36,7 @@ def install(variant: Variant, frame: Frame, *, load: LoadProgram, generated: set
     names = {each.name: _free_name(each, frame.global_variables) for each in variant.globals}
     code = _renamed(code_of(variant.code), names)
     _require_same_signature(code, frame.code)
+    _require_names(code, {*frame.global_variables, *frame.builtins, *names.values()})
     values = {each.name: _value_of(each, frame, generated) for each in variant.globals if not _is_program(each)}
     scope = {**frame.global_variables, **{names[name]: value for name, value in values.items()}}
     traced = verify_guards(variant, frame, names=names, scope=scope, describer=describer)
@@ -126,6 +128,12 @@ def _require_same_signature(generated: CodeType, code: CodeType) -> None:
         code.co_cellvars,
     ):
         raise Differs("the generated code is of another function")
+
+
+def _require_names(generated: CodeType, known: set[str]) -> None:
+    loaded = {each.argval for each in dis.get_instructions(generated) if each.opname == "LOAD_GLOBAL"}
+    if missing := sorted(loaded - known):
+        raise Differs(f"the generated code names {missing[0]}, which is not there")
 
 
 def _failed_guard(manager: Any, frame: Frame) -> str:

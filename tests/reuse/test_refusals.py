@@ -1,0 +1,88 @@
+"""A variant that cannot be used, whatever is wrong with it, costs a trace and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from compilefarm.core.dynamo_packages import Variant
+from tests.reuse.processes import pod
+
+X = torch.linspace(-1.0, 1.0, 6)
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() * 2
+
+
+def _with_source(field: str, value: object) -> Callable[[Variant], Variant]:
+    def change(variant: Variant) -> Variant:
+        sources = [
+            dataclasses.replace(
+                each,
+                fields=tuple(
+                    dataclasses.replace(own, value=value) if own.name == field else own  # type: ignore[arg-type]
+                    for own in each.fields
+                ),
+            )
+            for each in variant.sources
+        ]
+        return dataclasses.replace(variant, sources=tuple(sources))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_with_source("local_name", "x'] or print('"), "is no name"),
+        (_with_source("local_name", "y"), "is not there"),
+        (lambda each: dataclasses.replace(each, shape_expressions=("print('code')",)), "is not understood"),
+        (
+            lambda each: dataclasses.replace(
+                each, code=dataclasses.replace(each.code, varnames=("y", *each.code.varnames[1:]))
+            ),
+            "another function",
+        ),
+        (lambda each: dataclasses.replace(each, sizes=()), "a defect"),
+        (lambda each: dataclasses.replace(each, globals=()), "is not there"),
+    ],
+)
+def test_a_changed_variant_is_not_installed(change: Callable[[Variant], Variant], reason: str, tmp_path: Path) -> None:
+    _publish(tmp_path)
+    for file in tmp_path.glob("*.variant"):
+        file.write_bytes(pickle.dumps(change(pickle.loads(file.read_bytes()))))
+    assert reason in _traced(tmp_path)
+
+
+def test_without_its_program_a_frame_is_traced(tmp_path: Path) -> None:
+    _publish(tmp_path)
+    assert _traced_or_reused(tmp_path) == []
+    for file in tmp_path.glob("*.graph"):
+        file.unlink()
+    assert "no program" in _traced(tmp_path)
+
+
+def _publish(folder: Path) -> None:
+    torch.compiler.reset()
+    with pod(folder) as own:
+        torch.compile(_doubled, backend=own.backend, dynamic=False)(X)
+    assert own.unpublished == []
+
+
+def _traced(folder: Path) -> str:
+    (reason,) = _traced_or_reused(folder)
+    return reason
+
+
+def _traced_or_reused(folder: Path) -> list[str]:
+    torch.compiler.reset()
+    with pod(folder, publishes=False) as own:
+        found = torch.compile(_doubled, backend=own.backend, dynamic=False)(X)
+    assert torch.equal(found, _doubled(X))
+    return own.traced
