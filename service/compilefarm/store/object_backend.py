@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import ObjectStore
+from obstore.store import MemoryStore, ObjectStore
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.backend import Backend, StoredObject
@@ -35,6 +35,9 @@ class ObjectBackend(Backend):
     def __init__(self, store: ObjectStore, *, location: str) -> None:
         self._store = store
         self._location = location
+        # obstore holds Python's lock when it begins to list memory. It then waits for whoever removes an object there, who
+        # waits for Python's lock, since the bytes are Python's. One folder at a time is listed without that lock.
+        self._lists_by_folder = isinstance(store, MemoryStore)
 
     @property
     def location(self) -> str:
@@ -113,10 +116,23 @@ class ObjectBackend(Backend):
                 return
 
     async def objects(self, folder: str) -> AsyncIterator[StoredObject]:
+        if self._lists_by_folder:
+            async for stored in self._objects_by_folder(folder):
+                yield stored
+            return
         with self._reporting(f"list {folder}"):
             async for batch in self._store.list(folder, chunk_size=_LISTED_AT_ONCE):
                 for found in batch:
                     yield _stored_object(found, path=found["path"])
+
+    async def _objects_by_folder(self, folder: str) -> AsyncIterator[StoredObject]:
+        with self._reporting(f"list {folder}"):
+            listing = await self._store.list_with_delimiter_async(folder)
+        for found in listing["objects"]:
+            yield _stored_object(found, path=found["path"])
+        for inner in listing["common_prefixes"]:
+            async for stored in self._objects_by_folder(inner):
+                yield stored
 
     async def folders(self, folder: str) -> list[str]:
         with self._reporting(f"list {folder}"):
