@@ -32,6 +32,6 @@ def test_a_wheel_has_neither_benchmarks_nor_tests() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     portions = {path.name for folder in wheel["only-include"] for path in (ROOT / folder).iterdir() if path.is_dir()}
     assert portions - {"__pycache__"} == {
-        *("v1", "core", "graph", "torch_internals", "client", "loader", "cli"),
-        *("service", "store", "serving", "worker", "builder"),
+        *("v1", "core", "graph", "torch_internals", "client", "loader", "packages", "reuse", "cli"),
+        *("service", "store", "serving", "worker", "builder", "cluster"),
     }

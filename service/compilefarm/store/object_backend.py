@@ -35,8 +35,8 @@ class ObjectBackend(Backend):
     def __init__(self, store: ObjectStore, *, location: str) -> None:
         self._store = store
         self._location = location
-        # obstore holds Python's lock when it begins to list memory. It then waits for whoever removes an object there, who
-        # waits for Python's lock, since the bytes are Python's. One folder at a time is listed without that lock.
+        # obstore holds Python's lock when it begins to list memory. It then waits for whoever removes an object there,
+        # who waits for Python's lock, since the bytes are Python's. One folder at a time is listed without that lock.
         self._lists_by_folder = isinstance(store, MemoryStore)
 
     @property
