@@ -146,10 +146,10 @@ class _Capture:
         return [code for code in (self._frame.code, *self._traced.inlined) if code not in generated]
 
     def _types(self, places: Iterable[int]) -> Iterator[TypeRecord]:
-        sources = self._table.sources
-        for place in places:
-            value = self._follow(sources[place])
-            yield TypeRecord(source=place, expected=shortened(self._describer.of_place(value)))
+        sources, places = self._table.sources, list(places)
+        values = [self._follow(sources[place]) for place in places]
+        for place, kind in zip(places, self._describer.of_places(values), strict=True):
+            yield TypeRecord(source=place, expected=shortened(kind))
 
     def _expected(self, guard: TracedGuard) -> str:
         if guard.kind in WITHOUT_VALUE:

@@ -6,12 +6,15 @@ do, modules by what is set on instances. What a description cannot tell is refus
 
 from __future__ import annotations
 
+import _abc
+import abc
 import enum
 import functools
 import hashlib
+import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +48,18 @@ _BOOKKEEPING = frozenset(
 
 # Their attributes are described with themselves; torch marks tensors while it traces.
 _WITH_OTHER_NAMESPACE = (type, types.ModuleType, types.FunctionType, torch.Tensor)
+
+
+# Who is the same object cannot matter, or is told by other guards.
+_TOLD_BY_VALUE = (
+    *_WITH_OTHER_NAMESPACE,
+    tuple,
+    frozenset,
+    types.MethodType,
+    enum.Enum,
+    *_C_CALLABLES,
+    *_TORCH_CONSTANTS,
+)
 
 
 def name_of(thing: Any) -> str:
@@ -86,7 +101,8 @@ class Describer:
         if kind in (tuple, list, torch.Size):
             return f"{kind.__name__}({','.join(self.constant(each) for each in value)})"
         if kind in (set, frozenset):
-            return f"{kind.__name__}({','.join(sorted(self.constant(each) for each in value))})"
+            # In the order in which it is gone through, which is that of this process.
+            return f"{kind.__name__}({','.join(self.constant(each) for each in value)})"
         if kind is slice:
             return f"slice({','.join(self.constant(each) for each in (value.start, value.stop, value.step))})"
         if kind is range:
@@ -125,10 +141,24 @@ class Describer:
         called, since it takes the place of a method.
         """
         text = self.of_class(type(value))
+        if isinstance(value, (set, frozenset)) and len(value) > 1:
+            # Who goes through it has the members in an order that no guard tells.
+            text = f"{text}:{self._all(list(value))}"
         own = getattr(value, "__dict__", None)
         if isinstance(value, _WITH_OTHER_NAMESPACE) or not isinstance(own, dict):
             return text
         return f"{text}{self._overrides(own)}"
+
+    def of_places(self, values: Sequence[Any]) -> Iterator[str]:
+        """Describes what stands at several places, and at which of them stands the same object.
+
+        Dynamo guards that two places have the same object, and not that they have two.
+        """
+        first: dict[int, int] = {}
+        for number, value in enumerate(values):
+            text = self.of_place(value)
+            is_told = isinstance(value, _TOLD_BY_VALUE) or type(value) in _CONSTANTS
+            yield text if is_told else f"{text}@{first.setdefault(id(value), number)}"
 
     def _identity(self, value: Any) -> str:
         kind = type(value)
@@ -160,6 +190,10 @@ class Describer:
 
     def _class(self, kind: type) -> str:
         digests = [self._members(each) for each in kind.__mro__ if each is not object]
+        if isinstance(kind, abc.ABCMeta):
+            # Classes that were registered are instances of it, too.
+            registered = (reference() for reference in _abc._get_dump(kind)[0])
+            digests += sorted(name_of(each) for each in registered if each is not None)
         return f"class:{name_of(kind)}:{type(kind).__qualname__}:{shortened(chr(10).join(digests))}"
 
     def _members(self, kind: type) -> str:
@@ -178,12 +212,12 @@ class Describer:
 
     def _member(self, value: Any) -> str:
         if isinstance(value, type):
-            return f"class:{name_of(value)}"
+            # No name leads to a class that a function makes.
+            return self.of_class(value) if "<locals>" in value.__qualname__ else f"class:{name_of(value)}"
+        if isinstance(value, inspect.Signature):
+            return f"signature:{value}"
         if isinstance(value, (list, tuple, set, frozenset)):
-            parts = [self._member(each) for each in value]
-            return (
-                f"{type(value).__name__}({','.join(sorted(parts) if isinstance(value, (set, frozenset)) else parts)})"
-            )
+            return f"{type(value).__name__}({','.join(self._member(each) for each in value)})"
         if isinstance(value, Mapping) and len(value) < 1000:
             return f"mapping({','.join(f'{self._member(k)}:{self._member(v)}' for k, v in value.items())})"
         try:
@@ -215,7 +249,7 @@ class Describer:
     def _overrides(self, own: Mapping[str, Any]) -> str:
         said = [f"{name}={self._member(value)}" for name, value in sorted(own.items()) if _is_override(value)]
         hooks = [f"{name}={self._member(hooks)}" for name, hooks in hooks_in(own).items()]
-        return f"+{shortened(';'.join([*sorted(map(str, own)), *said, *hooks]))}"
+        return f"+{shortened(';'.join([*map(str, own), *said, *hooks]))}"
 
 
 def _ids_within(code: types.CodeType) -> Iterator[int]:

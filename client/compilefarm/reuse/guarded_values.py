@@ -5,6 +5,7 @@ A kind that is not listed is not known to be described faithfully, and a trace w
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,11 +77,16 @@ def _identity(describer: Describer, value: Any, _: _Arguments) -> str:
 
 
 def _length(describer: Describer, value: Any, _: _Arguments) -> str:
-    return f"{describer.of_class(type(value))}:{len(value)}"
+    # Hooks are numbered, by how many the process has had.
+    names = [each for each in value if isinstance(each, str)] if isinstance(value, OrderedDict) else []
+    order = describer.constant(names) if names else ""
+    return f"{describer.of_class(type(value))}:{len(value)}{order}"
 
 
 def _keys(describer: Describer, value: Any, _: _Arguments) -> str:
-    return f"[{','.join(describer.constant(each) for each in dict.keys(value))}]"
+    # dict.keys does not know what move_to_end has done.
+    keys = list(value) if isinstance(value, OrderedDict) else dict.keys(value)
+    return f"[{','.join(describer.constant(each) for each in keys)}]"
 
 
 def _mapping_keys(describer: Describer, value: Any, _: _Arguments) -> str:

@@ -13,6 +13,7 @@ import inspect
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from compilefarm.reuse.refusals import Unsayable
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _MISSING = "missing"
+# Whose functions a graph may call: their sources are those of the release.
+_OF_TORCH = frozenset({"torch", *sys.stdlib_module_names})
 # Builtins that Dynamo computes while it traces, whose results mean nothing in another process. The standard library
 # asks for them to recognise what it has seen.
 _PROCESS_BOUND = frozenset({"hash", "id"})
@@ -38,12 +41,82 @@ def references_of(codes: Iterable[types.CodeType], describer: Describer) -> Iter
     found: set[tuple[str, str]] = set()
     for code in codes:
         name = _module_name_of(code)
-        for chain in sorted(set(_chains(code))) if name else ():
-            if chain in _PROCESS_BOUND and name.partition(".")[0] not in sys.stdlib_module_names:
-                raise Unsayable(f"{code.co_qualname} calls {chain}(), which differs between processes")
-            found.add((name, chain))
+        chains = set(_chains(code)) if name else set()
+        if name and name.partition(".")[0] not in sys.stdlib_module_names:
+            _refuse_of_process(code, name, chains)
+        found |= {(name, chain) for chain in chains}
+        found |= {(name, asked) for asked in _asked_for(code, name, chains)}
         found |= set(_imported(code))
     yield from (_reference(name, chain, describer) for name, chain in sorted(found))
+
+
+def _refuse_of_process(code: types.CodeType, module: str, chains: Iterable[str]) -> None:
+    """Passes if code asks for nothing that means something in one process alone, or that nothing tells.
+
+    Raises:
+        Unsayable: it does.
+    """
+    where = code.co_qualname
+    for chain in sorted(chains):
+        value = _value_at_chain(module, chain)
+        if value is hash or value is id or chain in _PROCESS_BOUND:
+            raise Unsayable(f"{where} calls {chain}(), which differs between processes")
+        if getattr(value, "_dynamo_marked_constant", False):
+            raise Unsayable(f"{where} calls {chain}(), whose result is taken for a constant")
+    for names in _names_within(code):
+        if found := names & {"__hash__", "_base"}:
+            raise Unsayable(f"{where} asks for {', '.join(sorted(found))}")
+    if _goes_through_sets(code):
+        raise Unsayable(f"{where} goes through a set, whose order differs between processes")
+
+
+def _names_within(code: types.CodeType) -> Iterator[set[str]]:
+    yield set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_within(constant)
+
+
+def _goes_through_sets(code: types.CodeType) -> bool:
+    """Whether code does more with a set that is written in it than to look whether something is there."""
+    instructions = list(dis.get_instructions(code))
+    for instruction, following in pairwise(instructions):
+        is_set = instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, frozenset)
+        if is_set and len(instruction.argval) > 1 and following.opname != "CONTAINS_OP":
+            return True
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return any(map(_goes_through_sets, inner))
+
+
+def _asked_for(code: types.CodeType, module: str, chains: Iterable[str]) -> Iterator[str]:
+    """What code may ask modules for, also where there is nothing: the texts in it, of each module that it names."""
+    if not any({"hasattr", "getattr"} & names for names in _names_within(code)):
+        return
+    texts = sorted({text for text in _texts_within(code) if text.isidentifier()})
+    for chain in chains:
+        parts = chain.split(".")
+        for length in range(1, len(parts) + 1):
+            place = ".".join(parts[:length])
+            if isinstance(_value_at_chain(module, place), types.ModuleType):
+                yield from (f"{place}.{text}" for text in texts)
+
+
+def _texts_within(code: types.CodeType) -> Iterator[str]:
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, types.CodeType):
+            yield from _texts_within(constant)
+
+
+def _value_at_chain(module: str, chain: str) -> Any:
+    first, *rest = chain.split(".")
+    value = vars(sys.modules[module]).get(first, getattr(builtins, first, None))
+    for name in rest:
+        if not isinstance(value, (types.ModuleType, type)):
+            return None
+        value = inspect.getattr_static(value, name, None)
+    return value
 
 
 def targets_of(graph: Any, describer: Describer) -> Iterator[DependencyRecord]:
@@ -55,6 +128,8 @@ def targets_of(graph: Any, describer: Describer) -> Iterator[DependencyRecord]:
     targets = {node.target for node in graph.nodes if node.op == "call_function"}
     for target in sorted(targets, key=str):
         module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+        if isinstance(target, types.FunctionType) and str(module).partition(".")[0] not in _OF_TORCH:
+            raise Unsayable(f"{module}.{name}, which is in the graph as it is, with all that it reads")
         if isinstance(target, types.FunctionType) and module in sys.modules and name and "<locals>" not in name:
             if describer.identity(target) != describer.identity(_value_at(sys.modules[module], name)):
                 raise Unsayable(f"{module}.{name}, which is not at its place")

@@ -81,12 +81,9 @@ def verify_guards(
         return _follow(live, source)
 
     try:
-        for record in variant.types:
-            _require(
-                shortened(describer.of_place(_follow(live, sources[record.source]))),
-                record.expected,
-                sources[record.source],
-            )
+        values = [_follow(live, sources[record.source]) for record in variant.types]
+        for record, kind in zip(variant.types, describer.of_places(values), strict=True):
+            _require(shortened(kind), record.expected, sources[record.source])
         guards = [
             TracedGuard(
                 kind=each.kind, source=sources[each.source], arguments=values_of(each.arguments, sources=sources)
