@@ -20,6 +20,7 @@ from compilefarm.graph.operators import describe_operators, import_operators
 from compilefarm.graph.testing import capture
 from compilefarm.loader.environment import describe_environment
 from compilefarm.v1.environment_pb2 import CustomOperator, Environment
+from compilefarm.v1.graph_pb2 import Call, Graph, Node, TargetKind
 from compilefarm.v1.job_pb2 import Job
 
 MODULE = """
@@ -145,7 +146,10 @@ def test_kernels_in_c_are_those_of_the_library_that_registers_the_operator_by_it
     (described,) = describe_operators([f"torchvision::{name}"])
     assert described.library == f"torchvision {version}"
     assert "torchvision._meta_registrations" in described.modules
-    assert import_libraries_of([described], libraries=["torchvision"]) >= {described.name}
+    call = Call(kind=TargetKind.TARGET_KIND_OPERATOR_PACKET, target=described.name.partition(".")[0])
+    graph = Graph(nodes=[Node(call=call)])
+    imported = import_libraries_of([described], graph=graph, known=frozenset(), libraries=["torchvision"])
+    assert imported >= {described.name}
 
 
 def test_an_operator_without_a_word_in_python_stays_unknown() -> None:

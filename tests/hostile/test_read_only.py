@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ import pytest
 
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.service.testing import Refused, ScriptedPool, calling, sample_job, serving
+from compilefarm.store.layout import KEY_LEASES, SESSIONS
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.opening import build_store, open_store
 from compilefarm.store.testing import FillingStore, sample_artifact, sample_key
@@ -43,6 +44,9 @@ async def filled(tmp_path: Path) -> Path:
     for names in ({"one": "compile"}, {"": "admin"}):
         async with farm(tmp_path, names, store=await open_store(str(folder))) as callers:
             await next(iter(callers.values())).finish(sample_job())
+    # A gateway that has ended removes what said that it compiled, a moment later.
+    for area in (KEY_LEASES, SESSIONS):
+        shutil.rmtree(folder / area, ignore_errors=True)
     return folder
 
 
@@ -116,22 +120,19 @@ async def test_a_storage_that_cannot_be_written_names_the_option() -> None:
         await build_store(ObjectBackend(disk, location="/full"))
 
 
-async def test_no_compile_is_wasted_on_a_store_that_stopped_taking_artifacts(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="compilefarm")
+async def test_no_compile_is_wasted_on_a_store_that_stopped_taking_artifacts() -> None:
     disk, pool = FillingStore(), ScriptedPool()
     store = await build_store(ObjectBackend(disk, location="/full"))
     async with serving(store=store, pool=pool) as gateway, calling(gateway.address) as calls:
         await calls.finish(sample_job("torch.sin"))
         disk.full = True
-        with pytest.raises(Refused, match="could not be stored and is lost"):
+        with pytest.raises(Refused, match="nothing is compiled, since the artifact could not be stored"):
             await calls.finish(sample_job())
-        assert "its artifact is lost; none is made until the store can be written: the store at /full" in caplog.text
         for _ in range(3):
             with pytest.raises(Refused, match=r"nothing is compiled.*--read-only") as refused:
                 await calls.finish(sample_job())
             assert refused.value.reason == "store_unavailable"
-        assert len(pool.assignments) == 2
+        assert len(pool.assignments) == 1
         assert (await calls.finish(sample_job("torch.sin"))).outcome == Outcome.OUTCOME_HIT
         disk.full = False
         assert (await calls.finish(sample_job())).outcome == Outcome.OUTCOME_COMPILED
-        assert "the store takes artifacts again" in caplog.text

@@ -6,7 +6,7 @@ do, modules by what is set on instances. What a description cannot tell is refus
 
 from __future__ import annotations
 
-import _abc
+import _abc  # type: ignore[import-not-found]
 import abc
 import enum
 import functools
