@@ -182,7 +182,8 @@ class KeyLeases:
             if isinstance(error, StoreUnavailable):
                 raise StoreUnavailable(
                     f"nothing is compiled, since the artifact could not be stored: {error}. What is stored is served; "
-                    "compile locally, and ask again when the store can be written, or have the farm run with --read-only"
+                    "compile locally, and ask again when the store can be written, or have the farm run with "
+                    "--read-only"
                 ) from error
             raise
 
