@@ -16,7 +16,7 @@ from compilefarm.core.dynamo_packages import Lookup
 from compilefarm.packages.code_digests import digest_of_code
 from compilefarm.packages.lookup_keys import LookupKey, lookup_key
 
-SCALES = frozenset({"row", "column", "block", "tensor", "channel"})
+SCALES = ("row", "column", "block", "tensor", "channel")
 
 
 class Kind(Enum):

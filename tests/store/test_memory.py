@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 LISTING_WHILE_REMOVING = """
-import asyncio
+import asyncio, os
 from compilefarm.store.opening import open_backend
 
 async def run():
@@ -24,6 +24,8 @@ async def run():
     await asyncio.gather(listing(), *map(rewrite, range(8)))
 
 asyncio.run(run())
+# How obstore's threads end when the interpreter does is not asked here.
+os._exit(0)
 """
 
 
