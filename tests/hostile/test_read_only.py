@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from compilefarm.core.errors import StoreUnavailable
+from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.service.testing import Refused, ScriptedPool, calling, sample_job, serving
+from compilefarm.service.testing.pool import OnPhase, compile_at_once
 from compilefarm.store.layout import KEY_LEASES, SESSIONS
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.opening import build_store, open_store
@@ -120,19 +123,43 @@ async def test_a_storage_that_cannot_be_written_names_the_option() -> None:
         await build_store(ObjectBackend(disk, location="/full"))
 
 
-async def test_no_compile_is_wasted_on_a_store_that_stopped_taking_artifacts() -> None:
-    disk, pool = FillingStore(), ScriptedPool()
+async def test_no_compile_is_wasted_on_a_store_that_stopped_taking_artifacts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="compilefarm")
+    disk = FillingStore()
+    fills_up = False
+
+    async def compile_job(assignment: Assignment, worker: str, on_phase: OnPhase) -> Artifact:
+        # After the gateway has said in the store that it compiles.
+        disk.full = fills_up
+        return await compile_at_once(assignment, worker, on_phase)
+
+    pool = ScriptedPool(compile_job)
     store = await build_store(ObjectBackend(disk, location="/full"))
     async with serving(store=store, pool=pool) as gateway, calling(gateway.address) as calls:
         await calls.finish(sample_job("torch.sin"))
-        disk.full = True
-        with pytest.raises(Refused, match="nothing is compiled, since the artifact could not be stored"):
+        fills_up = True
+        with pytest.raises(Refused, match="could not be stored and is lost"):
             await calls.finish(sample_job())
+        assert "its artifact is lost; none is made until the store can be written: the store at /full" in caplog.text
         for _ in range(3):
             with pytest.raises(Refused, match=r"nothing is compiled.*--read-only") as refused:
                 await calls.finish(sample_job())
             assert refused.value.reason == "store_unavailable"
-        assert len(pool.assignments) == 1
+        assert len(pool.assignments) == 2
         assert (await calls.finish(sample_job("torch.sin"))).outcome == Outcome.OUTCOME_HIT
+        disk.full = fills_up = False
+        assert (await calls.finish(sample_job())).outcome == Outcome.OUTCOME_COMPILED
+        assert "the store takes artifacts again" in caplog.text
+
+
+async def test_nothing_is_compiled_when_no_lease_can_be_written() -> None:
+    disk, pool = FillingStore(), ScriptedPool()
+    store = await build_store(ObjectBackend(disk, location="/full"))
+    async with serving(store=store, pool=pool) as gateway, calling(gateway.address) as calls:
+        disk.full = True
+        with pytest.raises(Refused, match=r"nothing is compiled.*--read-only") as refused:
+            await calls.finish(sample_job())
+        assert refused.value.reason == "store_unavailable"
         disk.full = False
         assert (await calls.finish(sample_job())).outcome == Outcome.OUTCOME_COMPILED
+    assert len(pool.assignments) == 1

@@ -120,3 +120,13 @@ def test_autocast_is_entered_and_left() -> None:
     assert torch.is_autocast_enabled("cpu")
     traced_functions.load_function(EXITS[ENTER_AUTOCAST])(entered)
     assert not torch.is_autocast_enabled("cpu")
+
+
+def test_functions_taken_for_constants() -> None:
+    @torch.compiler.assume_constant_result
+    def constant() -> int:
+        return 1
+
+    # Else their results would be reused in processes where they differ.
+    assert traced_functions.is_taken_for_constant(constant)
+    assert not traced_functions.is_taken_for_constant(torch.conv2d)

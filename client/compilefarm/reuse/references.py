@@ -21,6 +21,7 @@ from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
 from compilefarm.reuse.code_objects import digest_of_code
 from compilefarm.reuse.descriptions import Describer, name_of
 from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.traced_functions import is_taken_for_constant
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -61,7 +62,7 @@ def _refuse_of_process(code: types.CodeType, module: str, chains: Iterable[str])
         value = _value_at_chain(module, chain)
         if value is hash or value is id or chain in _PROCESS_BOUND:
             raise Unsayable(f"{where} calls {chain}(), which differs between processes")
-        if getattr(value, "_dynamo_marked_constant", False):
+        if is_taken_for_constant(value):
             raise Unsayable(f"{where} calls {chain}(), whose result is taken for a constant")
     for names in _names_within(code):
         if found := names & {"__hash__", "_base"}:

@@ -118,3 +118,9 @@ def is_usage_log(target: object) -> bool:
     """Whether a function is torch's own usage log, which computes nothing."""
     # torch/csrc/Module.cpp; models of torch.nn call it when they are traced.
     return target is torch._C._log_api_usage_once
+
+
+def is_taken_for_constant(function: object) -> bool:
+    """Whether Dynamo calls a function while it traces and keeps the result (torch.compiler.assume_constant_result)."""
+    # torch/_dynamo/decorators.py: assume_constant_result.
+    return bool(getattr(function, "_dynamo_marked_constant", False))
