@@ -186,6 +186,8 @@ def test_a_full_queue_means_waiting(capsys: pytest.CaptureFixture[str], tmp_path
     recording = record(tmp_path / "recording", *map(sample_job, names))
     config = GatewayConfig(listen="127.0.0.1:0", max_queued_jobs=1, max_queued_jobs_of_tenant=1)
     with operating(capsys, config=config) as operator:
+        # From then on the farm knows how soon there is room.
+        operator.json("run", record(tmp_path / "first", sample_job()))
         assert operator.json("run", recording, "--parallel", "8")["totals"]["compiled"] == 12
 
 
