@@ -35,7 +35,7 @@ async def store_in(folder: Path, *, size_limit_bytes: int = 100 * MIB, read_only
 
 
 def stored(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.glob("caches/entries/package/*/*/*")) if path.is_file()]
+    return [path for path in sorted(folder.rglob("caches/entries/package/*/*/*/*")) if path.is_file()]
 
 
 @pytest.fixture

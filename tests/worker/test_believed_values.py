@@ -103,6 +103,36 @@ def test_gradients_for_images_that_there_are_not_are_not_written() -> None:
         backward(torch.ones(2, 8, 3, 3), regions, 1.0, 3, 3, 3, 8, 16, 12, -1, False)
 
 
+@pytest.mark.parametrize("name", ["roi_align", "_roi_align_backward"])
+@pytest.mark.parametrize(
+    ("corner", "sampling", "message"),
+    [
+        (float("nan"), 2, "reaches from nan"),
+        (float("inf"), 2, "to inf"),
+        # As many samples as 32 bits do not count.
+        (65536.0, -1, "to 65536"),
+        (4.0, 65536, "196608 samples"),
+    ],
+)
+def test_regions_are_of_a_size_that_kernels_count(name: str, corner: float, sampling: int, message: str) -> None:
+    program = _decoded(_pooled("roi_align")).graph_module
+    given = _FEATURES if name == "roi_align" else torch.ones(1, 8, 3, 3)
+    sizes = () if name == "roi_align" else (3, 8, 16, 12)
+    regions = torch.tensor([[0.0, 1.0, 1.0, corner, 4.0]])
+    with refusing_values_outside(program), pytest.raises(OutsideOfTensor, match=message):
+        getattr(torch.ops.torchvision, name)(given, regions, 1.0, 3, 3, *sizes, sampling, False)
+
+
+def test_offsets_of_windows_are_numbers() -> None:
+    program, x = _decoded(_pooled("roi_align")).graph_module, torch.ones(1, 2, 8, 8)
+    offsets = torch.zeros(1, 18, 6, 6)
+    with refusing_values_outside(program):
+        ops.deform_conv2d(x, offsets, torch.ones(3, 2, 3, 3))
+        offsets[0, :2, 3, 3] = float("nan")
+        with pytest.raises(OutsideOfTensor, match="an offset is no number"):
+            ops.deform_conv2d(x, offsets, torch.ones(3, 2, 3, 3))
+
+
 def test_what_a_graph_takes_is_run() -> None:
     encoded = _pooled("roi_align")
     decoded = _decoded(encoded)

@@ -100,8 +100,8 @@ class Starts:
             announce_defect(error, where="packages of Dynamo")
             self._of_thread.reason = f"a defect: {type(error).__name__}"
             return ()
-        for each in found:
-            self._requests |= each.programs
+        # Packages of others name requests, too: what is asked for under a digest has it.
+        self._requests |= {digest_of(request): request for each in found for request in each.programs.values()}
         return [each.variant for each in found]
 
     def publish(self, lookup: Lookup, frame: Frame, variant: Variant) -> None:
@@ -171,6 +171,8 @@ class Starts:
     def _load(self, name: str) -> Program:
         from compilefarm.reuse.refusals import Differs
 
+        if name not in self._requests:
+            raise Differs(f"its program has another digest than {name[:80]!r}")
         try:
             request = unpack_request(self._requests[name])
             with self._ledger.noting("reused"):

@@ -100,6 +100,7 @@ class DecodedJob:
         symbolic: the symbols of the job, in that ShapeEnv.
         static_inputs: numbers of the inputs that are at the same place in memory at each call.
         writes: which inputs, and which tensors that it holds, the graph may write to.
+        believed_inputs: numbers of the inputs whose elements kernels do not check (graph/offsets.py).
     """
 
     graph_module: GraphModule
@@ -108,6 +109,7 @@ class DecodedJob:
     symbolic: SymbolicJob
     static_inputs: Sequence[int] = ()
     writes: WriteRecorder = field(default_factory=WriteRecorder)
+    believed_inputs: set[int] = field(default_factory=set)
 
     @property
     def written_inputs(self) -> Set[int]:
@@ -374,10 +376,10 @@ def _propagate(
     """Gives every node its meta["example_value"], as Dynamo does; AOTAutograd's cache passes graphs without it by."""
     unused = iter(inputs)
     writes = decoded.writes
+    offsets = OffsetCheck(writes=writes)
     for number, given in enumerate(inputs):
         if isinstance(given, torch.Tensor):
-            writes.know(given, kind=INPUT, number=number)
-    offsets = OffsetCheck(writes=writes)
+            offsets.know_input(given, number=number)
     # As Dynamo does it: without Python's dispatcher some operators take no symbols.
     with (
         decoded.fake_mode,
@@ -407,6 +409,7 @@ def _propagate(
     change = offsets.find_change(decoded.graph_module)
     if change is not None:
         raise InvalidRequest(change)
+    decoded.believed_inputs.update(offsets.inputs)
     # What the compiler makes of operators that were looked at is torch's own.
     decoded.fake_mode.allow_fallback_kernels = True
 

@@ -2,14 +2,15 @@
 
 Of the offsets of bags of embeddings torch looks at the first and the last, and believes those between
 (aten/src/ATen/native/EmbeddingBag.cpp: check_arguments). With torch 2.11 it believes the sum of repeats, which wraps
-(aten/src/ATen/native/Repeat.cpp). So both are an input of the graph, whose elements are the pod's, and the farm's own
-when it tries a program; or they count up from zero in equal steps, as torch.nn.functional.embedding_bag has it for bags
-of one length.
+(aten/src/ATen/native/Repeat.cpp). So both are elements of an input of the graph, one after the other, which are the
+pod's, and the farm's own when it tries a program; or they count up from zero in equal steps, as
+torch.nn.functional.embedding_bag has it for bags of one length. In another order, or with what lies between elements,
+they would be a choice of the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from compilefarm.graph.operators import base_of, named_arguments
 from compilefarm.graph.targets import nodes_of
 from compilefarm.graph.writes import INPUT, Label, WriteRecorder, find_storage
 from compilefarm.torch_internals.operators import OpOverload, schema_of
+from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
 
 # Names of the arguments that are believed.
 _BELIEVED: Mapping[str, str] = {
@@ -42,8 +44,17 @@ class OffsetCheck:
     """
 
     writes: WriteRecorder
+    _runs: dict[Label, _Run] = field(default_factory=dict)
     _used: set[Label] = field(default_factory=set)
-    _counted: int = 0
+
+    @property
+    def inputs(self) -> Set[int]:
+        """Numbers of the inputs that are believed."""
+        return {number for kind, number in self._used if kind == INPUT}
+
+    def know_input(self, tensor: torch.Tensor, *, number: int) -> None:
+        """Takes an input of the graph for what may be believed."""
+        self._know(tensor, label=(INPUT, number))
 
     def find_misfit(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Why an operator may not run with these arguments; None if it may."""
@@ -54,15 +65,15 @@ class OffsetCheck:
         if not isinstance(believed, torch.Tensor):
             return None if name == "repeats" else _COMPUTED[name]
         # The elements of constants are the request's.
-        known = {label for label in self.writes.labels_of(believed) if label[0] in (INPUT, _COUNTED)}
+        labels = self.writes.labels_of(believed) & self._runs.keys()
+        known = {label for label in labels if self._runs[label].holds(believed)}
         self._used |= known
         return None if known else _COMPUTED[name]
 
     def note(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operator has made, if it counts up from zero."""
         if base_of(operator.name()) == "arange" and _counts_up(named_arguments(schema_of(operator), args, kwargs)):
-            self._counted += 1
-            self.writes.know(result, kind=_COUNTED, number=self._counted)
+            self._know(result, label=(_COUNTED, len(self._runs)))
 
     def find_change(self, graph_module: GraphModule) -> str | None:
         """Why a graph that has run may not be compiled: its offsets may be others then. None if it may."""
@@ -71,6 +82,40 @@ class OffsetCheck:
             return "a graph with embedding_bag or repeats asks whether gradients are wanted"
         written = {label for label in self._used if label[1] in self.writes.written(label[0])}
         return "the graph writes to offsets of embedding_bag, or to repeats" if written else None
+
+    def _know(self, tensor: torch.Tensor, *, label: Label) -> None:
+        kind, number = label
+        self.writes.know(tensor, kind=kind, number=number)
+        self._runs[label] = _Run.of(tensor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """Where the elements of a tensor lie in its memory."""
+
+    size: Sequence[Any]
+    stride: Sequence[Any]
+    offset: Any
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Run:
+        """That of a tensor as it looks now: a graph may have it look otherwise later."""
+        return cls(size=tensor.shape, stride=tensor.stride(), offset=tensor.storage_offset())
+
+    def holds(self, part: torch.Tensor) -> bool:
+        """Whether the tensor has one dimension, and another of the same memory has some of its elements, one after the
+        other, or one of them over and over; with guards on symbols, so that it is so at every call.
+        """
+        if len(self.size) != 1 or part.dim() != 1:
+            return False
+        (size,), (stride,), start, step = self.size, self.stride, part.storage_offset(), part.stride(0)
+        try:
+            if not (stride == 1 or size <= 1) or not (step in (0, 1) or part.shape[0] <= 1):
+                return False
+            length = part.shape[0] if step == 1 else min(part.shape[0], 1)
+            return bool(self.offset <= start and start + length <= self.offset + size)
+        except GuardOnDataDependentSymNode:
+            return False
 
 
 def _asks_of_gradients(node: Node) -> bool:
@@ -102,8 +147,9 @@ def find_computed(node: Node, name: str) -> str | None:
     if not isinstance(value, torch.Tensor) or getattr(believed.target, "__name__", "") == "arange":
         return None
     given = (each.meta.get("example_value") for each in node.graph.nodes if each.op == "placeholder")
-    storages = [find_storage(each) for each in given if isinstance(each, torch.Tensor) and each.dtype == value.dtype]
-    return None if any(storage is find_storage(value) for storage in storages) else _COMPUTED[kind]
+    inputs = [each for each in given if isinstance(each, torch.Tensor) and each.dtype == value.dtype]
+    shared = [each for each in inputs if find_storage(each) is find_storage(value)]
+    return None if any(_Run.of(each).holds(value) for each in shared) else _COMPUTED[kind]
 
 
 def _believed_argument(node: Node, kind: str) -> Any:
@@ -120,6 +166,9 @@ def _counts_up(given: Mapping[str, Any]) -> bool:
     if not all(type(number) is int for number in numbers):
         return False
     start, end, step = numbers
+    # What it is written into may be part of something else.
+    if given.get("out") is not None:
+        return False
     return start == 0 and 0 <= end < _LARGEST and step > 0 and given.get("dtype") in (None, torch.int32, torch.int64)
 
 
