@@ -1,4 +1,4 @@
-"""Prints what an artifact of a gibibyte costs the gateway: `python tests/bench/memory.py [SIZE]`.
+"""Prints what an artifact of a gibibyte costs the gateway: `python tests/bench/memory.py [--pool ray] [SIZE]`.
 
 The gateway, its supervisor, the pipes and the store are the real ones; the child that makes the artifact follows a
 script. Measured is the most memory that the gateway's process ever had (VmHWM of Linux) when it has compiled, stored
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,7 @@ from compilefarm.serving.sizes import size  # noqa: E402
 from compilefarm.v1.blob_service_pb2 import ReadRequest  # noqa: E402
 from compilefarm.worker.testing import ENVIRONMENT  # noqa: E402
 from tests.chaos.farm import running  # noqa: E402
+from tests.chaos.ray_cluster import RayCluster, ray_cluster  # noqa: E402
 from tests.memory import most_resident_bytes  # noqa: E402
 
 # What a child may return, less what it says besides.
@@ -30,18 +32,21 @@ _LARGEST = (1 << 30) - (4 << 20)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("size", nargs="?", type=size, default=_LARGEST)
-    size_bytes = parser.parse_args().size
-    small, large = measure(16), measure(size_bytes)
+    parser.add_argument("--pool", choices=("local", "ray"), default="local", help="where the worker is")
+    arguments = parser.parse_args()
+    size_bytes = arguments.size
+    with ray_cluster() if arguments.pool == "ray" else contextlib.nullcontext() as cluster:
+        small, large = measure(16, cluster=cluster), measure(size_bytes, cluster=cluster)
     print(f"most memory of the gateway with an artifact of 16 bytes: {small / 1e6:.1f} MB")
     print(f"most memory of the gateway with an artifact of {size_bytes} bytes: {large / 1e6:.1f} MB")
     print(f"the difference: {(large - small) / 1e6:.1f} MB")
 
 
-def measure(size_bytes: int) -> int:
+def measure(size_bytes: int, *, cluster: RayCluster | None) -> int:
     """The most memory of a gateway that has compiled and served one artifact."""
     with (
         tempfile.TemporaryDirectory(prefix="compilefarm-memory-") as folder,
-        running(Path(folder, "farm"), options=("--slots=1",), child=(f"--size={size_bytes}",)) as farm,
+        running(Path(folder, "farm"), options=("--slots=1",), child=(f"--size={size_bytes}",), cluster=cluster) as farm,
     ):
         asyncio.run(_compile_and_read(farm.address, size_bytes=size_bytes))
         return most_resident_bytes(farm.process.pid)

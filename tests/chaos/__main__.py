@@ -1,4 +1,4 @@
-"""What this farm claims, tried out: `python -m tests.chaos [--short] [CLAIM ...]`, in the root of the checkout.
+"""What this farm claims, tried out, from the root: `python -m tests.chaos [--short] [--pool ray] [CLAIM ...]`.
 
 Prints a table. The exit status is 1 if a claim does not hold. All of it takes about 20 minutes on two cores.
 """
@@ -6,6 +6,7 @@ Prints a table. The exit status is 1 if a claim does not hold. All of it takes a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import platform
@@ -20,6 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .claims import CLAIMS
+from .ray_cluster import RayCluster, ray_cluster
 from .verdicts import Scale, Verdict
 
 
@@ -28,6 +30,12 @@ def main() -> int:
         prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--short", action="store_true", help="a minute, as CI does it; nothing is judged by time")
+    parser.add_argument(
+        "--pool",
+        choices=("local", "ray"),
+        default="local",
+        help="ray: workers are actors of a Ray cluster of this host",
+    )
     parser.add_argument("claims", nargs="*", metavar="CLAIM", help=f"of: {', '.join(CLAIMS)}")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.claims) - set(CLAIMS)):
@@ -35,7 +43,11 @@ def main() -> int:
     # Pods say a line for every graph that they compile themselves; the table counts them.
     logging.disable(logging.CRITICAL)
     console = Console(width=None if sys.stdout.isatty() else 160)
-    verdicts = {name: _try(name, short=arguments.short, console=console) for name in arguments.claims or CLAIMS}
+    with ray_cluster() if arguments.pool == "ray" else contextlib.nullcontext() as cluster:
+        verdicts = {
+            name: _try(name, short=arguments.short, cluster=cluster, console=console)
+            for name in arguments.claims or CLAIMS
+        }
     console.print(_table(verdicts))
     problems = [f"{name}: {problem}" for name, verdict in verdicts.items() for problem in verdict.problems]
     for problem in problems:
@@ -43,10 +55,10 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def _try(name: str, *, short: bool, console: Console) -> Verdict:
+def _try(name: str, *, short: bool, cluster: RayCluster | None, console: Console) -> Verdict:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        verdict = CLAIMS[name](Scale(short=short, folder=Path(folder)))
+        verdict = CLAIMS[name](Scale(short=short, folder=Path(folder), cluster=cluster))
     console.print(f"{name}: {time.monotonic() - started:.0f} s", highlight=False)
     return verdict
 

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compilefarm.serving.farm import READY_LINE
-from tests.farm.serving import descendants
+from tests.processes import descendants, last_descendants
+
+from .ray_cluster import RayCluster
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -32,12 +34,20 @@ class KilledFarm:
         options: of tests.chaos.gateway.
         child: options of its children.
         log: where what it prints goes; None is a file in the folder.
+        cluster: has its workers, which go on when the gateway is killed; None: they are its own processes.
     """
 
     def __init__(
-        self, folder: Path, *, options: Sequence[str] = (), child: Sequence[str] = (), log: Path | None = None
+        self,
+        folder: Path,
+        *,
+        options: Sequence[str] = (),
+        child: Sequence[str] = (),
+        log: Path | None = None,
+        cluster: RayCluster | None = None,
     ) -> None:
         self._folder = folder
+        self._cluster = cluster
         self._log = log or folder / "gateway.log"
         self._options = options
         self._child = child
@@ -53,6 +63,8 @@ class KilledFarm:
         """
         module = "tests.chaos.gateway"
         command = [sys.executable, "-m", module, str(self._folder), "--listen", self.address, *self._options]
+        if self._cluster is not None:
+            command += ["--ray-address", self._cluster.address]
         with self._log.open("a") as errors:
             self._process = subprocess.Popen(
                 [*command, *self._child],
@@ -78,7 +90,7 @@ class KilledFarm:
     def kill(self) -> None:
         """Ends the gateway as a power failure would: nothing of it is left to tidy up."""
         # Its children notice, but not always at once.
-        children = self.children()
+        children = [] if self._cluster is not None else self.children()
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
@@ -92,7 +104,12 @@ class KilledFarm:
         return self.process.poll() is None
 
     def children(self) -> list[int]:
-        return sorted(descendants(self.process.pid))
+        """The processes of its workers."""
+        return sorted(descendants(self.process.pid)) if self._cluster is None else self._cluster.children()
+
+    def last_children(self) -> list[int]:
+        """Those of them that have no children themselves: some have a task."""
+        return sorted(last_descendants(self.process.pid)) if self._cluster is None else self._cluster.last_children()
 
     def resident_bytes(self) -> int:
         """What the gateway itself has in memory."""
@@ -101,10 +118,12 @@ class KilledFarm:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *, options: Sequence[str] = (), child: Sequence[str] = ()) -> Iterator[KilledFarm]:
+def running(
+    folder: Path, *, options: Sequence[str] = (), child: Sequence[str] = (), cluster: RayCluster | None = None
+) -> Iterator[KilledFarm]:
     """A farm, killed in the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    farm = KilledFarm(folder, options=options, child=child)
+    farm = KilledFarm(folder, options=options, child=child, cluster=cluster)
     farm.start()
     try:
         yield farm

@@ -53,10 +53,11 @@ def run(scale: Scale) -> Verdict:
     gate = scale.folder / "gate"
     os.mkfifo(gate)
     opened = os.open(gate, os.O_RDWR)
-    with running(scale.folder / "farm", child=(f"--gate={gate}", f"--size={size.blob_bytes}")) as farm:
+    child = (f"--gate={gate}", f"--size={size.blob_bytes}")
+    with running(scale.folder / "farm", child=child, cluster=scale.cluster) as farm:
         asked, read = asyncio.run(_ratios(farm, size=size))
         before, after = asyncio.run(_memory(farm, requests=size.requests))
-    with running(scale.folder / "crowded", child=(f"--gate={gate}",)) as farm:
+    with running(scale.folder / "crowded", child=(f"--gate={gate}",), cluster=scale.cluster) as farm:
         os.close(opened)
         per_stream, waited = asyncio.run(_crowd(farm, gate, size=size))
     problems = [] if waited == size.streams else [f"{waited} of {size.streams} streams ended well"]

@@ -144,7 +144,7 @@ def run(scale: Scale) -> Verdict:
     pace = _SHORT if scale.short else _LONG
     child = (f"--size={SIZE_BYTES}", f"--seconds={_COMPILE_SECONDS}")
     with small_disk(scale.folder / "disk") as disk:
-        farm = KilledFarm(disk.folder, child=child, log=scale.folder / "gateway.log")
+        farm = KilledFarm(disk.folder, child=child, log=scale.folder / "gateway.log", cluster=scale.cluster)
         farm.start()
         try:
             proxy = FaultProxy(farm.address)

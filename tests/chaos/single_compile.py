@@ -15,7 +15,6 @@ from pathlib import Path
 
 from compilefarm.service.testing import calling
 from compilefarm.v1.admin_service_pb2 import StatusResponse
-from tests.processes import last_descendants
 
 from .farm import ROOT, KilledFarm, running, with_root
 from .programs import SIZE_BYTES
@@ -35,7 +34,7 @@ def run(scale: Scale) -> Verdict:
     os.mkfifo(gate)
     child = (f"--gate={gate}", f"--ledger={ledger}", f"--size={SIZE_BYTES}")
     with (
-        running(scale.folder / "farm", options=(f"--slots={_WORKERS}",), child=child) as farm,
+        running(scale.folder / "farm", options=(f"--slots={_WORKERS}",), child=child, cluster=scale.cluster) as farm,
         contextlib.ExitStack() as crowds,
     ):
         early = [crowds.enter_context(_crowd(farm, keys // 2, part)) for part in (names[::2], names[1::2])]
@@ -102,7 +101,7 @@ def _kill_a_worker(farm: KilledFarm, ledger: Path) -> None:
     while not ledger.exists() or len(ledger.read_text().splitlines()) < _WORKERS:
         asyncio.run(_status(farm.address))
     # Next children are forked when these have ended.
-    os.kill(min(last_descendants(farm.process.pid)), signal.SIGKILL)
+    os.kill(farm.last_children()[0], signal.SIGKILL)
 
 
 async def _status(address: str) -> StatusResponse:

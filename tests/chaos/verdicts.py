@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .ray_cluster import RayCluster
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
@@ -14,10 +16,12 @@ class Scale:
     Attributes:
         short: as little as shows that a claim can be tested: nothing is judged by time then.
         folder: for stores, logs and the like; it is empty.
+        cluster: has the workers; None: they are processes of the gateways.
     """
 
     short: bool
     folder: Path
+    cluster: RayCluster | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

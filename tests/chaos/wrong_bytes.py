@@ -32,7 +32,7 @@ def run(scale: Scale) -> Verdict:
     injected: Counter[str] = Counter()
     counted: list[StatusResponse] = []
     got: list[Got] = []
-    with running(scale.folder / "farm", child=(f"--size={SIZE_BYTES}",)) as farm:
+    with running(scale.folder / "farm", child=(f"--size={SIZE_BYTES}",), cluster=scale.cluster) as farm:
         store = scale.folder / "farm" / "store"
         _ask_for_all(farm, names)
         for _ in range(rounds):

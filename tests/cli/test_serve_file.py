@@ -37,6 +37,7 @@ slots = 2
 pool = "ray"
 ray-address = "10.0.0.1:6379"
 ray-workers = 3
+worker-lifetime = 5
 worker = ["torch-2.11={sys.executable}"]
 compile-timeout = 60
 verify = "after"
@@ -81,7 +82,7 @@ def test_a_file_says_the_same_as_the_flags(tmp_path: Path) -> None:
         *("--signer", "unix:/run/signer", "--trusted-key", "ed25519:a", "--trusted-key", "ed25519:b"),
         *("--store", "/data", "--read-only", "--store-size-limit", "50GB", "--cache-memory", "1GiB"),
         *("--cache-size-limit", "5GB", "--cache-lifetime", "7"),
-        *("--pool", "ray", "--ray-address", "10.0.0.1:6379", "--ray-workers", "3"),
+        *("--pool", "ray", "--ray-address", "10.0.0.1:6379", "--ray-workers", "3", "--worker-lifetime", "5"),
         *("--state", "/state", "--device", "cpu", "--slots", "2", "--worker", f"torch-2.11={sys.executable}"),
         *("--compile-timeout", "60", "--verify", "after", "--import", "my_ops", "--import", "einops"),
         *("--libraries", "torchvision, timm"),

@@ -200,6 +200,21 @@ async def test_what_no_node_has_is_said(cluster: Cluster, tmp_path: Path) -> Non
         await pool.close()
 
 
+async def test_a_job_says_for_what_its_worker_waits(cluster: Cluster, tmp_path: Path) -> None:
+    given = slots(1, tmp_path, resources={"H200": 1}, patience_seconds=0.5, idle_seconds=10.0, environment_name="late")
+    declared = [DeclaredEnvironment(name="late", device="cpu", python=sys.executable)]
+    pool = connected(cluster, given)
+    async with serving(pool=pool, declared=declared) as gateway, calling(gateway.address) as calls:
+        watch = await calls.watch(sample_job(environment=ENVIRONMENT))
+        await watch.next()
+        async with asyncio.timeout(60):
+            while not (told := (await calls.list_jobs()).jobs[0].waits_for).startswith("worker cpu-0"):
+                pass
+        assert "which waits for a node that has H200 1 to spare" in told
+        assert told.endswith("none is large enough, so one has to be added")
+        watch.cancel()
+
+
 async def test_a_worker_whose_processes_cannot_start_says_why(cluster: Cluster, tmp_path: Path) -> None:
     pool = connected(cluster, slots(1, tmp_path, script="die-before-ready"))
     try:

@@ -26,6 +26,7 @@ from compilefarm.service.testing import (
     serving,
     verify_at_once,
 )
+from compilefarm.store.files import Readable
 from compilefarm.store.opening import open_store
 from compilefarm.v1.compile_service_pb2 import PRIORITY_PREWARM, Outcome
 from compilefarm.v1.job_pb2 import PHASE_QUEUED, PHASE_VERIFYING, CompileFailure, FailureKind
@@ -107,13 +108,13 @@ async def test_an_artifact_lies_in_the_store_until_a_worker_verifies_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, held, read = await open_store(str(tmp_path)), HeldCompiles(), list[str]()
-    get_blob = store.get_blob
+    reading = store.reading
 
-    async def note(digest: str) -> bytes:
+    def note(digest: str) -> AbstractAsyncContextManager[Readable]:
         read.append(digest)
-        return await get_blob(digest)
+        return reading(digest)
 
-    monkeypatch.setattr(store, "get_blob", note)
+    monkeypatch.setattr(store, "reading", note)
     pool = ScriptedPool(held)
     async with serving(pool=pool, store=store, config=AFTER) as gateway, calling(gateway.address) as calls:
         first = await calls.watch(JOB)

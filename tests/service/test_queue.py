@@ -314,3 +314,15 @@ async def test_a_worker_is_taken_back_in_the_moment_in_which_it_is_given() -> No
     await interactive.end()
     with pytest.raises(Preempted):
         await prewarm.task
+
+
+async def test_a_worker_that_goes_on_with_a_job_gets_no_other_before_that_one() -> None:
+    pool = ScriptedPool()
+    pool.keep("worker-0", key="kept")
+    queue = queue_of(1, pool=pool)
+    other, kept = Job(queue, key="other"), Job(queue, key="kept")
+    await enter([other, kept])
+    assert (kept.worker, other.has_worker.is_set()) == ("worker-0", False)
+    pool.keep("worker-0", key="")
+    await kept.end()
+    await other.end()

@@ -33,6 +33,8 @@ class WorkerView:
         no_sandbox: why nothing does.
         host: the machine that it is on; empty for one of the gateway's.
         node: what a cluster calls that machine; empty without a cluster.
+        kept_for: key of a job that it has gone on with while no gateway was there; it gets no other before that one was
+            asked for, or was not for a while. Empty: none.
     """
 
     name: str
@@ -46,6 +48,7 @@ class WorkerView:
     no_sandbox: str = ""
     host: str = ""
     node: str = ""
+    kept_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

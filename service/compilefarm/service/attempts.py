@@ -11,6 +11,7 @@ from compilefarm.core.pool import Artifact, Assignment, WorkerPool
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock
 from compilefarm.service.constants import read_constants
+from compilefarm.service.contents import read_content
 from compilefarm.service.durations import Durations
 from compilefarm.service.key_leases import KeyLease
 from compilefarm.service.leases import Preempted
@@ -147,7 +148,7 @@ class Attempts:
 
     async def _verify(self, job: ActiveJob, manifest: Manifest, worker: str) -> Artifact | CompileFailure:
         job.enter_phase(Phase.PHASE_VERIFYING)
-        contents = {blob.digest: await self._store.get_blob(blob.digest) for blob in blobs_of(manifest)}
+        contents = {blob.digest: await read_content(blob.digest, store=self._store) for blob in blobs_of(manifest)}
         blobs = await read_constants(job.job, store=self._store)
         assignment = Assignment(key=job.key, job=job.job, blobs=blobs)
         return await self._pool.verify(assignment, Artifact(manifest=manifest, blobs=contents), worker=worker)

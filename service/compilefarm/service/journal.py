@@ -280,7 +280,7 @@ class Journal:
 def _listed(folder: Path) -> Iterator[JournalEntry]:
     """The files of a folder, the oldest first."""
     with os.scandir(folder) as found:
-        files = [(file.stat(), file.name) for file in found if file.name != _LOCK]
+        files = [(file.stat(), file.name) for file in found if not file.name.startswith(".")]
     for status, name in sorted(files, key=lambda file: (file[0].st_mtime_ns, file[1])):
         yield JournalEntry(name=name, size_bytes=status.st_size)
 

@@ -12,6 +12,9 @@ from compilefarm.service.declared_environments import AbsentEnvironment
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 
+# Workers that a message names.
+_MOST_NAMED = 3
+
 
 class Requirement:
     """An environment that jobs ask for, compared by content so that answers about it can be kept."""
@@ -32,6 +35,7 @@ class Roster:
 
     Attributes:
         workers: all of them, in the pool's order.
+        kept_for: by the names of workers that go on with a job from before the gateway started, the key of that.
 
     Args:
         workers: all of them.
@@ -47,11 +51,13 @@ class Roster:
         absent: Sequence[AbsentEnvironment] = (),
     ) -> None:
         self.workers = [*workers, *(each.view() for each in absent)]
+        self.kept_for = {worker.name: worker.kept_for for worker in workers if worker.kept_for}
         self._present = workers
         self._expected = expected
         self._absent = absent
         self._fitting: dict[bytes, list[str]] = {}
         self._environment_names: dict[bytes, list[str]] = {}
+        self._awaited_by: dict[bytes, str] = {}
 
     def fitting(self, requirement: Requirement) -> list[str]:
         """Names of the workers that can do such a job now, later or perhaps, in the pool's order."""
@@ -80,6 +86,12 @@ class Roster:
             return []
         return [each for each in self._absent if each.may_fit(requirement.environment)]
 
+    def awaited_by(self, requirement: Requirement) -> str:
+        """What such a job waits for, for people, where that is no worker that is there; empty otherwise."""
+        if requirement.content not in self._awaited_by:
+            self._awaited_by[requirement.content] = " or ".join(self._awaited(requirement))
+        return self._awaited_by[requirement.content]
+
     def environment_names(self, requirement: Requirement) -> list[str]:
         """Names of the environments whose workers can do such a job, each once."""
         if requirement.content not in self._environment_names:
@@ -87,6 +99,15 @@ class Roster:
             names = (worker.environment_name for worker in self.workers if worker.name in fitting)
             self._environment_names[requirement.content] = list(dict.fromkeys(names))
         return self._environment_names[requirement.content]
+
+    def _awaited(self, requirement: Requirement) -> list[str]:
+        if absent := self.awaited(requirement):
+            return [each.awaited for each in absent]
+        fitting = set(self.fitting(requirement))
+        able = [worker for worker in self._whole() if worker.name in fitting]
+        if any(worker.problem is None for worker in able):
+            return []
+        return [f"worker {worker.name}, which {worker.problem}" for worker in able[:_MOST_NAMED]]
 
     def _whole(self) -> Iterator[WorkerView]:
         return (worker for worker in self._present if worker.state != WorkerState.WORKER_STATE_FAILED)
@@ -162,5 +183,5 @@ def _lines_of_unfit(workers: Sequence[WorkerView], *, wanted: Environment) -> li
 
 
 def _list(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    shown = ", ".join(names[:_MOST_NAMED])
+    return shown if len(names) <= _MOST_NAMED else f"{shown} and {len(names) - _MOST_NAMED} more"

@@ -118,8 +118,7 @@ class Queue:
 
     def awaited(self, job: ActiveJob) -> str:
         """Returns what a job waits for, for people, where that is no worker that is there; empty otherwise."""
-        absent = self._roster.awaited(job.requirement) if job in self._waiting else []
-        return " or ".join(each.awaited for each in absent)
+        return self._roster.awaited_by(job.requirement) if job in self._waiting else ""
 
     def jobs_by_environment(self) -> EnvironmentJobs:
         """Counts the jobs of each environment."""
@@ -148,7 +147,7 @@ class Queue:
         """
         roster, requirement = self._look(), Requirement(environment)
         roster.require(requirement)
-        return " or ".join(each.awaited for each in roster.awaited(requirement))
+        return roster.awaited_by(requirement)
 
     def outlook(self, job: ActiveJob) -> Outlook:
         """Returns the outlook of a job: all zero once it has a worker, and as long as it is not in the queue."""
@@ -280,6 +279,11 @@ class Queue:
     def _find_worker(self, job: ActiveJob, *, idle: set[str]) -> str | None:
         if not self._has_room(job):
             return None
+        if kept := self._roster.kept_for:
+            own = [name for name in idle if kept.get(name) == job.key]
+            if own:
+                return own[0]
+            idle = idle.difference(kept)
         fitting = self._roster.fitting(job.requirement)
         others = [name for name in fitting if name not in job.lost_workers]
         return next((name for name in others or fitting if name in idle), None)

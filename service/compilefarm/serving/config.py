@@ -9,7 +9,7 @@ import shutil
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from compilefarm.core.libraries import KNOWN_LIBRARIES, names_in
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, DeclaredEnvironment
@@ -267,6 +267,17 @@ class ServeConfig:
             default_text="as many as there are GPUs, or on CPUs nodes, times --slots, when the farm starts",
         ),
     )
+    worker_lifetime: int = field(
+        default=60,
+        metadata=flag(
+            "how long workers on the Ray cluster of --ray-address, and what they compile, go on without their gateway: "
+            "one that starts again within that, with the same --state, has them again",
+            group=_COMPILES,
+            kind="number",
+            metavar="SECONDS",
+            read=positive,
+        ),
+    )
     compile_timeout: int = field(
         default=3600,
         metadata=flag(
@@ -498,5 +509,14 @@ def read_config(arguments: argparse.Namespace) -> ServeConfig:
     Raises:
         UnusableFile: the file cannot be used.
     """
-    in_file = {} if arguments.config is None else read_file(arguments.config, ServeConfig)
-    return ServeConfig(**in_file | given_flags(ServeConfig, arguments))
+    return config_of(arguments.config, **given_flags(ServeConfig, arguments))
+
+
+def config_of(file: Path | None, **given: Any) -> ServeConfig:
+    """Returns the settings of a file, or the defaults, with others in their place that were given otherwise.
+
+    Raises:
+        UnusableFile: the file cannot be used.
+    """
+    in_file = {} if file is None else read_file(file, ServeConfig)
+    return ServeConfig(**in_file | given)

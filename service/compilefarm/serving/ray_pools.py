@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from compilefarm.cluster.own_ray import keep_to_this_host
@@ -20,6 +22,7 @@ Nodes = Sequence[Mapping[str, float]]
 
 # While jobs wait the pool hears of it once a second, and a worker takes some to start.
 _LEAST_IDLE_SECONDS = 10
+_OWNER = ".owner"
 
 
 def make_ray_pool(config: ServeConfig) -> WorkerPool:
@@ -41,7 +44,29 @@ def make_ray_pool(config: ServeConfig) -> WorkerPool:
 
     connect(config.ray_address)
     nodes = node_resources()
-    return RayPool([*lasting_slots(config, nodes), *declared_slots(config, nodes)])
+    slots = [*lasting_slots(config, nodes), *declared_slots(config, nodes)]
+    if config.ray_address is None:
+        # A Ray of its own ends with the farm.
+        return RayPool(slots)
+    owner = owner_of(config.state_folder())
+    return RayPool([replace(each, owner=owner, lifetime_seconds=config.worker_lifetime) for each in slots])
+
+
+def owner_of(state: Path) -> str:
+    """The name under which actors are found again by the next gateway with the same state, which is written there.
+
+    Raises:
+        CannotStart: it cannot be written.
+    """
+    path = state / _OWNER
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        # Of one that was killed while it wrote, it is empty.
+        if not path.exists() or not path.read_text():
+            path.write_text(secrets.token_hex(16))
+        return path.read_text()
+    except OSError as error:
+        raise CannotStart(f"{path} cannot be written ({error.strerror}): name another folder with --state") from error
 
 
 def _require_interpreters(config: ServeConfig) -> None:

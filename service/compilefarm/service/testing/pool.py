@@ -185,6 +185,10 @@ class ScriptedPool:
             vocabulary=Vocabulary(),
         )
 
+    def keep(self, name: str, *, key: str) -> None:
+        """Has a worker go on with a job from before the gateway started; with none if there is no key."""
+        self._views[name] = replace(self._views[name], kept_for=key)
+
     def remove(self, name: str) -> None:
         """Has a worker no more."""
         del self._views[name]
