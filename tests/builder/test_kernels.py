@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from compilefarm.builder import kernels
+from compilefarm.core.kernel_choices import read_choices
+from compilefarm.v1.manifest_pb2 import SourceFile
 from compilefarm.worker.child_variables import child_variables
 
 triton = pytest.importorskip("triton")
@@ -129,6 +131,19 @@ def test_a_kept_kernel_says_nothing_of_where_it_was_made(tmp_path: Path) -> None
     assert (autotuner.__dict__, autotuner.fn.__dict__)[0] == before[0], "the kernel goes on where it was made"
     assert autotuner.fn.fn is before[1]["fn"]
     assert getattr(autotuner.fn, "file_name", None) == before[1].get("file_name")
+
+
+def test_what_was_chosen_is_told_with_the_source(tmp_path: Path) -> None:
+    finished = kernels._finish("doubled", autotuner_of(tmp_path / "first"))
+    wrapper = (
+        "async_compile = AsyncCompile()\ndoubled = async_compile.triton('doubled', 'its source', device_str='cuda')"
+    )
+    texts = {"forward/wrapper.py": wrapper} | {
+        f"kernels/doubled.{kind}": text for kind, text in finished.sources.items()
+    }
+    (choice,) = read_choices(SourceFile(path=path, text=text) for path, text in texts.items())
+    assert choice.configuration.items() >= {"XBLOCK": 128, "num_warps": 4}.items()
+    assert (choice.name, choice.among, choice.source) == ("doubled", 1, "its source")
 
 
 def test_a_kept_kernel_is_what_it_was(tmp_path: Path) -> None:

@@ -17,10 +17,16 @@ from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
 from compilefarm.client.tuning_entries import TuningEntry, content_of_torch, write_entry
 from compilefarm.core.digests import digest_of
+from compilefarm.core.kernel_choices import write_choice
+from compilefarm.core.pool import Artifact
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import serving_in_thread
-from compilefarm.store.opening import open_caches
+from compilefarm.store.artifact_store import ArtifactStore
+from compilefarm.store.opening import open_caches, open_store
+from compilefarm.store.testing import sample_artifact
 from compilefarm.v1.cache_service_pb2 import TorchCache
+from compilefarm.v1.environment_pb2 import Cuda, Environment
+from compilefarm.v1.manifest_pb2 import BUILDER_KERNEL, ENCODING_IDENTITY, Blob, SourceFile, Sources
 from tests.cli.commands import run_command
 
 ONE, ALL = "pt2:of-a-gpu::a kernel:c1", "pt2:bundled-autotune-v1::a graph:c1"
@@ -38,6 +44,7 @@ def triton_(in_ptr0, xnumel, XBLOCK : tl.constexpr):
 """
 MEASURED = {"device": "NVIDIA H200", "torch": "2.11.0", "triton": "3.6.0"}
 TUNED = TuningEntry(best={"a kernel": BEST}, sources={"a kernel": SOURCE}, **MEASURED)
+KEY = "ab" * 8 + "-" + "cd" * 32
 Ask = Callable[..., str]
 
 
@@ -87,6 +94,56 @@ def test_a_list_has_a_line_for_each_kernel(farm: str, ask: Ask) -> None:
     assert len(lines) == 3
     (named,) = [line for line in lines if "triton_poi_fused_silu_0" in line]
     assert all(words in named for words in ("x 65536", "XBLOCK 256, num_warps 4, num_stages 1", "NVIDIA H200"))
+
+
+WRAPPER = f"""
+async_compile = AsyncCompile()
+triton_poi_fused_silu_0 = async_compile.triton('triton_poi_fused_silu_0', {SOURCE!r}, device_str='cuda')
+"""
+
+
+def tuned_artifact() -> Artifact:
+    """What a worker has made on a GPU."""
+    made = sample_artifact(KEY)
+    manifest = made.manifest
+    manifest.libraries[0].builder = BUILDER_KERNEL
+    manifest.environment.MergeFrom(Environment(torch="2.11.0", triton="3.6.0", cuda=Cuda(name="NVIDIA H200")))
+    texts = {
+        "forward/wrapper.py": WRAPPER,
+        "kernels/triton_poi_fused_silu_0.json": write_choice({"XBLOCK": 512, "num_warps": 8}, among=4),
+        "kernels/nothing_to_choose.json": write_choice({"XBLOCK": 1}, among=1),
+        "kernels/no_choice.json": "[" * 100_000,
+    }
+    content = Sources(files=[SourceFile(path=path, text=text) for path, text in texts.items()]).SerializeToString()
+    digest, size_bytes = digest_of(content), len(content)
+    manifest.sources.CopyFrom(
+        Blob(digest=digest, size_bytes=size_bytes, encoding=ENCODING_IDENTITY, content_size_bytes=size_bytes)
+    )
+    return Artifact(manifest=manifest, blobs={**made.blobs, digest: content})
+
+
+async def store_with(*artifacts: Artifact) -> ArtifactStore:
+    store = await open_store("memory:")
+    for artifact in artifacts:
+        await store.put_artifact(artifact.manifest, blobs=artifact.blobs)
+    return store
+
+
+def test_what_workers_chose_is_listed_too(ask: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = asyncio.run(store_with(tuned_artifact(), sample_artifact("ef" * 8 + "-" + "cd" * 32)))
+    with serving_in_thread(store=store) as address:
+        assert run_command("tuning", "list", "--address", address) == 0
+        listed, said = capsys.readouterr()
+        assert "not all is listed: this farm keeps no entries of torch's caches" in said
+        (line,) = [line for line in listed.splitlines() if "num_warps" in line]
+        words = ("triton_poi_fused_silu_0", "x 65536", "XBLOCK 512, num_warps 8", "NVIDIA H200", "artifact")
+        assert all(word in line for word in words)
+        file = tmp_path / "results.json"
+        ask(address, "export", str(file))
+        (result,) = json.loads(file.read_text())["results"]
+        assert (result["key"], result["cache"], result["kernels"][0]["source"]) == (KEY, "artifact", SOURCE)
+        with serving(tmp_path / "other") as other:
+            assert ask(other, "import", str(file)) == "0 results written\n"
 
 
 def test_a_farm_without_results_says_so(tmp_path: Path, ask: Ask) -> None:

@@ -1,4 +1,4 @@
-"""`compilefarm tuning list|show|export|import`: what torch's autotune caches in a farm hold."""
+"""`compilefarm tuning list|show|export|import`: what torch's autotune caches in a farm hold, and what workers chose."""
 
 from __future__ import annotations
 
@@ -7,23 +7,47 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Column, Table
 
 from compilefarm.cli.farm import add_address, config_of
+from compilefarm.cli.tuned_artifacts import read_tuned
 from compilefarm.cli.tuning_results import CACHES, TuningResult, UnusableResults, read_results, results_data
 from compilefarm.cli.words import console
 from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.connection import Connection
 from compilefarm.client.tuning_entries import read_entry, write_entry
-from compilefarm.core.errors import CorruptArtifact, FarmError, NotStored, UntrustedArtifact
+from compilefarm.core.errors import (
+    CorruptArtifact,
+    FarmError,
+    NoCaches,
+    NotAllowed,
+    NotStored,
+    UntrustedArtifact,
+)
 from compilefarm.v1.cache_service_pb2 import CacheEntry
 
-_Run = Callable[[CacheCalls, argparse.Namespace], None]
 _STANDARD = Path("-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Farm:
+    """The farm that was named.
+
+    Attributes:
+        connection: to it.
+        calls: for entries of torch's caches.
+    """
+
+    connection: Connection
+    calls: CacheCalls
+
+
+_Run = Callable[[_Farm, argparse.Namespace], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,34 +76,35 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         FarmError: it cannot be done.
     """
-    with _calls(arguments) as calls:
-        arguments.run_step(calls, arguments)
+    with _farm(arguments) as farm:
+        arguments.run_step(farm, arguments)
     return 0
 
 
 @contextmanager
-def _calls(arguments: argparse.Namespace) -> Iterator[CacheCalls]:
+def _farm(arguments: argparse.Namespace) -> Iterator[_Farm]:
     config, clock = config_of(arguments), SystemClock()
     connection = Connection(config, clock=clock)
     try:
-        yield CacheCalls(config, connection=connection, clock=clock)
+        yield _Farm(connection=connection, calls=CacheCalls(config, connection=connection, clock=clock))
     finally:
         connection.close()
 
 
-def _list(calls: CacheCalls, _: argparse.Namespace) -> None:
-    table = Table("id", Column("kernels", overflow="fold"), "sizes", "configuration", "device", "written", box=None)
-    for result in _read_all(calls):
+def _list(farm: _Farm, _: argparse.Namespace) -> None:
+    kernels = Column("kernels", overflow="fold")
+    table = Table("id", kernels, "sizes", "configuration", "device", "kept in", "written", box=None)
+    for result in _read_all(farm):
         for number, kernel in enumerate(result.kernels()):
-            shared = ("", "") if number else (result.entry.device, result.written)
+            shared = ("", "", "") if number else (result.entry.device, result.place, result.written)
             name = kernel.facts.name or kernel.name[:12]
             words = _words(kernel.facts.sizes), _words(kernel.configuration)
             table.add_row("" if number else result.id, name, *words, *shared)
     console().print(table if table.row_count else "no kernel was tuned")
 
 
-def _show(calls: CacheCalls, arguments: argparse.Namespace) -> None:
-    (result,) = _chosen(calls, [arguments.id])
+def _show(farm: _Farm, arguments: argparse.Namespace) -> None:
+    (result,) = _chosen(farm, [arguments.id])
     data = result.data()
     sources = [kernel.pop("source") for kernel in data["kernels"]]
     to = console()
@@ -88,8 +113,8 @@ def _show(calls: CacheCalls, arguments: argparse.Namespace) -> None:
         to.print(f"\n{source}", markup=False)
 
 
-def _export(calls: CacheCalls, arguments: argparse.Namespace) -> None:
-    results = _chosen(calls, arguments.id) if arguments.id else list(_read_all(calls))
+def _export(farm: _Farm, arguments: argparse.Namespace) -> None:
+    results = _chosen(farm, arguments.id) if arguments.id else list(_read_all(farm))
     text = json.dumps(results_data(results), indent=2) + "\n"
     if arguments.file == _STANDARD:
         sys.stdout.write(text)
@@ -97,19 +122,24 @@ def _export(calls: CacheCalls, arguments: argparse.Namespace) -> None:
         _write(arguments.file, text)
 
 
-def _import(calls: CacheCalls, arguments: argparse.Namespace) -> None:
+def _import(farm: _Farm, arguments: argparse.Namespace) -> None:
     results = read_results(_parse(arguments.file))
-    if calls.lacks_signing_key:
+    if farm.calls.lacks_signing_key:
         raise UnusableResults(
             "only signed entries are read here: name the key to sign with, COMPILEFARM_CACHE_SIGNING_KEY"
         )
+    written = 0
     for result in results:
-        calls.write(result.cache, result.key, write_entry(result.entry, key=result.key))
-    print(f"{len(results)} results written")
+        if result.cache is not None:
+            farm.calls.write(result.cache, result.key, write_entry(result.entry, key=result.key))
+            written += 1
+    print(f"{written} results written")
+    if written < len(results):
+        print(f"{len(results) - written} of workers left out: they belong to artifacts", file=sys.stderr)
 
 
-def _chosen(calls: CacheCalls, ids: Sequence[str]) -> list[TuningResult]:
-    results = list(_read_all(calls))
+def _chosen(farm: _Farm, ids: Sequence[str]) -> list[TuningResult]:
+    results = list(_read_all(farm))
     return [_only(results, beginning=each) for each in ids]
 
 
@@ -120,10 +150,33 @@ def _only(results: Sequence[TuningResult], *, beginning: str) -> TuningResult:
     return found[0]
 
 
-def _read_all(calls: CacheCalls) -> Iterator[TuningResult]:
+def _read_all(farm: _Farm) -> Iterator[TuningResult]:
+    """What pods have written and what workers chose, as far as this caller may see it.
+
+    Raises:
+        FarmError: it may see neither, or the farm refuses.
+    """
+    refusals: list[FarmError] = []
+    for read in (_read_entries, _read_artifacts):
+        try:
+            yield from read(farm)
+        except (NoCaches, NotAllowed) as error:
+            refusals.append(error)
+    if len(refusals) > 1:
+        raise refusals[0]
+    for refusal in refusals:
+        print(f"not all is listed: {refusal}", file=sys.stderr)
+
+
+def _read_artifacts(farm: _Farm) -> Iterator[TuningResult]:
+    with farm.connection.calls():
+        yield from read_tuned(farm.connection)
+
+
+def _read_entries(farm: _Farm) -> Iterator[TuningResult]:
     left_out = 0
-    for described in [entry for cache in CACHES for entry in calls.list_entries(cache, key_prefix="")]:
-        result = _find(calls, described)
+    for described in [entry for cache in CACHES for entry in farm.calls.list_entries(cache, key_prefix="")]:
+        result = _find(farm.calls, described)
         left_out += result is None
         if result is not None:
             yield result

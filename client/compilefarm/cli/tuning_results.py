@@ -17,6 +17,7 @@ from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 CACHES = (TorchCache.TORCH_CACHE_AUTOTUNE, TorchCache.TORCH_CACHE_BUNDLED_AUTOTUNE)
 FORMAT = "compilefarm tuning results 1"
 _LONGEST_ID = 12
+_ARTIFACT = "artifact"
 # What torch keeps beside a configuration (torch/_inductor/runtime/autotune_cache.py: AutotuneCache.save).
 _BESIDE = ("configs_hash", "found_by_coordesc", "time_taken_ms", "triton_cache_hash")
 _UNKNOWN = KernelFacts(name="", sizes={}, arguments={}, device={})
@@ -53,13 +54,13 @@ class TuningResult:
     """An entry of a farm: the best configurations of one kernel, or of those of one graph.
 
     Attributes:
-        cache: which of CACHES it is in.
-        key: torch's key.
+        cache: which of CACHES it is in; None: it is what a worker chose for an artifact.
+        key: torch's key, or that of the artifact.
         entry: what was measured, and where.
         described: how the farm describes it: who has written it, and when. Empty for what was read from a file.
     """
 
-    cache: TorchCache.ValueType
+    cache: TorchCache.ValueType | None
     key: str
     entry: TuningEntry
     described: CacheEntry
@@ -67,7 +68,12 @@ class TuningResult:
     @property
     def id(self) -> str:
         """A short name for people."""
-        return digest_of(f"{word_of_cache(self.cache)} {self.key}".encode())[:_LONGEST_ID]
+        return digest_of(f"{self.place} {self.key}".encode())[:_LONGEST_ID]
+
+    @property
+    def place(self) -> str:
+        """The cache that it is in, or "artifact"."""
+        return _ARTIFACT if self.cache is None else word_of_cache(self.cache)
 
     @property
     def written(self) -> str:
@@ -85,7 +91,7 @@ class TuningResult:
         """The result as JSON."""
         return {
             "id": self.id,
-            "cache": word_of_cache(self.cache),
+            "cache": self.place,
             "key": self.key,
             "measured": {
                 **{name: getattr(self.entry, name) for name in ("device", "torch", "triton")},
@@ -120,13 +126,20 @@ def read_results(data: Any) -> list[TuningResult]:
 
 def _read_result(data: Any, *, number: int) -> TuningResult:
     try:
-        cache = TorchCache.Value(f"TORCH_CACHE_{data['cache'].upper()}")
-        if cache not in CACHES:
-            raise ValueError(f"cache {data['cache']!r} has no tuning results")
+        cache = _read_cache(data["cache"])
         entry = _read_entry(data)
         return TuningResult(cache=cache, key=check_key(data["key"]), entry=entry, described=CacheEntry())
     except (KeyError, TypeError, AttributeError, ValueError, InvalidRequest) as error:
         raise UnusableResults(f"result {number} cannot be used: {type(error).__name__}: {error}") from None
+
+
+def _read_cache(word: str) -> TorchCache.ValueType | None:
+    if word == _ARTIFACT:
+        return None
+    cache = TorchCache.Value(f"TORCH_CACHE_{word.upper()}")
+    if cache not in CACHES:
+        raise ValueError(f"cache {word!r} has no tuning results")
+    return cache
 
 
 def _read_entry(data: Mapping[str, Any]) -> TuningEntry:

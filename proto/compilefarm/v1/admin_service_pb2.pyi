@@ -854,6 +854,59 @@ class DescribeEnvironmentResponse(google.protobuf.message.Message):
 global___DescribeEnvironmentResponse = DescribeEnvironmentResponse
 
 @typing.final
+class ListTunedRequest(google.protobuf.message.Message):
+    """Asks for artifacts for which something was tuned."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ListTunedRequest = ListTunedRequest
+
+@typing.final
+class ListTunedResponse(google.protobuf.message.Message):
+    """One of them; at most 1000 come."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_FIELD_NUMBER: builtins.int
+    CREATED_FIELD_NUMBER: builtins.int
+    SOURCES_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """Its key."""
+    namespace: builtins.str
+    """Where it may be served; empty where there are no namespaces."""
+    @property
+    def environment(self) -> compilefarm.v1.environment_pb2.Environment:
+        """Where it was tuned."""
+
+    @property
+    def created(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was stored."""
+
+    @property
+    def sources(self) -> compilefarm.v1.manifest_pb2.Blob:
+        """A packed Sources, which says what was chosen."""
+
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        namespace: builtins.str = ...,
+        environment: compilefarm.v1.environment_pb2.Environment | None = ...,
+        created: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        sources: compilefarm.v1.manifest_pb2.Blob | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "sources", b"sources"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created", b"created", "environment", b"environment", "key", b"key", "namespace", b"namespace", "sources", b"sources"]) -> None: ...
+
+global___ListTunedResponse = ListTunedResponse
+
+@typing.final
 class DrainRequest(google.protobuf.message.Message):
     """Asks the farm to take no more requests."""
 

@@ -50,6 +50,11 @@ class AdminServiceStub(object):
                 request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentResponse.FromString,
                 )
+        self.ListTuned = channel.unary_stream(
+                '/compilefarm.v1.AdminService/ListTuned',
+                request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.ListTunedRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.ListTunedResponse.FromString,
+                )
         self.Drain = channel.unary_stream(
                 '/compilefarm.v1.AdminService/Drain',
                 request_serializer=compilefarm_dot_v1_dot_admin__service__pb2.DrainRequest.SerializeToString,
@@ -111,6 +116,13 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTuned(self, request, context):
+        """The artifacts for which workers chose among configurations of Triton's kernels, those stored last at the end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Drain(self, request, context):
         """Has the farm take no more requests. Tells what is left to do at once, and whenever a job has ended; the stream ends
         when none is left. The drain goes on when the caller goes away, until the service is started anew.
@@ -156,6 +168,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DescribeEnvironment,
                     request_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentResponse.SerializeToString,
+            ),
+            'ListTuned': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListTuned,
+                    request_deserializer=compilefarm_dot_v1_dot_admin__service__pb2.ListTunedRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_admin__service__pb2.ListTunedResponse.SerializeToString,
             ),
             'Drain': grpc.unary_stream_rpc_method_handler(
                     servicer.Drain,
@@ -289,6 +306,23 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.AdminService/DescribeEnvironment',
             compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentRequest.SerializeToString,
             compilefarm_dot_v1_dot_admin__service__pb2.DescribeEnvironmentResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListTuned(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/compilefarm.v1.AdminService/ListTuned',
+            compilefarm_dot_v1_dot_admin__service__pb2.ListTunedRequest.SerializeToString,
+            compilefarm_dot_v1_dot_admin__service__pb2.ListTunedResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -65,6 +65,12 @@ class AdminServiceStub:
     none has started, or if they differ from each other.
     """
 
+    ListTuned: grpc.UnaryStreamMultiCallable[
+        compilefarm.v1.admin_service_pb2.ListTunedRequest,
+        compilefarm.v1.admin_service_pb2.ListTunedResponse,
+    ]
+    """The artifacts for which workers chose among configurations of Triton's kernels, those stored last at the end."""
+
     Drain: grpc.UnaryStreamMultiCallable[
         compilefarm.v1.admin_service_pb2.DrainRequest,
         compilefarm.v1.admin_service_pb2.DrainResponse,
@@ -119,6 +125,12 @@ class AdminServiceAsyncStub:
     """What the workers of one environment are, and what their torch understands. FAILED_PRECONDITION if there are none, if
     none has started, or if they differ from each other.
     """
+
+    ListTuned: grpc.aio.UnaryStreamMultiCallable[
+        compilefarm.v1.admin_service_pb2.ListTunedRequest,
+        compilefarm.v1.admin_service_pb2.ListTunedResponse,
+    ]
+    """The artifacts for which workers chose among configurations of Triton's kernels, those stored last at the end."""
 
     Drain: grpc.aio.UnaryStreamMultiCallable[
         compilefarm.v1.admin_service_pb2.DrainRequest,
@@ -188,6 +200,14 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         """What the workers of one environment are, and what their torch understands. FAILED_PRECONDITION if there are none, if
         none has started, or if they differ from each other.
         """
+
+    @abc.abstractmethod
+    def ListTuned(
+        self,
+        request: compilefarm.v1.admin_service_pb2.ListTunedRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[compilefarm.v1.admin_service_pb2.ListTunedResponse], collections.abc.AsyncIterator[compilefarm.v1.admin_service_pb2.ListTunedResponse]]:
+        """The artifacts for which workers chose among configurations of Triton's kernels, those stored last at the end."""
 
     @abc.abstractmethod
     def Drain(

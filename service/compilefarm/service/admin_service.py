@@ -22,6 +22,7 @@ from compilefarm.service.quarantine import Quarantined
 from compilefarm.service.reports import Reports
 from compilefarm.service.state_metrics import Sources
 from compilefarm.service.trust_report import TrustReport
+from compilefarm.service.tuned_artifacts import find_tuned
 from compilefarm.service.wire_priorities import PRIORITIES
 from compilefarm.v1 import admin_service_pb2 as wire
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceServicer
@@ -104,6 +105,20 @@ class AdminService(AdminServiceServicer):
     ) -> wire.DescribeEnvironmentResponse:
         view = get_worker(self._sources.queue.candidates(), environment_name=request.name)
         return wire.DescribeEnvironmentResponse(environment=view.environment, vocabulary=view.vocabulary)
+
+    async def ListTuned(
+        self, _request: wire.ListTunedRequest, _context: Context
+    ) -> AsyncIterator[wire.ListTunedResponse]:
+        caller = current_caller()
+        async with self._inspections.acquired(caller.account):
+            async for manifest in find_tuned(self._sources.store, namespaces=caller.seen):
+                yield wire.ListTunedResponse(
+                    key=manifest.key,
+                    namespace=manifest.namespace,
+                    environment=manifest.environment,
+                    created=manifest.created,
+                    sources=manifest.sources,
+                )
 
     async def Drain(self, _request: wire.DrainRequest, _context: Context) -> AsyncIterator[wire.DrainResponse]:
         async with aclosing(self._jobs.drain()) as counts:

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from compilefarm.builder.wrappers import blank
+from compilefarm.core.kernel_choices import CHOICE, write_choice
 from compilefarm.loader.kernels import finished_kernel
 from compilefarm.torch_internals.autotuners import (
     cache_folder,
@@ -42,7 +43,7 @@ class FinishedKernel:
         digest: sha256 (hex) of the content; the wrapper asks for it.
         name: Inductor's name for it.
         content: the pickled kernel.
-        sources: the steps between source and machine code, for people: text by kind ("ttir", "ptx").
+        sources: the steps between source and machine code, and what was chosen ("json"), for people: text by kind.
     """
 
     digest: str
@@ -140,9 +141,9 @@ def _find_autotuner(name: str, modules: Sequence[ModuleType]) -> Any:
 def _finish(name: str, autotuner: Any) -> FinishedKernel:
     # Where the synthetic inputs did not lead to it, it has not chosen. The first is what Inductor thinks best.
     config = autotuner.launchers[0].config
-    found = (result for result in autotuner.compile_results if result.config is config)
+    found = [result for result in autotuner.compile_results if result.config is config]
     # What coordinate descent found is kept nowhere; Triton has it in its cache.
-    winner = next(found, None) or compile_configuration(autotuner, config)
+    winner = found[0] if found else compile_configuration(autotuner, config)
     unpicklable = autotuner.prepare_for_pickle()
     source_path = getattr(autotuner.fn, "file_name", None)
     try:
@@ -160,7 +161,9 @@ def _finish(name: str, autotuner: Any) -> FinishedKernel:
         autotuner.fn.file_name = source_path
         autotuner.restore_after_unpickle(unpicklable)
     digest = hashlib.sha256(content).hexdigest()
-    return FinishedKernel(digest=digest, name=name, content=content, sources=_steps(winner))
+    settings = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    choice = write_choice(settings, among=len(autotuner.compile_results) + (not found))
+    return FinishedKernel(digest=digest, name=name, content=content, sources={**_steps(winner), CHOICE: choice})
 
 
 def _with_machine_code(result: Any, *, function: Any) -> Any:

@@ -1,0 +1,52 @@
+"""Tuning results in the artifacts of a farm: what its workers chose while they compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compilefarm.cli.farm import TIMEOUT_SECONDS
+from compilefarm.cli.tuning_results import TuningResult
+from compilefarm.client.blobs import fetch
+from compilefarm.client.clock import Budget, SystemClock
+from compilefarm.client.connection import Connection
+from compilefarm.client.tuning_entries import TuningEntry
+from compilefarm.core.errors import CorruptArtifact, NotStored
+from compilefarm.core.kernel_choices import KernelChoice, read_choices
+from compilefarm.loader.blobs import unpack
+from compilefarm.v1.admin_service_pb2 import ListTunedRequest, ListTunedResponse
+from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
+from compilefarm.v1.cache_service_pb2 import CacheEntry
+from compilefarm.v1.manifest_pb2 import Sources
+
+
+def read_tuned(farm: Connection) -> Iterator[TuningResult]:
+    """Yields the results of each artifact for which something was tuned; those that are gone meanwhile are left out.
+
+    Raises:
+        FarmError: the farm refuses.
+    """
+    for tuned in list(AdminServiceStub(farm.stubs().channel).ListTuned(ListTunedRequest())):
+        try:
+            choices = [choice for choice in _choices(farm, tuned) if choice.among > 1]
+        except (NotStored, CorruptArtifact):
+            continue
+        if choices:
+            yield _result(tuned, choices)
+
+
+def _choices(farm: Connection, tuned: ListTunedResponse) -> Iterator[KernelChoice]:
+    budget = Budget(TIMEOUT_SECONDS, clock=SystemClock())
+    stored = fetch([tuned.sources], connection=farm, budget=budget)[tuned.sources.digest]
+    return read_choices(Sources.FromString(unpack(tuned.sources, stored)).files)
+
+
+def _result(tuned: ListTunedResponse, choices: list[KernelChoice]) -> TuningResult:
+    entry = TuningEntry(
+        best={choice.name: choice.configuration for choice in choices},
+        sources={choice.name: choice.source for choice in choices if choice.source},
+        device=tuned.environment.cuda.name,
+        torch=tuned.environment.torch,
+        triton=tuned.environment.triton,
+    )
+    described = CacheEntry(namespace=tuned.namespace, written_seconds=tuned.created.ToDatetime().timestamp())
+    return TuningResult(cache=None, key=tuned.key, entry=entry, described=described)
