@@ -5,6 +5,7 @@ own counters.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import shutil
@@ -17,12 +18,15 @@ from typing import Any
 
 import pytest
 
+from compilefarm.client.config import TORCH_CACHES
+from compilefarm.client.torch_caches import install, process_caches
 from compilefarm.client.tuning_entries import TuningEntry, read_entry
 from compilefarm.core.cache_entries import describe
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.entry_records import read_description, trailer_of
 from compilefarm.store.opening import open_caches
 from compilefarm.torch_internals.kernel_sources import describe_kernel
+from compilefarm.torch_internals.remote_caches import TRITON_BACKEND
 from tests.installed import declare_entry_points
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,6 +181,36 @@ def test_entries_that_torch_cannot_unpickle_are_misses(
     # torch's own words; it has asked, and was given something.
     assert "unable to load compiled graph" in pod["log"]
     assert pod["hits"]["RemoteFxGraphCache"] > 0
+
+
+@pytest.fixture
+def installed(farm: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """torch's module of remote caches, which ask the farm in this process."""
+    remote_cache = importlib.import_module("torch._inductor.remote_cache")
+    for name in ("RemoteFxGraphCache", "RemoteAOTAutogradCache", "RemoteBundledAutotuneCache"):
+        monkeypatch.setattr(getattr(remote_cache, name), "backend_override_cls", None)
+    for variable, value in (("COMPILEFARM_ADDRESS", farm), (TORCH_CACHES, "yes"), (TRITON_BACKEND, "")):
+        monkeypatch.setenv(variable, value)
+    process_caches.cache_clear()
+    install()
+    yield remote_cache
+    process_caches.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("cache", "is_code"),
+    [("RemoteFxGraphCache", True), ("RemoteAOTAutogradCache", True), ("RemoteBundledAutotuneCache", False)],
+)
+def test_code_for_other_vector_instructions_is_a_miss(
+    installed: Any, monkeypatch: pytest.MonkeyPatch, cache: str, is_code: bool
+) -> None:
+    """torch's key is the same on both machines."""
+    opened, content = getattr(installed, cache)("of a processor"), {"kernel": {"num_warps": 4}}
+    opened.put("key", content)
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    assert opened.get("key") == (None if is_code else content)
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY")
+    assert opened.get("key") == content
 
 
 def test_a_farm_that_is_down_leaves_torch_its_local_caches_and_says_so_once(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ FOLDERS = ("proto", "service", "worker", "client")
 # Modules of the product that use private names themselves, with the reason.
 EXCEPTIONS = {
     "client/compilefarm/client/local.py": "what a pod does when ours does not work imports torch and nothing of ours",
+    "worker/compilefarm/cluster/pool.py": "Ray's only name for how far a stream runs ahead (tests/cluster has one)",
 }
 
 # What programs of users hold, and how they have Dynamo and Inductor treat it, by the names of torch's own documents.
@@ -39,6 +40,7 @@ _TESTS = {
     "client/caching_pod.py": "asks torch's caches, and counts what torch does",
     "client/kernel_choices.py": "asks torch's autotune cache as a process does that compiles kernels",
     "client/library_pod.py": "counts what torch does",
+    "client/test_torch_caches.py": "asks torch's remote caches",
     "client/test_triton_cache.py": "Triton's own cache managers, with the farm behind them",
     "client/renamed_torch.py": "takes private names away",
     "client/starting_pod.py": "counts what Dynamo has traced",

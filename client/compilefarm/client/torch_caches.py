@@ -15,14 +15,18 @@ from compilefarm.client.config import TORCH_CACHES, read_config
 from compilefarm.client.connection import Connection
 from compilefarm.client.farm_caches import FarmCaches
 from compilefarm.client.tuning_entries import content_of_torch, describe_entry
+from compilefarm.core.digests import digest_of
 from compilefarm.torch_internals.kernel_sources import KernelSources
 from compilefarm.torch_internals.remote_caches import TRITON_BACKEND, serve_from
 from compilefarm.v1.cache_service_pb2 import TorchCache
 
 _TRITON_CACHE = "compilefarm.client.triton_cache:TritonCache"
 _PREFIX = "TORCH_CACHE_"
+_PROCESSOR_DIGITS = 16
 # What these keep is written so that people can tell what was tuned.
 _TUNING = ("AUTOTUNE", "BUNDLED_AUTOTUNE")
+# What these keep was written for the vector instructions of a processor.
+_FOR_PROCESSORS = ("FX_GRAPH", "AOT_AUTOGRAD")
 _WHAT = "how torch's caches ask the farm"
 
 
@@ -52,14 +56,26 @@ def install_or_announce() -> None:
 
 
 def _find(caches: FarmCaches, name: str, key: str) -> bytes | None:
-    content = caches.find(TorchCache.Value(_PREFIX + name), key)
+    content = caches.find(TorchCache.Value(_PREFIX + name), _key_in_farm(name, key))
     return content if content is None or name not in _TUNING else content_of_torch(content, key=key)
 
 
 def _keep(caches: FarmCaches, name: str, key: str, content: bytes) -> None:
     if name in _TUNING:
         content = describe_entry(content, key=key, sources=_sources())
-    caches.keep(TorchCache.Value(_PREFIX + name), key, content)
+    caches.keep(TorchCache.Value(_PREFIX + name), _key_in_farm(name, key), content)
+
+
+def _key_in_farm(name: str, key: str) -> str:
+    """The key of an entry with what torch leaves out of it: which vector instructions kernels in C++ are written for
+    (torch/_inductor/codecache.py: FxGraphHashDetails). With fewer of them a machine would compile the same source, and
+    compute something else.
+    """
+    if name not in _FOR_PROCESSORS:
+        return key
+    from compilefarm.loader.environment import describe_processor
+
+    return f"{digest_of(describe_processor().SerializeToString(deterministic=True))[:_PROCESSOR_DIGITS]} {key}"
 
 
 @cache

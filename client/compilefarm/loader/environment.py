@@ -53,6 +53,13 @@ def describe_environment(needs: EnvironmentNeeds) -> Environment:
     return environment
 
 
+def describe_processor() -> Cpu:
+    """The processor, and what this process is told about its use; without the libraries of the machine."""
+    cpu = _cpu()
+    settings = matched_variables(os.environ, device_type="cpu")
+    return Cpu(architecture=cpu.architecture, instruction_sets=cpu.instruction_sets, settings=settings)
+
+
 def _libraries(names: Iterable[str]) -> Iterator[LibraryVersion]:
     for name in sorted(names):
         if importlib.util.find_spec(name) is not None:
