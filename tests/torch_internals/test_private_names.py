@@ -18,7 +18,6 @@ FOLDERS = ("proto", "service", "worker", "client")
 # Modules of the product that use private names themselves, with the reason.
 EXCEPTIONS = {
     "client/compilefarm/client/local.py": "what a pod does when ours does not work imports torch and nothing of ours",
-    "worker/compilefarm/cluster/pool.py": "Ray's only name for how far a stream runs ahead (tests/cluster has one)",
 }
 
 # What programs of users hold, and how they have Dynamo and Inductor treat it, by the names of torch's own documents.

@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 from rich.table import Column, Table
 
-from compilefarm.cli.checks import Check, State
+from compilefarm.cli.checks import Check, State, failed, ok
 from compilefarm.cli.farm_checks import check_farm
 from compilefarm.cli.machine_checks import check_machine
 from compilefarm.cli.words import console
@@ -26,16 +27,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"check this farm; default: ${ADDRESS}. Given without --store, this machine need not be able to compile",
     )
+    option(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="check the Ray cluster that has its head there, as for `serve --ray-address`",
+    )
+    option("--config", type=Path, metavar="FILE", help="check the Ray cluster and environments of this file of `serve`")
     option("--json", action="store_true", help="print the checks as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks, and prints what was found. Returns 1 if anything failed."""
     checks: list[Check] = []
-    if arguments.store or not arguments.address:
+    ray = arguments.ray_address or arguments.config
+    if arguments.store or not (arguments.address or ray):
         checks += check_machine()
     if arguments.store:
         checks += _check_store(arguments.store)
+    if ray:
+        checks += _check_ray(arguments.ray_address, file=arguments.config)
     address = arguments.address or _address_of_environment()
     if address:
         checks += check_farm(address)
@@ -51,6 +61,22 @@ def _check_store(location: str) -> list[Check]:
     from compilefarm.cli.store_checks import check_store
 
     return check_store(location)
+
+
+def _check_ray(address: str | None, *, file: Path | None) -> list[Check]:
+    # A pod that asks about its farm has neither gateway nor Ray.
+    from compilefarm.cli.ray_checks import check_ray
+    from compilefarm.serving.config import config_of
+    from compilefarm.serving.flags import UnusableFile
+
+    try:
+        config = config_of(file)
+    except UnusableFile as error:
+        return [failed("ray: configuration", str(error), remedy="mend the file")]
+    address = address or config.ray_address
+    if address is None:
+        return [ok("ray: configuration", "it names no ray-address: `serve` uses no cluster")]
+    return check_ray(replace(config, ray_address=address))
 
 
 def _address_of_environment() -> str:

@@ -77,6 +77,7 @@ _NEEDED: Mapping[str, AnyRole] = {
     "/compilefarm.v1.AdminService/Status": Role.READ,
     "/compilefarm.v1.AdminService/Inspect": Role.READ,
     "/compilefarm.v1.AdminService/ListWorkers": Role.READ,
+    "/compilefarm.v1.AdminService/ListTuned": Role.READ,
     "/compilefarm.v1.AdminService/DescribeEnvironment": Role.READ,
     "/compilefarm.v1.AdminService/ListJobs": Role.ADMIN,
     "/compilefarm.v1.AdminService/CancelJob": Role.ADMIN,

@@ -1,74 +1,88 @@
-"""Results on their way from a worker to the gateway: phases as they come, then blobs in pieces, the manifest last."""
+"""Results on their way from a worker to the gateway, which asks for what is new, and then for blobs piece by piece."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
+from compilefarm.cluster.work import Made, OnPhase, Result
 from compilefarm.core.contents import Content
-from compilefarm.core.errors import FarmError
+from compilefarm.core.errors import FarmError, StoreUnavailable
 from compilefarm.core.pool import Artifact
 from compilefarm.v1.child_pb2 import ChildBlob
-from compilefarm.v1.job_pb2 import CompileFailure, Phase
-from compilefarm.v1.manifest_pb2 import Manifest
-from compilefarm.worker.pieces import pieces_of
+from compilefarm.v1.job_pb2 import CompileFailure
+from compilefarm.worker.pieces import PIECE_BYTES
 from compilefarm.worker.spooling import SpoolingAssembly
 
-OnPhase = Callable[[Phase.ValueType], None]
-Result = Artifact | CompileFailure
-# A phase is a number.
-Message = int | ChildBlob | Manifest | CompileFailure | FarmError
+# Pieces that may lie in Ray's memory for the gateway.
+_PIECES_AHEAD = 8
 
 
-async def messages_of(work: Callable[[OnPhase], Awaitable[Result]]) -> AsyncIterator[Message]:
-    """What a worker says of a piece of work. Ending the iteration cancels the work, and waits for its end."""
-    phases: asyncio.Queue[Phase.ValueType | None] = asyncio.Queue()
-    task = asyncio.ensure_future(work(phases.put_nowait))
-    task.add_done_callback(lambda _: phases.put_nowait(None))
-    try:
-        while (phase := await phases.get()) is not None:
-            yield phase
-        try:
-            result = task.result()
-        except FarmError as error:
-            yield error
-            return
-        for message in _parts_of(result):
-            yield message
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
+async def outcome_of(actor: Any, work: str, *, on_phase: OnPhase) -> Made | CompileFailure:
+    """Waits for the end of a piece of work.
 
-
-async def result_of(messages: AsyncIterator[Message], *, on_phase: OnPhase) -> Result:
-    """Puts together what a worker says.
+    Args:
+        actor: that does it.
+        work: its name.
+        on_phase: called at every change of phase, also those that happened before.
 
     Raises:
         FarmError: the one that the worker raised.
+        RayError: the actor is lost.
     """
+    seen = 0
+    while True:
+        news = await actor.news.remote(work, seen)
+        for phase in news.phases:
+            on_phase(phase)
+        seen += len(news.phases)
+        if isinstance(news.outcome, FarmError):
+            raise news.outcome
+        if news.outcome is not None:
+            outcome: Made | CompileFailure = news.outcome
+            return outcome
+
+
+async def result_of(actor: Any, work: str, *, on_phase: OnPhase) -> Result:
+    """As `outcome_of`, with the blobs: large ones in files."""
+    outcome = await outcome_of(actor, work, on_phase=on_phase)
+    if isinstance(outcome, CompileFailure):
+        return outcome
+    return Artifact(manifest=outcome.manifest, blobs=await _blobs(actor, work, outcome.sizes))
+
+
+async def _blobs(actor: Any, work: str, sizes: Mapping[str, int]) -> dict[str, Content]:
     blobs: dict[str, Content] = {}
     assembly = SpoolingAssembly()
-    async for message in messages:
-        match message:
-            case ChildBlob():
-                if (blob := await assembly.add(message)) is not None:
-                    # As the supervisor of the worker has computed it; the store computes it once more.
-                    blobs[message.digest] = blob[1]
-            case Manifest():
-                return Artifact(manifest=message, blobs=blobs)
-            case CompileFailure():
-                return message
-            case FarmError():
-                raise message
-            case _:
-                on_phase(Phase.ValueType(message))
-    raise AssertionError("a worker ends with a result")
+    async for piece in _pieces(actor, work, sizes):
+        try:
+            blob = await assembly.add(piece)
+        except OSError as error:
+            raise StoreUnavailable(f"the artifact cannot be kept in a temporary file: {error.strerror}") from error
+        if blob is not None:
+            # As the supervisor of the worker has computed it; the store computes it once more.
+            blobs[piece.digest] = blob[1]
+    return blobs
 
 
-def _parts_of(result: Result) -> Iterator[Message]:
-    if isinstance(result, CompileFailure):
-        yield result
-        return
-    for digest, content in result.blobs.items():
-        yield from pieces_of(digest, content)
-    yield result.manifest
+async def _pieces(actor: Any, work: str, sizes: Mapping[str, int]) -> AsyncIterator[ChildBlob]:
+    """The pieces of all blobs, in order; some are asked for before they are wanted."""
+    asked: deque[tuple[str, bool, Any]] = deque()
+    for digest, start, continues in _places(sizes):
+        asked.append((digest, continues, actor.read.remote(work, digest, start)))
+        if len(asked) == _PIECES_AHEAD:
+            yield await _received(*asked.popleft())
+    while asked:
+        yield await _received(*asked.popleft())
+
+
+async def _received(digest: str, continues: bool, asked: Any) -> ChildBlob:
+    return ChildBlob(digest=digest, content=await asked, continues=continues)
+
+
+def _places(sizes: Mapping[str, int]) -> Iterator[tuple[str, int, bool]]:
+    """Digest, start, and whether there is more of the blob, of each piece; of an empty blob there is one."""
+    for digest, size_bytes in sizes.items():
+        for start in range(0, size_bytes or 1, PIECE_BYTES):
+            yield digest, start, start + PIECE_BYTES < size_bytes

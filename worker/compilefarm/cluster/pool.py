@@ -5,38 +5,46 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
-import ray
 from ray.exceptions import RayError, RayTaskError
 
-from compilefarm.cluster.connection import disconnect
-from compilefarm.cluster.deliveries import Message, OnPhase, Result, result_of
+from compilefarm.cluster.actors import find_actors
+from compilefarm.cluster.connection import disconnect, draining_nodes
+from compilefarm.cluster.deliveries import outcome_of, result_of
 from compilefarm.cluster.settings import SlotSettings
 from compilefarm.cluster.slot import Slot, cause_of
+from compilefarm.cluster.work import OnPhase, Result
 from compilefarm.core.errors import WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerView
 from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED
+from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.worker.pieces import pieces_of
 
-# Pieces of a result that may lie in Ray's memory for the gateway.
-_PIECES_AHEAD = 8
+# Ray does not say when a node is about to go, so it is asked.
+_LOOK_SECONDS = 1.0
 
 
 class RayPool:
     """An actor for each slot, on the cluster that this process is connected to. Satisfies WorkerPool and Scaling of
     compilefarm.core.pool.
 
-    The actors end with this process, and so do the jobs that they have.
+    Actors end with this process, and so do the jobs that they have; those of slots that have an owner go on for a
+    while, so that a gateway that starts again has them.
     """
 
     def __init__(self, slots: Sequence[SlotSettings]) -> None:
+        self._settings = list(slots)
         self._slots = {settings.name: Slot(settings) for settings in slots}
+        self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """See WorkerPool.start."""
-        for slot in self._slots.values():
-            slot.open()
+        found = await asyncio.to_thread(find_actors, self._settings)
+        for name, slot in self._slots.items():
+            slot.open(found.get(name))
+        self._watch = asyncio.create_task(self._watch_nodes())
         await asyncio.gather(*(slot.attempted() for slot in self._slots.values()))
         views = self.workers()
         if views and all(view.state == WORKER_STATE_FAILED for view in views):
@@ -45,6 +53,9 @@ class RayPool:
 
     async def close(self) -> None:
         """See WorkerPool.close. Ends the connection to Ray, too."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait({self._watch})
         await asyncio.gather(*(slot.close() for slot in self._slots.values()))
         await asyncio.to_thread(disconnect)
 
@@ -64,54 +75,60 @@ class RayPool:
         return [slot for slot in self._slots.values() if slot.view().environment_name == environment_name]
 
     async def run(self, assignment: Assignment, *, worker: str, on_phase: OnPhase) -> Result:
-        """See WorkerPool.run."""
-        with self._slots[worker].in_use():
-            stream = _stream(self._slots[worker].actor().run, assignment)
-            result = await _result(stream, worker=worker, on_phase=on_phase)
+        """See WorkerPool.run. A worker that does the job already goes on with it."""
+        slot = self._slots[worker]
+        actor, kept = slot.actor(), slot.take_kept(assignment)
+        with slot.in_use():
+            async with _work_of(actor, kept, worker=worker) as work:
+                if kept is None:
+                    await actor.begin.remote(work, assignment)
+                result = await result_of(actor, work, on_phase=on_phase)
         if isinstance(result, Artifact):
             result.manifest.worker = worker
         return result
 
     async def verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Result:
         """See WorkerPool.verify."""
+        actor = self._slots[worker].actor()
         with self._slots[worker].in_use():
-            return await self._verify(assignment, artifact, worker=worker)
+            async with _work_of(actor, None, worker=worker) as work:
+                for digest, content in artifact.blobs.items():
+                    for piece in pieces_of(digest, content):
+                        await actor.receive.remote(work, piece)
+                await actor.verify.remote(work, assignment, artifact.manifest)
+                outcome = await outcome_of(actor, work, on_phase=lambda _: None)
+        # The gateway has the blobs.
+        return (
+            outcome
+            if isinstance(outcome, CompileFailure)
+            else Artifact(manifest=outcome.manifest, blobs=artifact.blobs)
+        )
 
-    async def _verify(self, assignment: Assignment, artifact: Artifact, *, worker: str) -> Result:
-        actor, parcel = self._slots[worker].actor(), str(uuid.uuid4())
-        try:
-            for digest, content in artifact.blobs.items():
-                for piece in pieces_of(digest, content):
-                    await actor.receive.remote(parcel, piece)
-        except RayError as error:
-            raise _lost(worker, error) from error
-        stream = _stream(actor.verify, parcel, assignment, artifact.manifest)
-        result = await _result(stream, worker=worker, on_phase=lambda _: None)
-        return Artifact(manifest=result.manifest, blobs=artifact.blobs) if isinstance(result, Artifact) else result
+    async def _watch_nodes(self) -> None:
+        """Tells slots for ever whose nodes are about to go."""
+        while True:
+            draining = await asyncio.to_thread(draining_nodes)
+            for slot in self._slots.values():
+                if (until_seconds := draining.get(slot.node)) is not None:
+                    slot.drain(until_seconds)
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def _result(stream: Any, *, worker: str, on_phase: OnPhase) -> Result:
-    """Returns the result that comes out of a stream of an actor. Cancelling the call ends the actor's work."""
+@asynccontextmanager
+async def _work_of(actor: Any, kept: str | None, *, worker: str) -> AsyncIterator[str]:
+    """The name of a piece of work of an actor, new unless it is one that was kept. It ends with the context.
+
+    Raises:
+        WorkerLost: the actor is gone.
+    """
+    name = kept or str(uuid.uuid4())
     try:
-        return await result_of(_messages(stream), on_phase=on_phase)
+        yield name
     except RayTaskError:
         # A defect of the farm, not a loss.
         raise
     except RayError as error:
-        raise _lost(worker, error) from error
-    except asyncio.CancelledError:
-        ray.cancel(stream)
-        raise
-
-
-async def _messages(stream: Any) -> AsyncIterator[Message]:
-    async for reference in stream:
-        yield await reference
-
-
-def _stream(method: Any, *arguments: object) -> Any:
-    return method.options(num_returns="streaming", _generator_backpressure_num_objects=_PIECES_AHEAD).remote(*arguments)
-
-
-def _lost(worker: str, error: RayError) -> WorkerLost:
-    return WorkerLost(f"worker {worker} went away with its job: {cause_of(error)}")
+        raise WorkerLost(f"worker {worker} went away with its job: {cause_of(error)}") from error
+    finally:
+        # Nobody waits for that: the next piece of work does.
+        actor.end.remote(name)

@@ -24,6 +24,9 @@ class SlotSettings:
         patience_seconds: how long Ray may look for a node before it is said what is missing; it goes on looking.
         nodes_come: whether nodes may join the cluster for it. Where none will, a worker without a place has failed.
         idle_seconds: after how long without a job the actor ends, until a job waits for it; None: it stays.
+        owner: a name of the gateway that it has again when it starts again, and then finds its actors; empty: actors
+            end with the gateway.
+        lifetime_seconds: how long an actor that has an owner goes on without it.
     """
 
     name: str
@@ -34,3 +37,5 @@ class SlotSettings:
     patience_seconds: float = 30.0
     nodes_come: bool = False
     idle_seconds: float | None = None
+    owner: str = ""
+    lifetime_seconds: float = 60.0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import logging
-from collections.abc import Mapping
+import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from compilefarm.cluster.actor import Place, WorkerActor
-from compilefarm.cluster.connection import node_resources
+from compilefarm.cluster.actor import Place
+from compilefarm.cluster.actors import make_actor
+from compilefarm.cluster.places import missing_place
+from compilefarm.cluster.reservation import Reservation
 from compilefarm.cluster.settings import SlotSettings
 from compilefarm.cluster.use import Use, until_first
 from compilefarm.core.errors import WorkerLost
-from compilefarm.core.pool import WorkerView
+from compilefarm.core.pool import Assignment, WorkerView
 from compilefarm.v1.admin_service_pb2 import (
     WORKER_STATE_FAILED,
     WORKER_STATE_IDLE,
@@ -28,6 +31,8 @@ from compilefarm.v1.admin_service_pb2 import (
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 10.0
+# How much of the notice of a node is left for the end of the worker, when its job has not ended by itself.
+_SHARE_OF_NOTICE = 1 / 4
 # How many actors may be lost before a worker counts as one that cannot start.
 _LOSSES_OF_A_START = 3
 
@@ -43,16 +48,26 @@ class Slot:
             environment=None,
             environment_name=settings.environment_name,
         )
+        self._found: Any = None
         self._actor: Any = None
+        self._reservation = Reservation()
         self._attempted = asyncio.Event()
         self._losses = 0
         self._keeping: asyncio.Task[None] | None = None
         self._use = Use(settings.idle_seconds)
+        self._drain: asyncio.Future[float] | None = None
 
-    def open(self) -> None:
-        """Asks Ray for an actor, at once or when it is wanted."""
+    def open(self, found: Any = None) -> None:
+        """Asks Ray for an actor, at once or when it is wanted.
+
+        Args:
+            found: the actor of a gateway before this one, if there is one; then nothing is asked for.
+        """
+        self._found = found
         self._keeping = asyncio.create_task(self._keep())
-        if self._settings.idle_seconds is not None:
+        if found is not None:
+            self._use.note()
+        elif self._settings.idle_seconds is not None:
             self._attempted.set()
 
     def want(self) -> None:
@@ -62,6 +77,19 @@ class Slot:
     def in_use(self) -> AbstractContextManager[None]:
         """Lasts while the worker has a job."""
         return self._use.held()
+
+    def take_kept(self, assignment: Assignment) -> str | None:
+        """The name of the work that the worker does for an assignment already; None if it does none."""
+        return self._reservation.take(assignment)
+
+    def drain(self, until_seconds: float) -> None:
+        """Hears that the node of the actor goes. The job that it has may end within the notice; there is no other.
+
+        Args:
+            until_seconds: when the node goes, since 1970; 0: it waits for the job.
+        """
+        if self._drain is not None and not self._drain.done():
+            self._drain.set_result(until_seconds)
 
     async def attempted(self) -> None:
         """Returns when the worker has become ready or has failed."""
@@ -83,11 +111,16 @@ class Slot:
         """Whether an actor is asked for and has no worker yet."""
         return self.view().state == WORKER_STATE_STARTING and not self.is_absent
 
+    @property
+    def node(self) -> str:
+        """Ray's id of the node that the actor is on; empty while there is none."""
+        return self._view.node
+
     def view(self) -> WorkerView:
         """The state of the worker as far as it is known here."""
-        if self._actor is None and self._view.state == WORKER_STATE_IDLE:
+        if self._view.state == WORKER_STATE_IDLE and (self._actor is None or self._is_draining):
             return replace(self._view, state=WORKER_STATE_STARTING)
-        return self._view
+        return replace(self._view, kept_for=self._reservation.key)
 
     def actor(self) -> Any:
         """The handle of the actor.
@@ -99,41 +132,67 @@ class Slot:
             raise WorkerLost(f"worker {self._settings.name} has gone away")
         return self._actor
 
+    @property
+    def _is_draining(self) -> bool:
+        return self._drain is not None and self._drain.done()
+
     async def _keep(self) -> None:
         while True:
             await self._use.begun()
             # What it compiles for is remembered, so that jobs go on waiting for it.
             self._view = replace(self._view, state=WORKER_STATE_STARTING, problem=None, is_warm=False, host="", node="")
+            self._drain = asyncio.get_running_loop().create_future()
             try:
-                is_over = await until_first(self._live(), self._use.over())
+                is_over = await until_first(self._live(), self._over(self._drain))
             except RayError as error:
                 self._note_loss(error)
                 is_over = False
             if not is_over:
                 await asyncio.sleep(self._settings.restart_seconds)
 
+    async def _over(self, drain: asyncio.Future[float]) -> None:
+        """Returns when the actor is to end: nobody has wanted it for long enough, or its node goes."""
+        await until_first(self._use.over(), self._drained(drain))
+
+    async def _drained(self, drain: asyncio.Future[float]) -> None:
+        """Returns when the node goes, and the job has ended or its time is over."""
+        until_seconds = await drain
+        notice_seconds = until_seconds - time.time() if until_seconds else None
+        log.info("worker %s: its node %s goes; the next one is asked for", self._settings.name, self.node)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(notice_seconds and _for_the_job(notice_seconds)):
+                await self._use.free()
+
     async def _live(self) -> None:
         """Lasts as long as an actor does, or until it turns out that there is none."""
-        actor = _made(self._settings)
+        found, self._found = self._found, None
+        actor = found or make_actor(self._settings)
         try:
             place = await self._placed(actor)
             try:
-                await self._follow(actor, place)
+                await self._follow(actor, place, is_found=found is not None)
             finally:
                 self._actor = None
                 await _close(actor)
         finally:
             ray.kill(actor)
 
-    async def _follow(self, actor: Any, place: Place) -> None:
+    async def _follow(self, actor: Any, place: Place, *, is_found: bool) -> None:
         problem = _differences(place) or await actor.start.remote()
         if problem is not None:
             self._fail(problem)
             return
+        kept = await actor.adopt.remote() if is_found else None
         self._actor = actor
         log.info("worker %s runs on %s (node %s)", self._settings.name, place.host, place.node)
-        async for view in actor.views.options(num_returns="streaming").remote():
-            self._see(await view, place)
+        with self._reservation.of(kept, actor=actor, use=self._use, seconds=self._settings.lifetime_seconds):
+            await self._look(actor, place)
+
+    async def _look(self, actor: Any, place: Place) -> None:
+        view: WorkerView | None = None
+        while True:
+            view = await actor.look.remote(view)
+            self._see(view, place)
 
     async def _placed(self, actor: Any) -> Place:
         asked = actor.place.remote()
@@ -142,7 +201,7 @@ class Slot:
                 soon: Place = await asked
                 return soon
         except TimeoutError:
-            self._wait(await asyncio.to_thread(_waits_for, self._settings.resources))
+            self._wait(await asyncio.to_thread(missing_place, self._settings.resources))
         late: Place = await asked
         return late
 
@@ -181,20 +240,6 @@ def cause_of(error: Exception) -> str:
     return lines[-1 if "creation task" in lines[0] else 0].strip()[:300]
 
 
-def _made(settings: SlotSettings) -> Any:
-    others = {name: amount for name, amount in settings.resources.items() if name not in ("CPU", "GPU")}
-    options = {
-        "num_cpus": settings.resources.get("CPU", 0),
-        "num_gpus": settings.resources.get("GPU", 0),
-        "resources": others,
-        # What is lost the gateway tries elsewhere, and it counts.
-        "max_restarts": 0,
-        "max_task_retries": 0,
-        "scheduling_strategy": "SPREAD",
-    }
-    return ray.remote(WorkerActor).options(**options).remote(settings.make_pool)
-
-
 async def _close(actor: Any) -> None:
     """Ends the processes of a worker one by one. Those of one that cannot be reached end with it."""
     try:
@@ -203,15 +248,13 @@ async def _close(actor: Any) -> None:
         log.info("an actor has not closed its worker: %s", cause_of(error) or "it does not answer")
 
 
+def _for_the_job(notice_seconds: float) -> float:
+    """How much of a notice a job may take to end by itself."""
+    return max(0.0, notice_seconds - min(_CLOSE_SECONDS, notice_seconds * _SHARE_OF_NOTICE))
+
+
 def _differences(place: Place) -> str | None:
     own = importlib.metadata.version("compilefarm")
     if place.version == own:
         return None
     return f"{place.host} has Compilefarm {place.version}, the gateway {own}: install the same on all nodes"
-
-
-def _waits_for(wanted: Mapping[str, float]) -> str:
-    has = [", ".join(f"{kind} {node.get(kind, 0):g}" for kind in wanted) for node in node_resources()]
-    nodes = "; ".join(sorted(set(has))) or "none"
-    needs = ", ".join(f"{kind} {amount:g}" for kind, amount in wanted.items())
-    return f"waits for a node that has {needs} to spare; what nodes have in all, used or not: {nodes}"

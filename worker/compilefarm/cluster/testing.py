@@ -24,6 +24,9 @@ def scripted_slots(
     patience_seconds: float = 60.0,
     idle_seconds: float | None = None,
     environment_name: str = DEFAULT_ENVIRONMENT,
+    owner: str = "",
+    lifetime_seconds: float = 60.0,
+    verify: bool = True,
 ) -> list[SlotSettings]:
     """Settings of workers.
 
@@ -33,23 +36,26 @@ def scripted_slots(
         script: of compilefarm.worker.testing, for the children.
         options: of that.
         resources: what each takes of its node, by the names of Ray.
-        patience_seconds, idle_seconds, environment_name: see SlotSettings.
+        patience_seconds, idle_seconds, environment_name, owner, lifetime_seconds: see SlotSettings.
+        verify: whether they verify.
     """
     command = scripted_command(script, *options)
     return [
         SlotSettings(
             name=f"cpu-{number}",
             environment_name=environment_name,
-            make_pool=partial(_pool, folder, command),
+            make_pool=partial(_pool, folder, command, verify),
             resources=resources,
             restart_seconds=0.5,
             patience_seconds=patience_seconds,
             nodes_come=idle_seconds is not None,
             idle_seconds=idle_seconds,
+            owner=owner,
+            lifetime_seconds=lifetime_seconds,
         )
         for number in range(count)
     ]
 
 
-def _pool(folder: Path, command: tuple[str, ...], shares: int) -> WorkerPool:
-    return LocalPool(PoolSettings(cache_folder=folder, shares=shares, command=command))
+def _pool(folder: Path, command: tuple[str, ...], verify: bool, shares: int) -> WorkerPool:
+    return LocalPool(PoolSettings(cache_folder=folder, shares=shares, command=command, verify=verify))

@@ -20,6 +20,8 @@ class Use:
         self._jobs = 0
         self._wanted = asyncio.Event()
         self._over = asyncio.Event()
+        self._free = asyncio.Event()
+        self._free.set()
         self._end: asyncio.TimerHandle | None = None
         if idle_seconds is None:
             self._wanted.set()
@@ -38,11 +40,14 @@ class Use:
     def held(self) -> Iterator[None]:
         """Lasts while the worker has a job."""
         self._jobs += 1
+        self._free.clear()
         self._postpone()
         try:
             yield
         finally:
             self._jobs -= 1
+            if not self._jobs:
+                self._free.set()
             self.note()
 
     async def begun(self) -> None:
@@ -53,6 +58,10 @@ class Use:
     async def over(self) -> None:
         """Returns when nobody has wanted the worker for long enough."""
         await self._over.wait()
+
+    async def free(self) -> None:
+        """Returns when the worker has no job."""
+        await self._free.wait()
 
     def _postpone(self) -> None:
         if self._end is not None:

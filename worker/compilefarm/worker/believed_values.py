@@ -62,24 +62,56 @@ def _is_of_library(target: object) -> bool:
     return isinstance(target, OpOverload) and not is_of_torch(target.name())
 
 
-def _numbers_of_images(given: Arguments) -> str | None:
-    """Each region begins with the number of its image (torchvision/csrc/ops/cpu/roi_align_kernel.cpp and the like)."""
-    images = given["batch_size"] if "batch_size" in given else given["input"].shape[0]
+# Kernels make integers of 32 bits of places, of how many there are in a region, and of products of these.
+_FARTHEST = 2.0**13
+_MOST_SAMPLES = 2**14
+
+
+def _regions(given: Arguments) -> str | None:
+    """Each region begins with the number of its image, and then says where it lies in it
+    (torchvision/csrc/ops/cpu/roi_align_kernel.cpp and the like).
+    """
     regions = given["rois"]
     if regions.dim() != 2 or not len(regions):
         return None
-    smallest, largest = torch.aminmax(regions[:, 0].float().trunc())
+    return _numbers_of_images(given) or _places(given) or _numbers_of_samples(given)
+
+
+def _numbers_of_images(given: Arguments) -> str | None:
+    images = given["batch_size"] if "batch_size" in given else given["input"].shape[0]
+    smallest, largest = torch.aminmax(given["rois"][:, 0].float().trunc())
     # What is no number is in no range.
     if smallest.item() >= 0 and largest.item() < images:
         return None
     return f"a region lies in image {smallest.item():g} or {largest.item():g} of {images}"
 
 
-_CHECKS: Mapping[str, Callable[[Arguments], str | None]] = dict.fromkeys(
-    (
-        f"torchvision::{name}"
-        for pooling in ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
-        for name in (pooling, f"_{pooling}_backward")
+def _places(given: Arguments) -> str | None:
+    smallest, largest = torch.aminmax(given["rois"][:, 1:].double() * given["spatial_scale"])
+    if smallest.item() >= -_FARTHEST and largest.item() <= _FARTHEST:
+        return None
+    return f"a region reaches from {smallest.item():g} to {largest.item():g}"
+
+
+def _numbers_of_samples(given: Arguments) -> str | None:
+    pooled = max(given["pooled_height"], given["pooled_width"])
+    samples = pooled * max(given.get("sampling_ratio", 0), 1)
+    return None if samples <= _MOST_SAMPLES else f"{samples} samples are taken along a side"
+
+
+def _offsets(given: Arguments) -> str | None:
+    """What is no number is neither within an image nor outside (torchvision/csrc/ops/cpu/deform_conv2d_kernel.cpp)."""
+    return "an offset is no number" if given["offset"].isnan().any().item() else None
+
+
+_CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
+    **dict.fromkeys(
+        (
+            f"torchvision::{name}"
+            for pooling in ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
+            for name in (pooling, f"_{pooling}_backward")
+        ),
+        _regions,
     ),
-    _numbers_of_images,
-)
+    **dict.fromkeys(("torchvision::deform_conv2d", "torchvision::_deform_conv2d_backward"), _offsets),
+}

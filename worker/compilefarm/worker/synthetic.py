@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -10,7 +10,7 @@ from compilefarm.graph.decode import DecodedJob
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.believed_values import calls_libraries, refusing_values_outside
 from compilefarm.worker.exhaustion import find_exhausted
-from compilefarm.worker.fillers import find_fillers
+from compilefarm.worker.fillers import Filler, Kind, find_fillers
 from compilefarm.worker.inputs import random_inputs
 
 # How often other inputs are tried where a graph refuses some.
@@ -28,8 +28,20 @@ def inputs_of(
         first_seed: seed of the first attempt.
         attempt: which of ATTEMPTS this is. The last one ignores the operators that take an input: integers are zero.
     """
-    fillers = find_fillers(decoded.graph_module) if attempt < ATTEMPTS - 1 else None
+    fillers = _fillers(decoded) if attempt < ATTEMPTS - 1 else None
     return lambda: random_inputs(job, seed=first_seed + attempt, fillers=fillers)
+
+
+def _fillers(decoded: DecodedJob) -> Mapping[int, Filler]:
+    """What inputs have to have. What kernels believe is what is right for them, or zero: the request decides what else
+    takes an input, and so which elements that would give it.
+    """
+    found = find_fillers(decoded.graph_module)
+    return {
+        number: filler
+        for number, filler in found.items()
+        if filler.kind is Kind.OFFSETS or number not in decoded.believed_inputs
+    }
 
 
 def find_refusal(inputs: Callable[[], Sequence[torch.Tensor | int]], decoded: DecodedJob) -> str | None:
