@@ -13,9 +13,7 @@ import sys
 from pathlib import Path
 
 from compilefarm.core.pool import WorkerPool
-from compilefarm.service.clock import SystemClock
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.journal import Journal
 from compilefarm.service.testing import ScriptedPool, serving
 from compilefarm.serving.farm import READY_LINE
 from compilefarm.serving.ray_pools import owner_of
@@ -44,7 +42,6 @@ async def _serve(arguments: argparse.Namespace) -> None:
     async with serving(
         pool=_pool(arguments),
         store=await open_store(str(folder / "store"), cache_bytes=_CACHE_BYTES),
-        journal=Journal(folder / "state", clock=SystemClock()),
         config=GatewayConfig(listen=arguments.listen, orphan_seconds=arguments.orphan_grace),
     ) as gateway:
         print(f"{READY_LINE}{gateway.address}", flush=True)

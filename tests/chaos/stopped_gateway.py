@@ -13,8 +13,6 @@ import os
 import sys
 from pathlib import Path
 
-from compilefarm.service.clock import SystemClock
-from compilefarm.service.journal import Journal
 from compilefarm.service.testing import ScriptedPool, serving
 from compilefarm.store.opening import open_store
 from tests.store.killed_writer import Countdown
@@ -22,9 +20,8 @@ from tests.store.killed_writer import Countdown
 
 async def serve(folder: Path, steps: str) -> None:
     store = await open_store(str(folder / "store"))
-    journal = Journal(folder / "state", clock=SystemClock())
     stops = os.open(folder / "stops", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    async with serving(pool=ScriptedPool(), store=store, journal=journal) as gateway:
+    async with serving(pool=ScriptedPool(), store=store) as gateway:
         if steps.isdecimal():
             Countdown(int(steps), log=stops).watch()
         print(json.dumps({"address": gateway.address, "process": os.getpid()}), flush=True)

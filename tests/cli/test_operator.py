@@ -22,7 +22,7 @@ from compilefarm.core.errors import ProcessDied
 from compilefarm.core.keys import key_of
 from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.testing import HeldCompiles, ScriptedPool, sample_job, serving_in_thread
+from compilefarm.service.testing import ENVIRONMENT, HeldCompiles, ScriptedPool, sample_job, serving_in_thread
 from compilefarm.service.testing.pool import OnPhase
 from compilefarm.v1.admin_service_pb2 import JobStatus, ListJobsResponse, QuarantinedKey
 from compilefarm.v1.compile_service_pb2 import (
@@ -201,6 +201,25 @@ def test_the_status_tells_what_clients_reported(farm: Farm) -> None:
     said = " ".join(farm.ask("status").split())
     assert "clients 2 graphs, 1 fallbacks, 0 not sent to the farm" in said
     assert "75 s of compiling avoided for 3.00 s of waiting, fetching and loading" in said
+
+
+def test_the_status_of_many_workers_has_a_line_for_those_that_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    pool = ScriptedPool(environments=[ENVIRONMENT] * 40)
+    for number in range(40):
+        pool.move(f"worker-{number}", host=f"host-{number % 2}", node="8f2a" * 14)
+    pool.fail("worker-7", problem="no space left")
+    with serving_in_thread(pool=pool) as address, grpc.insecure_channel(address) as channel:
+        farm = Farm(address, capsys)
+        for _ in range(2):
+            list(CompileServiceStub(channel).Compile(CompileRequest(job=sample_job())))
+        said, listed = farm.ask("status"), farm.ask("workers")
+        (user,) = farm.json("status")["device_seconds"]
+    rows = [[cell.strip() for cell in line.split("│")[1:4]] for line in said.splitlines() if "host-" in line]
+    assert rows == [["20", "host-0", "8f2a8f2a"], ["1", "host-1", "8f2a8f2a"], ["19", "host-1", "8f2a8f2a"]]
+    assert "worker-7" not in said
+    assert "worker-7" in listed
+    assert re.search(r"devices +no tenant: [\d.]+ m?µ?s of a CPU worker spent, [\d.]+ m?µ?s avoided", said)
+    assert user["device"] == "cpu"
 
 
 def test_the_status_tells_what_the_farm_is_ready_for(farm: Farm) -> None:

@@ -12,8 +12,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 from compilefarm.core import keys
-from compilefarm.service.clock import SystemClock
-from compilefarm.service.journal import Journal
 from compilefarm.service.testing import serving
 from compilefarm.store.opening import open_store
 
@@ -23,8 +21,7 @@ async def main() -> None:
     patch.dict(keys.FORMATS, formats, clear=True).start()
     folder = Path(sys.argv[2])
     store = await open_store(str(folder / "store"))
-    journal = Journal(folder / "state", clock=SystemClock())
-    async with serving(store=store, journal=journal) as gateway:
+    async with serving(store=store, former_journal=folder / "state") as gateway:
         print(gateway.address, flush=True)
         await asyncio.Event().wait()
 

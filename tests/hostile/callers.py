@@ -10,7 +10,6 @@ from pathlib import Path
 from compilefarm.core.digests import digest_of
 from compilefarm.service.clock import Clock
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.journal import Journal
 from compilefarm.service.testing import Calls, ScriptedPool, calling, serving
 from compilefarm.service.testing.servers import FREE_PORT
 from compilefarm.store.artifact_store import ArtifactStore
@@ -37,23 +36,20 @@ async def farm(
     store: ArtifactStore | None = None,
     config: GatewayConfig = LOOPBACK,
     clock: Clock | None = None,
-    journal: Journal | None = None,
 ) -> AsyncIterator[Mapping[str, Calls]]:
     """The callers of a farm, by name. A farm with one caller without a name asks nobody who they are.
 
     Args:
         folder: for the list of callers.
         callers: their roles by name, the most trusted first.
-        pool, store, config, clock, journal: see `serving`.
+        pool, store, config, clock: see `serving`.
     """
     asks = set(callers) != {""}
     if asks:
         (folder / "callers.toml").write_text(listing(callers))
         config = replace(config, auth_file=str(folder / "callers.toml"))
     async with AsyncExitStack() as stack:
-        gateway = await stack.enter_async_context(
-            serving(pool=pool, store=store, config=config, clock=clock, journal=journal)
-        )
+        gateway = await stack.enter_async_context(serving(pool=pool, store=store, config=config, clock=clock))
         yield {
             name: await stack.enter_async_context(calling(gateway.address, token=name if asks else ""))
             for name in callers

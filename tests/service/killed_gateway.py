@@ -6,8 +6,6 @@ import asyncio
 import sys
 from pathlib import Path
 
-from compilefarm.service.clock import SystemClock
-from compilefarm.service.journal import Journal
 from compilefarm.service.testing import HeldCompiles, ScriptedPool, serving
 from compilefarm.store.opening import open_store
 
@@ -15,8 +13,7 @@ from compilefarm.store.opening import open_store
 async def main() -> None:
     folder = Path(sys.argv[1])
     store = await open_store(str(folder / "store"))
-    journal = Journal(folder / "state", clock=SystemClock())
-    async with serving(pool=ScriptedPool(HeldCompiles()), store=store, journal=journal) as gateway:
+    async with serving(pool=ScriptedPool(HeldCompiles()), store=store) as gateway:
         print(gateway.address, flush=True)
         await asyncio.Event().wait()
 

@@ -15,7 +15,9 @@ import pytest
 
 from compilefarm.core.keys import key_of
 from compilefarm.service.config import CannotStart, GatewayConfig
-from compilefarm.service.journal import Journal
+from compilefarm.service.journaling import TAKE_OVER_SECONDS
+from compilefarm.service.sessions import EXPIRY_SECONDS
+from compilefarm.service.state_folder import using
 from compilefarm.service.testing import (
     Calls,
     HeldCompiles,
@@ -26,6 +28,7 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
+from compilefarm.store.layout import JOURNAL
 from compilefarm.store.opening import open_store
 from compilefarm.v1.compile_service_pb2 import Priority
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
@@ -43,21 +46,28 @@ def farm(tmp_path: Path) -> Serve:
     async def run(
         pool: ScriptedPool, *, config: GatewayConfig | None = None, clock: ManualClock | None = None
     ) -> AsyncIterator[Calls]:
-        clock = clock or ManualClock()
-        journal = Journal(tmp_path / "state", clock=clock)
         store = await open_store(str(tmp_path / "store"))
         async with (
-            serving(pool=pool, store=store, journal=journal, clock=clock, config=config) as gateway,
+            serving(pool=pool, store=store, clock=clock or ManualClock(), config=config) as gateway,
             calling(gateway.address) as calls,
         ):
             yield calls
-        journal.close()
 
     return run
 
 
 def kept(folder: Path) -> list[str]:
-    return sorted(name for name in os.listdir(folder / "state") if name != ".lock")
+    """The entries in the store, of whichever gateway."""
+    # Twice: one that is just being taken over may be missed in both places.
+    walks = [os.walk(folder / "store" / JOURNAL) for _ in range(2)]
+    return sorted({name for walk in walks for _, _, names in walk for name in names})
+
+
+async def left(calls: Calls, count: int, *, folder: Path) -> list[str]:
+    """The entries, when what is done is gone."""
+    while len(kept(folder)) > count:
+        await calls.status()
+    return kept(folder)
 
 
 async def done(calls: Calls, count: int) -> None:
@@ -100,13 +110,13 @@ async def test_what_is_done_is_not_kept(farm: Serve, tmp_path: Path) -> None:
         )
         (await held.next()).finish()
         await watches[0].finish()
-        assert len(kept(tmp_path)) == 1
+        assert len(await left(calls, 1, folder=tmp_path)) == 1
         (await held.next()).finish(CompileFailure(kind=FailureKind.FAILURE_KIND_COMPILE_ERROR, message="no lowering"))
         await watches[1].finish()
-        assert kept(tmp_path) == []
+        assert await left(calls, 0, folder=tmp_path) == []
         # It is stored: there is nothing left to lose.
         await (await calls.watch(JOB, priority=PREWARM)).finish()
-        assert kept(tmp_path) == []
+        assert await left(calls, 0, folder=tmp_path) == []
 
 
 async def test_what_was_cut_short_by_a_shutdown_is_done_by_the_next_service(farm: Serve, tmp_path: Path) -> None:
@@ -134,7 +144,8 @@ async def test_what_was_cancelled_or_refused_is_not_done_later(farm: Serve, tmp_
         await calls.cancel(key_of(JOB).text)
         with pytest.raises(Refused, match="cancelled"):
             await running.finish()
-        assert [name[: len(key_of(JOB).text)] for name in kept(tmp_path)] == [key_of(OTHER).text]
+        (name,) = await left(calls, 1, folder=tmp_path)
+        assert name.startswith(key_of(OTHER).text)
         waiting.cancel()
 
 
@@ -144,32 +155,86 @@ async def test_what_is_damaged_or_old_is_given_up(farm: Serve, tmp_path: Path) -
         await calls.watch(JOB, priority=PREWARM)
         await held.next()
     (name,) = kept(tmp_path)
-    folder = tmp_path / "state"
+    folder = next((tmp_path / "store" / JOURNAL).iterdir())
     content = (folder / name).read_bytes()
     (folder / f"{name[:-1]}x").write_bytes(content)
-    (folder / f"{name}.staging").write_bytes(content[:-3])
     (folder / name).write_bytes(content[:-1] + b"x")
-    journal = Journal(folder, clock=clock)
-    assert not any(map(journal.read, journal.entries()))
-    assert (journal.entries(), kept(tmp_path)) == ([], [])
-    journal.close()
+    pool = ScriptedPool()
+    async with farm(pool, clock=clock) as calls:
+        assert await left(calls, 0, folder=tmp_path) == []
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(content)
     clock.advance(timedelta(days=8).total_seconds())
-    journal = Journal(folder, clock=clock)
-    assert not any(map(journal.read, journal.entries()))
-    assert (journal.entries(), kept(tmp_path)) == ([], [])
-    journal.close()
+    async with farm(pool, clock=clock) as calls:
+        assert await left(calls, 0, folder=tmp_path) == []
+    assert pool.assignments == []
+
+
+async def next_look(clock: ManualClock, *, seconds: float = TAKE_OVER_SECONDS) -> None:
+    """Lets a gateway look for what others have left."""
+    await clock.wait_for_timer(TAKE_OVER_SECONDS)
+    clock.advance(seconds)
+
+
+async def test_what_a_gateway_that_died_had_accepted_is_done_once_by_another_that_runs(tmp_path: Path) -> None:
+    program = str(Path(__file__).with_name("killed_gateway.py"))
+    process = await asyncio.create_subprocess_exec(sys.executable, program, str(tmp_path), stdout=PIPE)
+    assert process.stdout is not None
+    address = (await process.stdout.readline()).decode().strip()
+    clocks, pools = [ManualClock(), ManualClock()], [ScriptedPool(), ScriptedPool()]
+    store = str(tmp_path / "store")
+    async with (
+        serving(pool=pools[0], store=await open_store(store), clock=clocks[0]),
+        serving(pool=pools[1], store=await open_store(store), clock=clocks[1]),
+    ):
+        async with calling(address) as calls:
+            for job in (JOB, OTHER):
+                await calls.watch(job, priority=PREWARM, tenant="rollout")
+            # While it lives, they are its own.
+            for clock in clocks:
+                await next_look(clock)
+            process.kill()
+            await process.wait()
+        assert len(kept(tmp_path)) == 2
+        assert [pool.assignments for pool in pools] == [[], []]
+        while kept(tmp_path):
+            for clock in clocks:
+                await next_look(clock, seconds=EXPIRY_SECONDS)
+                await clock.wait_for_timer(TAKE_OVER_SECONDS)
+    done = [assignment.key for pool in pools for assignment in pool.assignments]
+    assert sorted(done) == sorted(key_of(job).text for job in (JOB, OTHER))
+
+
+async def test_a_gateway_that_ends_leaves_what_it_has_accepted_to_the_others_at_once(tmp_path: Path) -> None:
+    clock, pool, store = ManualClock(), ScriptedPool(), str(tmp_path / "store")
+    async with serving(pool=pool, store=await open_store(store), clock=clock) as staying:
+        async with (
+            serving(pool=ScriptedPool(HeldCompiles()), store=await open_store(store)) as ending,
+            calling(ending.address) as calls,
+        ):
+            await calls.watch(JOB, priority=PREWARM)
+        await next_look(clock)
+        async with calling(staying.address) as calls:
+            assert await left(calls, 0, folder=tmp_path) == []
+    assert [assignment.key for assignment in pool.assignments] == [key_of(JOB).text]
+
+
+async def test_a_prewarm_that_cannot_be_kept_is_not_accepted(farm: Serve, tmp_path: Path) -> None:
+    async with farm(ScriptedPool()) as calls:
+        (tmp_path / "store" / JOURNAL).write_bytes(b"no folder")
+        with pytest.raises(Refused, match=r"the job cannot be kept .* ask again when the store can be written"):
+            await calls.watch(JOB, priority=PREWARM)
+        assert (await calls.finish(JOB)).manifest.key == key_of(JOB).text
 
 
 def test_two_services_do_not_share_a_folder(tmp_path: Path) -> None:
-    first = Journal(tmp_path / "state", clock=ManualClock())
-    with pytest.raises(CannotStart, match="--state"):
-        Journal(tmp_path / "state", clock=ManualClock())
-    first.close()
-    Journal(tmp_path / "state", clock=ManualClock()).close()
+    with using(tmp_path / "state"), pytest.raises(CannotStart, match="--state"), using(tmp_path / "state"):
+        pass
+    with using(tmp_path / "state"):
+        pass
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CannotStart, match="--state"):
-        Journal(tmp_path / "file" / "state", clock=ManualClock())
+    with pytest.raises(CannotStart, match="--state"), using(tmp_path / "file" / "state"):
+        pass

@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from compilefarm.service import device_seconds
 from compilefarm.service.config import CannotStart, GatewayConfig
 from compilefarm.service.testing import (
     ENVIRONMENT,
@@ -18,13 +19,16 @@ from compilefarm.service.testing import (
     ManualClock,
     Refused,
     ScriptedPool,
+    artifact_of,
     calling,
     sample_job,
     serving,
 )
 from compilefarm.store.opening import open_caches
 from compilefarm.v1.compile_service_pb2 import GraphOutcome, GraphReport, Priority
+from compilefarm.v1.environment_pb2 import Cuda, Environment
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Phase
+from compilefarm.v1.manifest_pb2 import Timing
 
 MEASURED = GatewayConfig(listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
 Figures = dict[tuple[str, ...], float]
@@ -142,6 +146,76 @@ async def test_waits_and_phases_are_measured_by_how_jobs_end() -> None:
         ("out_of_memory", "compiling"): 2,
         ("job_cancelled", "compiling"): 1,
     }
+
+
+async def test_time_of_devices_is_counted_for_tenants_as_spent_or_avoided() -> None:
+    held, clock = HeldCompiles(), ManualClock()
+    gpu = Environment(torch="2.15.0+cu130", cuda=Cuda(name="NVIDIA H200"))
+    pool = ScriptedPool(held, environments=[gpu, ENVIRONMENT])
+    jobs = [sample_job(environment=gpu), sample_job()]
+    async with (
+        serving(pool=pool, clock=clock, config=MEASURED) as gateway,
+        calling(gateway.address) as calls,
+    ):
+        first = await calls.watch(jobs[0], tenant="vision")
+        lost = await held.next()
+        clock.advance(7.0)
+        lost.lose()
+        made = await held.next()
+        joined = await calls.watch(jobs[0], tenant="speech")
+        clock.advance(20.0)
+        artifact = artifact_of(made.assignment)
+        artifact.manifest.timings.append(Timing(phase=Phase.PHASE_COMPILING, seconds=19.0))
+        made.finish(artifact)
+        await first.finish()
+        await joined.finish()
+        second = await calls.watch(jobs[1], tenant="vision")
+        compile_ = await held.next()
+        clock.advance(3.0)
+        compile_.finish(CompileFailure(kind=FailureKind.FAILURE_KIND_COMPILE_ERROR, message="no lowering"))
+        await second.finish()
+        await (await calls.watch(jobs[0], tenant="vision")).finish()
+        figures = await scrape(gateway.metrics_address)
+        users = (await calls.status()).device_seconds
+    spent = {name[1:]: value for name, value in figures.items() if name[0] == "compilefarm_device_spent_seconds_total"}
+    assert spent == {("cuda", "", "vision"): 27, ("cpu", "", "vision"): 3}
+    assert figures["compilefarm_device_avoided_seconds_total", "cuda", "", "vision"] == 19
+    assert figures["compilefarm_device_avoided_seconds_total", "cuda", "", "speech"] == 19
+    assert [(user.tenant, user.device, user.spent_seconds, user.avoided_seconds) for user in users] == [
+        ("speech", "cuda", 0, 19),
+        ("vision", "cpu", 3, 0),
+        ("vision", "cuda", 27, 19),
+    ]
+
+
+async def test_tenants_beyond_a_thousand_share_one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_seconds, "MOST_USERS", 2)
+    async with serving(config=MEASURED) as gateway, calling(gateway.address) as calls:
+        for number in range(4):
+            await (await calls.watch(sample_job(f"torch.f{number}"), tenant=f"t{number}")).finish()
+        figures = await scrape(gateway.metrics_address)
+    tenants = {name[3] for name in figures if name[0] == "compilefarm_device_spent_seconds_total"}
+    assert tenants == {"t0", "t1", "(others)"}
+
+
+async def test_workers_are_counted_by_machine_and_device(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "compilefarm")
+    gpu = Environment(torch="2.15.0+cu130", cuda=Cuda(name="NVIDIA H200"))
+    pool = ScriptedPool(HeldCompiles(), environments=[gpu, gpu, ENVIRONMENT], names=["tuned", "tuned", "plain"])
+    for name in ("worker-0", "worker-1"):
+        pool.move(name, host="host-3", node="8f2a")
+    async with serving(pool=pool, config=MEASURED) as gateway, calling(gateway.address) as calls:
+        await calls.watch(sample_job(environment=gpu))
+        while not (await calls.status()).running_jobs:
+            pass
+        figures = await scrape(gateway.metrics_address)
+    by_host = {name[1:]: value for name, value in figures.items() if name[0] == "compilefarm_host_workers"}
+    assert by_host == {
+        ("NVIDIA H200", "tuned", "host-3", "8f2a", "busy"): 1,
+        ("NVIDIA H200", "tuned", "host-3", "8f2a", "idle"): 1,
+        ("x86_64", "plain", "", "", "idle"): 1,
+    }
+    assert "worker-0 has it (on host-3 (node 8f2a), environment tuned, NVIDIA H200)" in caplog.text
 
 
 async def test_a_source_that_no_graph_makes_is_counted_and_shouted(caplog: pytest.LogCaptureFixture) -> None:

@@ -208,7 +208,7 @@ async def test_a_job_that_becomes_more_urgent_moves_up() -> None:
     jobs = [Job(queue, key=key, priority=Priority.BACKGROUND) for key in "0abc"]
     await enter(jobs)
     jobs[3].active.waiters.priority = Priority.INTERACTIVE
-    queue.reconsider()
+    queue.reconsider(jobs[3].active)
     assert queue.outlook(jobs[3].active).jobs_ahead == 0
     assert await order_of(jobs) == "0cab"
 
@@ -240,7 +240,7 @@ async def test_no_more_is_taken_back_than_is_needed() -> None:
     await enter([first, second])
     # Whatever is looked at meanwhile: two are wanted, and two are on their way back.
     for _ in range(3):
-        queue.reconsider()
+        queue.reconsider(first.active)
     await first.has_worker.wait()
     await second.has_worker.wait()
     ended = await asyncio.wait([job.task for job in prewarms], return_when="FIRST_COMPLETED")
@@ -293,7 +293,7 @@ async def test_a_prewarm_that_somebody_waits_for_by_now_is_not_taken_back() -> N
     running = Job(queue, key="p", priority=Priority.PREWARM)
     await running.has_worker.wait()
     running.active.waiters.priority = Priority.INTERACTIVE
-    queue.reconsider()
+    queue.reconsider(running.active)
     waiting = Job(queue, key="i")
     await enter([waiting])
     assert queue.waiting == 1
@@ -307,10 +307,13 @@ async def test_a_worker_is_taken_back_in_the_moment_in_which_it_is_given() -> No
         prewarm, interactive = Job(queue, key="p", priority=Priority.PREWARM), Job(queue, key="i")
         await enter([prewarm, interactive])
         # It was to be the next one, until the prewarm became urgent and went ahead.
-        prewarm.active.waiters.priority, interactive.active.waiters.priority = Priority.INTERACTIVE, Priority.BACKGROUND
+        for job, priority in ((prewarm, Priority.INTERACTIVE), (interactive, Priority.BACKGROUND)):
+            job.active.waiters.priority = priority
+            queue.reconsider(job.active)
     # The worker is the prewarm's, whose task has not run yet.
-    prewarm.active.waiters.priority, interactive.active.waiters.priority = Priority.PREWARM, Priority.INTERACTIVE
-    queue.reconsider()
+    for job, priority in ((prewarm, Priority.PREWARM), (interactive, Priority.INTERACTIVE)):
+        job.active.waiters.priority = priority
+        queue.reconsider(job.active)
     await interactive.end()
     with pytest.raises(Preempted):
         await prewarm.task

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from google.protobuf import json_format
 from rich.console import Console
@@ -11,8 +11,13 @@ from rich.table import Table
 
 from compilefarm.cli.farm import add_address, admin
 from compilefarm.cli.words import console, enum_words, seconds_words, size_words
-from compilefarm.cli.workers import sandbox_words, table_of
-from compilefarm.v1.admin_service_pb2 import CacheUsage, FarmState, StatusRequest, StatusResponse
+from compilefarm.cli.workers import sandbox_words, summary_of, table_of
+from compilefarm.v1.admin_service_pb2 import CacheUsage, DeviceSeconds, FarmState, StatusRequest, StatusResponse
+
+# Of more `compilefarm workers` has a line each.
+_MOST_WORKERS = 32
+# Who uses a farm most; nobody reads a list of a thousand.
+_MOST_USERS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +42,8 @@ def show(status: StatusResponse, to: Console) -> None:
     started = status.started.ToDatetime().isoformat(sep=" ", timespec="seconds")
     state = enum_words(FarmState, status.state, prefix="FARM_STATE_")
     to.print(f"compilefarm {status.farm_version}, {state}, up since {started} UTC")
-    to.print(table_of(status.workers))
+    show_all = len(status.workers) <= _MOST_WORKERS
+    to.print(table_of(status.workers) if show_all else summary_of(status.workers))
     for words in sandbox_words(status.workers):
         to.print(f" {words}")
     counters, store = status.counters, status.store
@@ -59,6 +65,8 @@ def show(status: StatusResponse, to: Console) -> None:
         )
         avoided, spent = seconds_words(reports.avoided_seconds), seconds_words(reports.spent_seconds)
         facts.add_row("", f"{avoided} of compiling avoided for {spent} of waiting, fetching and loading")
+    for name, words in _device_rows(status.device_seconds):
+        facts.add_row(name, words)
     facts.add_row("store", f"{store.artifacts} artifacts, {store.blobs} blobs, {size_words(store.size_bytes)}")
     facts.add_row("", store.location)
     if store.HasField("size_limit_bytes"):
@@ -71,6 +79,18 @@ def show(status: StatusResponse, to: Console) -> None:
         for name, words in _cache_rows(status.caches):
             facts.add_row(name, words)
     to.print(facts)
+
+
+def _device_rows(users: Iterable[DeviceSeconds]) -> Iterator[tuple[str, str]]:
+    """Those for whom devices were used longest, or would have been."""
+    most = sorted(users, key=lambda user: -(user.spent_seconds + user.avoided_seconds))
+    for user in most[:_MOST_USERS]:
+        whose = ", ".join([user.tenant or "no tenant", *([f"namespace {user.namespace}"] if user.namespace else [])])
+        what = "a GPU" if user.device == "cuda" else "a CPU worker"
+        spent, avoided = seconds_words(user.spent_seconds), seconds_words(user.avoided_seconds)
+        yield "devices" if user is most[0] else "", f"{whose}: {spent} of {what} spent, {avoided} avoided"
+    if len(most) > _MOST_USERS:
+        yield "", f"and {len(most) - _MOST_USERS} more; --json has all"
 
 
 def _cache_rows(caches: CacheUsage) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from google.protobuf import json_format
 from rich.table import Column, Table
@@ -15,6 +16,7 @@ from compilefarm.v1.admin_service_pb2 import WORKER_STATE_IDLE, ListWorkersReque
 
 # Of Ray's ids of 56 these tell nodes apart; `--json` has all.
 _NODE_CHARACTERS = 8
+_MOST_NAMES = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,13 +54,36 @@ def table_of(workers: Iterable[Worker]) -> Table:
     return table
 
 
+def summary_of(workers: Iterable[Worker]) -> Table:
+    """Workers for people, those that are alike in one line."""
+    alike: Counter[tuple[str, ...]] = Counter(
+        (
+            worker.host,
+            worker.node[:_NODE_CHARACTERS],
+            worker.environment_name,
+            describe(worker.environment) if worker.HasField("environment") else "",
+            enum_words(WorkerState, worker.state, prefix="WORKER_STATE_"),
+        )
+        for worker in workers
+    )
+    table = Table("workers", "host", "node", "environment", "which is", "state")
+    for words, count in sorted(alike.items()):
+        table.add_row(str(count), *words)
+    return table
+
+
 def sandbox_words(workers: Iterable[Worker]) -> list[str]:
     """The sandboxes of workers in words, and which workers have none."""
     named: dict[str, list[str]] = {}
     for worker in workers:
         words = f"sandbox: {worker.sandbox}" if worker.sandbox else f"no sandbox ({worker.no_sandbox or 'not known'})"
         named.setdefault(words, []).append(worker.name)
-    return [f"{words}: {', '.join(names)}" if len(named) > 1 else words for words, names in named.items()]
+    return [f"{words}: {_list(names)}" if len(named) > 1 else words for words, names in named.items()]
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
 
 def _state(worker: Worker) -> str:

@@ -50,6 +50,25 @@ class WorkerView:
     node: str = ""
     kept_for: str = ""
 
+    @property
+    def device(self) -> str:
+        """What it compiles for, in short: the name of its GPU or the architecture of its processor; empty while that is
+        not known.
+        """
+        if self.environment is None:
+            return ""
+        has_gpu = self.environment.HasField("cuda")
+        return self.environment.cuda.name if has_gpu else self.environment.cpu.architecture
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people: "on host-3 (node 8f2a), environment default, NVIDIA H200"; what is not known is left
+        out.
+        """
+        node = f" (node {self.node})" if self.node else ""
+        words = [f"on {self.host}{node}" if self.host else "", f"environment {self.environment_name}", self.device]
+        return ", ".join(word for word in words if word)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredEnvironment:

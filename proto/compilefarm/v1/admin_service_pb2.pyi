@@ -120,6 +120,7 @@ class StatusResponse(google.protobuf.message.Message):
     NOW_FIELD_NUMBER: builtins.int
     TRUST_FIELD_NUMBER: builtins.int
     CACHES_FIELD_NUMBER: builtins.int
+    DEVICE_SECONDS_FIELD_NUMBER: builtins.int
     farm_version: builtins.str
     """Version of Compilefarm."""
     queued_jobs: builtins.int
@@ -162,6 +163,10 @@ class StatusResponse(google.protobuf.message.Message):
     def caches(self) -> global___CacheUsage:
         """What it keeps of torch's own caches. Absent: nothing."""
 
+    @property
+    def device_seconds(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeviceSeconds]:
+        """How long devices were used since the service started, in the namespaces into which the caller may look."""
+
     def __init__(
         self,
         *,
@@ -178,11 +183,46 @@ class StatusResponse(google.protobuf.message.Message):
         now: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         trust: global___Trust | None = ...,
         caches: global___CacheUsage | None = ...,
+        device_seconds: collections.abc.Iterable[global___DeviceSeconds] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["caches", b"caches", "counters", b"counters", "now", b"now", "reports", b"reports", "started", b"started", "store", b"store", "trust", b"trust"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["caches", b"caches", "counters", b"counters", "farm_version", b"farm_version", "now", b"now", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "reports", b"reports", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "trust", b"trust", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["caches", b"caches", "counters", b"counters", "device_seconds", b"device_seconds", "farm_version", b"farm_version", "now", b"now", "quarantined_keys", b"quarantined_keys", "queued_jobs", b"queued_jobs", "reports", b"reports", "running_jobs", b"running_jobs", "started", b"started", "state", b"state", "store", b"store", "trust", b"trust", "workers", b"workers"]) -> None: ...
 
 global___StatusResponse = StatusResponse
+
+@typing.final
+class DeviceSeconds(google.protobuf.message.Message):
+    """How long the devices of workers were used for a tenant, and how long they need not have been."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    DEVICE_FIELD_NUMBER: builtins.int
+    SPENT_SECONDS_FIELD_NUMBER: builtins.int
+    AVOIDED_SECONDS_FIELD_NUMBER: builtins.int
+    tenant: builtins.str
+    """The tenant; empty for requests that named none, "(others)" for all beyond the first thousand."""
+    namespace: builtins.str
+    """The namespace of the artifacts; empty where there are none."""
+    device: builtins.str
+    """The kind of device: "cuda", of which a worker has one, or "cpu", of which it has its share of a machine."""
+    spent_seconds: builtins.float
+    """Seconds for which jobs had a worker, whatever came of them."""
+    avoided_seconds: builtins.float
+    """Seconds that workers had taken to make what was then served without a compile for it."""
+    def __init__(
+        self,
+        *,
+        tenant: builtins.str = ...,
+        namespace: builtins.str = ...,
+        device: builtins.str = ...,
+        spent_seconds: builtins.float = ...,
+        avoided_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["avoided_seconds", b"avoided_seconds", "device", b"device", "namespace", b"namespace", "spent_seconds", b"spent_seconds", "tenant", b"tenant"]) -> None: ...
+
+global___DeviceSeconds = DeviceSeconds
 
 @typing.final
 class CacheUsage(google.protobuf.message.Message):

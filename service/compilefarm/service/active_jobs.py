@@ -51,7 +51,7 @@ class ActiveJobs:
         clock: time.
         progress_seconds: longest silence towards those who wait.
         orphan_seconds: how long a job goes on after the last one who waited for it went away.
-        on_priority: called when the priority of a job has changed.
+        on_priority: called with a job when its priority has changed.
         memory: bounds what jobs take of the memory, on the accounts of those who began them; they may have gone.
         observers: are told of each job.
     """
@@ -63,7 +63,7 @@ class ActiveJobs:
         clock: Clock,
         progress_seconds: float,
         orphan_seconds: float,
-        on_priority: Callable[[], None],
+        on_priority: Callable[[ActiveJob], None],
         memory: Allowance,
         observers: Sequence[JobObserver],
     ) -> None:
@@ -179,7 +179,7 @@ class ActiveJobs:
             request.priority,
             clock=self._clock,
             grace_seconds=self._orphan_seconds,
-            on_change=self._on_priority,
+            on_change=lambda: self._on_priority(job),
             on_abandoned=lambda: self._abandon(job),
         )
         job = ActiveJob(

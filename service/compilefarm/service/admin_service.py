@@ -12,6 +12,7 @@ from compilefarm.service.active_jobs import ActiveJobs
 from compilefarm.service.cache_report import describe_caches
 from compilefarm.service.callers import current_caller
 from compilefarm.service.clock import Clock
+from compilefarm.service.device_seconds import DeviceSeconds
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.inspection import inspect
@@ -72,6 +73,7 @@ class AdminService(AdminServiceServicer):
             reports=_reports(sources.reports),
             trust=self._trust.for_caller(current_caller()),
             caches=describe_caches(sources.caches, counts=sources.cache_counts),
+            device_seconds=_device_seconds(sources.device_seconds),
         )
         response.started.FromDatetime(self._started)
         response.now.FromDatetime(self._clock.now())
@@ -176,6 +178,21 @@ def _reports(reports: Reports) -> wire.ClientReports:
         avoided_seconds=reports.avoided_seconds,
         local_seconds=reports.local_seconds,
     )
+
+
+def _device_seconds(seconds: DeviceSeconds) -> list[wire.DeviceSeconds]:
+    users = sorted({*seconds.spent, *seconds.avoided})
+    return [
+        wire.DeviceSeconds(
+            tenant=user.tenant,
+            namespace=user.namespace,
+            device=user.device,
+            spent_seconds=seconds.spent[user],
+            avoided_seconds=seconds.avoided[user],
+        )
+        for user in users
+        if user.namespace in current_caller().seen
+    ]
 
 
 def _quarantined(quarantined: Quarantined) -> wire.QuarantinedKey:

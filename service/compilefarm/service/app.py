@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Coroutine, Sequence
 from functools import partial
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -31,7 +32,6 @@ from compilefarm.service.directory import read_directory
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.health_service import SERVICES, HealthService
 from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
-from compilefarm.service.journal import Journal
 from compilefarm.service.metrics_endpoint import MetricsEndpoint
 from compilefarm.service.package_service import NoPackageService, PackageService
 from compilefarm.service.quotas import Quotas
@@ -68,7 +68,7 @@ class Gateway:
         pool: WorkerPool,
         signing: SigningPolicy = UNSIGNED,
         clock: Clock | None = None,
-        journal: Journal | None = None,
+        former_journal: Path | None = None,
         caches: EntryStore | None = None,
         declared: Sequence[DeclaredEnvironment] = (),
     ) -> None:
@@ -80,7 +80,7 @@ class Gateway:
             pool: makes them.
             signing: how manifests are signed, and which are served; the store has the same one.
             clock: time.
-            journal: where prewarm jobs are kept until they are done; without one they end with the process.
+            former_journal: a folder in which a release before this one may have left prewarms.
             caches: where entries of torch's own caches, and packages, lie; without one there are none.
             declared: environments that need no worker to have jobs wait for them.
 
@@ -107,7 +107,7 @@ class Gateway:
                 pool=pool,
                 signing=signing,
                 clock=clock,
-                journal=journal,
+                former_journal=former_journal,
                 declared=declared,
             ),
             registry=self._registry,
@@ -174,6 +174,8 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._parts.verifications.close()
+        if self._parts.journal is not None:
+            await self._parts.journal.close()
         await self._parts.session.end()
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
@@ -283,6 +285,7 @@ class Gateway:
             farm_version=parts.farm_version,
             caches=self._caches,
             cache_counts=self._cache_counts,
+            device_seconds=parts.device_seconds,
         )
 
     def _uploads(self, store: Staging, *, what: str, max_bytes: int) -> Uploads:

@@ -25,8 +25,8 @@ class RequestObserver(Protocol):
     def missed(self, request: AdmittedRequest, *, joins: bool) -> None:
         """Nothing was stored for it. `joins`: it waits for a job that another one began."""
 
-    def answered(self, request: AdmittedRequest, *, outcome: Outcome.ValueType) -> None:
-        """A request was answered."""
+    def answered(self, request: AdmittedRequest, *, outcome: Outcome.ValueType, manifest: Manifest | None) -> None:
+        """A request was answered, with an artifact unless that is None."""
 
 
 class Broker:
@@ -67,7 +67,7 @@ class Broker:
         if manifest is None:
             self._note_miss(request, joins=False)
             raise NotStored(f"nothing that fits is stored under {key}; ask for a compile")
-        self._note_answer(request, outcome=Outcome.OUTCOME_HIT)
+        self._note_answer(request, outcome=Outcome.OUTCOME_HIT, manifest=manifest)
         self._verifications.follow(manifest, request=request)
         return manifest
 
@@ -107,18 +107,19 @@ class Broker:
         if job.error is not None:
             raise job.error
         outcome = _outcome(job, leads=leads)
-        self._note_answer(request, outcome=outcome)
         if isinstance(job.result, CompileFailure):
+            self._note_answer(request, outcome=outcome, manifest=None)
             return Finished(outcome=outcome, failure=job.result)
+        self._note_answer(request, outcome=outcome, manifest=job.result)
         return Finished(outcome=outcome, manifest=job.result)
 
     def _note_miss(self, request: AdmittedRequest, *, joins: bool) -> None:
         for observer in self._observers:
             observer.missed(request, joins=joins)
 
-    def _note_answer(self, request: AdmittedRequest, *, outcome: Outcome.ValueType) -> None:
+    def _note_answer(self, request: AdmittedRequest, *, outcome: Outcome.ValueType, manifest: Manifest | None) -> None:
         for observer in self._observers:
-            observer.answered(request, outcome=outcome)
+            observer.answered(request, outcome=outcome, manifest=manifest)
 
 
 def _accepted(request: AdmittedRequest) -> Accepted:

@@ -21,6 +21,7 @@ from compilefarm.service.compilation import Compilation
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.counters import Counters, JobCounts, RequestCounts
 from compilefarm.service.declared_environments import DeclaredEnvironments
+from compilefarm.service.device_seconds import DeviceSeconds
 from compilefarm.service.durations import Durations
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.job_control import JobControl
@@ -59,7 +60,7 @@ class Means:
         pool: makes them.
         signing: how manifests are signed, and which are served; the store has the same one.
         clock: time.
-        journal: where prewarms are kept until they are done; None: they end with the process.
+        former_journal: a folder in which a release before this one may have left prewarms; None: there is none.
         declared: environments that need no worker to have jobs wait for them.
     """
 
@@ -68,7 +69,7 @@ class Means:
     pool: WorkerPool
     signing: SigningPolicy
     clock: Clock
-    journal: Journal | None
+    former_journal: Path | None = None
     declared: Sequence[DeclaredEnvironment] = ()
 
 
@@ -86,6 +87,7 @@ class Composition:
         self.farm_version = version("compilefarm")
         self.counters = Counters()
         self.durations = Durations()
+        self.device_seconds = DeviceSeconds(means.clock)
         self.heavy = HeavyWork()
         self.wanted = WantedBlobs()
         self.quarantine = Quarantine(
@@ -95,11 +97,12 @@ class Composition:
             farm_version=self.farm_version,
         )
         self.session = Session(means.store.shared, clock=means.clock)
-        self.leases = KeyLeases(
-            means.store,
-            session=self.session,
-            peers=Peers(means.store.shared, clock=means.clock),
-            clock=means.clock,
+        peers = Peers(means.store.shared, clock=means.clock)
+        self.leases = KeyLeases(means.store, session=self.session, peers=peers, clock=means.clock)
+        self.journal = (
+            None
+            if means.config.read_only
+            else Journal(means.store.shared, session=self.session, peers=peers, clock=means.clock)
         )
         self.environments = DeclaredEnvironments(means.declared, backend=means.store.shared, clock=means.clock)
         self.queue = self._make_queue(has_several_tenants)
@@ -124,18 +127,24 @@ class Composition:
         """
         means, broker = self._means, self._broker
         answering: Answering = broker
-        if means.journal is not None and not means.config.read_only:
-            answering = JournalingBroker(answering, journal=means.journal)
+        if self.journal is not None:
+            answering = JournalingBroker(answering, journal=self.journal)
         if means.config.record:
             answering = RecordingBroker(answering, folder=Path(means.config.record), store=means.store)
         return answering
 
     def resumption(self) -> Resumption | None:
-        """Does what the service before this one had accepted; None without a journal."""
+        """Does what gateways had accepted that are gone; None without a journal."""
         means = self._means
-        if means.journal is None:
+        if self.journal is None:
             return None
-        return Resumption(means.journal, admission=self.admission, broker=self._broker, clock=means.clock)
+        return Resumption(
+            self.journal,
+            former=means.former_journal,
+            admission=self.admission,
+            broker=self._broker,
+            clock=means.clock,
+        )
 
     def _make_queue(self, has_several_tenants: Callable[[], bool]) -> Queue:
         config, clock = self._means.config, self._means.clock
@@ -152,11 +161,12 @@ class Composition:
     def _job_observers(self, registry: CollectorRegistry) -> list[JobObserver]:
         observers: list[JobObserver] = [
             JobCounts(self.counters),
-            JobLog(),
+            self.device_seconds,
+            JobLog(self.queue.describe_worker),
             JobMetrics(registry, clock=self._means.clock),
         ]
-        if self._means.journal is not None:
-            observers.append(JournalSettler(self._means.journal))
+        if self.journal is not None:
+            observers.append(JournalSettler(self.journal))
         return observers
 
     def _make_attempts(self) -> Attempts:
@@ -234,7 +244,7 @@ class Composition:
             jobs=self.jobs,
             verifications=self.verifications,
             meter=self.meter,
-            observers=[self._request_counts, RequestLog()],
+            observers=[self._request_counts, self.device_seconds, RequestLog()],
         )
 
     def _make_prospects(self) -> Prospects:

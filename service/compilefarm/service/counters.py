@@ -10,6 +10,7 @@ from compilefarm.service.callers import Caller
 from compilefarm.service.requests import AdmittedRequest
 from compilefarm.v1.compile_service_pb2 import Outcome
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Job
+from compilefarm.v1.manifest_pb2 import Manifest
 
 _REFUSALS = (InvalidRequest, NoMatchingWorker, MissingBlobs, Busy, Draining)
 
@@ -44,9 +45,9 @@ class RequestCounts:
         self._counters.misses += 1
         self._counters.joins += joins
 
-    def answered(self, request: AdmittedRequest, *, outcome: Outcome.ValueType) -> None:
+    def answered(self, request: AdmittedRequest, *, outcome: Outcome.ValueType, manifest: Manifest | None) -> None:
         """See RequestObserver.answered."""
-        del request
+        del request, manifest
         self._counters.hits += outcome == Outcome.OUTCOME_HIT
         self._counters.quarantined += outcome == Outcome.OUTCOME_QUARANTINED
 

@@ -85,6 +85,8 @@ class DeclaredEnvironments:
 
     def absent(self, workers: Sequence[WorkerView]) -> list[AbsentEnvironment]:
         """Returns the environments of which none of some workers is, in the order in which they were declared."""
+        if not self._declared:
+            return []
         present = {worker.environment_name for worker in workers}
         missing = [each for name, each in self._declared.items() if name not in present]
         return [AbsentEnvironment(declared=each, seen=self._seen.get(each.name)) for each in missing]

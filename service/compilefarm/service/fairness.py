@@ -12,8 +12,8 @@ ended by it at once. They are shared by the same rule, but apart: what can be ta
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from compilefarm.service.priorities import Priority
@@ -72,26 +72,27 @@ class Shares:
         self.turns[group] = self._turn
 
 
-def in_order(jobs: Iterable[_T], *, shares: Shares) -> list[_T]:
-    """Waiting jobs in the order in which they would get workers if none came and none were given back.
+def in_order(lines: Iterable[Sequence[_T]], *, shares: Shares) -> Iterator[_T]:
+    """Yields waiting jobs in the order in which they would get workers if none came and none were given back.
 
     Args:
-        jobs: those that wait.
+        lines: those that wait: in each, jobs of one group and priority, by their number.
         shares: as they are before the first; used up.
     """
-    lines: dict[Group, deque[_T]] = {}
-    for job in sorted(jobs, key=lambda job: (job.priority, job.number)):
-        lines.setdefault(group_of(job), deque()).append(job)
+    groups: dict[Group, list[Sequence[_T]]] = {}
+    for line in lines:
+        groups.setdefault(group_of(line[0]), []).append(line)
+    merged = {group: heapq.merge(*of_group, key=_urgency) for group, of_group in groups.items()}
     # A job that gets a worker changes the rank of its own group alone, so the ranks that lie in the heap stay true.
-    heads = [(shares.rank(line[0]), group) for group, line in lines.items()]
+    heads = [(shares.rank(job), group, job) for group, jobs in merged.items() for job in [next(jobs)]]
     heapq.heapify(heads)
-    order = []
     while heads:
-        _, group = heapq.heappop(heads)
-        line = lines[group]
-        job = line.popleft()
-        order.append(job)
+        _, group, job = heapq.heappop(heads)
+        yield job
         shares.take(job)
-        if line:
-            heapq.heappush(heads, (shares.rank(line[0]), group))
-    return order
+        if (following := next(merged[group], None)) is not None:
+            heapq.heappush(heads, (shares.rank(following), group, following))
+
+
+def _urgency(job: Waiting) -> tuple[Priority, int]:
+    return job.priority, job.number

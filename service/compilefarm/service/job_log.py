@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.errors import WorkerLost
@@ -24,17 +25,26 @@ class RequestLog:
         if joins:
             log.info("job %s: joined by another request", request.key.text)
 
-    def answered(self, request: AdmittedRequest, *, outcome: Outcome.ValueType) -> None:
+    def answered(self, request: AdmittedRequest, *, outcome: Outcome.ValueType, manifest: Manifest | None) -> None:
         """See RequestObserver.answered."""
 
 
 class JobLog:
-    """Observes jobs and logs them. Satisfies JobObserver."""
+    """Observes jobs and logs them. Satisfies JobObserver.
+
+    Args:
+        describe_worker: says of a worker, by its name, where it is and what it compiles for.
+    """
+
+    def __init__(self, describe_worker: Callable[[str], str]) -> None:
+        self._describe_worker = describe_worker
 
     def changed(self, job: ActiveJob, *, before: State, cause: Exception | None) -> None:
         """See JobObserver.changed."""
         if before is State.RUNNING and job.state is State.QUEUED and cause is not None:
             _log_loss(job, cause)
+        elif job.state is State.RUNNING:
+            log.info("job %s: %s has it (%s)", job.key, job.worker, self._describe_worker(job.worker))
         elif job.purpose is Purpose.VERIFY:
             _log_verification(job)
         else:

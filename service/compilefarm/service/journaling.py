@@ -1,4 +1,4 @@
-"""Keeps prewarms in the journal from before they are accepted until they are done, and resumes them after a restart."""
+"""Keeps prewarms in the journal from before they are accepted until they are done, and resumes what is left in it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from pathlib import Path
 
 from compilefarm.core.errors import (
     Busy,
@@ -24,11 +25,12 @@ from compilefarm.service.active_job import ActiveJob, Purpose, State
 from compilefarm.service.admission import Admission
 from compilefarm.service.callers import Caller
 from compilefarm.service.clock import Clock, pause
-from compilefarm.service.journal import Journal, JournalEntry
+from compilefarm.service.journal import Journal
+from compilefarm.service.journal_entries import JournalEntry
 from compilefarm.service.priorities import Priority
 from compilefarm.service.requests import AdmittedRequest, Answering, Event
 from compilefarm.service.roles import Role
-from compilefarm.store.blobs import few_at_a_time
+from compilefarm.service.state_folder import bring_over
 from compilefarm.v1.journal_pb2 import AcceptedJob
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -38,6 +40,8 @@ log = logging.getLogger(__name__)
 _OWN_ACCOUNT = " the service"
 _RESUMED_AT_ONCE = 16
 _RESUME_SECONDS = 60.0
+# How often it is looked for what others have left.
+TAKE_OVER_SECONDS = 9.0
 # Trying again cannot end otherwise.
 _FINAL = (InvalidRequest, JobCancelled, MissingBlobs)
 
@@ -103,42 +107,74 @@ class JournalSettler:
 
 
 class Resumption:
-    """Resumes the prewarms that an earlier process had accepted, a few at a time.
+    """Resumes the prewarms that gateways had accepted which are gone, a few at a time.
 
     Args:
-        journal: has it.
-        admission: examines it anew: releases differ.
-        broker: has it done.
+        journal: takes them over.
+        former: a folder in which a release before this one may have left some.
+        admission: examines them anew: releases differ.
+        broker: has them done.
         clock: time.
     """
 
-    def __init__(self, journal: Journal, *, admission: Admission, broker: Answering, clock: Clock) -> None:
+    def __init__(
+        self, journal: Journal, *, former: Path | None, admission: Admission, broker: Answering, clock: Clock
+    ) -> None:
         self._journal = journal
+        self._former = former
         self._admission = admission
         self._broker = broker
         self._clock = clock
+        self._turns = asyncio.Semaphore(_RESUMED_AT_ONCE)
 
     async def run(self) -> None:
-        """Returns when all is done."""
-        await few_at_a_time(self._resume, self._journal.entries(), turns=_RESUMED_AT_ONCE)
+        """Does for ever what others have left."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._former is not None:
+                for entry in await bring_over(self._former, journal=self._journal):
+                    tasks.create_task(self._take_turn(entry))
+            while True:
+                for entry in await self._take_over():
+                    tasks.create_task(self._take_turn(entry))
+                await pause(TAKE_OVER_SECONDS, clock=self._clock)
+
+    async def _take_over(self) -> list[JournalEntry]:
+        try:
+            return await self._journal.take_over()
+        except StoreUnavailable as error:
+            log.warning("what other gateways may have left is not looked for at present: %s", error)
+            return []
+
+    async def _take_turn(self, entry: JournalEntry) -> None:
+        async with self._turns:
+            await self._resume(entry)
 
     async def _resume(self, entry: JournalEntry) -> None:
         """Does one of them. What cannot be done at present is tried again: nobody else asks for it."""
-        while (accepted := await asyncio.to_thread(self._journal.read, entry)) is not None:
+        is_over = False
+        while not is_over:
             try:
-                key = await self._redo(accepted)
-                if key.text != accepted.key:
-                    # An older release had accepted it, under a key that this one does not make.
-                    self._journal.remove(entry)
+                is_over = await self._try(entry)
             except (Busy, NoMatchingWorker, StoreUnavailable, WorkerLost) as error:
-                log.warning("job %s: accepted before this service was started, and tried again: %s", entry.key, error)
+                log.warning("job %s: accepted before, and tried again: %s", entry.key, error)
                 await pause(getattr(error, "retry_after_seconds", _RESUME_SECONDS), clock=self._clock)
             except Draining:
                 return
             except FarmError as error:
-                log.warning("job %s: accepted before this service was started, and given up: %s", entry.key, error)
-                self._journal.remove(entry)
+                log.warning("job %s: accepted before, and given up: %s", entry.key, error)
+                self._journal.forget(entry)
                 return
+
+    async def _try(self, entry: JournalEntry) -> bool:
+        """Tries one of them. Returns whether it is there no more."""
+        accepted = await self._journal.read(entry)
+        if accepted is None:
+            return True
+        key = await self._redo(accepted)
+        if key.text != accepted.key:
+            # An older release had accepted it, under a key that this one does not make.
+            self._journal.forget(entry)
+        return False
 
     async def _redo(self, accepted: AcceptedJob) -> Key:
         caller = Caller(

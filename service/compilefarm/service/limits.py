@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from compilefarm.core.errors import Busy
 from compilefarm.service.active_job import ActiveJob
-from compilefarm.service.forecast import Outlook
-
-# Tells what each of some waiting jobs can expect.
-Foresee = Callable[[Iterable[ActiveJob]], Mapping[ActiveJob, Outlook]]
+from compilefarm.service.lines import Line
 
 _LEAST_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delay:
+    """What a job that may not wait can expect.
+
+    Attributes:
+        room_seconds: until the first of the jobs before it starts.
+        wait_seconds: until it would start itself.
+    """
+
+    room_seconds: float
+    wait_seconds: float
+
+
+# Tells what a job can expect behind some lines.
+Foresee = Callable[[Sequence[Line], ActiveJob], Delay]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,29 +42,30 @@ class Limits:
     queued_jobs: int
     tenant_jobs: int
 
-    def require_room(self, job: ActiveJob, *, waiting: Iterable[ActiveJob], foresee: Foresee) -> None:
+    def require_room(self, job: ActiveJob, *, waiting: Iterable[Line], foresee: Foresee) -> None:
         """Passes if one more job may wait.
 
         Raises:
             Busy: too many wait already; it tells when there will be room, and how long the job would wait.
         """
-        rivals = [other for other in waiting if other.priority <= job.priority]
-        own = [other for other in rivals if other.tenant == job.tenant]
-        if len(rivals) >= self.queued_jobs:
-            raise _busy(f"the queue is full: {len(rivals)} jobs wait", job, rivals=rivals, foresee=foresee)
-        if len(own) >= self.tenant_jobs:
+        rivals = [line for line in waiting if line.priority <= job.priority]
+        own = [line for line in rivals if line.tenant == job.tenant]
+        if (count := _jobs(rivals)) >= self.queued_jobs:
+            raise _busy(f"the queue is full: {count} jobs wait", foresee(rivals, job))
+        if (count := _jobs(own)) >= self.tenant_jobs:
             whose = f"of tenant {job.tenant!r}" if job.tenant else "of callers without a tenant"
-            raise _busy(f"{len(own)} jobs {whose} wait, and more may not", job, rivals=own, foresee=foresee)
+            raise _busy(f"{count} jobs {whose} wait, and more may not", foresee(own, job))
 
 
-def _busy(what: str, job: ActiveJob, *, rivals: Sequence[ActiveJob], foresee: Foresee) -> Busy:
-    outlooks = foresee([*rivals, job])
-    wait_seconds = outlooks[job].wait_seconds
-    room_seconds = min((outlooks[rival].wait_seconds for rival in rivals if rival in outlooks), default=0.0)
-    retry_after_seconds = max(room_seconds, _LEAST_RETRY_SECONDS)
+def _jobs(lines: Iterable[Line]) -> int:
+    return sum(len(line.jobs) for line in lines)
+
+
+def _busy(what: str, delay: Delay) -> Busy:
+    retry_after_seconds = max(delay.room_seconds, _LEAST_RETRY_SECONDS)
     return Busy(
-        f"{what}, the estimated wait is {wait_seconds:.0f} s; "
+        f"{what}, the estimated wait is {delay.wait_seconds:.0f} s; "
         f"compile locally, ask again in {retry_after_seconds:.0f} s, or add workers",
         retry_after_seconds=retry_after_seconds,
-        estimated_wait_seconds=wait_seconds,
+        estimated_wait_seconds=delay.wait_seconds,
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from compilefarm.core.environments import describe, differences
 from compilefarm.core.errors import NoMatchingWorker
 from compilefarm.core.pool import WorkerView
 from compilefarm.service.declared_environments import AbsentEnvironment
-from compilefarm.v1.admin_service_pb2 import WorkerState
+from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, WORKER_STATE_STARTING, WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 
+_MOST_MATCHES = 1000
 # Workers that a message names.
 _MOST_NAMED = 3
 
@@ -41,6 +42,7 @@ class Roster:
         workers: all of them.
         expected: names of those that have failed and may come back.
         absent: declared environments that have no worker.
+        before: an earlier roster; what it has found out holds as long as nothing changes that decides it.
     """
 
     def __init__(
@@ -49,26 +51,23 @@ class Roster:
         *,
         expected: Collection[str] = (),
         absent: Sequence[AbsentEnvironment] = (),
+        before: Roster | None = None,
     ) -> None:
         self.workers = [*workers, *(each.view() for each in absent)]
         self.kept_for = {worker.name: worker.kept_for for worker in workers if worker.kept_for}
         self._present = workers
         self._expected = expected
         self._absent = absent
-        self._fitting: dict[bytes, list[str]] = {}
-        self._environment_names: dict[bytes, list[str]] = {}
-        self._awaited_by: dict[bytes, str] = {}
+        # By the content of requirements.
+        self._matches: dict[bytes, _Match] = {} if before is None or self._differs(before) else before._matches
 
-    def fitting(self, requirement: Requirement) -> list[str]:
+    def fitting(self, requirement: Requirement) -> Sequence[str]:
         """Names of the workers that can do such a job now, later or perhaps, in the pool's order."""
-        if requirement.content not in self._fitting:
-            fits = partial(_may_fit, wanted=requirement.environment)
-            found = [worker.name for worker in filter(fits, self._whole())] or [
-                *(worker.name for worker in filter(fits, self._coming_back())),
-                *(each.name for each in self.awaited(requirement)),
-            ]
-            self._fitting[requirement.content] = found
-        return self._fitting[requirement.content]
+        return self._match(requirement).fitting
+
+    def names(self, requirement: Requirement) -> frozenset[str]:
+        """The same without order."""
+        return self._match(requirement).names
 
     def require(self, requirement: Requirement) -> None:
         """Passes if some worker can do such a job, however busy it is.
@@ -79,41 +78,86 @@ class Roster:
         if not self.fitting(requirement):
             raise NoMatchingWorker(_explain(self.workers, wanted=requirement.environment))
 
-    def awaited(self, requirement: Requirement) -> list[AbsentEnvironment]:
+    def awaited(self, requirement: Requirement) -> Sequence[AbsentEnvironment]:
         """The environments without a worker that could do such a job if they had one, where no worker can."""
-        fits = partial(_may_fit, wanted=requirement.environment)
-        if any(map(fits, self._whole())):
-            return []
-        return [each for each in self._absent if each.may_fit(requirement.environment)]
+        return self._match(requirement).awaited
 
     def awaited_by(self, requirement: Requirement) -> str:
         """What such a job waits for, for people, where that is no worker that is there; empty otherwise."""
-        if requirement.content not in self._awaited_by:
-            self._awaited_by[requirement.content] = " or ".join(self._awaited(requirement))
-        return self._awaited_by[requirement.content]
+        return " or ".join(self._awaited(requirement))
 
-    def environment_names(self, requirement: Requirement) -> list[str]:
+    def environment_names(self, requirement: Requirement) -> Sequence[str]:
         """Names of the environments whose workers can do such a job, each once."""
-        if requirement.content not in self._environment_names:
-            fitting = set(self.fitting(requirement))
-            names = (worker.environment_name for worker in self.workers if worker.name in fitting)
-            self._environment_names[requirement.content] = list(dict.fromkeys(names))
-        return self._environment_names[requirement.content]
+        return self._match(requirement).environment_names
 
     def _awaited(self, requirement: Requirement) -> list[str]:
-        if absent := self.awaited(requirement):
-            return [each.awaited for each in absent]
-        fitting = set(self.fitting(requirement))
-        able = [worker for worker in self._whole() if worker.name in fitting]
-        if any(worker.problem is None for worker in able):
-            return []
-        return [f"worker {worker.name}, which {worker.problem}" for worker in able[:_MOST_NAMED]]
+        match = self._match(requirement)
+        if match.awaited:
+            return [each.awaited for each in match.awaited]
+        waited_for = []
+        for worker in self._present:
+            if worker.state != WORKER_STATE_FAILED and worker.name in match.names:
+                if worker.problem is None:
+                    return []
+                waited_for.append(f"worker {worker.name}, which {worker.problem}")
+        return waited_for[:_MOST_NAMED]
 
-    def _whole(self) -> Iterator[WorkerView]:
-        return (worker for worker in self._present if worker.state != WorkerState.WORKER_STATE_FAILED)
+    def _match(self, requirement: Requirement) -> _Match:
+        if requirement.content not in self._matches:
+            # Environments come from strangers, so there may be any number of them.
+            if len(self._matches) >= _MOST_MATCHES:
+                self._matches.clear()
+            self._matches[requirement.content] = self._find_match(requirement.environment)
+        return self._matches[requirement.content]
 
-    def _coming_back(self) -> Iterator[WorkerView]:
-        return (worker for worker in self._present if worker.name in self._expected)
+    def _find_match(self, wanted: Environment) -> _Match:
+        fitting = _those_that_fit(self._present, wanted=wanted)
+        whole = [worker.name for worker in fitting if worker.state != WORKER_STATE_FAILED]
+        coming_back = [worker.name for worker in fitting if worker.name in self._expected]
+        awaited = [] if whole else [each for each in self._absent if each.may_fit(wanted)]
+        names = whole or [*coming_back, *(each.name for each in awaited)]
+        known = frozenset(names)
+        environment_names = dict.fromkeys(each.environment_name for each in self.workers if each.name in known)
+        return _Match(fitting=names, names=known, awaited=awaited, environment_names=list(environment_names))
+
+    def _differs(self, other: Roster) -> bool:
+        """Returns whether other workers fit than in another roster."""
+        if self._expected != other._expected or self._absent != other._absent:
+            return True
+        if len(self._present) != len(other._present):
+            return True
+        # Mostly they are the very same objects, which lists compare fastest.
+        return self._present != other._present and not all(map(_are_alike, self._present, other._present))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Match:
+    """What a roster says of a requirement."""
+
+    fitting: Sequence[str]
+    names: frozenset[str]
+    awaited: Sequence[AbsentEnvironment]
+    environment_names: Sequence[str]
+
+
+def _are_alike(one: WorkerView, other: WorkerView) -> bool:
+    return one is other or (
+        (one.name, one.state, one.environment_name) == (other.name, other.state, other.environment_name)
+        and (one.environment is other.environment or one.environment == other.environment)
+    )
+
+
+def _those_that_fit(workers: Sequence[WorkerView], *, wanted: Environment) -> list[WorkerView]:
+    # Of a thousand workers most are alike, and to compare two environments takes longer than to write one down.
+    known: dict[tuple[WorkerState.ValueType, bytes], bool] = {}
+    fitting = []
+    for worker in workers:
+        content = b"" if worker.environment is None else worker.environment.SerializeToString(deterministic=True)
+        if (worker.state, content) not in known:
+            known[worker.state, content] = _may_fit(worker, wanted=wanted)
+        if known[worker.state, content]:
+            fitting.append(worker)
+    return fitting
 
 
 def get_worker(workers: Sequence[WorkerView], *, environment_name: str) -> WorkerView:
@@ -145,14 +189,14 @@ def get_worker(workers: Sequence[WorkerView], *, environment_name: str) -> Worke
 
 def _may_fit(worker: WorkerView, *, wanted: Environment) -> bool:
     if worker.environment is None:
-        return worker.state == WorkerState.WORKER_STATE_STARTING
+        return worker.state == WORKER_STATE_STARTING
     return not differences(wanted=wanted, offered=worker.environment)
 
 
 def _explain(workers: Sequence[WorkerView], *, wanted: Environment) -> str:
     if not workers:
         return "the farm has no workers: start the service with at least one slot"
-    failed = [worker for worker in workers if worker.state == WorkerState.WORKER_STATE_FAILED]
+    failed = [worker for worker in workers if worker.state == WORKER_STATE_FAILED]
     if len(failed) == len(workers):
         return "\n".join(["no worker is ready:", *_lines_of_failed(failed), "see `compilefarm status` and the log"])
     ready = [worker for worker in workers if worker not in failed]

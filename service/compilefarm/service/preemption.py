@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.leases import Lease
 from compilefarm.service.matching import Roster
-from compilefarm.service.priorities import Priority
 
 
 def to_be_revoked(waiting: Iterable[ActiveJob], *, leases: Iterable[Lease], roster: Roster) -> list[Lease]:
@@ -15,7 +14,7 @@ def to_be_revoked(waiting: Iterable[ActiveJob], *, leases: Iterable[Lease], rost
     that began last, since the least is lost with them.
 
     Args:
-        waiting: jobs that found no idle worker.
+        waiting: interactive jobs that found no idle worker.
         leases: the jobs that have one.
         roster: the workers.
     """
@@ -23,17 +22,21 @@ def to_be_revoked(waiting: Iterable[ActiveJob], *, leases: Iterable[Lease], rost
     coming = [lease for lease in by_age if lease.is_revoked]
     preemptible = [lease for lease in by_age if lease.job.priority.is_preemptible and not lease.is_revoked]
     chosen = []
+    # Environments for which nothing more can be taken back.
+    exhausted: set[bytes] = set()
     for job in waiting:
-        if job.priority is not Priority.INTERACTIVE:
+        if job.requirement.content in exhausted:
             continue
-        fitting = roster.fitting(job.requirement)
+        fitting = roster.names(job.requirement)
         if awaited := _first_of(fitting, among=coming):
             coming.remove(awaited)
         elif taken := _first_of(fitting, among=preemptible):
             preemptible.remove(taken)
             chosen.append(taken)
+        else:
+            exhausted.add(job.requirement.content)
     return chosen
 
 
-def _first_of(names: list[str], *, among: list[Lease]) -> Lease | None:
+def _first_of(names: Set[str], *, among: list[Lease]) -> Lease | None:
     return next((lease for lease in among if lease.worker in names), None)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from compilefarm.core.errors import NoMatchingWorker
 from compilefarm.core.pool import Scaling, WorkerPool, WorkerView
@@ -18,9 +19,12 @@ from compilefarm.service.durations import Durations
 from compilefarm.service.fairness import Group, Shares, group_of, in_order
 from compilefarm.service.forecast import HAS_STARTED, Outlook, forecast
 from compilefarm.service.leases import Lease
-from compilefarm.service.limits import Limits
+from compilefarm.service.limits import Delay, Limits
+from compilefarm.service.lines import Line, Lines
 from compilefarm.service.matching import Requirement, Roster
+from compilefarm.service.offers import Offers
 from compilefarm.service.preemption import to_be_revoked
+from compilefarm.service.priorities import Priority
 from compilefarm.service.recovery import Recovery
 from compilefarm.service.slots import Slots
 from compilefarm.v1.admin_service_pb2 import WorkerState
@@ -30,6 +34,11 @@ log = logging.getLogger(__name__)
 
 # A pool does not say when a worker fails or recovers, so while jobs wait it is asked this often.
 _LOOK_SECONDS = 1.0
+# As long as jobs and workers are no more than this, each change is forecast at once; of more, it is done this often.
+_FORECAST_AT_ONCE = 200
+_FORECAST_SECONDS = 1.0
+# Jobs that are further behind can expect what the last of these can, and more by their number.
+_MOST_FORECAST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +88,17 @@ class Queue:
         self._declared = declared
         self._is_open = False
         self._waiting: dict[ActiveJob, asyncio.Future[Lease]] = {}
+        # Those of them that have neither got a worker nor been turned away, and were not seen to be given up.
+        self._lines = Lines()
         # By the name of the worker.
         self._leases: dict[str, Lease] = {}
         self._turns: dict[Group, int] = {}
         self._roster = Roster(())
         self._next_look: Timer | None = None
-        # As they were when the queue changed last, and when that was.
-        self._outlooks: dict[ActiveJob, Outlook] | None = None
-        self._changed_seconds = 0.0
+        # As they were when they were looked at last, when that was, and whether something has changed since.
+        self._outlooks: dict[ActiveJob, Outlook] = {}
+        self._foreseen_seconds = -_FORECAST_SECONDS
+        self._has_changed = True
 
     def open(self) -> None:
         """Begins to lease workers. Until then jobs wait."""
@@ -112,13 +124,17 @@ class Queue:
         lease = self._leases.get(worker)
         return None if lease is None else lease.job
 
+    def describe_worker(self, name: str) -> str:
+        """Returns where a worker is and what it compiles for, for people."""
+        return next((worker.place for worker in self._pool.workers() if worker.name == name), "it is gone")
+
     def candidates(self) -> list[WorkerView]:
         """The workers, and one that is on its way for each declared environment that has none."""
         return list(self._look().workers)
 
     def awaited(self, job: ActiveJob) -> str:
         """Returns what a job waits for, for people, where that is no worker that is there; empty otherwise."""
-        return self._roster.awaited_by(job.requirement) if job in self._waiting else ""
+        return self._roster.awaited_by(job.requirement) if job in self._lines else ""
 
     def jobs_by_environment(self) -> EnvironmentJobs:
         """Counts the jobs of each environment."""
@@ -133,10 +149,9 @@ class Queue:
             NoMatchingWorker: no worker can do it.
             Busy: too many wait already.
         """
-        self._roster = self._look()
-        self._roster.require(job.requirement)
-        if self._find_worker(job, idle=self._idle()) is None:
-            self._limits.require_room(job, waiting=self._waiting, foresee=self._foresee)
+        self._look().require(job.requirement)
+        if not self._is_open or self._offers().find(job) is None:
+            self._limits.require_room(job, waiting=self._lines, foresee=self._delay)
 
     def require_worker(self, environment: Environment) -> str:
         """Passes if some worker compiles for an environment, however busy it is, or one might be started that does.
@@ -151,14 +166,15 @@ class Queue:
 
     def outlook(self, job: ActiveJob) -> Outlook:
         """Returns the outlook of a job: all zero once it has a worker, and as long as it is not in the queue."""
-        if self._outlooks is None:
-            self._changed_seconds = self._clock.monotonic()
-            self._outlooks = self._foresee(self._waiting)
-        outlook = self._outlooks.get(job, HAS_STARTED)
-        return outlook.after(self._clock.monotonic() - self._changed_seconds)
+        if job not in self._lines:
+            return HAS_STARTED
+        outlooks = self._all_outlooks()
+        outlook = outlooks.get(job) or _outlook_behind(outlooks, jobs=len(self._lines))
+        return outlook.after(self._clock.monotonic() - self._foreseen_seconds)
 
-    def reconsider(self) -> None:
-        """Takes into account that the priorities of jobs have changed."""
+    def reconsider(self, job: ActiveJob) -> None:
+        """Takes into account that the priority of a job has changed."""
+        self._lines.renew(job)
         self._dispatch()
 
     @asynccontextmanager
@@ -179,6 +195,7 @@ class Queue:
     async def _wait(self, job: ActiveJob) -> Lease:
         turn: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._waiting[job] = turn
+        self._lines.add(job)
         self._dispatch()
         try:
             return await turn
@@ -188,22 +205,20 @@ class Queue:
                 self._end(turn.result())
             raise
         finally:
-            if self._waiting.pop(job, None) is not None:
-                self._outlooks = None
+            self._leave(job)
 
     def _end(self, lease: Lease) -> None:
         del self._leases[lease.worker]
         self._dispatch()
 
     def _dispatch(self) -> None:
-        self._outlooks = None
-        self._roster = self._look()
+        self._has_changed = True
+        self._look()
         self._turn_away()
-        self._lease()
-        waiting = [job for job in self._unserved() if self._has_room(job)]
-        for lease in to_be_revoked(waiting, leases=self._leases.values(), roster=self._roster):
-            log.info("job %s makes room for an interactive one", lease.job.key)
-            lease.revoke()
+        if self._is_open and self._lines:
+            offers = self._offers()
+            self._lease(offers)
+            self._revoke(offers)
         if isinstance(self._pool, Scaling):
             self._pool.expect(self._waiting_by_environment())
         if self._waiting and self._next_look is None:
@@ -214,43 +229,114 @@ class Queue:
         self._dispatch()
 
     def _waiting_by_environment(self) -> Counter[str]:
-        names = (self._roster.environment_names(job.requirement) for job in self._unserved())
-        return Counter(each[0] for each in names if each)
+        jobs: Counter[str] = Counter()
+        for line in self._lines:
+            for name in self._roster.environment_names(line.requirement)[:1]:
+                jobs[name] += len(line.jobs)
+        return jobs
 
     def _look(self) -> Roster:
-        workers = self.workers()
-        return Roster(workers, expected=self._recovery.expected(workers), absent=self._declared.absent(workers))
+        workers = self._pool.workers()
+        self._roster = Roster(
+            workers,
+            expected=self._recovery.expected(workers),
+            absent=self._declared.absent(workers),
+            before=self._roster,
+        )
+        return self._roster
+
+    def _offers(self) -> Offers:
+        return Offers(self._roster, leases=self._leases, slots=self._slots)
+
+    def _leave(self, job: ActiveJob) -> asyncio.Future[Lease] | None:
+        """Has a job wait no more."""
+        self._lines.remove(job)
+        self._has_changed = True
+        return self._waiting.pop(job, None)
 
     def _turn_away(self) -> None:
         """Tells jobs for which there is no worker any more."""
-        for job, turn in list(self._waiting.items()):
+        lost = [line for line in self._lines if not self._roster.fitting(line.requirement)]
+        for job in [job for line in lost for job in line.jobs]:
             try:
                 self._roster.require(job.requirement)
             except NoMatchingWorker as error:
-                del self._waiting[job]
-                if not turn.done():
+                turn = self._leave(job)
+                if turn is not None and not turn.done():
                     turn.set_exception(error)
 
-    def _lease(self) -> None:
+    def _lease(self, offers: Offers) -> None:
         """Gives the idle workers to those whose turn it is."""
-        idle, shares = self._idle(), self._shares()
-        while idle:
-            takers = {
-                job: worker for job in self._unserved() if (worker := self._find_worker(job, idle=idle)) is not None
-            }
-            if not takers:
-                break
+        if not offers.idle and not offers.kept:
+            return
+        shares = self._shares()
+        while takers := {job: worker for job in self._next(offers) if (worker := offers.find(job)) is not None}:
             job = min(takers, key=shares.rank)
             lease = Lease(job, worker=takers[job], since_seconds=self._clock.monotonic())
-            idle.remove(lease.worker)
+            offers.take(job, worker=lease.worker)
             shares.take(job)
             self._leases[lease.worker] = lease
-            self._waiting.pop(job).set_result(lease)
+            turn = self._leave(job)
+            assert turn is not None
+            turn.set_result(lease)
         self._turns = shares.turns
 
-    def _foresee(self, waiting: Iterable[ActiveJob]) -> dict[ActiveJob, Outlook]:
+    def _revoke(self, offers: Offers) -> None:
+        """Takes workers back for interactive jobs that found none."""
+        urgent = [line for line in self._lines if line.priority is Priority.INTERACTIVE]
+        if not urgent or not any(lease.job.priority.is_preemptible for lease in self._leases.values()):
+            return
+        # A job needs one at most.
+        each = [line.jobs[: len(self._leases)] for line in urgent if offers.has_room(line.jobs[0])]
+        waiting = sorted((job for jobs in each for job in jobs if self._waits(job)), key=lambda job: job.number)
+        for lease in to_be_revoked(waiting, leases=self._leases.values(), roster=self._roster):
+            log.info("job %s makes room for an interactive one", lease.job.key)
+            lease.revoke()
+
+    def _next(self, offers: Offers) -> Iterator[ActiveJob]:
+        """Those of which one is the next: the first of each line, and those that a worker is kept for."""
+        yield from self._heads()
+        if offers.kept:
+            yield from [job for job in self._lines.jobs() if job.key in offers.kept and self._waits(job)]
+
+    def _heads(self) -> Iterator[ActiveJob]:
+        """The first job of each line."""
+        for line in list(self._lines):
+            # One that has just been given up has not left yet.
+            while line.jobs and not self._waits(line.jobs[0]):
+                self._lines.remove(line.jobs[0])
+            yield from line.jobs[:1]
+
+    def _waits(self, job: ActiveJob) -> bool:
+        return not self._waiting[job].done()
+
+    def _all_outlooks(self) -> dict[ActiveJob, Outlook]:
+        age_seconds = self._clock.monotonic() - self._foreseen_seconds
+        if self._has_changed and (self._is_small or age_seconds >= _FORECAST_SECONDS):
+            self._outlooks = self._foresee([line.jobs for line in self._lines])
+            self._foreseen_seconds = self._clock.monotonic()
+            self._has_changed = False
+        return self._outlooks
+
+    @property
+    def _is_small(self) -> bool:
+        return len(self._lines) + len(self._roster.workers) <= _FORECAST_AT_ONCE
+
+    def _delay(self, lines: Sequence[Line], job: ActiveJob) -> Delay:
+        """What a job can expect that would stand behind some lines."""
+        if not self._is_small:
+            outlooks = self._all_outlooks()
+            behind = _outlook_behind(outlooks, jobs=len(self._lines))
+            room_seconds = min((each.wait_seconds for each in outlooks.values()), default=0.0)
+            return Delay(room_seconds=room_seconds, wait_seconds=behind.wait_seconds)
+        outlooks = self._foresee([*(line.jobs for line in lines), [job]])
+        own = outlooks.pop(job)
+        room_seconds = min((each.wait_seconds for each in outlooks.values()), default=0.0)
+        return Delay(room_seconds=room_seconds, wait_seconds=own.wait_seconds)
+
+    def _foresee(self, lines: Iterable[Sequence[ActiveJob]]) -> dict[ActiveJob, Outlook]:
         return forecast(
-            in_order(waiting, shares=self._shares()),
+            islice(in_order(lines, shares=self._shares()), _MOST_FORECAST),
             roster=self._roster,
             leases=self._leases.values(),
             durations=self._durations,
@@ -260,34 +346,17 @@ class Queue:
     def _shares(self) -> Shares:
         executing = Counter(group_of(lease.job) for lease in self._leases.values())
         # Tenants come and go: those that want nothing are forgotten.
-        present = {*executing, *map(group_of, self._waiting)}
+        present = {*executing, *(line.group for line in self._lines)}
         return Shares(executing=executing, turns={group: self._turns[group] for group in present & self._turns.keys()})
-
-    def _unserved(self) -> list[ActiveJob]:
-        """Jobs that wait; not those that have just been given up."""
-        return [job for job, turn in self._waiting.items() if not turn.done()]
-
-    def _idle(self) -> set[str]:
-        if not self._is_open:
-            return set()
-        return {worker.name for worker in self._roster.workers if worker.state == WorkerState.WORKER_STATE_IDLE}
 
     def _with_lease(self, view: WorkerView) -> WorkerView:
         is_busy = view.name in self._leases and view.state == WorkerState.WORKER_STATE_IDLE
         return replace(view, state=WorkerState.WORKER_STATE_BUSY) if is_busy else view
 
-    def _find_worker(self, job: ActiveJob, *, idle: set[str]) -> str | None:
-        if not self._has_room(job):
-            return None
-        if kept := self._roster.kept_for:
-            own = [name for name in idle if kept.get(name) == job.key]
-            if own:
-                return own[0]
-            idle = idle.difference(kept)
-        fitting = self._roster.fitting(job.requirement)
-        others = [name for name in fitting if name not in job.lost_workers]
-        return next((name for name in others or fitting if name in idle), None)
 
-    def _has_room(self, job: ActiveJob) -> bool:
-        """Returns whether the tenant of a job may have one more worker."""
-        return self._slots.has_room(job, fitting=self._roster.fitting(job.requirement), leases=self._leases)
+def _outlook_behind(outlooks: dict[ActiveJob, Outlook], *, jobs: int) -> Outlook:
+    """What a job can expect that stands behind all that were looked at, of some number of jobs."""
+    if not outlooks:
+        return Outlook(jobs_ahead=max(jobs - 1, 0), wait_seconds=0.0)
+    last = next(reversed(outlooks.values()))
+    return Outlook(jobs_ahead=max(jobs - 1, 0), wait_seconds=last.wait_seconds * max(jobs / len(outlooks), 1.0))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from compilefarm.core.pool import WorkerView
 from compilefarm.service.clock import Clock
-from compilefarm.v1.admin_service_pb2 import WorkerState
+from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED
 
 
 class Recovery:
@@ -34,6 +34,6 @@ class Recovery:
         self._failed = {
             worker.name: self._failed.get(worker.name, now_seconds)
             for worker in workers
-            if worker.state == WorkerState.WORKER_STATE_FAILED and worker.environment is not None
+            if worker.state == WORKER_STATE_FAILED and worker.environment is not None
         }
         return frozenset(name for name, since in self._failed.items() if now_seconds - since < self._seconds)

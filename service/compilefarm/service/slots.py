@@ -6,11 +6,8 @@ tenant that came first and alone would have all of them for as long as its compi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-
-from compilefarm.service.active_job import ActiveJob
-from compilefarm.service.leases import Lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,23 +23,19 @@ class Slots:
     tenant_jobs: int | None
     has_several_tenants: Callable[[], bool]
 
-    def has_room(self, job: ActiveJob, *, fitting: Sequence[str], leases: Mapping[str, Lease]) -> bool:
-        """Returns whether a job may have one more worker.
+    @property
+    def counts_all(self) -> bool:
+        """Whether all workers of a tenant count, and not those alone that fit."""
+        return self.tenant_jobs is not None
+
+    def has_room(self, *, own: int, fitting: int) -> bool:
+        """Returns whether a tenant may have one more worker.
 
         Args:
-            job: the job.
-            fitting: the workers that can do it.
-            leases: the jobs that have a worker, by its name.
+            own: its jobs that have one, as far as they count.
+            fitting: how many workers there are that fit.
         """
-        if job.priority.is_preemptible:
-            return True
-        held = [leases[name] for name in (leases if self.tenant_jobs is not None else fitting) if name in leases]
-        own = sum(_counts_for(job, lease.job) for lease in held)
         if self.tenant_jobs is not None:
             return own < self.tenant_jobs
-        is_last = own == len(fitting) - 1 and own > 0
-        return own < len(fitting) and not (is_last and self.has_several_tenants())
-
-
-def _counts_for(job: ActiveJob, other: ActiveJob) -> bool:
-    return other.tenant == job.tenant and not other.priority.is_preemptible
+        is_last = own == fitting - 1 and own > 0
+        return own < fitting and not (is_last and self.has_several_tenants())

@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from compilefarm.core.pool import WorkerView
 from compilefarm.service.cache_service import CacheCounts
 from compilefarm.service.counters import Counters
+from compilefarm.service.device_seconds import DeviceSeconds
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
 from compilefarm.service.readiness import Readiness
@@ -49,6 +51,7 @@ class Sources:
     farm_version: str
     caches: EntryStore | None
     cache_counts: CacheCounts
+    device_seconds: DeviceSeconds
 
 
 class StateCollector(Collector):
@@ -74,6 +77,7 @@ class StateCollector(Collector):
             *_of_store(usage),
             *_of_caches(self._sources),
             *_of_clients(self._sources.reports),
+            *_of_devices(self._sources.device_seconds),
         ]
 
 
@@ -99,6 +103,7 @@ def _of_service(sources: Sources, *, quarantined: int) -> Iterator[Metric]:
     for name, number in _named(WorkerState.items(), prefix="WORKER_STATE_"):
         workers.add_metric([name], states[number])
     yield workers
+    yield _by_host(sources.queue.workers())
     state = GaugeMetricFamily(
         "compilefarm_state", "1 for the current state of the farm, 0 for the others", labels=["state"]
     )
@@ -110,6 +115,43 @@ def _of_service(sources: Sources, *, quarantined: int) -> Iterator[Metric]:
     )
     build.add_metric([sources.farm_version], 1)
     yield build
+
+
+def _by_host(workers: Iterable[WorkerView]) -> Metric:
+    labels = ["host", "node", "environment", "device", "state"]
+    by_host = GaugeMetricFamily(
+        "compilefarm_host_workers",
+        "Workers by machine (host; empty: the gateway's own), the cluster's name for it (node), environment, device "
+        "and state, where there are any",
+        labels=labels,
+    )
+    states = {number: name for name, number in _named(WorkerState.items(), prefix="WORKER_STATE_")}
+    counts = Counter((each.host, each.node, each.environment_name, each.device, states[each.state]) for each in workers)
+    for values, count in sorted(counts.items()):
+        by_host.add_metric(values, count)
+    return by_host
+
+
+def _of_devices(seconds: DeviceSeconds) -> Iterator[Metric]:
+    for name, text, counts in (
+        (
+            "spent",
+            "Seconds for which jobs had a worker, to compile or to verify: a whole GPU (device cuda), or a worker's "
+            "share of the processors of its machine (cpu)",
+            seconds.spent,
+        ),
+        (
+            "avoided",
+            "Seconds that workers had taken to make what was then served without a compile for it",
+            seconds.avoided,
+        ),
+    ):
+        family = CounterMetricFamily(
+            f"compilefarm_device_{name}_seconds", text, labels=["tenant", "namespace", "device"]
+        )
+        for user, value in sorted(counts.items()):
+            family.add_metric([user.tenant, user.namespace, user.device], value)
+        yield family
 
 
 def _of_store(usage: StoreUsage) -> Iterator[Metric]:

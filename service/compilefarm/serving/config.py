@@ -190,7 +190,8 @@ class ServeConfig:
     state: Path | None = field(
         default=None,
         metadata=flag(
-            "directory in which accepted prewarm jobs are kept until they are done",
+            "directory of this gateway: the name by which workers on Ray find it again; earlier releases kept accepted "
+            "prewarm jobs there, which are done",
             group=_STORE,
             metavar="DIR",
             read=Path,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from compilefarm.service.app import Gateway
-from compilefarm.service.clock import SystemClock
-from compilefarm.service.journal import Journal
 from compilefarm.service.signing import open_signing_policy
+from compilefarm.service.state_folder import using
 from compilefarm.serving.config import ServeConfig
 from compilefarm.serving.pools import make_pool
 from compilefarm.serving.process import end_asked
@@ -45,7 +43,7 @@ async def serve(config: ServeConfig) -> None:
         signing=signing,
     )
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
-    with contextlib.closing(Journal(config.state_folder(), clock=SystemClock())) as journal:
+    with using(config.state_folder()):
         pool = await asyncio.to_thread(_MAKERS[config.pool], config)
         # Ray has put a handler before this one, which prints a report as of a crash.
         end_asked(end)
@@ -54,7 +52,7 @@ async def serve(config: ServeConfig) -> None:
             store=store,
             signing=signing,
             pool=pool,
-            journal=journal,
+            former_journal=config.state_folder(),
             caches=await open_kept_caches(config),
             declared=config.environments,
         )

@@ -205,7 +205,8 @@ async def few_at_a_time(work: Callable[[T], Awaitable[R]], items: Iterable[T], *
         turns: how many are worked on at a time.
     """
     # No more tasks than turns: thousands at once would keep everybody else waiting.
-    numbered = iter(list(enumerate(items)))
+    known = list(items)
+    numbered = iter(enumerate(known))
     results: dict[int, R] = {}
     errors: dict[int, Exception] = {}
 
@@ -216,7 +217,7 @@ async def few_at_a_time(work: Callable[[T], Awaitable[R]], items: Iterable[T], *
             except Exception as error:  # noqa: BLE001 - raised below
                 errors[number] = error
 
-    await asyncio.gather(*(take_turns() for _ in range(turns)))
+    await asyncio.gather(*(take_turns() for _ in range(min(turns, len(known)))))
     if errors:
         raise errors[min(errors)]
     return [results[number] for number in sorted(results)]

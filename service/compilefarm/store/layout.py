@@ -13,6 +13,7 @@ leases/<graph digest>/<rest>/[<namespace>/]<n>.failed             the failure in
 failures/<graph digest>/<rest>/[<namespace>/]<sha256>             why the key is not compiled for a while
 environments/<name>/<sha256>                  what the last worker of a declared environment was
 gateways/<session>                            empty; renewed while that gateway lives
+journal/<session>/<key>-<account>-<sha256>    an accepted prewarm, in the folder of the gateway that has it to do
 used/<path of a blob or a manifest>           empty; its time is when the object was last used, roughly
 probe/<random>                                written and deleted when a store is opened
 """
@@ -42,6 +43,7 @@ KEY_LEASES = "leases"
 FAILURES = "failures"
 ENVIRONMENTS = "environments"
 SESSIONS = "gateways"
+JOURNAL = "journal"
 # A key begins with this many digits of its graph's digest, then a dash.
 GRAPH_DIGITS = 16
 
@@ -163,6 +165,11 @@ def remembered_path(key: str, *, digest: str, namespace: str = DEFAULT_NAMESPACE
 def session_path(session: str) -> str:
     """Returns the path of the object that says that a gateway lives."""
     return f"{SESSIONS}/{session}"
+
+
+def journal_path(session: str, *, name: str) -> str:
+    """Returns the path of an entry of the journal."""
+    return f"{JOURNAL}/{session}/{name}"
 
 
 def key_of(path: str) -> str:

@@ -33,6 +33,7 @@ from compilefarm.store.layout import (
     CHECKS,
     ENVIRONMENTS,
     FAILURES,
+    JOURNAL,
     KEY_LEASES,
     MANIFESTS,
     PROBES,
@@ -249,6 +250,7 @@ def _end_sessions(root: Path) -> None:
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    for area in (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, ENVIRONMENTS, FAILURES, KEY_LEASES, PROBES, STAGING):
+    areas = (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, ENVIRONMENTS, FAILURES, JOURNAL, KEY_LEASES, PROBES, STAGING)
+    for area in areas:
         for folder, _, names in os.walk(root / area):
             yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))

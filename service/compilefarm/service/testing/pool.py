@@ -189,6 +189,10 @@ class ScriptedPool:
         """Has a worker go on with a job from before the gateway started; with none if there is no key."""
         self._views[name] = replace(self._views[name], kept_for=key)
 
+    def move(self, name: str, *, host: str, node: str) -> None:
+        """Puts a worker on a machine of a cluster."""
+        self._views[name] = replace(self._views[name], host=host, node=node)
+
     def remove(self, name: str) -> None:
         """Has a worker no more."""
         del self._views[name]

@@ -7,12 +7,12 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 from compilefarm.core.pool import DeclaredEnvironment, WorkerPool
 from compilefarm.service.app import Gateway
 from compilefarm.service.clock import Clock
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.journal import Journal
 from compilefarm.service.testing.pool import ScriptedPool
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.entries import EntryStore
@@ -31,7 +31,7 @@ async def serving(
     config: GatewayConfig | None = None,
     signing: SigningPolicy = UNSIGNED,
     clock: Clock | None = None,
-    journal: Journal | None = None,
+    former_journal: Path | None = None,
     caches: EntryStore | None = None,
     declared: Sequence[DeclaredEnvironment] = (),
 ) -> AsyncIterator[Gateway]:
@@ -44,7 +44,7 @@ async def serving(
         pool=pool or ScriptedPool(),
         signing=signing,
         clock=clock,
-        journal=journal,
+        former_journal=former_journal,
         caches=caches,
         declared=declared,
     )

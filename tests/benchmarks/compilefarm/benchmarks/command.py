@@ -29,6 +29,7 @@ from compilefarm.benchmarks.report import Measured, Report, describe_machine, re
 from compilefarm.benchmarks.runner import Subject
 from compilefarm.benchmarks.slots import grow_slots
 from compilefarm.benchmarks.tables import point_words, show_points, show_report, stories
+from compilefarm.benchmarks.workers import grow_workers
 from compilefarm.cli.words import console, seconds_words
 from compilefarm.core.errors import FarmError
 from compilefarm.serving.numbers import positive
@@ -39,6 +40,7 @@ _GROW: Mapping[str, Grow] = {
     "layers": grow_layers,
     "clients": grow_clients,
     "slots": grow_slots,
+    "workers": grow_workers,
     "lookups": grow_lookups,
     "entries": grow_entries,
 }
@@ -82,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run_step=_run_comparison)
     steps = parser.add_subparsers(metavar="[scale]")
     text = (
-        "measure how the cost of a farm on this CPU grows with layers, concurrent clients, slots, lookups in torch's "
-        "caches at once, and stored entries"
+        "measure how the cost of a farm on this CPU grows with layers, concurrent clients, slots, workers on Ray "
+        "beside those of one host, lookups in torch's caches at once, and stored entries"
     )
     scale = steps.add_parser("scale", help=text, description=text)
     scale.set_defaults(run_step=_run_scale)

@@ -12,6 +12,7 @@ AXES: dict[str, tuple[int, ...]] = {
     "layers": (2, 4, 8, 16, 32, 64),
     "clients": (1, 10, 100, 1000),
     "slots": (1, 2),
+    "workers": (1, 2, 4),
     "lookups": (1, 8, 64),
     "entries": (10, 100, 1000, 10_000, 100_000),
 }
