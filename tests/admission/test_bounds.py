@@ -19,9 +19,12 @@ from compilefarm.graph.encode import encode_job
 from compilefarm.graph.literals import MOST_COUNTED
 from compilefarm.graph.symbols import put_guards
 from compilefarm.graph.testing import capture, fixed_environment, trace
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.torch_internals.numpy_calls import numpy_calls
+from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 from compilefarm.v1.graph_pb2 import Range, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
+from compilefarm.worker.operator_guard import guarding_operators
 
 
 def decode(function: Callable[..., Any], *args: object, **kwargs: object) -> DecodedJob:
@@ -252,6 +255,34 @@ def test_operators_that_believe_what_they_are_told_of_places(name: str) -> None:
         job.graph.nodes[1].call.kind, job.graph.nodes[1].call.target = kind, name
         with pytest.raises(InvalidRequest, match="is not among the functions that a request may call"):
             decode_job(job, blobs={})
+
+
+@pytest.mark.parametrize("is_operator", [False, True])
+@pytest.mark.parametrize(("results", "sizes"), [(1, ()), (1, (0,)), (1, (16,)), (2, (0,))])
+def test_what_is_given_for_a_result_is_of_its_size(is_operator: bool, results: int, sizes: tuple[int, ...]) -> None:
+    # Where it is not, a graph that asks how large it is now is answered otherwise when it is compiled, and reads there
+    # what was not looked at, wherever that lies.
+    of_one, of_two = (torch.ops.aten.add.out, torch.ops.aten.sort.values) if is_operator else (torch.add, torch.sort)
+    graph = Graph()
+    made = graph.call_function(torch.add, (graph.placeholder("x"), 1))
+    given = [graph.call_function(torch.empty, (sizes,)) for _ in range(results)]
+    if results == 1:
+        graph.call_function(of_one, (made, 1), {"out": given[0]})
+    else:
+        given[1] = graph.call_function(torch.empty, (sizes,), {"dtype": torch.int64})
+        names = {"values": given[0], "indices": given[1]} if is_operator else {"out": tuple(given)}
+        graph.call_function(of_two, (made,), names)
+    graph.output((made,))
+    module = GraphModule(torch.nn.Module(), graph)
+    job = encode_job(module, [torch.zeros(12)], options={}, environment=fixed_environment).job
+    with pytest.raises(InvalidRequest, match="given for a result is of another size"):
+        decode_job(job, blobs={})
+
+
+def test_a_place_that_depends_on_elements_is_refused_while_a_graph_is_compiled_too() -> None:
+    refusing = pytest.raises(InvalidRequest, match="whether it stays within its memory depends on elements")
+    with refusing, FakeTensorMode(shape_env=ShapeEnv()), guarding_operators(calls_views=True):
+        torch.as_strided(torch.ones(8), (1,), (1,), torch.empty((), dtype=torch.int64).item())  # type: ignore[arg-type]
 
 
 def test_a_view_of_an_input_that_does_not_begin_with_its_memory() -> None:

@@ -82,6 +82,7 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (ATTENTION, (torch.ones(1, 4, 8, 4), torch.ones(1, 4, 8, 4), torch.ones(1, 1, 8, 4)), positional()),
         (ATTENTION, (torch.ones(1, 4, 8, 4), torch.ones(1, 3, 8, 4), torch.ones(1, 3, 8, 4)), positional()),
         (ATTENTION, (torch.ones(1, 4, 0, 4), torch.ones(1, 4, 8, 4), torch.ones(1, 4, 8, 4)), positional()),
+        (ATTENTION, (torch.ones(1, 4, 3, 8).bfloat16(), *[torch.ones(1, 4, 0, 8).bfloat16()] * 2), positional()),
         (ATTENTION, (NARROW.expand(1, 4, 8, 4), torch.ones(1, 4, 8, 4), torch.ones(1, 4, 8, 4)), positional()),
         (
             aten.native_group_norm.default,

@@ -34,7 +34,7 @@ def compiled(job: EncodedJob) -> Any:
     """What Inductor makes of a job, in the state that the job asks for: a program that can be called and saved."""
     inductor_options, functorch_options = config_patches(job.job.options)
     decoded = decode(job.job, blobs=job.blobs, admitted=Admitted())
-    with guarding_operators(), keeping_index_assertions():
+    with guarding_operators(calls_views=False), keeping_index_assertions():
         return compile_to_program(
             decoded.graph_module,
             decoded.inputs,

@@ -123,6 +123,30 @@ def test_regions_are_of_a_size_that_kernels_count(name: str, corner: float, samp
         getattr(torch.ops.torchvision, name)(given, regions, 1.0, 3, 3, *sizes, sampling, False)
 
 
+@pytest.mark.parametrize(
+    ("name", "channels", "sizes", "place"),
+    [
+        ("_roi_pool_backward", 8, (1.0, 2, 2, 3, 8, 16, 12), 10**6),
+        ("_ps_roi_align_backward", 2, (1.0, 2, 2, 2, 3, 8, 16, 12), -1),
+    ],
+)
+def test_gradients_are_written_where_there_is_something(
+    name: str, channels: int, sizes: tuple[float, ...], place: int
+) -> None:
+    program, gradient = _decoded(_pooled("roi_align")).graph_module, torch.ones(1, channels, 2, 2)
+    regions, chosen = torch.tensor([[0.0, 1.0, 1.0, 4.0, 4.0]]), torch.zeros(gradient.shape, dtype=torch.int32)
+    backward = getattr(torch.ops.torchvision, name)
+    with refusing_values_outside(program):
+        backward(gradient, regions, chosen, *sizes)
+        with pytest.raises(OutsideOfTensor, match="shape of its gradients"):
+            backward(gradient, regions, chosen[:, :1], *sizes)
+        with pytest.raises(OutsideOfTensor, match="not those of these regions"):
+            backward(gradient[:, :, :1], regions, chosen, *sizes)
+        chosen[0, 1, 1, 1] = place
+        with pytest.raises(OutsideOfTensor, match="a gradient is written"):
+            backward(gradient, regions, chosen, *sizes)
+
+
 def test_offsets_of_windows_are_numbers() -> None:
     program, x = _decoded(_pooled("roi_align")).graph_module, torch.ones(1, 2, 8, 8)
     offsets = torch.zeros(1, 18, 6, 6)

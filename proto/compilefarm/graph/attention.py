@@ -60,8 +60,9 @@ def _heads(given: Arguments) -> str | None:
     is_shared = len(query) == len(key) == 4 and query[1] and key[1] and query[1] % key[1] == 0
     if key[:3] != value[:3] or query[0] != key[0] or not is_shared:
         return f"queries, keys and values are {query}, {key} and {value}"
-    if query[2] == 0:
-        return "there are no queries"
+    # Blocks of both are counted, and divided by.
+    if query[2] == 0 or key[2] == 0:
+        return "there are no queries, or no keys"
     return None if _are_near(given, _HEADS) else "elements of a head do not lie side by side"
 
 

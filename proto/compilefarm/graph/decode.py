@@ -52,11 +52,11 @@ from compilefarm.graph.targets import (
 )
 from compilefarm.graph.tensors import decode_tensor
 from compilefarm.graph.texts import holds_text
-from compilefarm.graph.writes import CONSTANT, INPUT, WriteRecorder
+from compilefarm.graph.writes import CONSTANT, INPUT, ResultSizes, WriteRecorder
 from compilefarm.torch_internals.autograd import restoring_forward_mode
 from compilefarm.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
 from compilefarm.torch_internals.operator_calls import Watcher, dispatching_in_python, watching_operators
-from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload
+from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, schema_of
 from compilefarm.torch_internals.symbolic_shapes import bindings_of
 from compilefarm.torch_internals.traced_functions import DISABLE_HOOKS
 from compilefarm.v1 import graph_pb2
@@ -434,8 +434,11 @@ def _bounded(
         # An operator without a fake form is run, on memory of the sizes that it is told. Of those the lists of fused
         # optimizers were just looked at; any other is refused.
         decoded.fake_mode.allow_fallback_kernels = base_of(operator.name()) in OPTIMIZERS
+        sizes = ResultSizes.of_operator(schema_of(operator), args, kwargs)
         with reach.running(operator):
             result = watch(operator, args, kwargs, find_fake_form(operator, args) or run)
+        if (change := sizes.find_change()) is not None:
+            raise InvalidRequest(f"{operator}: {change}")
         offsets.note(operator, args, kwargs, result)
         return result
 
@@ -475,6 +478,14 @@ def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) 
     # Composite operators may compute it anew for tensors without elements (aten/src/ATen/native/LinearAlgebra.cpp:
     # matrix_rank_impl).
     writes.note([kwargs.get("out")])
+    sizes = ResultSizes(kwargs.get("out"))
+    result = _called(node, args, kwargs, number=number, writes=writes)
+    if (change := sizes.find_change()) is not None:
+        raise InvalidRequest(f"node {number} ({_name(node)}): {change}")
+    return result
+
+
+def _called(node: Node, args: Any, kwargs: Any, *, number: int, writes: WriteRecorder) -> object:
     try:
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from compilefarm.core.compiler_settings import names
 from compilefarm.graph.operators import base_of, named_arguments
 from compilefarm.graph.targets import nodes_of
 from compilefarm.graph.writes import INPUT, Label, WriteRecorder, find_storage
@@ -77,9 +78,8 @@ class OffsetCheck:
 
     def find_change(self, graph_module: GraphModule) -> str | None:
         """Why a graph that has run may not be compiled: its offsets may be others then. None if it may."""
-        if self._used and any(map(_asks_of_gradients, nodes_of(graph_module))):
-            # Bodies are run without gradients here, and with them when they are compiled.
-            return "a graph with embedding_bag or repeats asks whether gradients are wanted"
+        if self._used and any(map(_asks_otherwise, nodes_of(graph_module))):
+            return "a graph with embedding_bag or repeats asks more of tensors than their sizes"
         written = {label for label in self._used if label[1] in self.writes.written(label[0])}
         return "the graph writes to offsets of embedding_bag, or to repeats" if written else None
 
@@ -118,10 +118,19 @@ class _Run:
             return False
 
 
-def _asks_of_gradients(node: Node) -> bool:
+# What may be answered otherwise when a graph is compiled: its bodies run with gradients then, and views are made anew.
+_ASKING = frozenset(
+    names("""
+    dim_order is_ is_conj is_contiguous is_inference is_leaf is_neg is_not is_set_to storage_offset stride
+    sym_is_contiguous sym_storage_offset sym_stride
+""")
+)
+
+
+def _asks_otherwise(node: Node) -> bool:
     # What a node calls is wrapped in some bodies while they run.
     name = getattr(node.target, "__name__", node.target)
-    return "requires_grad" in node.args or str(name).partition(".")[0] in ("is_inference", "is_leaf")
+    return "requires_grad" in node.args or str(name).partition(".")[0] in _ASKING
 
 
 _COMPUTED: Mapping[str, str] = {

@@ -42,6 +42,35 @@ def arguments_written(schema: torch.FunctionSchema, args: Sequence[Any], kwargs:
             yield given.get(declared.name)
 
 
+class ResultSizes:
+    """How large tensors are that are given for results of a call, before it is made.
+
+    Where a result is of another size, torch makes such a tensor larger or smaller when the call runs on tensors without
+    elements, and leaves it as it is when it compiles (torch/_functorch/_aot_autograd/functional_utils.py). Whoever asks
+    how large it is then is answered otherwise, and what follows from the answer was not looked at.
+    """
+
+    def __init__(self, given: object) -> None:
+        self._tensors = list(tensors_in(given))
+        self._sizes = self._look()
+
+    @classmethod
+    def of_operator(cls, schema: torch.FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ResultSizes:
+        """Those of a call of an operator."""
+        if not any(declared.is_out for declared in schema.arguments):
+            return cls(())
+        given = named_arguments(schema, args, kwargs)
+        return cls([given.get(declared.name) for declared in schema.arguments if declared.is_out])
+
+    def find_change(self) -> str | None:
+        """Why what follows the call may not run; None if it may."""
+        return None if self._look() == self._sizes else "what it is given for a result is of another size than that"
+
+    def _look(self) -> list[str]:
+        # As text: sizes that are not known cannot be compared.
+        return [str(tuple(tensor.shape)) for tensor in self._tensors]
+
+
 @dataclass(slots=True)
 class WriteRecorder:
     """Notes to which of the tensors that it knows a graph writes, directly or through views."""

@@ -99,19 +99,37 @@ def _numbers_of_samples(given: Arguments) -> str | None:
     return None if samples <= _MOST_SAMPLES else f"{samples} samples are taken along a side"
 
 
+def _chosen(given: Arguments) -> str | None:
+    """What a forward pass has chosen, at which gradients are written: places in an image, or channels."""
+    is_place = "argmax" in given
+    chosen = given["argmax"] if is_place else given["channel_mapping"]
+    bound = given["height"] * given["width"] if is_place else given["channels"]
+    if tuple(chosen.shape) != tuple(given["grad"].shape):
+        return "what was chosen is not of the shape of its gradients"
+    if chosen.numel() and not (-is_place <= chosen.min().item() and chosen.max().item() < bound):
+        return f"a gradient is written to place {chosen.max().item()} of {bound}"
+    return None
+
+
+def _gradients(given: Arguments) -> str | None:
+    gradient, regions = given["grad"], given["rois"]
+    wanted = (regions.shape[0], given["pooled_height"], given["pooled_width"])
+    if gradient.dim() != 4 or (gradient.shape[0], *gradient.shape[2:]) != wanted:
+        return "its gradients are not those of these regions"
+    if "channel_mapping" not in given and gradient.shape[1] != given["channels"]:
+        return "its gradients are of another number of channels"
+    has_chosen = "argmax" in given or "channel_mapping" in given
+    return _regions(given) or (_chosen(given) if has_chosen else None)
+
+
 def _offsets(given: Arguments) -> str | None:
     """What is no number is neither within an image nor outside (torchvision/csrc/ops/cpu/deform_conv2d_kernel.cpp)."""
     return "an offset is no number" if given["offset"].isnan().any().item() else None
 
 
+_POOLINGS = ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
-    **dict.fromkeys(
-        (
-            f"torchvision::{name}"
-            for pooling in ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
-            for name in (pooling, f"_{pooling}_backward")
-        ),
-        _regions,
-    ),
+    **dict.fromkeys((f"torchvision::{name}" for name in _POOLINGS), _regions),
+    **dict.fromkeys((f"torchvision::_{name}_backward" for name in _POOLINGS), _gradients),
     **dict.fromkeys(("torchvision::deform_conv2d", "torchvision::_deform_conv2d_backward"), _offsets),
 }

@@ -20,6 +20,7 @@ from compilefarm.builder.programs import FinishedProgram, finish_program
 from compilefarm.builder.triton_builds import built_libraries
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
+from compilefarm.graph.bounds import calls_views
 from compilefarm.graph.compiling import compile_to_program
 from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.options import config_patches
@@ -122,7 +123,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
                 memory_limit(DECODE_BYTES),
             ):
                 decoded = decode(task.job, blobs=blobs, admitted=admitted)
-            with guarding_operators(), keeping_index_assertions():
+            with guarding_operators(calls_views=calls_views(task.job.graph)), keeping_index_assertions():
                 program = compile_to_program(
                     decoded.graph_module,
                     decoded.inputs,

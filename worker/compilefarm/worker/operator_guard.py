@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.graph.bounds import find_excess
+from compilefarm.graph.bounds import find_excess, find_unknown_view
 from compilefarm.graph.folding import bound_folding
 from compilefarm.graph.misfits import find_misfit
 from compilefarm.torch_internals.operator_calls import watching_operators
@@ -19,17 +19,21 @@ from compilefarm.torch_internals.operators import OpOverload
 
 
 @contextmanager
-def guarding_operators() -> Iterator[None]:
+def guarding_operators(*, calls_views: bool) -> Iterator[None]:
     """Inside, no operator runs on fake tensors that would reach outside of its tensors, or make many elements of
     constants.
+
+    Args:
+        calls_views: whether the graph calls as_strided itself, so that each place in memory has to be known.
 
     Raises:
         InvalidRequest: one would have, even if the compiler went on without it.
     """
     refused: list[str] = []
+    checks = (find_excess, find_misfit, *((find_unknown_view,) if calls_views else ()))
 
     def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
-        objection = find_excess(operator, args, kwargs) or find_misfit(operator, args, kwargs)
+        objection = next(filter(None, (find(operator, args, kwargs) for find in checks)), None)
         if objection is not None:
             refused.append(f"{operator}, while the graph is compiled: {objection}")
             raise InvalidRequest(refused[0])
