@@ -10,11 +10,16 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """A Ray cluster on this host: its head takes no workers, another node has two processors."""
+def own_ray() -> None:
+    """Ray has not been imported yet, and listens on this host alone."""
     from compilefarm.cluster.own_ray import keep_to_this_host
 
     keep_to_this_host()
+
+
+@pytest.fixture(scope="session")
+def cluster(own_ray: None) -> Iterator[Cluster]:
+    """A Ray cluster on this host: its head takes no workers, another node has two processors."""
     import ray
     from ray.cluster_utils import Cluster
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from compilefarm.core.pool import DeclaredEnvironment
 from compilefarm.service.testing import calling, sample_job, serving
 from compilefarm.v1.compile_service_pb2 import OUTCOME_COMPILED
 from compilefarm.worker.testing import ENVIRONMENT
+from tests.processes import descendants
 
 # A minute: Ray looks for idle nodes every few seconds.
 pytestmark = pytest.mark.corpus
@@ -27,7 +30,7 @@ pytestmark = pytest.mark.corpus
 LATE = {"late": 1.0}
 
 
-async def test_nodes_come_for_jobs_that_wait_and_go_when_they_are_idle(tmp_path: Path) -> None:
+async def test_nodes_come_for_jobs_that_wait_and_go_when_they_are_idle(own_ray: None, tmp_path: Path) -> None:
     from compilefarm.cluster.connection import connect, node_resources
     from compilefarm.cluster.pool import RayPool
     from compilefarm.cluster.testing import scripted_slots
@@ -55,8 +58,6 @@ async def test_nodes_come_for_jobs_that_wait_and_go_when_they_are_idle(tmp_path:
         async with serving(pool=pool, declared=declared) as gateway, calling(gateway.address) as calls:
             assert nodes() == 0
             watches = [await calls.watch(sample_job(f"torch.{name}", environment=ENVIRONMENT)) for name in "ab"]
-            told = [(await watch.next()).progress.waits_for for watch in watches]
-            assert told == ["a worker of the environment late: it is declared, not seen yet"] * 2
             await until(lambda: nodes() == 2)
             opened = os.open(gate, os.O_RDWR)
             ends = [await watch.finish() for watch in watches]
@@ -69,35 +70,34 @@ async def test_nodes_come_for_jobs_that_wait_and_go_when_they_are_idle(tmp_path:
 @contextmanager
 def autoscaled_head(folder: Path) -> Iterator[str]:
     """The address of a head whose autoscaler adds up to two nodes."""
-    from compilefarm.cluster.own_ray import keep_to_this_host
-
-    if "RAY_AUTH_TOKEN" not in os.environ:
-        keep_to_this_host()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port, other = free_port(), free_port()
     config = folder / "autoscaler.json"
     config.write_text(json.dumps(autoscaler_config(f"127.0.0.1:{port}")))
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"),
         *("--num-cpus=0", "--num-gpus=0", "--include-dashboard=false", "--disable-usage-stats"),
-        *(
-            "--min-worker-port=0",
-            "--max-worker-port=0",
-            "--dashboard-agent-listen-port=0",
-            "--ray-client-server-port=0",
-        ),
-        f"--autoscaling-config={config}",
+        *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
+        *(f"--ray-client-server-port={other}", f"--autoscaling-config={config}"),
     ]
     variables = {**os.environ, "RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
-    log = (folder / "head.log").open("wb")
-    process = subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
-    try:
-        wait_for(port, process=process)
-        yield f"127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        log.close()
+    with (folder / "head.log").open("wb") as log:
+        process = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
+        try:
+            wait_for_start(process, log=folder / "head.log")
+            yield f"127.0.0.1:{port}"
+        finally:
+            # Fake nodes are descendants, in sessions of their own.
+            for pid in (*descendants(process.pid), process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+def free_port() -> int:
+    """A port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
 
 
 def autoscaler_config(address: str) -> Mapping[str, Any]:
@@ -127,15 +127,11 @@ def autoscaler_config(address: str) -> Mapping[str, Any]:
     }
 
 
-def wait_for(port: int, *, process: subprocess.Popen[bytes]) -> None:
-    """Returns when somebody listens."""
-    while process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except ConnectionRefusedError:
-            continue
-    raise AssertionError("the head has ended")
+def wait_for_start(process: subprocess.Popen[bytes], *, log: Path) -> None:
+    """Returns when the head has its node."""
+    while "Ray runtime started" not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
 
 
 async def until(holds: Callable[[], bool]) -> None:
