@@ -19,6 +19,7 @@ from compilefarm.serving.farm import READY_LINE
 from compilefarm.serving.ray_pools import owner_of
 from compilefarm.store.opening import open_store
 from compilefarm.worker.pool import LocalPool, PoolSettings
+from tests.chaos.ray_cluster import WORKER_RESOURCES
 
 _CHILD = (sys.executable, "-m", "compilefarm.worker.testing", "of-job")
 # As `compilefarm serve` has it.
@@ -71,7 +72,7 @@ def _ray_pool(arguments: argparse.Namespace, cache: Path) -> WorkerPool:
         folder=cache,
         script="of-job",
         options=arguments.child,
-        resources={"CPU": 1},
+        resources=WORKER_RESOURCES,
         owner=owner_of(arguments.folder / "state"),
         verify=False,
     )

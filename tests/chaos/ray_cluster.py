@@ -13,8 +13,10 @@ from tests.processes import descendants, last_descendants
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
+# What a worker of tests/chaos/gateway.py takes: no processors, since it would have a share of the memory then.
+WORKER_RESOURCES = {"worker": 1.0}
 # For the workers of farms that were killed a moment ago, too.
-_PROCESSORS = 64
+_WORKERS = 64
 # Of a fork server and its children (tests/chaos/gateway.py).
 _CHILD = b"compilefarm.worker.testing"
 
@@ -56,7 +58,7 @@ def ray_cluster() -> Iterator[RayCluster]:
 
 
 def _with_node(made: Cluster) -> RayCluster:
-    node = made.add_node(num_cpus=_PROCESSORS, num_gpus=0)
+    node = made.add_node(num_cpus=0, num_gpus=0, resources={"worker": _WORKERS})
     (raylet,) = node.all_processes["raylet"]
     return RayCluster(address=made.address, node_process=raylet.process.pid)
 

@@ -24,7 +24,7 @@ def cluster(own_ray: None) -> Iterator[Cluster]:
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, "include_dashboard": False})
-    made.add_node(num_cpus=2, num_gpus=0)
+    made.add_node(num_cpus=2, num_gpus=0, resources={"worker": 2})
     try:
         yield made
     finally:

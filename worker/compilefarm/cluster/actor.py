@@ -8,11 +8,12 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import ray
 
+from compilefarm.cluster.parts import split
 from compilefarm.cluster.settings import MakePool
 from compilefarm.cluster.work import Kept, News, OnPhase, Result, Work
 from compilefarm.core.contents import Content
@@ -114,16 +115,18 @@ class WorkerActor:
         kept = Kept.of(assignment, name=name)
         await self._take(name, lambda on_phase: pool.run(assignment, worker=worker, on_phase=on_phase), kept=kept)
 
-    async def receive(self, name: str, piece: ChildBlob) -> None:
+    async def receive(self, name: str, digest: str, continues: bool, *parts: bytes) -> None:
         """Takes a piece of a blob of an artifact that is to be verified.
 
         Args:
             name: of the verification; pieces of an earlier one are dropped.
-            piece: it.
+            digest: of the blob.
+            continues: whether there is more of it.
+            parts: of the piece.
         """
         if self._parcel.name != name:
             self._parcel = _Parcel(name)
-        await self._parcel.add(piece)
+        await self._parcel.add(ChildBlob(digest=digest, content=b"".join(parts), continues=continues))
 
     async def verify(self, name: str, assignment: Assignment, manifest: Manifest) -> None:
         """Begins to verify the artifact whose blobs were received, as WorkerPool.verify."""
@@ -140,11 +143,11 @@ class WorkerActor:
             return News(outcome=WorkerLost("the worker has another job by now"))
         return await work.news(seen)
 
-    async def read(self, name: str, digest: str, start: int) -> bytes:
-        """A piece of a blob that a piece of work has made."""
+    async def read(self, name: str, digest: str, start: int) -> Sequence[bytes]:
+        """A piece of a blob that a piece of work has made, in PARTS parts."""
         assert self._work is not None
         assert self._work.name == name
-        return await self._work.read(digest, start=start)
+        return split(await self._work.read(digest, start=start))
 
     async def end(self, name: str) -> None:
         """Ends a piece of work, and forgets what came of it."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
+from compilefarm.cluster.parts import PARTS, PIECE_BYTES, split
 from compilefarm.cluster.work import Made, OnPhase, Result
 from compilefarm.core.contents import Content
 from compilefarm.core.errors import FarmError, StoreUnavailable
 from compilefarm.core.pool import Artifact
 from compilefarm.v1.child_pb2 import ChildBlob
 from compilefarm.v1.job_pb2 import CompileFailure
-from compilefarm.worker.pieces import PIECE_BYTES
 from compilefarm.worker.spooling import SpoolingAssembly
 
-# Pieces that may lie in Ray's memory for the gateway.
-_PIECES_AHEAD = 8
+# Pieces that are asked for at a time.
+_PIECES_AHEAD = 4
 
 
 async def outcome_of(actor: Any, work: str, *, on_phase: OnPhase) -> Made | CompileFailure:
@@ -52,6 +53,17 @@ async def result_of(actor: Any, work: str, *, on_phase: OnPhase) -> Result:
     return Artifact(manifest=outcome.manifest, blobs=await _blobs(actor, work, outcome.sizes))
 
 
+async def send(actor: Any, work: str, blobs: Mapping[str, Content]) -> None:
+    """Sends blobs for a verification.
+
+    Raises:
+        RayError: the actor is lost.
+    """
+    for digest, start, continues in _places({digest: len(content) for digest, content in blobs.items()}):
+        piece = await asyncio.to_thread(blobs[digest].__getitem__, slice(start, start + PIECE_BYTES))
+        await actor.receive.remote(work, digest, continues, *split(piece))
+
+
 async def _blobs(actor: Any, work: str, sizes: Mapping[str, int]) -> dict[str, Content]:
     blobs: dict[str, Content] = {}
     assembly = SpoolingAssembly()
@@ -68,17 +80,18 @@ async def _blobs(actor: Any, work: str, sizes: Mapping[str, int]) -> dict[str, C
 
 async def _pieces(actor: Any, work: str, sizes: Mapping[str, int]) -> AsyncIterator[ChildBlob]:
     """The pieces of all blobs, in order; some are asked for before they are wanted."""
-    asked: deque[tuple[str, bool, Any]] = deque()
+    read = actor.read.options(num_returns=PARTS)
+    asked: deque[tuple[str, bool, Sequence[Any]]] = deque()
     for digest, start, continues in _places(sizes):
-        asked.append((digest, continues, actor.read.remote(work, digest, start)))
+        asked.append((digest, continues, read.remote(work, digest, start)))
         if len(asked) == _PIECES_AHEAD:
             yield await _received(*asked.popleft())
     while asked:
         yield await _received(*asked.popleft())
 
 
-async def _received(digest: str, continues: bool, asked: Any) -> ChildBlob:
-    return ChildBlob(digest=digest, content=await asked, continues=continues)
+async def _received(digest: str, continues: bool, asked: Sequence[Any]) -> ChildBlob:
+    return ChildBlob(digest=digest, content=b"".join([await part for part in asked]), continues=continues)
 
 
 def _places(sizes: Mapping[str, int]) -> Iterator[tuple[str, int, bool]]:

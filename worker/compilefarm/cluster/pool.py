@@ -12,7 +12,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from compilefarm.cluster.actors import find_actors
 from compilefarm.cluster.connection import disconnect, draining_nodes
-from compilefarm.cluster.deliveries import outcome_of, result_of
+from compilefarm.cluster.deliveries import outcome_of, result_of, send
 from compilefarm.cluster.settings import SlotSettings
 from compilefarm.cluster.slot import Slot, cause_of
 from compilefarm.cluster.work import OnPhase, Result
@@ -20,7 +20,6 @@ from compilefarm.core.errors import WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerView
 from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED
 from compilefarm.v1.job_pb2 import CompileFailure
-from compilefarm.worker.pieces import pieces_of
 
 # Ray does not say when a node is about to go, so it is asked.
 _LOOK_SECONDS = 1.0
@@ -92,9 +91,7 @@ class RayPool:
         actor = self._slots[worker].actor()
         with self._slots[worker].in_use():
             async with _work_of(actor, None, worker=worker) as work:
-                for digest, content in artifact.blobs.items():
-                    for piece in pieces_of(digest, content):
-                        await actor.receive.remote(work, piece)
+                await send(actor, work, artifact.blobs)
                 await actor.verify.remote(work, assignment, artifact.manifest)
                 outcome = await outcome_of(actor, work, on_phase=lambda _: None)
         # The gateway has the blobs.

@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from compilefarm.cluster.parts import PIECE_BYTES
 from compilefarm.core.contents import Content
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import FarmError, WorkerLost
 from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.v1.job_pb2 import CompileFailure, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
-from compilefarm.worker.pieces import PIECE_BYTES
 
 OnPhase = Callable[[Phase.ValueType], None]
 Result = Artifact | CompileFailure
