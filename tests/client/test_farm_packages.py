@@ -21,7 +21,7 @@ from compilefarm.client.farm_packages import FarmPackages
 from compilefarm.client.settings import ConfigurationError
 from compilefarm.client.trust import Trust
 from compilefarm.core.signatures import SigningKey, new_signing_key
-from compilefarm.packages.packing import Found, name_of, pack
+from compilefarm.packages.packing import Found, ProgramRecord, name_of, pack
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
 from compilefarm.v1 import package_pb2 as wire
@@ -226,7 +226,7 @@ def test_farms_that_keep_no_packages_and_those_that_are_down_are_misses(signer: 
 
 def test_a_package_that_cannot_be_said_is_not_published(address: str, key: str, key_file: str) -> None:
     packages = packages_at(address, key_file=key_file)
-    large: Found = replace(found(), programs={"p1": bytes(40_000_000)})
+    large: Found = replace(found(), programs={"p1": ProgramRecord(request=bytes(40_000_000))})
     assert "are taken" in packages.publish(key, large)
     assert not packages.find(key).found
 

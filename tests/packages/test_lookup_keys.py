@@ -337,6 +337,14 @@ def test_what_cannot_be_said_is_refused_by_name(name: str, model: models.Model) 
         key_of(model)
 
 
+def test_functions_that_pybind11_made_are_told_by_name(model: models.Model) -> None:
+    keys = {key_of(model)}
+    for function in (torch.import_ir_module, torch.import_ir_module_from_buffer):
+        model.blocks[0].activation = function
+        keys.add(key_of(model))
+    assert len(keys) == 3
+
+
 def test_a_process_in_a_state_that_no_farm_compiles_for_has_no_key(model: models.Model) -> None:
     with torch.device("meta"), pytest.raises(Bypass, match="default device"):
         key_of(model)

@@ -15,7 +15,7 @@ from compilefarm.core.dynamo_packages import CodeRecord, Field, GuardRecord
 from compilefarm.packages.code_checks import InvalidPackage, check_code, make_code
 from compilefarm.packages.frame_decoding import decode_constant
 from compilefarm.packages.frame_encoding import Unsayable, encode_constant
-from compilefarm.packages.packing import Found, name_of, pack, unpack
+from compilefarm.packages.packing import Found, ProgramRecord, name_of, pack, unpack
 from compilefarm.v1 import package_pb2 as wire
 from tests.packages.variants import LOOKUP, constant, found, generated, record_of, variant
 
@@ -86,7 +86,7 @@ def test_a_package_that_is_too_large_is_none() -> None:
     import os
 
     with pytest.raises(Unsayable, match="bytes, packed"):
-        pack(replace(found(), programs={"p1": os.urandom(4_000_000)}))
+        pack(replace(found(), programs={"p1": ProgramRecord(request=os.urandom(4_000_000))}))
 
 
 def test_whatever_is_cut_off_is_no_package() -> None:

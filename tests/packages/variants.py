@@ -22,7 +22,7 @@ from compilefarm.core.dynamo_packages import (
     TypeRecord,
     Variant,
 )
-from compilefarm.packages.packing import Found
+from compilefarm.packages.packing import Found, ProgramRecord
 
 LOOKUP = Lookup(module="models", qualified_name="Model.forward", code_digest="ab" * 32, settings="mode=default")
 
@@ -86,5 +86,5 @@ def found(*, program: str = "p1", expected: str = "f" * 64) -> Found:
     return Found(
         lookup=LOOKUP,
         variant=variant(program=program, expected=expected),
-        programs={program: b"request"},
+        programs={program: ProgramRecord(request=b"request", messages=("not finite",))},
     )

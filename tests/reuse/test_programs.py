@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-_NAMES = ("mlp", "graph_breaks", "dynamic_sizes", "training", "bert", "llama")
+from tests.reuse.programs import PROGRAMS
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,12 @@ def _run(folder: Path, *, seed: str) -> dict[str, dict[str, Any]]:
     return {result["program"]: result for result in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_the_second_process_traces_nothing(name: str, runs: list[dict[str, dict[str, Any]]]) -> None:
     first, second = runs[0][name], runs[1][name]
     assert second["traced"] == []
     assert first["unpublished"] == second["unpublished"] == []
     # A program that another one has published for is reused at once.
     assert sorted(second["guards"]) == sorted(first["guards"] + first["published"])
-    assert all(map(all, first["right"]))
-    assert all(map(all, second["right"]))
+    assert all(first["right"])
+    assert all(second["right"])

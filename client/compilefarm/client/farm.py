@@ -285,7 +285,7 @@ class Farm:
         dependencies = self._dependencies
         return Starts(
             FarmPackages(self._config, connection=self._connection, clock=dependencies.clock),
-            compile_request=self.compile_request,
+            compile_request=partial(self._compiler.compile_request, is_guarded=True),
             ledger=dependencies.ledger,
             publishes=self._config.dynamo == "publish",
         )

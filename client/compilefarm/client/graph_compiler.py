@@ -94,9 +94,17 @@ class GraphCompiler:
             name=name,
         )
 
-    def compile_request(self, request: Request) -> Program:
-        """Returns a program for a graph that another process captured. Raises as `Farm.compile_request`."""
-        encoded = self._runtime.encode_request(request)
+    def compile_request(self, request: Request, *, is_guarded: bool = False) -> Program:
+        """Returns a program for a graph that another process captured.
+
+        Args:
+            request: the graph.
+            is_guarded: whether somebody checks before each call what was found of its sizes when it was captured.
+
+        Raises:
+            As `Farm.compile_request`.
+        """
+        encoded = self._runtime.encode_request(request, is_guarded=is_guarded)
         graph = self._runtime.local_graph_of_request(encoded)
         return self._compile(lambda _: encoded, graph=graph, nodes=len(request.job.graph.nodes))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from compilefarm.client.announcements import announce, announce_unrecorded
 from compilefarm.client.calling_convention import passing_held, restoring_messages
 from compilefarm.client.exchange import Delivery
+from compilefarm.client.guards import guarded
 from compilefarm.client.loaded_programs import LoadedProgram, LoadedPrograms
 from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.programs import Program, Switch
@@ -14,6 +16,7 @@ from compilefarm.client.records import Outcome, RecordWriter
 from compilefarm.client.runtime import Encoded, Runtime
 from compilefarm.client.self_check import SelfCheck
 from compilefarm.core.artifacts import compile_seconds_of
+from compilefarm.v1.manifest_pb2 import Manifest
 
 
 class Loader:
@@ -46,7 +49,7 @@ class Loader:
             IncompatibleArtifact: it has guards that do not hold.
         """
         writer.note_key(loaded.manifest.key)
-        self._runtime.put_guards(encoded, loaded.manifest)
+        self._put_guards(encoded, loaded.manifest)
         return self._served(loaded, encoded, outcome="hit", graph=graph, writer=writer)
 
     def load(
@@ -78,8 +81,12 @@ class Loader:
         manifest = delivery.manifest
         program = self._runtime.load(encoded, manifest, blobs=delivery.blobs, on_unrecorded=note_unrecorded)
         if is_traced:
-            self._runtime.put_guards(encoded, manifest)
+            self._put_guards(encoded, manifest)
         return LoadedProgram(program, manifest=manifest)
+
+    def _put_guards(self, encoded: Encoded, manifest: Manifest) -> None:
+        if not _is_of_another_process(encoded):
+            self._runtime.put_guards(encoded, manifest)
 
     def _served(
         self, loaded: LoadedProgram, encoded: Encoded, *, outcome: Outcome, graph: LocalGraph, writer: RecordWriter
@@ -88,12 +95,29 @@ class Loader:
         writer.close(outcome)
         announce(writer.record)
         program = restoring_messages(passing_held(loaded, encoded.held), encoded.messages)
+        if _is_of_another_process(encoded):
+            guards = loaded.manifest.guards
+            program = guarded(guards, job=encoded.job, program=program, otherwise=_made_at_first_call(graph.eager))
         return self._self_check.watch(
             _timing_first_call(program, writer=writer),
             graph=graph,
             writer=writer,
             on_difference=lambda replacement: self._loaded.replace(loaded, None if encoded.held else replacement),
         )
+
+
+def _is_of_another_process(encoded: Encoded) -> bool:
+    """Whether Dynamo does not know the sizes of a graph that differ from call to call."""
+    return len(encoded.symbols) < len(encoded.job.symbols)
+
+
+def _made_at_first_call(make: Callable[[], Program]) -> Program:
+    def first(*inputs: Any) -> Any:
+        switch.program = make()
+        return switch.program(*inputs)
+
+    switch = Switch(first)
+    return switch
 
 
 def _timing_first_call(program: Program, *, writer: RecordWriter) -> Program:

@@ -10,15 +10,19 @@ from compilefarm.client.findings import Finding
 from compilefarm.client.local import eager_program, run_unless_inputs_change
 from compilefarm.client.programs import Program
 from compilefarm.client.runtime import Encoded
+from compilefarm.graph.bypass import Bypass
 
 if TYPE_CHECKING:
     from compilefarm.graph.decode import DecodedJob
+
+_SIZES_DIFFER = "its sizes differ from call to call, and nobody would check what a compile here assumes of them"
 
 
 class RequestedGraph:
     """A graph that another process captured; a `LocalGraph`.
 
-    To compile it or to run it raises InvalidRequest or GraphRejected if the job is malformed, or this torch refuses it.
+    To compile it or to run it raises InvalidRequest or GraphRejected if the job is malformed, or this torch refuses it;
+    to compile it Bypass as well, if sizes differ from call to call.
 
     Args:
         encoded: the job, for this machine. This process, or one that it trusts, has captured it: all of its operators
@@ -29,11 +33,12 @@ class RequestedGraph:
         self._encoded = encoded
 
     def find_obstacle(self) -> str:
+        self._require_one_size()
         return find_obstacle({"cuda" if self._encoded.cuda_devices else "cpu"})
 
     def find_late_obstacle(self) -> str:
-        """A compile of the graph may begin at any time: there is no Dynamo."""
-        return ""
+        """A compile of the graph may begin at any time: there is no Dynamo, if it is for one size."""
+        return _SIZES_DIFFER if self._encoded.job.symbols else ""
 
     def compile(self) -> Program:
         from compilefarm.graph.ambient import apply_ambient
@@ -41,6 +46,7 @@ class RequestedGraph:
         from compilefarm.graph.options import config_patches
         from compilefarm.torch_internals.compiling import compile_lock
 
+        self._require_one_size()
         job = self._encoded.job
         inductor_options, functorch_options = config_patches(job.options)
         with compile_lock(), apply_ambient(job.ambient):
@@ -73,6 +79,15 @@ class RequestedGraph:
 
     def retry(self, eager: Program, inputs: Sequence[Any]) -> Any:
         return run_unless_inputs_change(eager, inputs)
+
+    def _require_one_size(self) -> None:
+        """Passes if a compile here would need no guards beside those of the process that captured the graph.
+
+        Raises:
+            Bypass: it would.
+        """
+        if self._encoded.job.symbols:
+            raise Bypass("dynamic_shapes", _SIZES_DIFFER)
 
     def _decode(self) -> DecodedJob:
         from compilefarm.graph.admission import Admitted, decode

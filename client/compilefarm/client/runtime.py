@@ -85,8 +85,12 @@ class Runtime(Protocol):
     def encode_plain(self, graph: PlainGraph, *, options: Options) -> Encoded:
         """Encodes one of these graphs as a job. Raises as `encode`."""
 
-    def encode_request(self, request: Request) -> Encoded:
+    def encode_request(self, request: Request, *, is_guarded: bool) -> Encoded:
         """Encodes a graph that another process captured as a job for this process.
+
+        Args:
+            request: the graph.
+            is_guarded: whether somebody checks before each call what was found of its sizes when it was captured.
 
         Raises:
             Bypass: that needs the process that captured it.

@@ -34,7 +34,18 @@ class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has n
         return self._switch.program(*inputs)
 
     def encoded_alone(self) -> Encoded:
-        """Returns the graph as a job that can be answered without this process.
+        """Returns the graph as a job that can be answered without this process, and called without guards on sizes.
+
+        Raises:
+            Bypass: it has no such form.
+        """
+        encoded = self.encoded_with_guards()
+        if encoded.symbols:
+            raise Bypass("dynamic_shapes", "sizes that differ from call to call cannot be saved: compile for one size")
+        return encoded
+
+    def encoded_with_guards(self) -> Encoded:
+        """Returns the graph as a job that can be answered without this process, for calls that somebody guards.
 
         Raises:
             Bypass: it has no such form.
@@ -42,8 +53,6 @@ class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has n
         encoded = self._encoded
         if encoded is None:
             raise Bypass("unsaid", "the graph cannot be sent to a farm, so that a pod could not ask for its program")
-        if encoded.symbols:
-            raise Bypass("dynamic_shapes", "sizes that differ from call to call cannot be saved: compile for one size")
         if encoded.held:
             raise Bypass("held_tensors", "the graph changes a tensor that it holds: make it a buffer of the model")
         return encoded

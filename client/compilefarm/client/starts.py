@@ -9,18 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compilefarm.client.announcements import announce_defect, announce_start, announce_unpublished
+from compilefarm.client.calling_convention import restoring_messages
 from compilefarm.client.farm_packages import FarmPackages
 from compilefarm.client.programs import Program
 from compilefarm.client.records import Ledger
 from compilefarm.core.digests import digest_of
 from compilefarm.core.dynamo_packages import GlobalKind, Lookup, Variant
 from compilefarm.core.errors import FarmError, UnusableRequestFile
-from compilefarm.core.requests import Request, unpack_request
+from compilefarm.core.requests import Request, pack_request, unpack_request
 from compilefarm.graph.bypass import Bypass
 
 if TYPE_CHECKING:
     from compilefarm.packages.lookup_keys import LookupKey
-    from compilefarm.packages.packing import Found
+    from compilefarm.packages.packing import Found, ProgramRecord
     from compilefarm.reuse.interception import Outcome
     from compilefarm.torch_internals.dynamo_frames import Frame, Trace
 
@@ -40,7 +41,7 @@ class Starts:
 
     Args:
         packages: those of the farm.
-        compile_request: returns the program for a request.
+        compile_request: returns the program for a request, of which Dynamo checks what was found of its sizes.
         ledger: where graphs are noted.
         publishes: whether what is traced is published.
     """
@@ -58,7 +59,7 @@ class Starts:
         self._packages = packages
         self._compile_request = compile_request
         self._ledger = ledger
-        self._requests: dict[str, bytes] = {}
+        self._programs: dict[str, ProgramRecord] = {}
         self._of_thread = _OfThread()
         self._intercept = Interceptor(
             self,
@@ -100,8 +101,8 @@ class Starts:
             announce_defect(error, where="packages of Dynamo")
             self._of_thread.reason = f"a defect: {type(error).__name__}"
             return ()
-        # Packages of others name requests, too: what is asked for under a digest has it.
-        self._requests |= {digest_of(request): request for each in found for request in each.programs.values()}
+        # Packages of others name programs, too: what is asked for under a digest has it.
+        self._programs |= {_name_of(program): program for each in found for program in each.programs.values()}
         return [each.variant for each in found]
 
     def publish(self, lookup: Lookup, frame: Frame, variant: Variant) -> None:
@@ -130,7 +131,7 @@ class Starts:
         found = Found(
             lookup=lookup,
             variant=variant,
-            programs={name: self._requests[name] for name in names},
+            programs={name: self._programs[name] for name in names},
             key_parts=key.parts,
         )
         if reason := self._packages.publish(key.text, found):
@@ -150,33 +151,36 @@ class Starts:
         return self._of_thread.key
 
     def _key_of(self, program: Any) -> str | None:
-        """The name of a program: the digest of the request whose answer it is; None if it is none of a farm.
+        """The name of a program: the digest of how it is asked for; None if it is none of a farm.
 
         Raises:
             Unsayable: it cannot be asked for by another process.
         """
         from compilefarm.client.saving import SavableProgram
+        from compilefarm.packages.packing import ProgramRecord
         from compilefarm.reuse.refusals import Unsayable
 
         if not isinstance(program, SavableProgram):
             return None
         try:
-            request = SavableProgram.serialize_compile_artifacts(program)
+            encoded = program.encoded_with_guards()
+            request = pack_request(Request(job=encoded.job, blobs=encoded.blobs))
         except (Bypass, UnusableRequestFile) as error:
             raise Unsayable(str(error)) from error
-        name = digest_of(request)
-        self._requests[name] = request
+        record = ProgramRecord(request=request, messages=tuple(encoded.messages))
+        name = _name_of(record)
+        self._programs[name] = record
         return name
 
     def _load(self, name: str) -> Program:
         from compilefarm.reuse.refusals import Differs
 
-        if name not in self._requests:
+        if name not in self._programs:
             raise Differs(f"its program has another digest than {name[:80]!r}")
         try:
-            request = unpack_request(self._requests[name])
+            record = self._programs[name]
             with self._ledger.noting("reused"):
-                return self._compile_request(request)
+                return restoring_messages(self._compile_request(unpack_request(record.request)), record.messages)
         except (Bypass, FarmError) as error:
             raise Differs(f"its program is not to be had: {error}") from error
 
@@ -187,6 +191,10 @@ class Starts:
             self._of_thread.reason = outcome.reason
         reason = "" if outcome.was_reused else self._of_thread.reason
         announce_start(outcome.function, guards=outcome.guards, reason=reason)
+
+
+def _name_of(program: ProgramRecord) -> str:
+    return digest_of(repr((digest_of(program.request), tuple(program.messages))).encode())
 
 
 def _settings_of(frame: Frame) -> str:

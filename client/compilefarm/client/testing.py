@@ -155,7 +155,7 @@ class FakeRuntime:
     def encode_plain(self, graph: PlainGraph, *, options: Options) -> Encoded:
         return self.encode(graph.graph_module, graph.inputs, options=options)
 
-    def encode_request(self, request: Request) -> Encoded:
+    def encode_request(self, request: Request, *, is_guarded: bool) -> Encoded:
         if self.encoding_error is not None:
             raise self.encoding_error
         job = Job()

@@ -74,10 +74,10 @@ class TorchRuntime:
             raise Bypass("tensor_subclass", "forward and backward of tensor subclasses are not recorded as CUDA graphs")
         return encoded
 
-    def encode_request(self, request: Request) -> Encoded:
+    def encode_request(self, request: Request, *, is_guarded: bool) -> Encoded:
         from compilefarm.graph.adapting import adapt_job
 
-        return adapt_job(request.job, blobs=request.blobs, environment=self.describe)
+        return adapt_job(request.job, blobs=request.blobs, environment=self.describe, is_guarded=is_guarded)
 
     def describe(self, needs: EnvironmentNeeds) -> Environment:
         """This machine, as far as a graph needs it."""

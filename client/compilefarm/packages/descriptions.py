@@ -216,9 +216,15 @@ def _describe_container(value: Any, inner: Callable[[object], str]) -> str:
 
 def _describe_builtin(value: Any, inner: Callable[[object], str]) -> str:
     owner = getattr(value, "__self__", None)
-    bound = "" if owner is None or isinstance(owner, ModuleType) else f" of {inner(owner)}"
+    is_bound = owner is not None and not isinstance(owner, ModuleType) and not _is_function_record(owner)
+    bound = f" of {inner(owner)}" if is_bound else ""
     home = getattr(value, "__module__", None) or getattr(owner, "__name__", "") or ""
     return f"builtin {home}.{value.__qualname__} {_version_of(home, what=value.__qualname__)}{bound}"
+
+
+def _is_function_record(owner: object) -> bool:
+    """Whether a function that pybind11 made has this in the place of an object; it says no more than the name."""
+    return type(owner).__name__.startswith(("PyCapsule", "pybind11_detail_function_record"))
 
 
 @functools.cache

@@ -32,20 +32,32 @@ _MAX_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRecord:
+    """How a program is asked for.
+
+    Attributes:
+        request: whose answer it is, as the content of a request file.
+        messages: what the assertions of its graph say, by the number that the request has in the place of each.
+    """
+
+    request: bytes
+    messages: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What Dynamo found out about one code object.
 
     Attributes:
         lookup: which code object it is.
         variant: what was found out.
-        programs: the request of each program, as the content of a request file, by the name that the variant has for
-            the program.
+        programs: by the name that the variant has for each.
         key_parts: the parts of the key.
     """
 
     lookup: Lookup
     variant: Variant
-    programs: Mapping[str, bytes] = field(default_factory=dict)
+    programs: Mapping[str, ProgramRecord] = field(default_factory=dict)
     key_parts: Sequence[Part] = ()
 
 
@@ -60,7 +72,10 @@ def pack(found: Found) -> bytes:
         interpreter=INTERPRETER,
         lookup=encode_lookup(found.lookup),
         variant=encode_variant(found.variant),
-        programs=[wire.PackagedProgram(name=name, request=request) for name, request in sorted(found.programs.items())],
+        programs=[
+            wire.PackagedProgram(name=name, request=program.request, messages=program.messages)
+            for name, program in sorted(found.programs.items())
+        ],
         key_parts=[KeyPart(name=part.name, digest=part.digest) for part in found.key_parts],
     )
     content = package.SerializeToString(deterministic=True)
@@ -87,7 +102,9 @@ def unpack(content: bytes) -> Found:
     found = Found(
         lookup=decode_lookup(package.lookup),
         variant=decode_variant(package.variant),
-        programs={program.name: program.request for program in package.programs},
+        programs={
+            each.name: ProgramRecord(request=each.request, messages=tuple(each.messages)) for each in package.programs
+        },
         key_parts=tuple(Part(name=part.name, digest=part.digest) for part in package.key_parts),
     )
     named = {each.program for each in found.variant.globals if each.kind is GlobalKind.PROGRAM}

@@ -14,7 +14,11 @@ from compilefarm.v1.job_pb2 import Job
 
 
 def adapt_job(
-    job: Job, *, blobs: Mapping[str, bytes], environment: Callable[[EnvironmentNeeds], Environment]
+    job: Job,
+    *,
+    blobs: Mapping[str, bytes],
+    environment: Callable[[EnvironmentNeeds], Environment],
+    is_guarded: bool = False,
 ) -> EncodedJob:
     """Returns the job for this machine, for as many threads as this process has, and for its current GPU if any.
 
@@ -26,12 +30,13 @@ def adapt_job(
             changes among them.
         blobs: the bytes of the tensors that the graph holds, by digest.
         environment: describes this machine as far as the graph needs it.
+        is_guarded: whether somebody checks before each call what was found of its sizes when it was captured.
 
     Raises:
-        Bypass: sizes of the graph differ from call to call, and nobody would check the guards of its program; or it
-            communicates in process groups, and nobody says in which.
+        Bypass: sizes of the graph differ from call to call, and it is not guarded; or it communicates in process
+            groups, and nobody says in which.
     """
-    if job.symbols:
+    if job.symbols and not is_guarded:
         raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
     if job.graph.process_groups:
         raise Bypass("process_group", "a saved function communicates in process groups that this process may not have")

@@ -117,17 +117,23 @@ class PackagedProgram(google.protobuf.message.Message):
 
     NAME_FIELD_NUMBER: builtins.int
     REQUEST_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name in the package."""
     request: builtins.bytes
     """The request whose answer it is, as the content of a request file: an artifact that is gone is made again."""
+    @property
+    def messages(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What the assertions of its graph say, by the number that the request has in the place of each."""
+
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         request: builtins.bytes = ...,
+        messages: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "request", b"request"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["messages", b"messages", "name", b"name", "request", b"request"]) -> None: ...
 
 global___PackagedProgram = PackagedProgram
 
