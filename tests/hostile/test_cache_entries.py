@@ -11,6 +11,7 @@ import pytest
 
 from compilefarm.core.cache_entries import describe
 from compilefarm.core.digests import digest_of
+from compilefarm.service import cache_service
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import Calls, Refused, calling, serving
 from compilefarm.store import entry_collector, entry_records
@@ -55,6 +56,20 @@ async def test_nothing_goes_for_an_entry_that_is_only_announced(tmp_path: Path) 
         await calls.put_entry(bytes(MIB // 2), key="earlier")
         await announce(calls, bytes(MIB))
         assert (await calls.get_entry("earlier"))[1] == bytes(MIB // 2)
+
+
+@pytest.mark.parametrize(("room_bytes", "has_content"), [(15_000, True), (5_000, False)])
+async def test_entries_on_their_way_to_a_reader_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_bytes: int, has_content: bool
+) -> None:
+    """gRPC holds what a reader does not take."""
+    monkeypatch.setattr(cache_service, "ANSWERED_BYTES_OF_ACCOUNT", room_bytes)
+    async with serving(caches=await caches_in(tmp_path)) as gateway, calling(gateway.address) as calls:
+        await calls.put_entry(bytes(10_000), key="key")
+        for _ in range(3):
+            (found,) = await calls.find_entries("key")
+            assert found.HasField("content") == has_content
+        assert (await calls.get_entry("key"))[1] == bytes(10_000)
 
 
 async def test_bytes_that_come_push_out_nothing_of_a_namespace_within_its_share(tmp_path: Path) -> None:

@@ -76,6 +76,75 @@ async def test_caches_are_apart_and_a_later_entry_takes_the_place_of_an_earlier_
     assert (await calls.get_entry("key", cache=AUTOTUNE))[1] == b"other"
 
 
+async def test_an_entry_is_found_with_its_bytes_if_these_are_few(calls: Calls) -> None:
+    await calls.put_entry(b"content", key="small")
+    await calls.put_entry(LARGE, key="large")
+    (small,), (large,) = [await calls.find_entries(key) for key in ("small", "large")]
+    assert (small.content, small.entry.digest, small.entry.writer) == (b"content", digest_of(b"content"), "")
+    assert (large.HasField("content"), large.entry.size_bytes) == (False, len(LARGE))
+    assert await calls.find_entries("absent") == []
+
+
+async def ahead(calls: Calls, key: str, *, ahead_bytes: int = 2 * MIB) -> str:
+    """What comes with an entry, and it."""
+    return "".join(found.entry.key for found in await calls.find_entries(key, ahead_bytes=ahead_bytes))
+
+
+async def ask_in_order(address: str, keys: str) -> None:
+    """Asks as one reader."""
+    async with calling(address) as reader:
+        for key in keys:
+            await reader.find_entries(key)
+
+
+async def test_what_earlier_readers_have_asked_for_next_comes_ahead(caches: EntryStore) -> None:
+    async with serving(caches=caches) as gateway, calling(gateway.address) as calls:
+        for key in "abcdefg":
+            await calls.put_entry(bytes(10_000), key=key)
+        await ask_in_order(gateway.address, "abcd")
+        assert await ahead(calls, "a") == "abcd"
+        async with calling(gateway.address) as another:
+            assert await ahead(another, "b", ahead_bytes=15_000) == "bc"
+            assert await ahead(another, "c", ahead_bytes=0) == "c"
+        # Another program begins alike: what it asks for then comes behind.
+        async with calling(gateway.address) as another:
+            assert [await ahead(another, key) for key in "ag"] == ["abcd", "g"]
+        async with calling(gateway.address) as another:
+            assert await ahead(another, "a") == "abcdg"
+        await calls.remove_entries(["b"])
+        await calls.put_entry(b"anew", key="c")
+        found = await calls.find_entries("a", ahead_bytes=2 * MIB)
+        assert [(each.entry.key, len(each.content)) for each in found][:3] == [("a", 10_000), ("c", 4), ("d", 10_000)]
+
+
+async def test_what_is_asked_for_in_a_circle_and_what_is_large_or_changes_does_not_come_for_ever(
+    caches: EntryStore,
+) -> None:
+    async with serving(caches=caches) as gateway, calling(gateway.address) as calls:
+        for key in "abc":
+            await calls.put_entry(bytes(900_000), key=key)
+        await ask_in_order(gateway.address, "abca")
+        assert await ahead(calls, "a", ahead_bytes=1 << 60) == "abc"[:3]
+        await calls.put_entry(b"", key="job", cache=TorchCache.TORCH_CACHE_DYNAMO_PGO)
+        async with calling(gateway.address) as reader:
+            await reader.find_entries("job", cache=TorchCache.TORCH_CACHE_DYNAMO_PGO)
+            await reader.find_entries("a")
+        found = await calls.find_entries("job", cache=TorchCache.TORCH_CACHE_DYNAMO_PGO, ahead_bytes=MIB)
+        assert [each.entry.key for each in found] == ["job"]
+
+
+async def test_entries_are_removed_from_the_namespace_of_the_caller(caches: EntryStore, calls: Calls) -> None:
+    await calls.put_entry(b"content", key="key")
+    await calls.put_entry(b"other", key="other")
+    assert await calls.find_entries("key") != []
+    await calls.remove_entries(["key", "absent"])
+    assert await calls.find_entries("key") == []
+    assert await calls.find_missing_entries(["key", "other"]) == ["key"]
+    assert caches.usage().entries == 1
+    with pytest.raises(Refused, match="ask for at most 1000"):
+        await calls.remove_entries(["key"] * 1001)
+
+
 async def test_what_is_not_there_is_said_not_to_be(calls: Calls) -> None:
     with pytest.raises(Refused, match="cache fx_graph has no entry key") as refused:
         await calls.get_entry("key")
@@ -166,6 +235,8 @@ async def test_a_farm_that_keeps_no_caches_says_how_to_have_it_keep_some() -> No
             calls.put_entry(b"", key="key"),
             calls.list_entries(),
             calls.find_missing_entries(["key"]),
+            calls.find_entries("key"),
+            calls.remove_entries(["key"]),
         ):
             with pytest.raises(Refused, match="--cache-size-limit") as refused:
                 await act
@@ -179,8 +250,9 @@ async def test_a_farm_that_is_read_only_serves_entries_and_takes_none(tmp_path: 
     config = replace(FREE_PORT, read_only=True)
     async with serving(caches=caches, config=config) as gateway, calling(gateway.address) as calls:
         assert (await calls.get_entry("key"))[1] == b"content"
-        with pytest.raises(Refused, match="read-only"):
-            await calls.put_entry(b"other", key="key")
+        for act in (calls.put_entry(b"other", key="key"), calls.remove_entries(["key"])):
+            with pytest.raises(Refused, match="read-only"):
+                await act
 
 
 async def test_entries_are_listed_by_how_their_keys_begin_in_the_order_of_their_writing(calls: Calls) -> None:
@@ -251,6 +323,13 @@ async def test_entries_are_served_to_their_namespace_and_to_those_that_are_trust
         await dev.put_entry(b"", key="of dev alone")
         assert await prod.find_missing_entries(["of dev alone", "other"]) == ["of dev alone"]
         assert await dev.find_missing_entries(["of dev alone", "other"]) == []
+        # What one asks for comes ahead for nobody who may see less, and nobody removes what is trusted more.
+        for key in ("other", "of dev alone"):
+            await dev.find_entries(key)
+        assert [each.entry.key for each in await prod.find_entries("other", ahead_bytes=MIB)] == ["other"]
+        await dev.remove_entries(["key", "other"])
+        assert [each.content for each in await dev.find_entries("key")] == [b"of prod"]
+        assert await prod.find_missing_entries(["key", "other"]) == []
 
 
 async def test_bytes_on_their_way_are_bounded_for_each_caller(caches: EntryStore, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from compilefarm.core.cache_entries import describe
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored
 from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry
-from compilefarm.store.entries import EntryStore
+from compilefarm.store.entries import FRESH_SECONDS, EntryStore
 from compilefarm.store.layout import STAGING
 from compilefarm.store.opening import CACHES, caches_beside, open_caches
 from compilefarm.store.testing import MovedClock
@@ -66,13 +66,34 @@ async def test_what_was_read_is_what_another_service_has_written_since(tmp_path:
     assert [await read(store, "key") for _ in range(2)] == [b"k" * 20_000] * 2
 
 
+async def found(store: EntryStore, key: str) -> bytes | None:
+    checked = await store.find(FX_GRAPH, key, namespaces=["", "prod"])
+    return None if checked is None else checked.content
+
+
+async def test_what_was_found_is_looked_at_again_a_second_later_or_when_this_service_has_written_it(
+    tmp_path: Path,
+) -> None:
+    clock = MovedClock()
+    store, other = await store_at(tmp_path, clock), await store_at(tmp_path, clock)
+    await put(store, "key", kilobytes=10, namespace="prod")
+    assert await found(store, "key") == b"k" * 10_000
+    await put(store, "key", kilobytes=20, namespace="prod")
+    assert await found(store, "key") == b"k" * 20_000
+    await put(other, "key", kilobytes=30, namespace="prod")
+    clock.move(FRESH_SECONDS)
+    assert await found(store, "key") == b"k" * 30_000
+    await store.remove(FX_GRAPH, ["key"], namespace="prod")
+    assert (await found(store, "key"), store.usage().entries) == (None, 0)
+
+
 def test_bytes_that_are_remembered_are_bounded() -> None:
     known = CheckedEntries()
     for number in range(5):
-        known.add((number,), CheckedEntry(entry=CacheEntry(), content=bytes(10_000_000)))
-        known.add((-1,), CheckedEntry(entry=CacheEntry(), content=None))
+        known.add((number,), CheckedEntry(entry=CacheEntry(), content=bytes(10_000_000), answer=bytes(10_000_000)))
+        known.add((-1,), CheckedEntry(entry=CacheEntry(), content=None, answer=b""))
         assert known.find((0,)) is not None
-    # Those that were asked for last, and at most 32 MiB of them.
+    # Those that were asked for last, and at most 64 MiB of them.
     assert [number for number in range(-1, 5) if known.find((number,)) is not None] == [-1, 0, 3, 4]
 
 

@@ -27,6 +27,7 @@ from compilefarm.core.errors import (
 )
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
+from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 
 OpenChannel = Callable[[ClientConfig], grpc.Channel]
@@ -60,6 +61,9 @@ def _options(config: ClientConfig) -> list[tuple[str, int]]:
         # No compressed answer is taken (the first algorithm is none): gRPC 1.62 unpacks one whatever its size, and who
         # answers in the place of the farm could make gigabytes of megabytes.
         ("grpc.compression_enabled_algorithms_bitset", 1),
+        # What may be on its way before the farm waits for this process: with 64 KiB, the default, a megabyte takes four
+        # times as long.
+        ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
         # Channels to one address share connections and their backoff otherwise, over a restart of the farm too.
         ("grpc.use_local_subchannel_pool", 1),
         # The least time of an attempt, in spite of its name: the default is 20 s. The first call ends before it.
@@ -82,6 +86,7 @@ class Stubs:
     channel: grpc.Channel
     compiles: CompileServiceStub
     blobs: BlobServiceStub
+    caches: CacheServiceStub
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +201,12 @@ class Connection:
 
     def _connect(self, state: _ProcessState, *, seconds: float) -> Stubs:
         channel = self._open_channel(self._config)
-        stubs = Stubs(channel=channel, compiles=CompileServiceStub(channel), blobs=BlobServiceStub(channel))
+        stubs = Stubs(
+            channel=channel,
+            compiles=CompileServiceStub(channel),
+            blobs=BlobServiceStub(channel),
+            caches=CacheServiceStub(channel),
+        )
         try:
             with self.calls():
                 # Cheap to answer for a farm, and nobody else knows the question.

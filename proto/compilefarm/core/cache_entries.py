@@ -14,6 +14,11 @@ ENTRIES_PER_ANSWER = 100
 KEYS_PER_QUESTION = 1000
 # Of a description: names, a digest and a signature.
 _LONGEST_DESCRIPTION_BYTES = 4096
+_WORDS = {
+    cache: name.removeprefix("TORCH_CACHE_").lower()
+    for name, cache in TorchCache.items()
+    if cache != TorchCache.TORCH_CACHE_UNSPECIFIED
+}
 _KEY = re.compile(rf"[ -~]{{1,{LONGEST_KEY}}}")
 # A signature of the same key for anything else is none of an entry.
 _TITLE = b"compilefarm cache entry v1\n"
@@ -25,14 +30,20 @@ def word_of_cache(cache: TorchCache.ValueType) -> str:
     Raises:
         InvalidRequest: this release knows no such cache.
     """
-    if cache not in TorchCache.values() or cache == TorchCache.TORCH_CACHE_UNSPECIFIED:
+    word = _WORDS.get(cache)
+    if word is None:
         raise InvalidRequest(f"there is no cache {cache}: the client is newer than the farm, which has to be upgraded")
-    return TorchCache.Name(cache).removeprefix("TORCH_CACHE_").lower()
+    return word
 
 
 def is_named_by_content(cache: TorchCache.ValueType) -> bool:
     """Returns whether the key of each entry of a cache is the digest of its bytes."""
     return cache == TorchCache.TORCH_CACHE_MEGA_PART
+
+
+def is_rewritten(cache: TorchCache.ValueType) -> bool:
+    """Returns whether something else is written under the same key of a cache again and again."""
+    return cache == TorchCache.TORCH_CACHE_DYNAMO_PGO
 
 
 def sendable_key(text: str) -> str:

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from compilefarm.v1 import environment_pb2 as compilefarm_dot_v1_dot_environment__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ompilefarm/v1/bundle.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\"i\n\nBundlePush\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12)\n\x05parts\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.BundlePart\"K\n\nBundlePart\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ompilefarm/v1/bundle.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\"{\n\nBundlePush\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12)\n\x05parts\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.BundlePart\x12\x10\n\x08replaces\x18\x03 \x03(\t\"K\n\nBundlePart\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -23,7 +23,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.bundle_pb2',
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_BUNDLEPUSH']._serialized_start=81
-  _globals['_BUNDLEPUSH']._serialized_end=186
-  _globals['_BUNDLEPART']._serialized_start=188
-  _globals['_BUNDLEPART']._serialized_end=263
+  _globals['_BUNDLEPUSH']._serialized_end=204
+  _globals['_BUNDLEPART']._serialized_start=206
+  _globals['_BUNDLEPART']._serialized_end=281
 # @@protoc_insertion_point(module_scope)

@@ -15,28 +15,34 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class BundlePush(google.protobuf.message.Message):
-    """What one process has added to a bundle."""
+    """What one process has added to a bundle, or what several have."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ENVIRONMENT_FIELD_NUMBER: builtins.int
     PARTS_FIELD_NUMBER: builtins.int
+    REPLACES_FIELD_NUMBER: builtins.int
     @property
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """Where its parts were made."""
 
     @property
     def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BundlePart]:
-        """What was not in the bundle before."""
+        """What was not in the bundle before, behind what the replaced ones have, the latest last."""
+
+    @property
+    def replaces(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Keys of pushes that this one takes the place of: those under them that were not written later count no more."""
 
     def __init__(
         self,
         *,
         environment: compilefarm.v1.environment_pb2.Environment | None = ...,
         parts: collections.abc.Iterable[global___BundlePart] | None = ...,
+        replaces: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "parts", b"parts"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "parts", b"parts", "replaces", b"replaces"]) -> None: ...
 
 global___BundlePush = BundlePush
 

@@ -15,33 +15,43 @@ _sym_db = _symbol_database.Default()
 from compilefarm.v1 import manifest_pb2 as compilefarm_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"compilefarm/v1/cache_service.proto\x12\x0e\x63ompilefarm.v1\x1a\x1d\x63ompilefarm/v1/manifest.proto\"\xd2\x01\n\nCacheEntry\x12)\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TorchCache\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12,\n\tsignature\x18\x05 \x01(\x0b\x32\x19.compilefarm.v1.Signature\x12\x11\n\tnamespace\x18\x06 \x01(\t\x12\x0e\n\x06writer\x18\x07 \x01(\t\x12\x17\n\x0fwritten_seconds\x18\x08 \x01(\x01\"D\n\nGetRequest\x12)\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TorchCache\x12\x0b\n\x03key\x18\x02 \x01(\t\"T\n\x0bGetResponse\x12+\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.CacheEntryH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05piece\"S\n\nPutRequest\x12+\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.CacheEntryH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05piece\"\r\n\x0bPutResponse\"S\n\x12ListEntriesRequest\x12)\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TorchCache\x12\x12\n\nkey_prefix\x18\x02 \x01(\t\"B\n\x13ListEntriesResponse\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.CacheEntry\"T\n\x19\x46indMissingEntriesRequest\x12)\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TorchCache\x12\x0c\n\x04keys\x18\x02 \x03(\t\"*\n\x1a\x46indMissingEntriesResponse\x12\x0c\n\x04keys\x18\x01 \x03(\t*\x87\x02\n\nTorchCache\x12\x1b\n\x17TORCH_CACHE_UNSPECIFIED\x10\x00\x12\x18\n\x14TORCH_CACHE_FX_GRAPH\x10\x01\x12\x1c\n\x18TORCH_CACHE_AOT_AUTOGRAD\x10\x02\x12\x18\n\x14TORCH_CACHE_AUTOTUNE\x10\x03\x12 \n\x1cTORCH_CACHE_BUNDLED_AUTOTUNE\x10\x04\x12\x1a\n\x16TORCH_CACHE_DYNAMO_PGO\x10\x05\x12\x16\n\x12TORCH_CACHE_TRITON\x10\x06\x12\x19\n\x15TORCH_CACHE_MEGA_PART\x10\x07\x12\x19\n\x15TORCH_CACHE_MEGA_PUSH\x10\x08\x32\xd9\x02\n\x0c\x43\x61\x63heService\x12@\n\x03Get\x12\x1a.compilefarm.v1.GetRequest\x1a\x1b.compilefarm.v1.GetResponse0\x01\x12@\n\x03Put\x12\x1a.compilefarm.v1.PutRequest\x1a\x1b.compilefarm.v1.PutResponse(\x01\x12X\n\x0bListEntries\x12\".compilefarm.v1.ListEntriesRequest\x1a#.compilefarm.v1.ListEntriesResponse0\x01\x12k\n\x12\x46indMissingEntries\x12).compilefarm.v1.FindMissingEntriesRequest\x1a*.compilefarm.v1.FindMissingEntriesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"compilefarm/v1/cache_service.proto\x12\x0e\x63ompilefarm.v1\x1a\x1d\x63ompilefarm/v1/manifest.proto\"\xd2\x01\n\nCacheEntry\x12)\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TorchCache\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12,\n\tsignature\x18\x05 \x01(\x0b\x32\x19.compilefarm.v1.Signature\x12\x11\n\tnamespace\x18\x06 \x01(\t\x12\x0e\n\x06writer\x18\x07 \x01(\t\x12\x17\n\x0fwritten_seconds\x18\x08 \x01(\x01\"D\n\nGetRequest\x12)\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TorchCache\x12\x0b\n\x03key\x18\x02 \x01(\t\"_\n\x10\x46indEntryRequest\x12)\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TorchCache\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x13\n\x0b\x61head_bytes\x18\x03 \x01(\x03\"@\n\x11\x46indEntryResponse\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.FoundEntry\"Y\n\nFoundEntry\x12)\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.CacheEntry\x12\x14\n\x07\x63ontent\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_content\"T\n\x0bGetResponse\x12+\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.CacheEntryH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05piece\"S\n\nPutRequest\x12+\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.CacheEntryH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05piece\"\r\n\x0bPutResponse\"S\n\x12ListEntriesRequest\x12)\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TorchCache\x12\x12\n\nkey_prefix\x18\x02 \x01(\t\"B\n\x13ListEntriesResponse\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.CacheEntry\"T\n\x19\x46indMissingEntriesRequest\x12)\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TorchCache\x12\x0c\n\x04keys\x18\x02 \x03(\t\"*\n\x1a\x46indMissingEntriesResponse\x12\x0c\n\x04keys\x18\x01 \x03(\t\"O\n\x14RemoveEntriesRequest\x12)\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x1a.compilefarm.v1.TorchCache\x12\x0c\n\x04keys\x18\x02 \x03(\t\"\x17\n\x15RemoveEntriesResponse*\x87\x02\n\nTorchCache\x12\x1b\n\x17TORCH_CACHE_UNSPECIFIED\x10\x00\x12\x18\n\x14TORCH_CACHE_FX_GRAPH\x10\x01\x12\x1c\n\x18TORCH_CACHE_AOT_AUTOGRAD\x10\x02\x12\x18\n\x14TORCH_CACHE_AUTOTUNE\x10\x03\x12 \n\x1cTORCH_CACHE_BUNDLED_AUTOTUNE\x10\x04\x12\x1a\n\x16TORCH_CACHE_DYNAMO_PGO\x10\x05\x12\x16\n\x12TORCH_CACHE_TRITON\x10\x06\x12\x19\n\x15TORCH_CACHE_MEGA_PART\x10\x07\x12\x19\n\x15TORCH_CACHE_MEGA_PUSH\x10\x08\x32\x89\x04\n\x0c\x43\x61\x63heService\x12@\n\x03Get\x12\x1a.compilefarm.v1.GetRequest\x1a\x1b.compilefarm.v1.GetResponse0\x01\x12P\n\tFindEntry\x12 .compilefarm.v1.FindEntryRequest\x1a!.compilefarm.v1.FindEntryResponse\x12@\n\x03Put\x12\x1a.compilefarm.v1.PutRequest\x1a\x1b.compilefarm.v1.PutResponse(\x01\x12X\n\x0bListEntries\x12\".compilefarm.v1.ListEntriesRequest\x1a#.compilefarm.v1.ListEntriesResponse0\x01\x12k\n\x12\x46indMissingEntries\x12).compilefarm.v1.FindMissingEntriesRequest\x1a*.compilefarm.v1.FindMissingEntriesResponse\x12\\\n\rRemoveEntries\x12$.compilefarm.v1.RemoveEntriesRequest\x1a%.compilefarm.v1.RemoveEntriesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.cache_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_TORCHCACHE']._serialized_start=838
-  _globals['_TORCHCACHE']._serialized_end=1101
+  _globals['_TORCHCACHE']._serialized_start=1198
+  _globals['_TORCHCACHE']._serialized_end=1461
   _globals['_CACHEENTRY']._serialized_start=86
   _globals['_CACHEENTRY']._serialized_end=296
   _globals['_GETREQUEST']._serialized_start=298
   _globals['_GETREQUEST']._serialized_end=366
-  _globals['_GETRESPONSE']._serialized_start=368
-  _globals['_GETRESPONSE']._serialized_end=452
-  _globals['_PUTREQUEST']._serialized_start=454
-  _globals['_PUTREQUEST']._serialized_end=537
-  _globals['_PUTRESPONSE']._serialized_start=539
-  _globals['_PUTRESPONSE']._serialized_end=552
-  _globals['_LISTENTRIESREQUEST']._serialized_start=554
-  _globals['_LISTENTRIESREQUEST']._serialized_end=637
-  _globals['_LISTENTRIESRESPONSE']._serialized_start=639
-  _globals['_LISTENTRIESRESPONSE']._serialized_end=705
-  _globals['_FINDMISSINGENTRIESREQUEST']._serialized_start=707
-  _globals['_FINDMISSINGENTRIESREQUEST']._serialized_end=791
-  _globals['_FINDMISSINGENTRIESRESPONSE']._serialized_start=793
-  _globals['_FINDMISSINGENTRIESRESPONSE']._serialized_end=835
-  _globals['_CACHESERVICE']._serialized_start=1104
-  _globals['_CACHESERVICE']._serialized_end=1449
+  _globals['_FINDENTRYREQUEST']._serialized_start=368
+  _globals['_FINDENTRYREQUEST']._serialized_end=463
+  _globals['_FINDENTRYRESPONSE']._serialized_start=465
+  _globals['_FINDENTRYRESPONSE']._serialized_end=529
+  _globals['_FOUNDENTRY']._serialized_start=531
+  _globals['_FOUNDENTRY']._serialized_end=620
+  _globals['_GETRESPONSE']._serialized_start=622
+  _globals['_GETRESPONSE']._serialized_end=706
+  _globals['_PUTREQUEST']._serialized_start=708
+  _globals['_PUTREQUEST']._serialized_end=791
+  _globals['_PUTRESPONSE']._serialized_start=793
+  _globals['_PUTRESPONSE']._serialized_end=806
+  _globals['_LISTENTRIESREQUEST']._serialized_start=808
+  _globals['_LISTENTRIESREQUEST']._serialized_end=891
+  _globals['_LISTENTRIESRESPONSE']._serialized_start=893
+  _globals['_LISTENTRIESRESPONSE']._serialized_end=959
+  _globals['_FINDMISSINGENTRIESREQUEST']._serialized_start=961
+  _globals['_FINDMISSINGENTRIESREQUEST']._serialized_end=1045
+  _globals['_FINDMISSINGENTRIESRESPONSE']._serialized_start=1047
+  _globals['_FINDMISSINGENTRIESRESPONSE']._serialized_end=1089
+  _globals['_REMOVEENTRIESREQUEST']._serialized_start=1091
+  _globals['_REMOVEENTRIESREQUEST']._serialized_end=1170
+  _globals['_REMOVEENTRIESRESPONSE']._serialized_start=1172
+  _globals['_REMOVEENTRIESRESPONSE']._serialized_end=1195
+  _globals['_CACHESERVICE']._serialized_start=1464
+  _globals['_CACHESERVICE']._serialized_end=1985
 # @@protoc_insertion_point(module_scope)

@@ -146,6 +146,80 @@ class GetRequest(google.protobuf.message.Message):
 global___GetRequest = GetRequest
 
 @typing.final
+class FindEntryRequest(google.protobuf.message.Message):
+    """Asks for an entry, and for those that are probably asked for next."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CACHE_FIELD_NUMBER: builtins.int
+    KEY_FIELD_NUMBER: builtins.int
+    AHEAD_BYTES_FIELD_NUMBER: builtins.int
+    cache: global___TorchCache.ValueType
+    """In which cache."""
+    key: builtins.str
+    """Its name there."""
+    ahead_bytes: builtins.int
+    """How many bytes of further entries the caller takes; the farm sends at most 2 MiB."""
+    def __init__(
+        self,
+        *,
+        cache: global___TorchCache.ValueType = ...,
+        key: builtins.str = ...,
+        ahead_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ahead_bytes", b"ahead_bytes", "cache", b"cache", "key", b"key"]) -> None: ...
+
+global___FindEntryRequest = FindEntryRequest
+
+@typing.final
+class FindEntryResponse(google.protobuf.message.Message):
+    """What was found."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    @property
+    def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FoundEntry]:
+        """None if there is no such entry; else that entry, and then those that earlier readers have asked for after it, in
+        that order.
+        """
+
+    def __init__(
+        self,
+        *,
+        entries: collections.abc.Iterable[global___FoundEntry] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entries", b"entries"]) -> None: ...
+
+global___FindEntryResponse = FindEntryResponse
+
+@typing.final
+class FoundEntry(google.protobuf.message.Message):
+    """An entry that was found."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRY_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    content: builtins.bytes
+    """Its bytes; absent if they are more than 1 MiB, or too many are on their way to this caller: they are read with Get."""
+    @property
+    def entry(self) -> global___CacheEntry:
+        """Its description."""
+
+    def __init__(
+        self,
+        *,
+        entry: global___CacheEntry | None = ...,
+        content: builtins.bytes | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_content", b"_content", "content", b"content", "entry", b"entry"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_content", b"_content", "content", b"content", "entry", b"entry"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_content", b"_content"]) -> typing.Literal["content"] | None: ...
+
+global___FoundEntry = FoundEntry
+
+@typing.final
 class GetResponse(google.protobuf.message.Message):
     """A piece of an entry."""
 
@@ -294,3 +368,39 @@ class FindMissingEntriesResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["keys", b"keys"]) -> None: ...
 
 global___FindMissingEntriesResponse = FindMissingEntriesResponse
+
+@typing.final
+class RemoveEntriesRequest(google.protobuf.message.Message):
+    """Asks for entries to be removed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CACHE_FIELD_NUMBER: builtins.int
+    KEYS_FIELD_NUMBER: builtins.int
+    cache: global___TorchCache.ValueType
+    """In which cache."""
+    @property
+    def keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """At most 1000."""
+
+    def __init__(
+        self,
+        *,
+        cache: global___TorchCache.ValueType = ...,
+        keys: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cache", b"cache", "keys", b"keys"]) -> None: ...
+
+global___RemoveEntriesRequest = RemoveEntriesRequest
+
+@typing.final
+class RemoveEntriesResponse(google.protobuf.message.Message):
+    """They are removed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___RemoveEntriesResponse = RemoveEntriesResponse

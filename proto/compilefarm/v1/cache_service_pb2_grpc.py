@@ -20,6 +20,11 @@ class CacheServiceStub(object):
                 request_serializer=compilefarm_dot_v1_dot_cache__service__pb2.GetRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.GetResponse.FromString,
                 )
+        self.FindEntry = channel.unary_unary(
+                '/compilefarm.v1.CacheService/FindEntry',
+                request_serializer=compilefarm_dot_v1_dot_cache__service__pb2.FindEntryRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.FindEntryResponse.FromString,
+                )
         self.Put = channel.stream_unary(
                 '/compilefarm.v1.CacheService/Put',
                 request_serializer=compilefarm_dot_v1_dot_cache__service__pb2.PutRequest.SerializeToString,
@@ -35,6 +40,11 @@ class CacheServiceStub(object):
                 request_serializer=compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesResponse.FromString,
                 )
+        self.RemoveEntries = channel.unary_unary(
+                '/compilefarm.v1.CacheService/RemoveEntries',
+                request_serializer=compilefarm_dot_v1_dot_cache__service__pb2.RemoveEntriesRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.RemoveEntriesResponse.FromString,
+                )
 
 
 class CacheServiceServicer(object):
@@ -44,6 +54,14 @@ class CacheServiceServicer(object):
     def Get(self, request, context):
         """Reads an entry: its description, then its bytes in chunks. NOT_FOUND if there is none in a namespace that the caller
         may read, or its bytes no longer match; FAILED_PRECONDITION if this farm keeps no caches.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindEntry(self, request, context):
+        """Reads an entry if it is small, and with it those that earlier readers have asked for after it. That there is none, or
+        none that is whole, is no error here; FAILED_PRECONDITION if this farm keeps no caches.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,6 +89,13 @@ class CacheServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveEntries(self, request, context):
+        """Removes entries of the caller's own namespace. What is not there counts as removed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CacheServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +103,11 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     servicer.Get,
                     request_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.GetRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_cache__service__pb2.GetResponse.SerializeToString,
+            ),
+            'FindEntry': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindEntry,
+                    request_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.FindEntryRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_cache__service__pb2.FindEntryResponse.SerializeToString,
             ),
             'Put': grpc.stream_unary_rpc_method_handler(
                     servicer.Put,
@@ -93,6 +123,11 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     servicer.FindMissingEntries,
                     request_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesResponse.SerializeToString,
+            ),
+            'RemoveEntries': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveEntries,
+                    request_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.RemoveEntriesRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_cache__service__pb2.RemoveEntriesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -119,6 +154,23 @@ class CacheService(object):
         return grpc.experimental.unary_stream(request, target, '/compilefarm.v1.CacheService/Get',
             compilefarm_dot_v1_dot_cache__service__pb2.GetRequest.SerializeToString,
             compilefarm_dot_v1_dot_cache__service__pb2.GetResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def FindEntry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.CacheService/FindEntry',
+            compilefarm_dot_v1_dot_cache__service__pb2.FindEntryRequest.SerializeToString,
+            compilefarm_dot_v1_dot_cache__service__pb2.FindEntryResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -170,5 +222,22 @@ class CacheService(object):
         return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.CacheService/FindMissingEntries',
             compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesRequest.SerializeToString,
             compilefarm_dot_v1_dot_cache__service__pb2.FindMissingEntriesResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RemoveEntries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.CacheService/RemoveEntries',
+            compilefarm_dot_v1_dot_cache__service__pb2.RemoveEntriesRequest.SerializeToString,
+            compilefarm_dot_v1_dot_cache__service__pb2.RemoveEntriesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -31,6 +31,14 @@ class CacheServiceStub:
     may read, or its bytes no longer match; FAILED_PRECONDITION if this farm keeps no caches.
     """
 
+    FindEntry: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.cache_service_pb2.FindEntryRequest,
+        compilefarm.v1.cache_service_pb2.FindEntryResponse,
+    ]
+    """Reads an entry if it is small, and with it those that earlier readers have asked for after it. That there is none, or
+    none that is whole, is no error here; FAILED_PRECONDITION if this farm keeps no caches.
+    """
+
     Put: grpc.StreamUnaryMultiCallable[
         compilefarm.v1.cache_service_pb2.PutRequest,
         compilefarm.v1.cache_service_pb2.PutResponse,
@@ -51,6 +59,12 @@ class CacheServiceStub:
     ]
     """Returns which entries the caller cannot read, so that it writes those alone. The others count as used."""
 
+    RemoveEntries: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.cache_service_pb2.RemoveEntriesRequest,
+        compilefarm.v1.cache_service_pb2.RemoveEntriesResponse,
+    ]
+    """Removes entries of the caller's own namespace. What is not there counts as removed."""
+
 class CacheServiceAsyncStub:
     """Moves cache entries. An entry is named by its cache and its key."""
 
@@ -60,6 +74,14 @@ class CacheServiceAsyncStub:
     ]
     """Reads an entry: its description, then its bytes in chunks. NOT_FOUND if there is none in a namespace that the caller
     may read, or its bytes no longer match; FAILED_PRECONDITION if this farm keeps no caches.
+    """
+
+    FindEntry: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.cache_service_pb2.FindEntryRequest,
+        compilefarm.v1.cache_service_pb2.FindEntryResponse,
+    ]
+    """Reads an entry if it is small, and with it those that earlier readers have asked for after it. That there is none, or
+    none that is whole, is no error here; FAILED_PRECONDITION if this farm keeps no caches.
     """
 
     Put: grpc.aio.StreamUnaryMultiCallable[
@@ -82,6 +104,12 @@ class CacheServiceAsyncStub:
     ]
     """Returns which entries the caller cannot read, so that it writes those alone. The others count as used."""
 
+    RemoveEntries: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.cache_service_pb2.RemoveEntriesRequest,
+        compilefarm.v1.cache_service_pb2.RemoveEntriesResponse,
+    ]
+    """Removes entries of the caller's own namespace. What is not there counts as removed."""
+
 class CacheServiceServicer(metaclass=abc.ABCMeta):
     """Moves cache entries. An entry is named by its cache and its key."""
 
@@ -93,6 +121,16 @@ class CacheServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[compilefarm.v1.cache_service_pb2.GetResponse], collections.abc.AsyncIterator[compilefarm.v1.cache_service_pb2.GetResponse]]:
         """Reads an entry: its description, then its bytes in chunks. NOT_FOUND if there is none in a namespace that the caller
         may read, or its bytes no longer match; FAILED_PRECONDITION if this farm keeps no caches.
+        """
+
+    @abc.abstractmethod
+    def FindEntry(
+        self,
+        request: compilefarm.v1.cache_service_pb2.FindEntryRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.cache_service_pb2.FindEntryResponse, collections.abc.Awaitable[compilefarm.v1.cache_service_pb2.FindEntryResponse]]:
+        """Reads an entry if it is small, and with it those that earlier readers have asked for after it. That there is none, or
+        none that is whole, is no error here; FAILED_PRECONDITION if this farm keeps no caches.
         """
 
     @abc.abstractmethod
@@ -120,5 +158,13 @@ class CacheServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[compilefarm.v1.cache_service_pb2.FindMissingEntriesResponse, collections.abc.Awaitable[compilefarm.v1.cache_service_pb2.FindMissingEntriesResponse]]:
         """Returns which entries the caller cannot read, so that it writes those alone. The others count as used."""
+
+    @abc.abstractmethod
+    def RemoveEntries(
+        self,
+        request: compilefarm.v1.cache_service_pb2.RemoveEntriesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.cache_service_pb2.RemoveEntriesResponse, collections.abc.Awaitable[compilefarm.v1.cache_service_pb2.RemoveEntriesResponse]]:
+        """Removes entries of the caller's own namespace. What is not there counts as removed."""
 
 def add_CacheServiceServicer_to_server(servicer: CacheServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -21,6 +22,8 @@ class End:
     port: int
 
 
+# Each connection calls more than once.
+@functools.lru_cache(maxsize=4096)
 def account_of_peer(peer: str) -> str:
     """Returns the account of a caller of which only the address is known.
 

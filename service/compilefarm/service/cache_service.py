@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 from compilefarm.core.cache_entries import (
     ENTRIES_PER_ANSWER,
@@ -13,17 +15,24 @@ from compilefarm.core.cache_entries import (
     check_key,
     word_of_cache,
 )
-from compilefarm.core.errors import InvalidRequest, NoCaches, NotStored, ReadOnlyFarm
+from compilefarm.core.errors import Busy, InvalidRequest, NoCaches, NotStored, ReadOnlyFarm
+from compilefarm.service.allowances import Allowance
 from compilefarm.service.callers import Caller, current_caller
 from compilefarm.service.counters import Counters
+from compilefarm.service.entry_batches import EntryBatch, EntryBatches
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.grpc_types import Context
+from compilefarm.service.trails import EntryName
 from compilefarm.service.uploads import Upload, Uploads
+from compilefarm.store.checked_entries import answer_of
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.files import pieces_of
 from compilefarm.v1 import cache_service_pb2 as wire
 from compilefarm.v1.cache_service_pb2_grpc import CacheServiceServicer
 
+# On their way in answers that hold entries whole: who takes none would have them kept in memory.
+ANSWERED_BYTES_OF_ACCOUNT = 256 * 1024 * 1024
+ANSWERED_BYTES = 1024 * 1024 * 1024
 log = logging.getLogger(__name__)
 
 
@@ -49,6 +58,9 @@ class NoCacheService(CacheServiceServicer):
         raise _no_caches()
         yield
 
+    async def FindEntry(self, _request: wire.FindEntryRequest, _context: Context) -> wire.FindEntryResponse:
+        raise _no_caches()
+
     async def Put(self, _requests: AsyncIterator[wire.PutRequest], _context: Context) -> wire.PutResponse:
         raise _no_caches()
 
@@ -61,6 +73,9 @@ class NoCacheService(CacheServiceServicer):
     async def FindMissingEntries(
         self, _request: wire.FindMissingEntriesRequest, _context: Context
     ) -> wire.FindMissingEntriesResponse:
+        raise _no_caches()
+
+    async def RemoveEntries(self, _request: wire.RemoveEntriesRequest, _context: Context) -> wire.RemoveEntriesResponse:
         raise _no_caches()
 
 
@@ -95,6 +110,18 @@ class CacheService(CacheServiceServicer):
         self._counts = counts
         self._max_entry_bytes = max_entry_bytes
         self._read_only = read_only
+        self._batches = EntryBatches(store)
+        self._answers = Allowance(account_bytes=ANSWERED_BYTES_OF_ACCOUNT, all_bytes=ANSWERED_BYTES)
+
+    async def FindEntry(self, request: wire.FindEntryRequest, context: Context) -> Any:
+        # Serialized: protobuf takes a millisecond for a megabyte.
+        word_of_cache(request.cache)
+        caller, key = current_caller(), check_key(request.key)
+        name = EntryName(cache=request.cache, key=key, namespaces=tuple(caller.namespaces))
+        async with self._reads.acquired(caller.account):
+            batch = await self._batches.find(name, ahead_bytes=request.ahead_bytes, reader=context.peer())
+        self._counts.note(request.cache, "miss" if batch is None else "hit")
+        return b"" if batch is None else self._answer(batch, account=caller.account, context=context)
 
     async def Get(self, request: wire.GetRequest, _context: Context) -> AsyncIterator[wire.GetResponse]:
         word_of_cache(request.cache)
@@ -112,8 +139,7 @@ class CacheService(CacheServiceServicer):
                 raise
 
     async def Put(self, request_iterator: AsyncIterator[wire.PutRequest], _context: Context) -> wire.PutResponse:
-        if self._read_only:
-            raise ReadOnlyFarm("this farm serves what is stored, and keeps nothing new (serve --read-only)")
+        self._require_writable()
         caller = current_caller()
         entry = self._read_entry(await anext(request_iterator, None), caller=caller)
         self._store.check_can_hold(entry.size_bytes)
@@ -123,6 +149,7 @@ class CacheService(CacheServiceServicer):
             async for piece in request_iterator:
                 await _add(upload, piece, entry=entry)
             await self._store.put(entry, upload.blob)
+        self._batches.note_write()
         self._counts.note(entry.cache, "write")
         log.info("cache %s has entry %s of %s", word_of_cache(entry.cache), entry.key, caller.account)
         return wire.PutResponse()
@@ -141,12 +168,40 @@ class CacheService(CacheServiceServicer):
     async def FindMissingEntries(
         self, request: wire.FindMissingEntriesRequest, _context: Context
     ) -> wire.FindMissingEntriesResponse:
-        if len(request.keys) > KEYS_PER_QUESTION:
-            raise InvalidRequest(f"{len(request.keys)} keys in one question: ask for at most {KEYS_PER_QUESTION}")
-        caller, keys = current_caller(), [check_key(key) for key in request.keys]
+        caller, keys = current_caller(), _check_keys(request.keys)
         async with self._reads.acquired(caller.account):
             missing = await self._store.find_missing(request.cache, keys, namespaces=caller.namespaces)
         return wire.FindMissingEntriesResponse(keys=missing)
+
+    async def RemoveEntries(self, request: wire.RemoveEntriesRequest, _context: Context) -> wire.RemoveEntriesResponse:
+        self._require_writable()
+        caller, keys = current_caller(), _check_keys(request.keys)
+        async with self._reads.acquired(caller.account):
+            await self._store.remove(request.cache, keys, namespace=caller.namespace)
+        self._batches.note_write()
+        return wire.RemoveEntriesResponse()
+
+    def _answer(self, batch: EntryBatch, *, account: str, context: Context) -> bytes:
+        """An answer with the bytes of entries, serialized. Where too many are on their way to the caller, it has to
+        read them with Get, which waits until they are taken.
+        """
+        held = ExitStack()
+
+        def release(_context: object) -> None:
+            held.close()
+
+        try:
+            held.enter_context(self._answers.using(account))(batch.size_bytes)
+        except Busy:
+            held.close()
+            return answer_of(batch.first.entry, None)
+        context.add_done_callback(release)  # type: ignore[arg-type]  # the stubs ask for a class of their own
+        self._counters.bytes_sent += batch.size_bytes
+        return batch.answer
+
+    def _require_writable(self) -> None:
+        if self._read_only:
+            raise ReadOnlyFarm("this farm serves what is stored, and keeps nothing new (serve --read-only)")
 
     def _read_entry(self, first: wire.PutRequest | None, *, caller: Caller) -> wire.CacheEntry:
         if first is None or first.WhichOneof("piece") != "entry":
@@ -154,6 +209,12 @@ class CacheService(CacheServiceServicer):
         entry = check_entry(first.entry, max_bytes=self._max_entry_bytes)
         entry.namespace, entry.writer = caller.namespace, caller.name
         return entry
+
+
+def _check_keys(keys: Sequence[str]) -> list[str]:
+    if len(keys) > KEYS_PER_QUESTION:
+        raise InvalidRequest(f"{len(keys)} keys in one question: ask for at most {KEYS_PER_QUESTION}")
+    return [check_key(key) for key in keys]
 
 
 def _without_writer(entry: wire.CacheEntry) -> wire.CacheEntry:

@@ -135,6 +135,7 @@ def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: Hea
         (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
     }[handler.request_streaming, handler.response_streaming]
     assert handler.request_deserializer is not None, "generated code always has one"
+    assert handler.response_serializer is not None, "generated code always has one"
     parse = handler.request_deserializer
     call_limits = method.call_limits
     receiving = call_limits.health_receiving if method.is_health else call_limits.receiving
@@ -147,9 +148,14 @@ def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: Hea
     # Without a deserializer gRPC hands over the bytes.
     guarded: Handler = make(
         _refusing(answer(behaviour, receive=receive, method=method), method=method.name),
-        response_serializer=handler.response_serializer,
+        response_serializer=partial(_serialized, serialize=handler.response_serializer),
     )
     return guarded
+
+
+def _serialized(response: Any, *, serialize: Callable[[Any], bytes]) -> bytes:
+    """The bytes of a response; a handler may have made them itself."""
+    return response if isinstance(response, bytes) else serialize(response)
 
 
 def _answer_one(behaviour: Any, *, receive: Receive, method: _GuardedMethod) -> Callable[[Any, Context], Any]:

@@ -62,7 +62,9 @@ AnyRole = Role | CacheRole | PackageRole
 
 _NEEDED: Mapping[str, AnyRole] = {
     "/compilefarm.v1.CacheService/Get": CacheRole.READ,
+    "/compilefarm.v1.CacheService/FindEntry": CacheRole.READ,
     "/compilefarm.v1.CacheService/Put": CacheRole.WRITE,
+    "/compilefarm.v1.CacheService/RemoveEntries": CacheRole.WRITE,
     "/compilefarm.v1.PackageService/Find": PackageRole.READ,
     "/compilefarm.v1.PackageService/Publish": PackageRole.PUBLISH,
     "/compilefarm.v1.CacheService/ListEntries": CacheRole.READ,

@@ -48,16 +48,19 @@ class Cache(Generic[K, V]):
 
     async def get(self, key: K, *, load: Callable[[], Awaitable[V | None]]) -> V | None:
         """Returns what is kept under a key, or loads it. Errors of `load` are raised; None is not kept."""
-        kept = self._kept.get(key)
-        if kept is not None:
-            value, loaded_seconds = kept
-            # A clock that was set back makes nothing younger.
-            if 0 <= self._now() - loaded_seconds < self._kept_seconds:
-                self._kept.move_to_end(key)
-                return value
+        if self.is_fresh(key):
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+        if key in self._kept:
             self._remove(key)
         # Whoever goes away takes nothing from those who wait for the same.
         return await asyncio.shield(self._loading.get(key) or self._begin(key, load))
+
+    def is_fresh(self, key: K) -> bool:
+        """Returns whether something is kept under a key that need not be loaded."""
+        _, loaded_seconds = self._kept.get(key, (None, math.inf))
+        # A clock that was set back makes nothing younger.
+        return 0 <= self._now() - loaded_seconds < self._kept_seconds
 
     def holds(self, key: K) -> bool:
         """Returns whether something is kept under a key, fresh or not."""
@@ -68,6 +71,12 @@ class Cache(Generic[K, V]):
         for key in [key for key, (value, _) in self._kept.items() if is_stale(value)]:
             self._remove(key)
         self._loading.clear()
+
+    def drop(self, key: K) -> None:
+        """Forgets what is kept under a key, and keeps nothing of it that is being loaded at this moment."""
+        self._loading.pop(key, None)
+        if key in self._kept:
+            self._remove(key)
 
     def renew(self, is_meant: Callable[[K], bool]) -> None:
         """Keeps later callers from sharing loads that began before."""

@@ -13,12 +13,13 @@ from typing import IO
 from compilefarm.core.digests import digest_of
 from compilefarm.store.entry_records import read_description
 from compilefarm.store.records import DamagedRecord
-from compilefarm.v1.cache_service_pb2 import CacheEntry
+from compilefarm.v1.cache_service_pb2 import CacheEntry, FindEntryResponse
 
-# Entries that are remembered, and the bytes of those whose bytes are.
+# Entries that are remembered, and what they take in memory.
 _MOST_ENTRIES = 10_000
-_MOST_BYTES = 32 * 1024 * 1024
-_LARGEST_IN_MEMORY_BYTES = 256 * 1024
+_MOST_BYTES = 64 * 1024 * 1024
+# cache_service.proto: FoundEntry.content.
+_LARGEST_IN_MEMORY_BYTES = 1024 * 1024
 Identity = tuple[int, ...]
 
 
@@ -29,10 +30,17 @@ class CheckedEntry:
     Attributes:
         entry: its description.
         content: its bytes; None if they are many.
+        answer: a FindEntryResponse with it alone, serialized: those of several entries are joined.
     """
 
     entry: CacheEntry
     content: bytes | None
+    answer: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory."""
+        return len(self.answer) + len(self.content or b"")
 
 
 def check_entry_file(file: IO[bytes]) -> CheckedEntry:
@@ -43,11 +51,28 @@ def check_entry_file(file: IO[bytes]) -> CheckedEntry:
     """
     entry = read_description(file)
     if entry.size_bytes > _LARGEST_IN_MEMORY_BYTES:
-        return CheckedEntry(entry=entry, content=None)
+        return CheckedEntry(entry=entry, content=None, answer=answer_of(entry, None))
     content = os.pread(file.fileno(), entry.size_bytes, 0)
     if digest_of(content) != entry.digest:
         raise DamagedRecord("its bytes do not match its digest")
-    return CheckedEntry(entry=entry, content=content)
+    return CheckedEntry(entry=entry, content=content, answer=answer_of(entry, content))
+
+
+def answer_of(entry: CacheEntry, content: bytes | None) -> bytes:
+    """Returns a FindEntryResponse with an entry, serialized, which does not tell who wrote that.
+
+    Args:
+        entry: its description.
+        content: its bytes; None if they are left out.
+    """
+    answer = FindEntryResponse()
+    # Not handed over as arguments: each would be copied once more.
+    found = answer.entries.add()
+    found.entry.CopyFrom(entry)
+    found.entry.ClearField("writer")
+    if content is not None:
+        found.content = content
+    return answer.SerializeToString()
 
 
 class CheckedEntries:
@@ -67,11 +92,11 @@ class CheckedEntries:
         """Remembers an entry."""
         self._forget(identity)
         self._known[identity] = checked
-        self._size_bytes += len(checked.content or b"")
+        self._size_bytes += checked.size_bytes
         while len(self._known) > _MOST_ENTRIES or self._size_bytes > _MOST_BYTES:
             self._forget(next(iter(self._known)))
 
     def _forget(self, identity: Identity) -> None:
         forgotten = self._known.pop(identity, None)
         if forgotten is not None:
-            self._size_bytes -= len(forgotten.content or b"")
+            self._size_bytes -= forgotten.size_bytes

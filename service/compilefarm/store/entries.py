@@ -11,10 +11,12 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO
 
-from compilefarm.core.cache_entries import is_named_by_content, word_of_cache
+from compilefarm.core.cache_entries import is_named_by_content, is_rewritten, word_of_cache
 from compilefarm.core.errors import DigestMismatch, NotStored, StoreFull, StoreUnavailable
+from compilefarm.store.cache import Cache
 from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry, check_entry_file
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
@@ -42,6 +44,12 @@ _CHECKED_AT_ONCE = 3
 _MOST_LISTED = 10_000
 # Writers of one name at a time: a later one may come between each step of an earlier one.
 _MOST_TRIALS = 3
+# What was read so lately is not looked at again: many pods ask for the same entries at once, and keep for as long what
+# comes ahead.
+FRESH_SECONDS = 30.0
+_FRESH_BYTES = 64 * 1024 * 1024
+# Of a description, in memory.
+_DESCRIPTION_BYTES = 1024
 _logger = logging.getLogger(__name__)
 
 
@@ -84,6 +92,12 @@ class EntryStore:
         self._size_limit_bytes = size_limit_bytes
         self._checking = asyncio.Semaphore(_CHECKED_AT_ONCE)
         self._checked = CheckedEntries()
+        self._fresh: Cache[str, CheckedEntry] = Cache(
+            limit_bytes=_FRESH_BYTES,
+            size_of=lambda checked: _DESCRIPTION_BYTES + checked.size_bytes,
+            kept_seconds=FRESH_SECONDS,
+            now=uses.now,
+        )
         self._collecting = asyncio.Lock()
         self._swept_seconds = 0.0
         self._evicted = 0
@@ -117,6 +131,40 @@ class EntryStore:
                     content.close()
                 return
         raise NotStored(f"cache {word} has no entry {key}")
+
+    async def find(self, cache: TorchCache.ValueType, key: str, *, namespaces: Sequence[str]) -> CheckedEntry | None:
+        """Returns an entry that matches its digest, with its bytes if these are few: that of the first namespace that
+        has one. What another service has written or removed is seen FRESH_SECONDS later at the latest, and at once
+        in a cache that is rewritten.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        for namespace, path in zip(
+            namespaces, _paths_of(word_of_cache(cache), key, namespaces=namespaces), strict=True
+        ):
+            wanted = CacheEntry(cache=cache, key=key, namespace=namespace)
+            load = partial(self._load, path, wanted)
+            found = await (load() if is_rewritten(cache) else self._fresh.get(path, load=load))
+            if found is not None:
+                await self._uses.note(path, written_seconds=found.entry.written_seconds)
+                return found
+        return None
+
+    def is_fresh(self, cache: TorchCache.ValueType, key: str, *, namespaces: Sequence[str]) -> bool:
+        """Returns whether `find` need not look for an entry."""
+        return self._fresh.is_fresh(entry_path(word_of_cache(cache), key, namespace=namespaces[0]))
+
+    async def remove(self, cache: TorchCache.ValueType, keys: Iterable[str], *, namespace: str) -> None:
+        """Removes entries of a namespace, if they are there.
+
+        Raises:
+            StoreUnavailable: the store cannot be written.
+        """
+        for key in keys:
+            path = entry_path(word_of_cache(cache), key, namespace=namespace)
+            await self._backend.delete(path)
+            self._fresh.drop(path)
 
     async def find_missing(
         self, cache: TorchCache.ValueType, keys: Sequence[str], *, namespaces: Sequence[str]
@@ -234,6 +282,27 @@ class EntryStore:
         return None
 
     async def _find(self, path: str, wanted: CacheEntry) -> tuple[CacheEntry, InFile | InMemory] | None:
+        opened = await self._open(path, wanted)
+        if opened is None:
+            return None
+        checked, file = opened
+        entry = CacheEntry()
+        # The caller may change it.
+        entry.CopyFrom(checked.entry)
+        if checked.content is None:
+            return entry, InFile(file, size_bytes=entry.size_bytes)
+        file.close()
+        return entry, InMemory(checked.content)
+
+    async def _load(self, path: str, wanted: CacheEntry) -> CheckedEntry | None:
+        opened = await self._open(path, wanted)
+        if opened is None:
+            return None
+        checked, file = opened
+        file.close()
+        return checked
+
+    async def _open(self, path: str, wanted: CacheEntry) -> tuple[CheckedEntry, IO[bytes]] | None:
         file = await self._backend.open(path)
         if file is None:
             return None
@@ -248,13 +317,7 @@ class EntryStore:
         except BaseException:
             file.close()
             raise
-        entry = CacheEntry()
-        # The caller may change it.
-        entry.CopyFrom(checked.entry)
-        if checked.content is None:
-            return entry, InFile(file, size_bytes=entry.size_bytes)
-        file.close()
-        return entry, InMemory(checked.content)
+        return checked, file
 
     async def _check(self, file: IO[bytes]) -> CheckedEntry:
         # Once for each: who asks for a large one again and again would keep others from theirs.
@@ -279,6 +342,7 @@ class EntryStore:
         path = entry_path(word_of_cache(entry.cache), entry.key, namespace=entry.namespace)
         for _ in range(_MOST_TRIALS):
             if await self._backend.create_from(path, file=blob.path):
+                self._fresh.drop(path)
                 return
             # What many write would be gone again and again, for a moment each time.
             if is_named_by_content(entry.cache) and await self._is_whole(path, entry):

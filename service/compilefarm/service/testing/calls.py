@@ -34,10 +34,13 @@ from compilefarm.v1.blob_service_pb2 import FindMissingRequest, ReadRequest, Wri
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
 from compilefarm.v1.cache_service_pb2 import (
     CacheEntry,
+    FindEntryRequest,
     FindMissingEntriesRequest,
+    FoundEntry,
     GetRequest,
     ListEntriesRequest,
     PutRequest,
+    RemoveEntriesRequest,
     TorchCache,
 )
 from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
@@ -234,6 +237,25 @@ class Calls:
             first, *rest = [answer async for answer in self.caches.Get(GetRequest(cache=cache, key=key))]
             return first.entry, b"".join(answer.chunk for answer in rest)
 
+    async def find_entries(
+        self,
+        key: str,
+        *,
+        cache: TorchCache.ValueType = TorchCache.TORCH_CACHE_FX_GRAPH,
+        ahead_bytes: int = 0,
+    ) -> list[FoundEntry]:
+        """A cache entry, and those that came ahead."""
+        with refusals():
+            request = FindEntryRequest(cache=cache, key=key, ahead_bytes=ahead_bytes)
+            return list((await self.caches.FindEntry(request)).entries)
+
+    async def remove_entries(
+        self, keys: Sequence[str], *, cache: TorchCache.ValueType = TorchCache.TORCH_CACHE_FX_GRAPH
+    ) -> None:
+        """Removes cache entries."""
+        with refusals():
+            await self.caches.RemoveEntries(RemoveEntriesRequest(cache=cache, keys=keys))
+
     async def publish(self, package: SignedPackage) -> bool:
         """Publishes a package; whether it was not there before."""
         with refusals():
@@ -351,7 +373,9 @@ async def calling(
     shown = [kind(token) for kind in (_OneToOne, _OneToMany, _ManyToOne, _ManyToMany)] if token else None
     metadata = [(TOKEN_KEY, f"{BEARER}{token}")] if token else []
     if credentials is None:
-        channel = grpc.aio.insecure_channel(address, interceptors=shown)
+        # A connection of its own, as each pod has one.
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        channel = grpc.aio.insecure_channel(address, interceptors=shown, options=own)
         blocking = grpc.insecure_channel(address)
     else:
         channel = grpc.aio.secure_channel(address, credentials, interceptors=shown)

@@ -1,5 +1,5 @@
-"""What a lookup in torch's remote caches takes, in a farm and in Redis: by torch's own client code, in processes that
-all ask at once. Both servers run at the same time, and are asked in turn.
+"""What a lookup in torch's remote caches takes, in a farm and in Redis: by torch's own client code, in one
+process, and then in some that ask at once for the same. Both servers run at the same time, and are asked in turn.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _servers(folder: Path) -> Iterator[Mapping[str, Mapping[str, str]]]:
         yield {"Redis": {REDIS_URL: url}, "farm": {ADDRESS: address, TORCH_CACHES: "yes"}}
 
 
-def _ask(size: int, variables: Mapping[str, str]) -> list[float]:
-    """The seconds of each lookup."""
+def _ask(size: int, variables: Mapping[str, str]) -> dict[str, list[float]]:
+    """The seconds of each lookup, of the first process and of the others."""
     command = [sys.executable, "-m", "compilefarm.benchmarks.lookup_processes", str(size), str(_ENTRY_BYTES)]
     asked = subprocess.run(
         command,
@@ -55,17 +55,24 @@ def _ask(size: int, variables: Mapping[str, str]) -> list[float]:
         check=True,
         timeout=_LONGEST_SECONDS,
     )
-    seconds: list[float] = json.loads(asked.stdout)
+    seconds: dict[str, list[float]] = json.loads(asked.stdout)
     return seconds
 
 
-def _point(size: int, rounds: Sequence[Mapping[str, Sequence[float]]]) -> Point:
-    """The median round of each, by its median lookup."""
-    medians = {name: statistics.median(statistics.median(each[name]) for each in rounds) for name in rounds[0]}
-    slowest = {name: statistics.median(max(each[name]) for each in rounds) for name in rounds[0]}
+def _point(size: int, rounds: Sequence[Mapping[str, Mapping[str, Sequence[float]]]]) -> Point:
+    """What a lookup takes on the average, in the median round: some bring entries of later ones and take longer."""
+    means = {name: _median_of_means(rounds, name, "others") for name in rounds[0]}
+    first = {name: _median_of_means(rounds, name, "first") for name in rounds[0]}
+    slowest = {name: statistics.median(max(each[name]["others"]) for each in rounds) for name in rounds[0]}
     figures = {
-        **{f"{name} seconds": seconds for name, seconds in medians.items()},
+        **{f"{name} seconds": seconds for name, seconds in means.items()},
         **{f"{name} slowest seconds": seconds for name, seconds in slowest.items()},
-        "farm as a share of Redis": medians["farm"] / medians["Redis"],
+        **{f"{name} seconds of the first process": seconds for name, seconds in first.items()},
+        "farm as a share of Redis": means["farm"] / means["Redis"],
+        "farm as a share of Redis for the first process": first["farm"] / first["Redis"],
     }
     return Point(axis="lookups", size=size, figures=figures)
+
+
+def _median_of_means(rounds: Sequence[Mapping[str, Mapping[str, Sequence[float]]]], name: str, processes: str) -> float:
+    return statistics.median(statistics.fmean(each[name][processes]) for each in rounds)
