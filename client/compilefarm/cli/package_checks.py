@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from compilefarm.cli.checks import Check, failed, ok, warning
 from compilefarm.client.config import TRUSTED_PACKAGE_KEYS, ClientConfig, ConfigurationError, read_config
-from compilefarm.client.farm_packages import read_signing_key
+from compilefarm.client.farm_calls import read_signing_key
 from compilefarm.v1.admin_service_pb2 import StatusResponse
 
 _NAME = "packages of Dynamo"
@@ -32,7 +32,7 @@ def check_packages(status: StatusResponse, *, environ: Mapping[str, str]) -> Ite
 
 def _check_keys(config: ClientConfig) -> Check:
     try:
-        own = read_signing_key(config.trust.package_signing_key)
+        own = read_signing_key(config.trust.package_signing_key, signs="packages")
     except ConfigurationError as error:
         return failed(_NAME, str(error), remedy="name a file that `compilefarm keys new` has made")
     keys = [key.text for key in (*config.trust.trusted_package_keys, *([own.public] if own else []))]

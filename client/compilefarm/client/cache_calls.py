@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from compilefarm.client.clock import Budget, Clock
+from compilefarm.client.clock import Clock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
-from compilefarm.client.settings import ConfigurationError
+from compilefarm.client.farm_calls import calling, read_signing_key
 from compilefarm.core.cache_entries import KEYS_PER_QUESTION, describe, sendable_key
 from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import CorruptArtifact, OutOfTime, Silent
+from compilefarm.core.errors import CorruptArtifact
 from compilefarm.v1.cache_service_pb2 import (
     CacheEntry,
     FindMissingEntriesRequest,
@@ -25,9 +23,6 @@ from compilefarm.v1.cache_service_pb2 import (
     TorchCache,
 )
 from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
-
-if TYPE_CHECKING:
-    from compilefarm.core.signatures import SigningKey
 
 
 class CacheCalls:
@@ -48,7 +43,7 @@ class CacheCalls:
         self._clock = clock
         self._timeout_seconds = config.cache_timeout_seconds
         self._trusted = (*config.trust.trusted_keys, *config.trust.trusted_cache_keys)
-        self._signing_key = _read_signing_key(config.trust.cache_signing_key)
+        self._signing_key = read_signing_key(config.trust.cache_signing_key, signs="cache entries")
 
     @property
     def lacks_signing_key(self) -> bool:
@@ -131,14 +126,8 @@ class CacheCalls:
 
     @contextmanager
     def _calling(self) -> Iterator[tuple[CacheServiceStub, float | None]]:
-        """Yields the stub and the seconds that a call may take; turns what grpc raises into FarmErrors."""
-        budget = Budget(self._timeout_seconds, clock=self._clock)
-        try:
-            stubs = self._connection.stubs(within_seconds=budget.left())
-            with self._connection.calls():
-                yield CacheServiceStub(stubs.channel), budget.timeout()
-        except OutOfTime:
-            raise Silent(f"the farm has not answered within {self._timeout_seconds:g} s") from None
+        with calling(self._connection, timeout_seconds=self._timeout_seconds, clock=self._clock) as (channel, seconds):
+            yield CacheServiceStub(channel), seconds
 
 
 def _receive(answers: Iterator[GetResponse], *, key: str, digest: str, size_bytes: int) -> bytes:
@@ -157,14 +146,3 @@ def _pieces(entry: CacheEntry, content: bytes) -> Iterator[PutRequest]:
     yield PutRequest(entry=entry)
     for piece in cut(content, chunk_bytes=UPLOAD_CHUNK_BYTES):
         yield PutRequest(chunk=bytes(piece))
-
-
-def _read_signing_key(path: str) -> SigningKey | None:
-    if not path:
-        return None
-    try:
-        from compilefarm.core.signatures import read_signing_key
-
-        return read_signing_key(Path(path).read_bytes())
-    except (ImportError, OSError, ValueError) as error:
-        raise ConfigurationError(f"cache entries cannot be signed with {path}: {error}") from None

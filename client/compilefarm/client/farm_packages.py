@@ -7,21 +7,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compilefarm.client.clock import Budget, Clock
+from compilefarm.client.clock import Clock
 from compilefarm.client.config import TRUSTED_PACKAGE_KEYS, ClientConfig
 from compilefarm.client.connection import Connection
-from compilefarm.client.settings import ConfigurationError
-from compilefarm.core.errors import CorruptArtifact, FarmError, OutOfTime, Silent, UntrustedArtifact
+from compilefarm.client.farm_calls import calling, read_signing_key
+from compilefarm.core.errors import CorruptArtifact, FarmError, UntrustedArtifact
 from compilefarm.core.packages import MAX_CONTENT_BYTES
 from compilefarm.v1.package_pb2 import SignedPackage
 from compilefarm.v1.package_service_pb2 import FindRequest, FindResponse, PublishRequest
 from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
 
 if TYPE_CHECKING:
-    from compilefarm.core.signatures import SigningKey
     from compilefarm.packages.packing import Found
 
 # A pod that waits for packages traces nothing meanwhile.
@@ -59,7 +57,7 @@ class FarmPackages:
     def __init__(self, config: ClientConfig, *, connection: Connection, clock: Clock) -> None:
         self._connection = connection
         self._clock = clock
-        self._signing_key = read_signing_key(config.trust.package_signing_key)
+        self._signing_key = read_signing_key(config.trust.package_signing_key, signs="packages")
         own = (self._signing_key.public,) if self._signing_key is not None else ()
         self._trusted = (*config.trust.trusted_package_keys, *own)
 
@@ -127,30 +125,8 @@ class FarmPackages:
 
     @contextmanager
     def _calling(self) -> Iterator[tuple[PackageServiceStub, float | None]]:
-        """Yields the stub and the seconds that a call may take; turns what grpc raises into FarmErrors."""
-        budget = Budget(TIMEOUT_SECONDS, clock=self._clock)
-        try:
-            stubs = self._connection.stubs(within_seconds=budget.left())
-            with self._connection.calls():
-                yield PackageServiceStub(stubs.channel), budget.timeout()
-        except OutOfTime:
-            raise Silent(f"the farm has not answered within {TIMEOUT_SECONDS:g} s") from None
-
-
-def read_signing_key(path: str) -> SigningKey | None:
-    """Returns the key that a file holds; None if there is no file.
-
-    Raises:
-        ConfigurationError: it cannot be used.
-    """
-    if not path:
-        return None
-    try:
-        from compilefarm.core import signatures
-
-        return signatures.read_signing_key(Path(path).read_bytes())
-    except (ImportError, OSError, ValueError) as error:
-        raise ConfigurationError(f"packages cannot be signed with {path}: {error}") from None
+        with calling(self._connection, timeout_seconds=TIMEOUT_SECONDS, clock=self._clock) as (channel, seconds):
+            yield PackageServiceStub(channel), seconds
 
 
 def _checked(answer: FindResponse, *, key: str) -> SignedPackage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, EllipsisType
 from typing import Any
 
@@ -43,6 +43,14 @@ def code_of(record: CodeRecord) -> CodeType:
     values = {f"co_{name}": getattr(record, name) for name in _FIELDS}
     values["co_consts"] = tuple(value_of(constant) for constant in record.consts)
     return _template().__code__.replace(**values)
+
+
+def codes_within(code: CodeType) -> Iterator[CodeType]:
+    """Yields a code object and those of the functions that are written in it, outermost first."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_within(constant)
 
 
 def constant_of(value: Any) -> Constant:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from compilefarm.reuse.code_objects import digest_of_code, text_of
+from compilefarm.reuse.code_objects import codes_within, digest_of_code, text_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
 from compilefarm.torch_internals.modules import hooks_in
@@ -227,7 +227,7 @@ class Describer:
             return f"object:{name_of(type(value))}"
 
     def _function(self, function: types.FunctionType) -> str:
-        self._codes |= set(_ids_within(function.__code__))
+        self._codes |= {id(code) for code in codes_within(function.__code__)}
         parts = [name_of(function), digest_of_code(function.__code__)]
         parts += [self._member(each) for each in function.__defaults__ or ()]
         parts += [f"{name}={self._member(each)}" for name, each in sorted((function.__kwdefaults__ or {}).items())]
@@ -250,13 +250,6 @@ class Describer:
         said = [f"{name}={self._member(value)}" for name, value in sorted(own.items()) if _is_override(value)]
         hooks = [f"{name}={self._member(hooks)}" for name, hooks in hooks_in(own).items()]
         return f"+{shortened(';'.join([*map(str, own), *said, *hooks]))}"
-
-
-def _ids_within(code: types.CodeType) -> Iterator[int]:
-    yield id(code)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _ids_within(constant)
 
 
 def _is_override(value: Any) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
-from compilefarm.reuse.code_objects import digest_of_code
+from compilefarm.reuse.code_objects import codes_within, digest_of_code
 from compilefarm.reuse.descriptions import Describer, name_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.traced_functions import is_taken_for_constant
@@ -42,7 +42,7 @@ def references_of(codes: Iterable[types.CodeType], describer: Describer) -> Iter
     found: set[tuple[str, str]] = set()
     for code in codes:
         name = _module_name_of(code)
-        chains = set(_chains(code)) if name else set()
+        chains = {chain for each in codes_within(code) for chain in _chains(each)} if name else set()
         if name and name.partition(".")[0] not in sys.stdlib_module_names:
             _refuse_of_process(code, name, chains)
         found |= {(name, chain) for chain in chains}
@@ -64,36 +64,30 @@ def _refuse_of_process(code: types.CodeType, module: str, chains: Iterable[str])
             raise Unsayable(f"{where} calls {chain}(), which differs between processes")
         if is_taken_for_constant(value):
             raise Unsayable(f"{where} calls {chain}(), whose result is taken for a constant")
-    for names in _names_within(code):
-        if found := names & {"__hash__", "_base"}:
+    for inner in codes_within(code):
+        if found := {"__hash__", "_base"}.intersection(inner.co_names):
             raise Unsayable(f"{where} asks for {', '.join(sorted(found))}")
-    if _goes_through_sets(code):
+    if any(map(_goes_through_sets, codes_within(code))):
         raise Unsayable(f"{where} goes through a set, whose order differs between processes")
 
 
-def _names_within(code: types.CodeType) -> Iterator[set[str]]:
-    yield set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_within(constant)
-
-
 def _goes_through_sets(code: types.CodeType) -> bool:
-    """Whether code does more with a set that is written in it than to look whether something is there."""
+    """Whether code itself does more with a set that is written in it than to look whether something is there."""
     instructions = list(dis.get_instructions(code))
     for instruction, following in pairwise(instructions):
         is_set = instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, frozenset)
         if is_set and len(instruction.argval) > 1 and following.opname != "CONTAINS_OP":
             return True
-    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return any(map(_goes_through_sets, inner))
+    return False
 
 
 def _asked_for(code: types.CodeType, module: str, chains: Iterable[str]) -> Iterator[str]:
     """What code may ask modules for, also where there is nothing: the texts in it, of each module that it names."""
-    if not any({"hasattr", "getattr"} & names for names in _names_within(code)):
+    codes = list(codes_within(code))
+    if not any({"hasattr", "getattr"}.intersection(each.co_names) for each in codes):
         return
-    texts = sorted({text for text in _texts_within(code) if text.isidentifier()})
+    constants = [constant for each in codes for constant in each.co_consts]
+    texts = sorted({text for text in constants if isinstance(text, str) and text.isidentifier()})
     for chain in chains:
         parts = chain.split(".")
         for length in range(1, len(parts) + 1):
@@ -102,22 +96,22 @@ def _asked_for(code: types.CodeType, module: str, chains: Iterable[str]) -> Iter
                 yield from (f"{place}.{text}" for text in texts)
 
 
-def _texts_within(code: types.CodeType) -> Iterator[str]:
-    for constant in code.co_consts:
-        if isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, types.CodeType):
-            yield from _texts_within(constant)
-
-
 def _value_at_chain(module: str, chain: str) -> Any:
-    first, *rest = chain.split(".")
-    value = vars(sys.modules[module]).get(first, getattr(builtins, first, None))
+    names = chain.split(".")
+    values = list(_values_along(vars(sys.modules[module]), names))
+    return values[-1] if len(values) == len(names) and values[-1] is not _MISSING else None
+
+
+def _values_along(scope: Mapping[str, Any], names: Sequence[str]) -> Iterator[Any]:
+    """Yields what a name of a scope stands for and what hangs on it, as far as modules and classes reach."""
+    first, *rest = names
+    value = scope.get(first, getattr(builtins, first, _MISSING))
+    yield value
     for name in rest:
         if not isinstance(value, (types.ModuleType, type)):
-            return None
-        value = inspect.getattr_static(value, name, None)
-    return value
+            return
+        value = inspect.getattr_static(value, name, _MISSING)
+        yield value
 
 
 def targets_of(graph: Any, describer: Describer) -> Iterator[DependencyRecord]:
@@ -218,20 +212,10 @@ def _chains(code: types.CodeType) -> Iterator[str]:
             chain = []
     if chain:
         yield ".".join(chain)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _chains(constant)
 
 
 def _describe_chain(scope: Mapping[str, Any], names: Sequence[str], describer: Describer) -> str:
-    first, *rest = names
-    value = scope.get(first, getattr(builtins, first, _MISSING))
-    path = [_describe(value, describer)]
-    for name in rest:
-        if not isinstance(value, (types.ModuleType, type)):
-            break
-        value = inspect.getattr_static(value, name, _MISSING)
-        path.append(_describe(value, describer))
+    path = [_describe(value, describer) for value in _values_along(scope, names)]
     return hashlib.sha256("\n".join(path).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 

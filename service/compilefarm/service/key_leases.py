@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock, pause
+from compilefarm.service.publishing import nothing_compiled
 from compilefarm.service.sessions import LOOK_SECONDS, RENEWAL_SECONDS, Peers, Session
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.layout import failure_path, lease_folder, lease_path, namespace_of
@@ -180,11 +181,7 @@ class KeyLeases:
         except BaseException as error:
             self._forget(folder)
             if isinstance(error, StoreUnavailable):
-                raise StoreUnavailable(
-                    f"nothing is compiled, since the artifact could not be stored: {error}. What is stored is served; "
-                    "compile locally, and ask again when the store can be written, or have the farm run with "
-                    "--read-only"
-                ) from error
+                raise nothing_compiled(error) from error
             raise
 
     async def end(self, path: str, *, failure: CompileFailure | None, hints: Sequence[int]) -> None:

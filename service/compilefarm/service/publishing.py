@@ -15,6 +15,14 @@ from compilefarm.v1.manifest_pb2 import KeyPart, Manifest, VerifyTime
 log = logging.getLogger(__name__)
 
 
+def nothing_compiled(error: StoreUnavailable) -> StoreUnavailable:
+    """The refusal of a job whose artifact the store would not take."""
+    return StoreUnavailable(
+        f"nothing is compiled, since the artifact could not be stored: {error}. What is stored is served; "
+        "compile locally, and ask again when the store can be written, or have the farm run with --read-only"
+    )
+
+
 class Publisher:
     """Stores artifacts.
 
@@ -42,10 +50,7 @@ class Publisher:
         try:
             await self._store.probe()
         except StoreUnavailable as error:
-            raise StoreUnavailable(
-                f"nothing is compiled, since the artifact could not be stored: {error}. What is stored is served; "
-                "compile locally, and ask again when the store can be written, or have the farm run with --read-only"
-            ) from error
+            raise nothing_compiled(error) from error
         log.info("the store takes artifacts again")
         self._failed = False
 
