@@ -21,8 +21,10 @@ from pathlib import Path
 import torch
 from compilefarm.builder.build_trials import replay_build_trials
 from compilefarm.builder.headers import offer_headers
+from compilefarm.builder.preloading import preload_compiler
 from compilefarm.v1.child_pb2 import Toolchain
 
+preload_compiler(with_triton=False)
 folder = Path(sys.argv[1])
 known = [Toolchain.FromString(path.read_bytes()) for path in folder.glob("toolchain-*")]
 replay_build_trials({trial.program_digest: trial.works for each in known for trial in each.trials})

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from compilefarm.torch_internals.cpp_builds import (
     Build,
     Trial,
+    build_command,
     compilers_tried,
     decide_headers_folder_again,
     headers_folder,
@@ -33,6 +35,16 @@ def test_inductor_names_its_compilers() -> None:
     assert isinstance(compilers_tried(), tuple | str)
     with INDUCTOR.patch({"cpp.cxx": (None, "/a/compiler")}):
         assert compilers_tried() == (None, "/a/compiler")
+
+
+def test_the_command_by_which_inductor_builds() -> None:
+    # Else headers that were precompiled for other flags are offered, and every compile builds its own.
+    command = build_command()
+    assert f"-I{Path(torch.__file__).parent / 'include'}" in command
+    with INDUCTOR.patch({"cpp.enable_floating_point_contract_flag": "fast"}):
+        assert build_command() != command
+    with INDUCTOR.patch({"cpp.cxx": ("/nowhere/g++",)}):
+        assert build_command() == ""
 
 
 def test_the_compiler_is_tried_through_check_build() -> None:

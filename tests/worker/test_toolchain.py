@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,7 @@ from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.worker import toolchain
 from compilefarm.worker.toolchain import ToolchainCache
 
-READY = ChildReady(
-    environment=Environment(torch="2.11.0"), include_folders=["/usr/include/python3.12", "/opt/torch/include"]
-)
+READY = ChildReady(environment=Environment(torch="2.11.0"), build_command="g++ i -O3 -I/opt/torch/include")
 
 
 def cache_with(folder: Path, ready: ChildReady) -> ToolchainCache:
@@ -40,11 +40,15 @@ def test_what_was_found_out_is_known_with_its_headers(tmp_path: Path) -> None:
     "other",
     [
         pytest.param(
-            ChildReady(environment=READY.environment, include_folders=["/usr/include/python3.12", "/home/me/torch"]),
+            ChildReady(environment=READY.environment, build_command="g++ i -O3 -I/home/me/torch/include"),
             id="the same torch in another virtual environment",
         ),
         pytest.param(
-            ChildReady(environment=Environment(torch="2.12.0"), include_folders=READY.include_folders),
+            ChildReady(environment=READY.environment, build_command="g++ i -O3 -fwrapv -I/opt/torch/include"),
+            id="a release of Compilefarm that sets another flag",
+        ),
+        pytest.param(
+            ChildReady(environment=Environment(torch="2.12.0"), build_command=READY.build_command),
             id="another torch in the same place",
         ),
     ],
@@ -56,6 +60,18 @@ def test_an_interpreter_that_compiles_otherwise_finds_it_out_anew(tmp_path: Path
 def test_a_header_that_somebody_removed_is_built_anew(tmp_path: Path) -> None:
     cache = cache_with(tmp_path, READY)
     (cache.headers_folder / "some.h.gch").unlink()
+    assert cache.find(READY) is None
+
+
+def test_headers_that_many_came_after_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_MOST_HEADERS", 2)
+    cache = cache_with(tmp_path, READY)
+    os.utime(cache.headers_folder / "some.h.gch", (1, time.time() - 60))
+    for name in ("next.h.gch", "last.h.gch"):
+        (tmp_path / "child" / name).write_bytes(b"precompiled")
+        other = ChildReady(environment=READY.environment, build_command=f"g++ -D{name}")
+        cache.keep(other, Toolchain(headers=[name]), tmp_path / "child")
+    assert {path.name for path in cache.headers_folder.iterdir()} == {"next.h.gch", "last.h.gch"}
     assert cache.find(READY) is None
 
 

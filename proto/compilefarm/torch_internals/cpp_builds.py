@@ -27,6 +27,19 @@ def compilers_tried() -> str | Sequence[str | None]:
     return cxx
 
 
+def build_command() -> str:
+    """The command by which Inductor builds C++ in this process, with names that stand for files and without vector
+    instructions; empty if there is no compiler.
+    """
+    builder: Any = importlib.import_module("torch._inductor.cpp_builder")
+    try:
+        options = builder.CppTorchOptions(vec_isa=importlib.import_module(_INSTRUCTIONS).invalid_vec_isa)
+        command: str = builder.CppBuilder(name="o", sources="i", BuildOption=options).get_command_line()
+    except importlib.import_module("torch._inductor.exc").InvalidCxxCompiler:
+        return ""
+    return command
+
+
 def try_instructions() -> None:
     """Has Inductor find out which vector instructions work, unless it has already."""
     importlib.import_module(_INSTRUCTIONS).valid_vec_isa_list()

@@ -246,9 +246,13 @@ class ChildReady(google.protobuf.message.Message):
     ENVIRONMENT_FIELD_NUMBER: builtins.int
     FARM_VERSION_FIELD_NUMBER: builtins.int
     VOCABULARY_FIELD_NUMBER: builtins.int
-    INCLUDE_FOLDERS_FIELD_NUMBER: builtins.int
+    BUILD_COMMAND_FIELD_NUMBER: builtins.int
     farm_version: builtins.str
     """Version of Compilefarm that its interpreter has, which may be another than the supervisor's."""
+    build_command: builtins.str
+    """The command by which it builds C++, but for names of files and vector instructions: what was built by one is of no
+    use to another. Empty if it has no compiler, or only checks artifacts.
+    """
     @property
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """What it compiles for."""
@@ -257,20 +261,16 @@ class ChildReady(google.protobuf.message.Message):
     def vocabulary(self) -> compilefarm.v1.vocabulary_pb2.Vocabulary:
         """What its torch understands. Absent of one that only checks artifacts."""
 
-    @property
-    def include_folders(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Where its Python and its torch have their headers: what the C++ compiler builds with some is of no use with others."""
-
     def __init__(
         self,
         *,
         environment: compilefarm.v1.environment_pb2.Environment | None = ...,
         farm_version: builtins.str = ...,
         vocabulary: compilefarm.v1.vocabulary_pb2.Vocabulary | None = ...,
-        include_folders: collections.abc.Iterable[builtins.str] | None = ...,
+        build_command: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment", "vocabulary", b"vocabulary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "farm_version", b"farm_version", "include_folders", b"include_folders", "vocabulary", b"vocabulary"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["build_command", b"build_command", "environment", b"environment", "farm_version", b"farm_version", "vocabulary", b"vocabulary"]) -> None: ...
 
 global___ChildReady = ChildReady
 

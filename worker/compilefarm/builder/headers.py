@@ -7,7 +7,6 @@ no longer is not looked for.
 
 from __future__ import annotations
 
-import sysconfig
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,11 +21,6 @@ def precompile_headers() -> list[str]:
     torch.compile(lambda x: x + 1, fullgraph=True)(torch.ones(8))
     beginning = Path(tempfile.gettempdir())
     return sorted(str(path.relative_to(beginning)) for path in headers_folder().iterdir() if path.is_file())
-
-
-def include_folders() -> list[str]:
-    """Returns the folders of Python's and torch's headers, as in every command of the C++ compiler (cpp_builder.py)."""
-    return [sysconfig.get_path("include"), str(Path(torch.__file__).parent / "include")]
 
 
 def offer_headers(folder: Path, names: Iterable[str]) -> None:

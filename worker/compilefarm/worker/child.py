@@ -23,7 +23,7 @@ import torch
 from compilefarm.builder import kernel_compiles
 from compilefarm.builder.build_trials import run_build_trials
 from compilefarm.builder.generated_sources import imports_written, paths_written, words_of_generators
-from compilefarm.builder.headers import include_folders, precompile_headers
+from compilefarm.builder.headers import precompile_headers
 from compilefarm.builder.preloading import compile_once, preload_compiler
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.admission import Admitted, with_libraries_of
@@ -36,7 +36,7 @@ from compilefarm.graph.targets import target_names
 from compilefarm.graph.vocabulary import describe_vocabulary
 from compilefarm.loader.environment import describe_environment
 from compilefarm.loader.programs import preload_loader
-from compilefarm.torch_internals.cpp_builds import decide_headers_folder_again
+from compilefarm.torch_internals.cpp_builds import build_command, decide_headers_folder_again
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
     ChildMessage,
@@ -73,6 +73,7 @@ def main() -> int:
     device = torch.device("cuda", arguments.cuda_device) if on_gpu else torch.device("cpu")
     vocabulary = _preload(verifier=arguments.verifier, device=device)
     libraries = installed_libraries(arguments.libraries)
+    command = "" if arguments.verifier else build_command()
     wait_to_be_forked()
     answers = _take_standard_output()
     if not arguments.verifier:
@@ -100,7 +101,7 @@ def main() -> int:
         environment=environment,
         farm_version=importlib.metadata.version("compilefarm"),
         vocabulary=vocabulary,
-        include_folders=include_folders(),
+        build_command=command,
     )
     limits.impose(arguments)
     if compiles_kernels:

@@ -25,12 +25,15 @@ log = logging.getLogger(__name__)
 # Of the records; those of another one are not read.
 _FORMAT = "3"
 _LONGEST_UNUSED_SECONDS = 30 * 24 * 3600
+# A header and what was precompiled of it are two; the latter has 120 to 160 MB.
+_MOST_HEADERS = 32
 # A compiler may lie on a file system that does not answer.
 _LONGEST_ANSWER_SECONDS = 20
 
 
 class ToolchainCache:
-    """Keeps what was found out and built in a folder, by machine, compiler, torch, and where that lies."""
+    """Keeps what was found out and built in a folder, by machine, torch, compiler, and how that is called: its flags
+    follow from where torch lies and from what this release of Compilefarm sets."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -81,14 +84,16 @@ class ToolchainCache:
         return kept
 
     def _forget_headers(self) -> None:
-        """Removes headers of compilers and releases that nobody has used for long."""
-        for path in self.headers_folder.iterdir():
-            if path.stat().st_mtime < time.time() - _LONGEST_UNUSED_SECONDS:
+        """Removes headers of compilers and releases that nobody has used for long, or that many came after."""
+        used = {path: path.stat().st_mtime for path in self.headers_folder.iterdir()}
+        latest = sorted(used, key=used.__getitem__, reverse=True)
+        for path in latest:
+            if path in latest[_MOST_HEADERS:] or used[path] < time.time() - _LONGEST_UNUSED_SECONDS:
                 path.unlink(missing_ok=True)
 
     def _path(self, ready: ChildReady) -> Path:
         machine = narrowed(ready.environment, wanted=Environment())
-        words = [compiler_version(), *ready.include_folders, _FORMAT]
+        words = [compiler_version(), ready.build_command, _FORMAT]
         facts = machine.SerializeToString(deterministic=True) + "\n".join(words).encode()
         return self._folder / f"toolchain-{hashlib.sha256(facts).hexdigest()}"
 
