@@ -20,14 +20,16 @@ from compilefarm.client.recording_backend import RecordingBackend
 from compilefarm.client.records import Ledger
 from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.keys import key_of
+from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.core.recordings import Recording
 from compilefarm.core.requests import read_request
 from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.graph.vocabulary import describe_vocabulary
 from compilefarm.loader.environment import describe_environment
 from compilefarm.service.testing import ScriptedPool, serving_in_thread
+from compilefarm.service.testing.pool import OnPhase, artifact_of
 from compilefarm.v1.environment_pb2 import Cuda
-from compilefarm.v1.graph_pb2 import TargetKind
+from compilefarm.v1.graph_pb2 import OPERATOR_LE, OPERATOR_LT, Expression, Operation, TargetKind
 
 HERE = describe_environment(EnvironmentNeeds(cpu=True, cuda_device=None))
 
@@ -179,6 +181,37 @@ def test_a_farm_is_prewarmed_with_what_a_function_does(pool: ScriptedPool, tmp_p
         assert [each.outcome for each in slow.served] == ["compiled"]
         farm.close()
     assert {option.name for option in pool.assignments[-1].job.options.inductor} >= {"max_autotune"}
+
+
+async def _for_few_rows(assignment: Assignment, worker: str, on_phase: OnPhase) -> Artifact:
+    """Makes programs that take up to 64 rows, or more."""
+    artifact, rows, limit = artifact_of(assignment), Expression(symbol=0), Expression(integer=64)
+    if list(assignment.job.hints) > [64]:
+        artifact.manifest.guards.add(operation=Operation(operator=OPERATOR_LT, operands=[limit, rows]))
+    elif assignment.job.hints:
+        artifact.manifest.guards.add(operation=Operation(operator=OPERATOR_LE, operands=[rows, limit]))
+    return artifact
+
+
+def test_sizes_beyond_the_guards_of_a_program_are_prewarmed_as_well() -> None:
+    lengths, model = (8, 9, 65, 64, 100, 7), mlp()
+
+    def work(backend: Any) -> None:
+        torch.compiler.reset()
+        compiled = torch.compile(model, backend=backend)
+        with torch.no_grad():
+            for rows in lengths:
+                compiled(torch.ones(rows, 16))
+
+    pool = ScriptedPool(_for_few_rows, environments=[HERE], vocabularies=[describe_vocabulary()])
+    with serving_in_thread(pool=pool) as address:
+        farm = farm_at(address)
+        report = farm.prewarm(work)
+        assert [each.outcome for each in report.served] == ["compiled"] * 3
+        assert [list(each.graph.request.job.hints) for each in report.served] == [[], [9], [65]]
+        assert [each.outcome for each in farm.prewarm(work).served] == ["hit"] * 3
+        farm.close()
+    assert len(pool.assignments) == 3
 
 
 class _Defective(TorchRuntime):

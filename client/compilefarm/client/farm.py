@@ -36,9 +36,11 @@ from compilefarm.client.planner import Planner
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming, Report
 from compilefarm.client.programs import Program
 from compilefarm.client.recording_backend import Backend, record
+from compilefarm.client.rehearsal import prewarm_function
 from compilefarm.client.starts import Route, Starts, add_route
 from compilefarm.core.bundles import DEFAULT_BUNDLE, check_bundle_name
 from compilefarm.core.errors import FarmError
+from compilefarm.core.recordings import Recording
 from compilefarm.core.requests import Request
 
 if TYPE_CHECKING:
@@ -206,7 +208,8 @@ class Farm:
         Args:
             what: a function that compiles and calls models with the backend that it is given, such as
                 `lambda backend: torch.compile(model, backend=backend)(x)`; its graphs are recorded, and run
-                uncompiled. Or requests, or the folder of a recording.
+                uncompiled. It is called again where programs turn out to be for some of its sizes alone. Or requests,
+                or the folder of a recording.
             environment: environment of the farm that requests are retargeted to, by name; None: they stay as they are.
             mode: mode= of torch.compile that they are retargeted to; None: they stay as they are.
             parallel: requests at a time.
@@ -218,10 +221,16 @@ class Farm:
             UnusableRecording, UnusableRequestFile: the recording cannot be used.
             FarmError: the farm cannot be asked.
         """
-        recording = record(what, runtime=self._dependencies.runtime)
-        plan = Planner(self._connection, environment=environment, mode=mode).plan(recording)
-        tenant, clock = self._config.tenant, self._dependencies.clock
-        return Prewarming(self._connection, tenant=tenant, parallel=parallel, clock=clock).run(plan)
+        planner = Planner(self._connection, environment=environment, mode=mode)
+        tenant, clock, runtime = self._config.tenant, self._dependencies.clock, self._dependencies.runtime
+
+        def run(recording: Recording) -> Report:
+            prewarming = Prewarming(self._connection, tenant=tenant, parallel=parallel, clock=clock)
+            return prewarming.run(planner.plan(recording))
+
+        if callable(what):
+            return prewarm_function(what, runtime=runtime, prewarm=run, find_guards=planner.find_guards)
+        return run(record(what, runtime=runtime))
 
     def save_cache_artifacts(self, name: str = DEFAULT_BUNDLE) -> Pushed:
         """As torch.compiler.save_cache_artifacts, with the farm as the place: adds what this process has compiled, or

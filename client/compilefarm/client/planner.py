@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from compilefarm.client.connection import Connection
 from compilefarm.client.plans import Plan, PlannedGraph, Standing
-from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.artifacts import check_guards
+from compilefarm.core.errors import InvalidRequest, NotStored
 from compilefarm.core.keys import FORMATS, key_of
 from compilefarm.core.metadata import say_key_formats
 from compilefarm.core.recordings import RecordedRequest, Recording
@@ -17,6 +18,8 @@ from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.admin_service_pb2 import DescribeEnvironmentRequest, ListWorkersRequest, Worker
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest
+from compilefarm.v1.graph_pb2 import Expression
+from compilefarm.v1.manifest_pb2 import Manifest
 
 # An operator or a pipeline waits; a pod would not.
 _SECONDS_PER_QUESTION = 30.0
@@ -71,6 +74,28 @@ class Planner:
             targets = self._targets(admin, workers)
             graphs = [self._plan(recorded, targets=targets) for recorded in recording.requests]
         return Plan(graphs=graphs, bypasses=recording.bypasses, workers=workers)
+
+    def find_guards(self, request: Request) -> Sequence[Expression]:
+        """Returns the guards of what the farm has stored for a request; none if it has removed it.
+
+        Raises:
+            FarmError: it cannot be asked.
+        """
+        try:
+            found = self._look_up(request)
+        except NotStored:
+            return ()
+        check_guards(found, request.job)
+        return found.guards
+
+    def _look_up(self, request: Request) -> Manifest:
+        stubs = self._connection.stubs()
+        with self._connection.calls():
+            return stubs.compiles.Lookup(
+                wire.LookupRequest(job=request.job),
+                timeout=self._timeout_seconds,
+                metadata=(say_key_formats(FORMATS),),
+            ).manifest
 
     def _targets(self, admin: AdminServiceStub, workers: Iterable[Worker]) -> list[Target]:
         """Returns the environments that requests may have to be retargeted to."""

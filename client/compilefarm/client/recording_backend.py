@@ -17,6 +17,8 @@ from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording, file_of, read_recording
 from compilefarm.core.requests import Request
 from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.graph_pb2 import Expression
+from compilefarm.v1.manifest_pb2 import Manifest
 
 if TYPE_CHECKING:
     from compilefarm.graph.encode import EnvironmentNeeds
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 # As Farm.backend is called.
 Backend = Callable[..., Program]
+# The guards of the program that a pod would load for a request.
+GuardsOf = Callable[[Request], Sequence[Expression]]
 
 
 class FakeTensorRuntime(TorchRuntime):
@@ -51,10 +55,12 @@ class RecordingBackend:
 
     Args:
         runtime: torch.
+        guards_of: finds guards that Dynamo has to check, as it does in a pod.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, *, guards_of: GuardsOf = lambda _: ()) -> None:
         self._runtime = runtime
+        self._guards_of = guards_of
         self._requests: list[RecordedRequest] = []
         self._bypasses: list[RecordedBypass] = []
 
@@ -72,7 +78,7 @@ class RecordingBackend:
         merged = merge_options(mode=mode, options=options)
         runtime.require_known_options(merged)
         with runtime.fixing_floats(graph_module):
-            if runtime.has_subclasses(graph_module, example_inputs):
+            if runtime.needs_plain_graphs(graph_module, example_inputs):
                 self._note_parts(graph_module, example_inputs, asked=asked, merged=merged, name=name)
             else:
                 encode = partial(runtime.encode, graph_module, example_inputs, options=merged)
@@ -111,6 +117,7 @@ class RecordingBackend:
             request = Request(job=encoded.job, blobs=encoded.blobs, arguments=arguments)
             first = self._noted
             self._requests.append(RecordedRequest(request=request, file=file_of(request), name=name, first=first))
+            self._runtime.put_guards(encoded, Manifest(guards=self._guards_of(request)))
 
     def _note_bypass(self, error: Exception, *, nodes: int, name: str) -> None:
         self._bypasses.append(bypass_of(error, name=name, nodes=nodes, first=self._noted))
@@ -124,19 +131,25 @@ class RecordingBackend:
         return _recording(self._requests, bypasses=self._bypasses)
 
 
-def record(what: Callable[[Backend], object] | Iterable[Request] | str | Path, *, runtime: Runtime) -> Recording:
+def record(
+    what: Callable[[Backend], object] | Iterable[Request] | str | Path,
+    *,
+    runtime: Runtime,
+    guards_of: GuardsOf = lambda _: (),
+) -> Recording:
     """Returns what is to be prewarmed as a recording.
 
     Args:
         what: a function that compiles and calls models with the backend that it is handed; or requests; or the folder
             of a recording.
         runtime: torch.
+        guards_of: of a function, as RecordingBackend takes it.
 
     Raises:
         UnusableRecording, UnusableRequestFile: the folder cannot be used.
     """
     if callable(what):
-        backend = RecordingBackend(runtime)
+        backend = RecordingBackend(runtime, guards_of=guards_of)
         what(backend.backend)
         return backend.recording()
     return read_recording(Path(what)) if isinstance(what, str | Path) else recording_of(what)

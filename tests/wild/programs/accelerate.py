@@ -1,4 +1,4 @@
-"""Training loops of accelerate, which knows no back end by our name: the model is compiled before."""
+"""Training loops of accelerate, which knows no backend by our name: the model is compiled before, or by a plugin."""
 
 from __future__ import annotations
 
@@ -13,13 +13,44 @@ _STEPS = 3
 
 
 def _trains(compiler: Compiler, **options: Any) -> Any:
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+    compiler.in_place(model)
+    return _trained(model, compiler.device, **options)
+
+
+def _trains_by_plugin(compiler: Compiler) -> Any:
+    """Its repeated blocks are compiled, as the plugin says."""
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(3))
+    model = _Stacked(blocks)
+    if compiler.backend is None:
+        return _trained(model, compiler.device)
+    from compilefarm.client.accelerate import FarmPlugin
+
+    class Plugin(FarmPlugin):
+        def to_kwargs(self) -> dict[str, Any]:
+            return {**super().to_kwargs(), "backend": compiler.backend}
+
+    return _trained(model, compiler.device, dynamo_plugin=Plugin(use_regional_compilation=True))
+
+
+class _Stacked(nn.Module):
+    def __init__(self, blocks: nn.ModuleList) -> None:
+        super().__init__()
+        self.blocks, self.head = blocks, nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        result: torch.Tensor = self.head(x)
+        return result
+
+
+def _trained(model: nn.Module, device: torch.device, **options: Any) -> Any:
     accelerate = require_module("accelerate")
     # What accelerate keeps for a process holds for one precision.
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = accelerate.Accelerator(cpu=compiler.device.type == "cpu", **options)
-    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+    accelerator = accelerate.Accelerator(cpu=device.type == "cpu", **options)
     inputs, targets = torch.randn(_STEPS, 8, 16), torch.randint(0, 4, (_STEPS, 8))
-    compiler.in_place(model)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     losses = []
     for step in range(_STEPS):
@@ -46,4 +77,5 @@ PROGRAMS = (
         run=lambda compiler: _trains(compiler, gradient_accumulation_steps=2),
         training=True,
     ),
+    Program(name="training, compiled by the plugin", run=_trains_by_plugin, training=True),
 )
