@@ -18,7 +18,7 @@ from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EncodedJob, encode_job
-from compilefarm.graph.plain_graphs import compile_plain_graphs, has_subclasses
+from compilefarm.graph.plain_graphs import compile_plain_graphs, needs_plain_graphs
 from compilefarm.graph.symbols import Symbols
 from compilefarm.graph.tracing import fixing_floats
 from compilefarm.loader.environment import describe_environment
@@ -59,7 +59,7 @@ class CodecBackend:
     def __call__(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         # As Farm.backend does.
         with fixing_floats(graph_module):
-            if has_subclasses(graph_module, example_inputs):
+            if needs_plain_graphs(graph_module, example_inputs):
                 return self._run_parts(graph_module, example_inputs)
             return self._run(graph_module, example_inputs)
 

@@ -15,7 +15,8 @@ from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.keys import key_of
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EncodedJob
-from compilefarm.graph.plain_graphs import PlainGraph, has_subclasses
+from compilefarm.graph.plain_graphs import PlainGraph, needs_plain_graphs
+from compilefarm.graph.testing import capture
 
 
 class Scaled(torch.Tensor):
@@ -83,7 +84,7 @@ class Encoding:
             self.encoded.append((plain.role, encoded))
             return plain.graph_module.forward
 
-        assert has_subclasses(graph_module, inputs)
+        assert needs_plain_graphs(graph_module, inputs)
         return self._runtime.compile_plain_graphs(graph_module, inputs, compile_plain=compile_plain)
 
     @property
@@ -212,7 +213,7 @@ def test_a_training_step_is_not_recorded_as_graphs_of_its_own(monkeypatch: pytes
 
 def test_without_dynamo_nobody_guards_what_a_subclass_is() -> None:
     graph = torch.fx.symbolic_trace(torch.nn.ReLU())
-    assert not has_subclasses(graph, [scaled(2, 2)])
+    assert not needs_plain_graphs(graph, [scaled(2, 2)])
 
 
 class _Attending(torch.nn.Module):
@@ -282,3 +283,68 @@ def test_a_product_in_another_dtype_is_what_it_is_made_of() -> None:
         torch.testing.assert_close(compiled(x, weight), x @ weight.plain())
     ((_, encoded),) = encoding.encoded
     decode_job(encoded.job, blobs=encoded.blobs)
+
+
+_BYTES = torch.randint(-100, 100, (4, 4), dtype=torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("operator", "left", "right", "dtype"),
+    [
+        (torch.ops.aten.mm.default, _BYTES, _BYTES, torch.int32),
+        (torch.ops.aten.mul.Tensor, _BYTES, _BYTES[:1], torch.int32),
+        (torch.ops.aten.mm.default, _BYTES, _BYTES, torch.float32),
+        (torch.ops.aten.mul.Tensor, _BYTES.half(), _BYTES.float(), torch.bfloat16),
+    ],
+)
+def test_a_result_with_a_dtype_of_its_own_is_written_out_without_subclasses_as_well(
+    operator: Any, left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype
+) -> None:
+    def program(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = out_dtype(operator, dtype, left, right)
+        return result
+
+    captured = capture(program, left, right)
+    decoded = decode_job(captured.encode().job, blobs={})
+    (result,) = decoded.graph_module(*captured.example_inputs)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result, program(left, right), rtol=0, atol=0)
+
+
+class Clipped(torch.autograd.Function):
+    """A sine whose gradient is another one's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradients[0] * x.cos().clamp(-0.5, 0.5)
+
+
+def test_functions_that_dynamo_leaves_in_graphs_are_traced_in_the_pod() -> None:
+    factor = [2.0]
+
+    def unseen(x: torch.Tensor) -> torch.Tensor:
+        return x.view(torch.Size(map(int, x.shape))) * factor[0]
+
+    for left_alone in (unseen, Clipped):
+        torch.compiler.allow_in_graph(left_alone)
+    x = torch.randn(3, 4, requires_grad=True)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = Clipped.apply(unseen(x)).relu()
+        return result
+
+    encoding = Encoding()
+    compiled = torch.compile(program, backend=encoding.backend, fullgraph=True)
+    gradients = [torch.autograd.grad(function(x).sum(), x)[0] for function in (program, compiled)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    assert encoding.roles == ["forward", "backward"]
+    for _, encoded in encoding.encoded:
+        decode_job(encoded.job, blobs=encoded.blobs)
+    factor[0] = 3.0
+    assert keys(program, x) != encoding.keys

@@ -290,3 +290,15 @@ def test_operators_may_be_called_as_methods(method: str) -> None:
     encoded = encode_job(GraphModule({}, graph), [value], options={}, environment=fixed_environment)
     decoded = decode_job(encoded.job, blobs=encoded.blobs)
     torch.testing.assert_close(decoded.graph_module(value), (getattr(value, method)(1),))
+
+
+def test_what_a_distribution_draws_without_a_fake_form_of_torch_travels() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.distributions.Dirichlet(x, validate_args=False).sample().view(-1)
+
+    captured = capture(program, torch.rand(4, 3).t() + 1)
+    decoded = decode_job(captured.encode().job, blobs={})
+    torch.manual_seed(0)
+    expected = captured.graph_module(*captured.example_inputs)
+    torch.manual_seed(0)
+    torch.testing.assert_close(decoded.graph_module(*captured.example_inputs), expected)

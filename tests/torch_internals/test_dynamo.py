@@ -15,6 +15,7 @@ from compilefarm.torch_internals.dynamo import (
     IndexingByTensors,
     RestartWithConstants,
     inlines_modules,
+    is_of_dynamo,
     is_static_address,
 )
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
@@ -103,3 +104,25 @@ def test_tensors_are_indices_within_flexible_attention() -> None:
     table, place = torch.arange(3.0), torch.tensor(2)
     with IndexingByTensors(), FakeTensorMode(allow_non_fake_inputs=True):
         assert table[place].shape == ()
+
+
+def test_dynamo_wraps_functions_of_autograd_that_it_leaves_in_graphs() -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            return gradients[0] * 2
+
+    torch.compiler.allow_in_graph(Doubled)
+    called = []
+
+    def backend(graph_module: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        called.extend(node.target for node in graph_module.graph.nodes if node.op == "call_function")
+        return graph_module.forward
+
+    compile_with(backend, lambda x: Doubled.apply(x), torch.ones(2, requires_grad=True))
+    assert list(map(is_of_dynamo, called)) == [True]
+    assert not is_of_dynamo(torch.nn.functional.relu)

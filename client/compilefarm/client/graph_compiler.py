@@ -80,7 +80,7 @@ class GraphCompiler:
         all_asked = _Asked(arguments=asked, options=options)
         graph = self._runtime.local_graph(graph_module, example_inputs, options=options)
         nodes = len(graph_module.graph.nodes)
-        if self._has_subclasses(graph_module, example_inputs):
+        if self._needs_plain_graphs(graph_module, example_inputs):
             whole = Whole(graph=graph, nodes=nodes, name=name)
             return self._compile_parts(graph_module, example_inputs, whole=whole, asked=all_asked)
         return self._compile(
@@ -108,10 +108,10 @@ class GraphCompiler:
         graph = self._runtime.local_graph_of_request(encoded)
         return self._compile(lambda _: encoded, graph=graph, nodes=len(request.job.graph.nodes))
 
-    def _has_subclasses(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
+    def _needs_plain_graphs(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
         # A torch that cannot tell is one that the encoder will stumble over.
         with suppress(ImportError, AttributeError):
-            return self._runtime.has_subclasses(graph_module, example_inputs)
+            return self._runtime.needs_plain_graphs(graph_module, example_inputs)
         return False
 
     def _compile_parts(

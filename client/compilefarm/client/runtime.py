@@ -73,8 +73,10 @@ class Runtime(Protocol):
             Bypass: the wire has no faithful form of it.
         """
 
-    def has_subclasses(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
-        """Returns whether a graph that Dynamo is tracing has tensors of subclasses, which are sent as plain graphs."""
+    def needs_plain_graphs(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
+        """Returns whether a graph that Dynamo is tracing has tensors of subclasses, or calls functions that no request
+        can name: what is sent of it are plain graphs.
+        """
 
     def compile_plain_graphs(
         self, graph_module: Any, example_inputs: Sequence[Any], *, compile_plain: CompilePlain

@@ -141,7 +141,7 @@ class FakeRuntime:
             job=job, blobs=graph_module.blobs, recording=self.recording, process_groups=self.process_groups
         )
 
-    def has_subclasses(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
+    def needs_plain_graphs(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
         return bool(graph_module.plain_graphs)
 
     def compile_plain_graphs(

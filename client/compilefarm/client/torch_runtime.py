@@ -55,10 +55,10 @@ class TorchRuntime:
             raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
         return encoded
 
-    def has_subclasses(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
-        from compilefarm.graph.plain_graphs import has_subclasses
+    def needs_plain_graphs(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
+        from compilefarm.graph.plain_graphs import needs_plain_graphs
 
-        return has_subclasses(graph_module, example_inputs)
+        return needs_plain_graphs(graph_module, example_inputs)
 
     def compile_plain_graphs(
         self, graph_module: Any, example_inputs: Sequence[Any], *, compile_plain: CompilePlain

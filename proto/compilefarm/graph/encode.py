@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from compilefarm.graph.dynamic_floats import find_inexact, is_dynamic_float
 from compilefarm.graph.float_tensors import with_tensors_for_floats
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.leaves import is_result
+from compilefarm.graph.library_passes import passes_without_effect
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.messages import Messages
 from compilefarm.graph.offsets import find_computed
@@ -44,6 +46,7 @@ from compilefarm.graph.targets import (
 )
 from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
 from compilefarm.graph.texts import holds_text
+from compilefarm.graph.wide_results import with_plain_results
 from compilefarm.graph.writes import find_storage
 from compilefarm.torch_internals.dynamo import STATIC_MARK
 from compilefarm.torch_internals.numpy_calls import name_numpy_call
@@ -122,7 +125,7 @@ def encode_job(
         Bypass: something about it cannot be said faithfully.
     """
     written: Set[str] = frozenset()
-    graph_module = with_tensors_for_floats(graph_module)
+    graph_module = with_plain_results(with_tensors_for_floats(graph_module))
     while True:
         try:
             return _encode(graph_module, example_inputs, options, environment, written=written, holds_state=holds_state)
@@ -161,7 +164,11 @@ def _encode(
     job = Job(
         graph=writer.encoded,
         inputs=inputs,
-        options=capture_options(options, cuda=needs.cuda_device is not None),
+        options=capture_options(
+            options,
+            cuda=needs.cuda_device is not None,
+            without_effect=functools.partial(passes_without_effect, graph_module=graph_module),
+        ),
         ambient=capture_ambient(device_types, contracts=writer.contracts),
         environment=environment(needs),
         symbols=writer.symbols.symbols(),

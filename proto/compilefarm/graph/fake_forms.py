@@ -16,8 +16,8 @@ from compilefarm.torch_internals.operators import OpOverload
 # torch.nn.TransformerEncoderLayer calls it when nothing trains. Torch 2.15 has this form of it, torch 2.11 none
 # (torch/_meta_registrations.py: meta__transformer_encoder_layer_fwd).
 _LIKE_THE_FIRST = frozenset({torch.ops.aten._transformer_encoder_layer_fwd.default})
-
-
+# What torch.distributions draws by has a form in neither (aten/src/ATen/native/Distributions.cpp: _s_dirichlet_cpu).
+_AS_LARGE_AS_THE_FIRST = frozenset({torch.ops.aten._sample_dirichlet.default})
 # Hand on what they waited for, in the same memory; torch's own form says that it is new
 # (torch/csrc/distributed/c10d/Functional.cpp: wait_tensor).
 _WAITS = frozenset({"_c10d_functional::wait_tensor", "_c10d_functional::wait_tensors"})
@@ -31,4 +31,7 @@ def find_fake_form(operator: OpOverload, args: Sequence[Any]) -> Callable[[], An
     if operator in _LIKE_THE_FIRST and args and isinstance(args[0], torch.Tensor):
         like = args[0]
         return lambda: torch.empty_like(like)
+    if operator in _AS_LARGE_AS_THE_FIRST and args and isinstance(args[0], torch.Tensor):
+        size = args[0]
+        return lambda: torch.empty_like(size, memory_format=torch.contiguous_format)
     return None

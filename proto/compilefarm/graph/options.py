@@ -7,7 +7,7 @@ client that sets something else compiles locally, and a worker refuses it. What 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -49,16 +49,20 @@ class _Configuration:
         return name in self.table.allowed and name in settings.defaults(self.module)
 
 
+_FindWithoutEffect = Callable[[Mapping[str, object]], Set[str]]
 _INDUCTOR = _Configuration(module=INDUCTOR_MODULE, table=INDUCTOR)
 _FUNCTORCH = _Configuration(module=FUNCTORCH_MODULE, table=FUNCTORCH)
 
 
-def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Options:
+def capture_options(
+    user_options: Mapping[str, object], *, cuda: bool, without_effect: _FindWithoutEffect = lambda _: frozenset()
+) -> Options:
     """What differs from torch's defaults, by user's wish or in this process.
 
     Args:
         user_options: Inductor options from mode= and options= of torch.compile, by the names of the settings.
         cuda: whether the job computes on a GPU.
+        without_effect: names settings that mean nothing for the graph, of their values by name.
 
     Raises:
         Bypass: an option is not known (a local compile says so in torch's own words), is none that a request may set,
@@ -71,6 +75,7 @@ def capture_options(user_options: Mapping[str, object], *, cuda: bool) -> Option
     inductor = settings.values(_INDUCTOR.module) | dict(user_options)
     if not (cuda and inductor[CUDA_GRAPHS]):
         inductor |= {name: known[name] for name in known if is_of_cuda_graphs(name)}
+    inductor |= {name: known[name] for name in without_effect(inductor)}
     if cuda and inductor[_MULTI_KERNEL]:
         raise Bypass("multi_kernel", f"{_MULTI_KERNEL} has each process measure kernels at its first call; set it to 0")
     return Options(

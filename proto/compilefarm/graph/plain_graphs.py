@@ -1,6 +1,8 @@
-"""Graphs with tensor subclasses as graphs of plain tensors: what AOTAutograd makes of them is sent to farms.
+"""Graphs with tensor subclasses, or with functions that no request can say, as graphs of plain tensors: what
+AOTAutograd makes of them is sent to farms.
 
-Subclasses are put together and taken apart in the pod, by torch; Dynamo guards what they are.
+Subclasses are put together and taken apart in the pod, by torch; Dynamo guards what they are. Functions run in the pod
+while they are traced.
 """
 
 from __future__ import annotations
@@ -8,15 +10,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from compilefarm.graph import jagged
 from compilefarm.graph.plain_attention import leave_choice_open, leave_out_seeds
 from compilefarm.graph.symbols import find_hint
-from compilefarm.graph.targets import is_admitted_operator
+from compilefarm.graph.targets import find_items, is_admitted_operator, is_known
 from compilefarm.graph.tensors import is_plain
 from compilefarm.torch_internals import dynamo
 from compilefarm.torch_internals.decompositions import decomposition_tables
@@ -45,12 +48,26 @@ class PlainGraph:
 CompilePlain = Callable[[PlainGraph], Callable[..., Any]]
 
 
-def has_subclasses(graph_module: GraphModule, example_inputs: Sequence[object]) -> bool:
-    """Whether Dynamo is tracing, and there are tensors in a graph that are more than their elements."""
+def needs_plain_graphs(graph_module: GraphModule, example_inputs: Sequence[object]) -> bool:
+    """Whether Dynamo is tracing, and a graph has tensors that are more than their elements, or calls what is neither
+    torch's nor an operator.
+    """
     if not dynamo.is_tracing():
         return False
     noted = (node.meta.get("example_value") for node in graph_module.graph.nodes)
-    return any(isinstance(value, torch.Tensor) and not is_plain(value) for value in (*example_inputs, *noted))
+    has_subclasses = any(isinstance(value, torch.Tensor) and not is_plain(value) for value in (*example_inputs, *noted))
+    return has_subclasses or any(map(_calls_function_of_others, graph_module.graph.nodes))
+
+
+def _calls_function_of_others(node: Node) -> bool:
+    """Whether a node calls a function, or makes an object, that Dynamo was told to leave in graphs
+    (torch.compiler.allow_in_graph), or a function of autograd among these, in a wrapper of Dynamo's.
+    """
+    target: Any = node.target
+    if node.op != "call_function" or not isinstance(target, FunctionType | type):
+        return False
+    is_of_others = str(target.__module__).partition(".")[0] != "torch" or dynamo.is_of_dynamo(target)
+    return is_of_others and find_items(node) is None and not is_known(target)
 
 
 def compile_plain_graphs(

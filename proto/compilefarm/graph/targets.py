@@ -161,6 +161,15 @@ def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
     raise Bypass("unknown_target", f"the graph calls {_describe(target)}, which the farm does not take")
 
 
+def is_known(target: object) -> bool:
+    """Whether a request can name something that a node calls."""
+    try:
+        name_target(target)
+    except Bypass:
+        return False
+    return True
+
+
 def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     """Name space and name of what a node calls, and its positional arguments; the same for every release of torch where
     Dynamo has several ways to write a call.

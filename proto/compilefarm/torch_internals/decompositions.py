@@ -11,8 +11,9 @@ import torch
 
 Table = dict[Any, Callable[..., Any]]
 
-# torch/_inductor/fx_passes: modules with patterns.
-_PASSES = ("pre_grad", "joint_graph", "post_grad", "freezing_patterns", "mkldnn_fusion", "quantization", "b2b_gemm")
+# torch/_inductor/fx_passes: modules with patterns. Those of freezing_patterns are looked for with the setting freezing
+# alone (torch/_inductor/freezing.py: freeze), which no request has.
+_PASSES = ("pre_grad", "joint_graph", "post_grad", "mkldnn_fusion", "quantization", "b2b_gemm")
 
 
 def decomposition_tables() -> Mapping[str, Table]:

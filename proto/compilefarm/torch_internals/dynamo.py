@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 import torch._dynamo.config
@@ -24,6 +25,7 @@ __all__ = [
     "expects_static",
     "forget_constant_floats",
     "inlines_modules",
+    "is_of_dynamo",
     "is_static_address",
     "is_tracing",
     "make_float_constant",
@@ -62,6 +64,12 @@ def inlines_modules() -> bool:
 def expects_static() -> bool:
     """Whether Dynamo takes sizes and floats for those of all calls until they differ: without dynamic=True."""
     return bool(torch._dynamo.config.assume_static_by_default)  # torch/_dynamo/config.py
+
+
+def is_of_dynamo(function: Any) -> bool:
+    """Whether a function is one of Dynamo's, such as what calls a function of autograd that it leaves in graphs."""
+    # torch/_dynamo/variables/misc.py: produce_trampoline_autograd_apply
+    return str(function.__module__).startswith("torch._dynamo.")
 
 
 def is_static_address(tensor: torch.Tensor) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from compilefarm.torch_internals.settings import INDUCTOR
 from tests.corpus.program import Case, call
 from tests.settings import restoring_torchao_settings
 from tests.wild.program import Compiler, Lacking, Program, backpropagating, program_of_case, require_module
@@ -123,9 +125,28 @@ def _training(model: nn.Module, calls: list[Any]) -> Case:
     return Case(function=lambda *inputs: model(*inputs), calls=calls, use=use)
 
 
+def _trained_in_float8() -> Case:
+    """Products in eight bits, computed in more, since few processors have kernels for them."""
+    float8 = require_module("torchao.float8")
+    model = nn.Sequential(nn.Linear(_WIDTH, _WIDTH, bias=False), nn.ReLU(), nn.Linear(_WIDTH, _WIDTH, bias=False))
+    float8.convert_to_float8_training(model.bfloat16(), config=float8.Float8LinearConfig(emulate=True))
+    calls = [call(torch.randn(rows, _WIDTH, dtype=torch.bfloat16)) for rows in (32, 48)]
+    return Case(function=model, calls=calls, use=backpropagating)
+
+
 def _fine_tuned() -> Case:
     model = _quantized(_mlp(), lambda ao: ao.Int8WeightOnlyConfig())
     return _training(model, [call(torch.randn(4, _WIDTH)), call(torch.randn(6, _WIDTH))])
+
+
+@contextmanager
+def _quantizer_for_x86() -> Iterator[None]:
+    """As after its import, which sets a pass for the whole process and registers patterns."""
+    with restoring_torchao_settings(), INDUCTOR.patch(pre_grad_custom_pass=None):
+        require_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+        passes = require_module("torchao.quantization.pt2e.inductor_passes.x86")
+        with INDUCTOR.patch(pre_grad_custom_pass=passes.quant_lift_up):
+            yield
 
 
 def _step_of(name: str) -> Program:
@@ -182,7 +203,13 @@ PROGRAMS = (
         precision=torch.bfloat16,
     ),
     _program("int8 weights, training", _fine_tuned, training=True),
+    _program("float8 products, training", _trained_in_float8, training=True, precision=torch.bfloat16),
     _program("text, adapters on int8 weights, training", _adapted, training=True),
+    program_of_case(
+        "layers, beside the quantizer for x86",
+        lambda: Case(function=_mlp().eval(), calls=[call(torch.randn(4, _WIDTH))]),
+        context=_quantizer_for_x86,
+    ),
     _step_of("AdamW8bit"),
     _step_of("AdamW4bit"),
 )

@@ -63,6 +63,18 @@ def _operator(name: str, function: Callable[[Any], Callable[..., Any]], *shapes:
     return program_of_case(name, build)
 
 
+def _mixed() -> Case:
+    """Images and labels, mixed by shares that are drawn before each run as every run draws them."""
+    mix = require_module("torchvision.transforms.v2").MixUp(num_classes=4)
+    images, labels = torch.rand(4, 3, 8, 8), torch.arange(4)
+
+    def use(function: Any, given: Any) -> Any:
+        torch.manual_seed(0)
+        return given.to(function)
+
+    return Case(function=lambda *batch: mix(*batch), calls=[call(images, labels)], use=use)
+
+
 def _boxes(corners: torch.Tensor) -> torch.Tensor:
     """Boxes (count, 4) in an image of 16 x 16, from numbers (count, 4) up to 1."""
     return torch.cat([corners[:, :2] * 8, 8 + corners[:, 2:] * 8], dim=1)
@@ -84,6 +96,7 @@ PROGRAMS = (
     _segmenter("lraspp_mobilenet_v3_large"),
     _segmenter("deeplabv3_mobilenet_v3_large"),
     _segmenter("fcn_resnet50"),
+    program_of_case("mixed images", _mixed),
     _operator(
         "losses of boxes",
         lambda ops: (
