@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from compilefarm.client.bundle_lists import MOST_LISTS
 from compilefarm.client.bundle_reports import Pulled, Pushed
 from compilefarm.client.bundles import Bundles
 from compilefarm.client.cache_calls import CacheCalls
@@ -26,10 +27,12 @@ from compilefarm.core.signatures import SigningKey, new_signing_key
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
+from compilefarm.store.testing import MovedClock
 from compilefarm.v1.bundle_pb2 import BundlePart, BundlePush
-from compilefarm.v1.cache_service_pb2 import TorchCache
+from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 from compilefarm.v1.environment_pb2 import Cpu, Cuda, Environment
 
+DAY = 24 * 3600.0
 H200 = Environment(
     torch="2.15.0",
     torch_build="abc",
@@ -208,6 +211,69 @@ def test_of_a_cache_that_keeps_one_content_for_a_key_the_last_is_loaded(farm: st
     assert pull(farm)[0].loaded == {("pgo", "key"): [b"later"]}
     assert push(farm, part(b"earlier", kind="pgo")).added == {"pgo": 1}
     assert pull(farm)[0].loaded == {("pgo", "key"): [b"earlier"]}
+
+
+def test_lists_do_not_grow_for_ever_and_parts_that_none_names_go(tmp_path: Path) -> None:
+    clock = MovedClock()
+    caches = asyncio.run(open_caches(str(tmp_path), size_limit_bytes=50_000_000, lifetime_seconds=DAY, now=clock))
+    with serving_in_thread(caches=caches) as address:
+        for number in range(3 * MOST_LISTS):
+            push(address, part(b"graph %d" % number), part(b"decision %d" % number, kind="pgo"))
+            assert len(files(tmp_path, "mega_push")) <= MOST_LISTS
+        graphs = [b"graph %d" % number for number in range(3 * MOST_LISTS)]
+        decision = b"decision %d" % (3 * MOST_LISTS - 1)
+        assert len(files(tmp_path, "mega_part")) == 6 * MOST_LISTS
+        for _ in range(2):
+            clock.move(0.6 * DAY)
+            machine, pulled = pull(address)
+            assert machine.loaded == {("inductor", "key"): graphs, ("pgo", "key"): [decision]}
+            assert pulled.obstacles == ()
+        push(address, part(b"whoever writes next has those removed"), name="other")
+    assert len(files(tmp_path, "mega_part")) == 3 * MOST_LISTS + 2
+
+
+def test_a_list_that_was_replaced_while_it_is_pulled_is_not_missed(farm: str) -> None:
+    for number in range(MOST_LISTS):
+        push(farm, part(b"graph %d" % number))
+
+    class Slow(CountingCalls):
+        is_first = True
+
+        def list_entries(self, cache: TorchCache.ValueType, *, key_prefix: str) -> list[CacheEntry]:
+            entries = super().list_entries(cache, key_prefix=key_prefix)
+            if self.is_first:
+                self.is_first = False
+                push(farm, part(b"of somebody else"))
+            return entries
+
+    config, clock = ClientConfig(address=farm), SystemClock()
+    machine, pulled = pull(farm, calls=Slow(config, connection=Connection(config, clock=clock), clock=clock))
+    assert len(machine.loaded["inductor", "key"]) == MOST_LISTS + 1
+    assert pulled.obstacles == ()
+
+
+def test_what_another_has_signed_is_not_signed_anew(farm: str, store: Path, signer: tuple[Trust, SigningKey]) -> None:
+    trust, key = signer
+    push(farm, part(b"signed"), trust=trust)
+    for number in range(2 * MOST_LISTS):
+        push(farm, part(b"unsigned %d" % number))
+    for number in range(2 * MOST_LISTS):
+        push(farm, part(b"signed %d" % number), trust=trust)
+    assert len(files(store, "mega_push")) <= 2 * MOST_LISTS
+    machine, _ = pull(farm, calls=calls_to(farm, trust=Trust(trusted_cache_keys=(key.public,))))
+    assert machine.loaded["inductor", "key"] == [
+        b"signed",
+        *(b"signed %d" % number for number in range(2 * MOST_LISTS)),
+    ]
+    assert len(pull(farm)[0].loaded["inductor", "key"]) == 4 * MOST_LISTS + 1
+
+
+def test_what_was_pushed_again_after_it_was_replaced_counts(farm: str) -> None:
+    push(farm, part(b"first", kind="pgo"))
+    for number in range(2 * MOST_LISTS):
+        push(farm, part(b"later %d" % number, kind="pgo"))
+    push(farm, part(b"first", kind="pgo"))
+    assert pull(farm)[0].loaded == {("pgo", "key"): [b"first"]}
 
 
 def test_a_writer_that_is_killed_before_it_has_named_its_parts_changes_nothing(

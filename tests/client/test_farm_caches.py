@@ -12,16 +12,22 @@ from pathlib import Path
 import grpc
 import pytest
 
+from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
 from compilefarm.client.farm_caches import FarmCaches
+from compilefarm.client.read_ahead import ReadAhead
 from compilefarm.client.settings import ConfigurationError
 from compilefarm.client.trust import Trust
+from compilefarm.core.cache_entries import describe
+from compilefarm.core.errors import CorruptArtifact
 from compilefarm.core.signatures import SigningKey, new_signing_key
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
-from compilefarm.v1.cache_service_pb2 import TorchCache
+from compilefarm.v1.admin_service_pb2 import StatusRequest
+from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
+from compilefarm.v1.cache_service_pb2 import FoundEntry, TorchCache
 
 FX_GRAPH, AUTOTUNE = TorchCache.TORCH_CACHE_FX_GRAPH, TorchCache.TORCH_CACHE_AUTOTUNE
 LARGE = os.urandom(3_000_000)
@@ -58,6 +64,75 @@ def test_what_one_pod_keeps_another_finds(farm: str, key: str, caplog: pytest.Lo
     assert caches_at(farm).find(AUTOTUNE, key) is None
     assert caches_at(farm).find(FX_GRAPH, key + "other") is None
     assert lines(caplog) == []
+
+
+def questions(farm: str) -> int:
+    """How often the farm was asked for an entry."""
+    stubs = Connection(ClientConfig(address=farm), clock=SystemClock()).stubs()
+    usage = AdminServiceStub(stubs.channel).Status(StatusRequest()).caches
+    return sum(requests.hits + requests.misses for requests in usage.requests)
+
+
+def find_all(caches: FarmCaches, keys: str) -> dict[str, bytes | None]:
+    return {key: caches.find(FX_GRAPH, key) for key in keys}
+
+
+def test_a_second_pod_asks_once_for_what_the_first_has_asked_for_one_by_one(farm: str) -> None:
+    contents = {key: key.encode() * 10_000 for key in "abcdefgh"}
+    for key, content in contents.items():
+        caches_at(farm).keep(FX_GRAPH, key, content)
+    for asked in (8, 9):
+        assert find_all(caches_at(farm), "abcdefgh") == contents
+        assert questions(farm) == asked
+    # A pod that writes one does not take its own for what came before.
+    writer = caches_at(farm)
+    assert writer.find(FX_GRAPH, "a") == contents["a"]
+    writer.keep(FX_GRAPH, "b", b"anew")
+    assert writer.find(FX_GRAPH, "b") == b"anew"
+
+
+def test_where_entries_that_come_ahead_are_of_no_use_fewer_come(farm: str) -> None:
+    writer, reader = caches_at(farm), caches_at(farm)
+    for key in "abcdef":
+        writer.keep(FX_GRAPH, key, bytes(700_000))
+    find_all(reader, "abcdef")
+    wandering = caches_at(farm)
+    assert all(find_all(wandering, "acebdf").values())
+    # Of 2 MiB two come each time, of 512 KiB none: only the first answers hold what nobody takes.
+    assert wandering._reads._ahead_bytes < 700_000
+
+
+def test_what_comes_ahead_is_trusted_and_checked_as_what_was_asked_for(
+    farm: str, key_file: tuple[str, SigningKey], caplog: pytest.LogCaptureFixture
+) -> None:
+    path, key = key_file
+    signer, stranger = caches_at(farm, trust=Trust(cache_signing_key=path)), caches_at(farm)
+    signer.keep(FX_GRAPH, "a", b"signed")
+    stranger.keep(FX_GRAPH, "b", b"unsigned")
+    find_all(caches_at(farm), "ab")
+    reader = caches_at(farm, trust=Trust(trusted_cache_keys=(key.public,)))
+    assert find_all(reader, "ab") == {"a": b"signed", "b": None}
+    assert [line for line in lines(caplog) if "untrusted_artifact" in line] != []
+
+
+class LyingCalls(CacheCalls):
+    """Calls to a farm that answers every question alike."""
+
+    answer: FoundEntry
+
+    def find(self, cache: TorchCache.ValueType, key: str, *, ahead_bytes: int) -> list[FoundEntry]:
+        return [self.answer]
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "message"), [("other", b"content", "instead of"), ("key", b"damaged", "other bytes")]
+)
+def test_what_is_found_is_what_was_asked_for_as_its_digest_says(key: str, content: bytes, message: str) -> None:
+    config, clock = ClientConfig(address="127.0.0.1:1"), SystemClock()
+    calls = LyingCalls(config, connection=Connection(config, clock=clock), clock=clock)
+    calls.answer = FoundEntry(entry=describe(b"content", cache=FX_GRAPH, key=key), content=content)
+    with pytest.raises(CorruptArtifact, match=message):
+        ReadAhead(calls, clock=clock).read(FX_GRAPH, "key")
 
 
 def test_a_farm_that_is_down_costs_one_attempt_and_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -140,7 +215,6 @@ def test_a_pod_that_wants_signatures_and_has_no_key_leaves_signed_entries_in_pla
 
 
 def test_a_signature_is_good_for_one_name_alone(key_file: tuple[str, SigningKey]) -> None:
-    from compilefarm.core.cache_entries import describe
     from compilefarm.core.errors import UntrustedArtifact
     from compilefarm.core.signatures import check_signature_of_entry
 

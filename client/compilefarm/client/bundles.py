@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from google.protobuf.message import DecodeError
-
+from compilefarm.client.bundle_lists import BundleLists
 from compilefarm.client.bundle_reports import Obstacles, Pulled, Pushed
 from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.config import ConfigurationError
@@ -17,19 +16,15 @@ from compilefarm.client.local_caches import LocalCaches, LocalPart
 from compilefarm.core.bundles import (
     NEUTRAL_KINDS,
     is_usable_key,
-    key_of_push,
-    key_prefix_of,
     machine_differences,
     new_parts,
     parts_of,
     torch_differences,
 )
-from compilefarm.core.errors import CorruptArtifact
 from compilefarm.v1.bundle_pb2 import BundlePart, BundlePush
-from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
+from compilefarm.v1.cache_service_pb2 import TorchCache
 from compilefarm.v1.environment_pb2 import Environment
 
-_PUSHES = TorchCache.TORCH_CACHE_MEGA_PUSH
 _PARTS = TorchCache.TORCH_CACHE_MEGA_PART
 # torch/_inductor/config.py: fx_graph_cache, force_disable_caches; torch/_functorch/config.py: enable_autograd_cache.
 _NOTHING = (
@@ -51,6 +46,7 @@ class Bundles:
     def __init__(self, calls: CacheCalls, *, local: LocalCaches) -> None:
         self._calls = calls
         self._local = local
+        self._lists = BundleLists(calls)
 
     def push(self, name: str, parts: Iterable[LocalPart]) -> Pushed:
         """Adds parts to a bundle: sends contents that the farm has not, then a list that names the parts. If it ends in
@@ -75,14 +71,13 @@ class Bundles:
         if not given:
             obstacles.note(_NOTHING)
         descriptions = [part.description for part in given]
-        pushes = [push for push in self._pushes(name, obstacles=Obstacles()) if push.environment == here]
-        new = new_parts(descriptions, pushes=pushes)
+        lists = self._lists.read(name, obstacles=Obstacles())
+        new = new_parts(descriptions, pushes=[each.push for each in lists if each.push.environment == here])
         contents = {part.description.digest: part for part in given}
         sent = self._send_missing(contents, obstacles=obstacles)
         stored = self._stored(new, sent=sent, obstacles=obstacles)
         if stored:
-            content = BundlePush(environment=here, parts=stored).SerializeToString(deterministic=True)
-            self._calls.write(_PUSHES, key_of_push(name, content), content)
+            self._lists.add(name, BundlePush(environment=here, parts=stored), others=lists)
         added = Counter(part.kind for part in stored)
         known = len(parts_of([BundlePush(parts=descriptions)])) - len(new)
         sent_bytes = sum(sent.values())
@@ -95,12 +90,12 @@ class Bundles:
             FarmError: the farm cannot be asked, or gives nothing to this caller.
         """
         obstacles = Obstacles()
-        pushes = self._pushes(name, obstacles=obstacles)
-        if not pushes:
+        lists = self._lists.read(name, obstacles=obstacles)
+        if not lists:
             obstacles.note("nothing was pushed to it that can be read here")
             return Pulled(name=name, loaded={}, received_bytes=0, obstacles=obstacles.texts())
         here = self._local.environment()
-        usable = [_usable(push, here=here, obstacles=obstacles) for push in pushes]
+        usable = [_usable(each.push, here=here, obstacles=obstacles) for each in lists]
         wanted = [part for part in parts_of(usable) if _is_sound(part, obstacles=obstacles)]
         return self._fill(name, wanted, obstacles=obstacles)
 
@@ -114,21 +109,6 @@ class Bundles:
                     loaded[part.kind] += 1
                     received_bytes += len(content)
         return Pulled(name=name, loaded=dict(loaded), received_bytes=received_bytes, obstacles=obstacles.texts())
-
-    def _pushes(self, name: str, *, obstacles: Obstacles) -> list[BundlePush]:
-        entries = self._calls.list_entries(_PUSHES, key_prefix=key_prefix_of(name))
-        # A key may be there in several namespaces.
-        unique = {entry.key: entry for entry in entries}
-        found = [self._read_push(entry, obstacles=obstacles) for entry in unique.values()]
-        return [push for push in found if push is not None]
-
-    def _read_push(self, entry: CacheEntry, *, obstacles: Obstacles) -> BundlePush | None:
-        with obstacles.noting("a push"):
-            try:
-                return BundlePush.FromString(self._calls.read(_PUSHES, entry.key))
-            except DecodeError as error:
-                raise CorruptArtifact(f"it was written wrongly: {error}") from None
-        return None
 
     def _send_missing(self, contents: Mapping[str, LocalPart], *, obstacles: Obstacles) -> dict[str, int]:
         """Sends the contents that the farm has not; returns the size of each by digest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from compilefarm.client.clock import Clock
 from compilefarm.client.config import ClientConfig
@@ -12,17 +13,22 @@ from compilefarm.client.farm_calls import calling, read_signing_key
 from compilefarm.core.cache_entries import KEYS_PER_QUESTION, describe, sendable_key
 from compilefarm.core.chunks import UPLOAD_CHUNK_BYTES, cut
 from compilefarm.core.digests import digest_of
-from compilefarm.core.errors import CorruptArtifact
+from compilefarm.core.errors import CorruptArtifact, UntrustedArtifact
 from compilefarm.v1.cache_service_pb2 import (
     CacheEntry,
+    FindEntryRequest,
     FindMissingEntriesRequest,
+    FoundEntry,
     GetRequest,
     GetResponse,
     ListEntriesRequest,
     PutRequest,
+    RemoveEntriesRequest,
     TorchCache,
 )
-from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
+
+if TYPE_CHECKING:
+    from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
 
 
 class CacheCalls:
@@ -50,6 +56,18 @@ class CacheCalls:
         """Whether this pod reads signed entries alone and cannot sign: what it wrote, nobody like it would read."""
         return bool(self._trusted) and self._signing_key is None
 
+    def signs_like(self, entry: CacheEntry) -> bool:
+        """Whether an entry is signed by the key of this pod; without one, whether nobody has signed it."""
+        if self._signing_key is None:
+            return not entry.HasField("signature")
+        from compilefarm.core.signatures import check_signature_of_entry
+
+        try:
+            check_signature_of_entry(entry, trusted=[self._signing_key.public])
+        except UntrustedArtifact:
+            return False
+        return True
+
     def read(self, cache: TorchCache.ValueType, key: str) -> bytes:
         """Returns the bytes of an entry.
 
@@ -67,6 +85,36 @@ class CacheCalls:
             As `read`.
         """
         return self._get(TorchCache.TORCH_CACHE_MEGA_PART, digest, is_signed=False)
+
+    def find(self, cache: TorchCache.ValueType, key: str, *, ahead_bytes: int) -> list[FoundEntry]:
+        """Returns an entry, and so many bytes of those that others have asked for after it; nothing if there is none.
+        They are checked when they are used (`content_of`).
+
+        Args:
+            cache: of the entry.
+            key: as the wire takes it.
+            ahead_bytes: of further ones.
+        """
+        request = FindEntryRequest(cache=cache, key=key, ahead_bytes=ahead_bytes)
+        with self._calling() as (stub, timeout_seconds):
+            return list(stub.FindEntry(request, timeout=timeout_seconds).entries)
+
+    def content_of(self, found: FoundEntry, cache: TorchCache.ValueType, key: str) -> bytes:
+        """Returns the bytes of an entry that was found.
+
+        Args:
+            found: the entry.
+            cache: in which it is to be.
+            key: as the wire takes it.
+
+        Raises:
+            As `read`.
+        """
+        if not found.HasField("content"):
+            return self.read(cache, key)
+        _require_named(found.entry, cache, key)
+        self._require_trusted(found.entry)
+        return _checked(found.content, key=key, digest=found.entry.digest)
 
     def write(self, cache: TorchCache.ValueType, key: str, content: bytes) -> None:
         """Writes an entry, in place of one of that name."""
@@ -99,13 +147,19 @@ class CacheCalls:
                 missing.update(stub.FindMissingEntries(request, timeout=timeout_seconds).keys)
         return missing
 
+    def remove(self, cache: TorchCache.ValueType, keys: Sequence[str]) -> None:
+        """Removes entries of this caller's own namespace; what is not there counts as removed."""
+        for start in range(0, len(keys), KEYS_PER_QUESTION):
+            request = RemoveEntriesRequest(cache=cache, keys=keys[start : start + KEYS_PER_QUESTION])
+            with self._calling() as (stub, timeout_seconds):
+                stub.RemoveEntries(request, timeout=timeout_seconds)
+
     def _get(self, cache: TorchCache.ValueType, key: str, *, is_signed: bool) -> bytes:
         with self._calling() as (stub, timeout_seconds):
             answers = stub.Get(GetRequest(cache=cache, key=key), timeout=timeout_seconds)
             try:
                 entry = next(answers, GetResponse()).entry
-                if (entry.cache, entry.key) != (cache, key):
-                    raise CorruptArtifact(f"the farm answered with cache entry {entry.key[:100]!r} instead of {key!r}")
+                _require_named(entry, cache, key)
                 if is_signed:
                     self._require_trusted(entry)
                 digest = entry.digest if is_signed else key
@@ -126,8 +180,8 @@ class CacheCalls:
 
     @contextmanager
     def _calling(self) -> Iterator[tuple[CacheServiceStub, float | None]]:
-        with calling(self._connection, timeout_seconds=self._timeout_seconds, clock=self._clock) as (channel, seconds):
-            yield CacheServiceStub(channel), seconds
+        with calling(self._connection, timeout_seconds=self._timeout_seconds, clock=self._clock) as (stubs, seconds):
+            yield stubs.caches, seconds
 
 
 def _receive(answers: Iterator[GetResponse], *, key: str, digest: str, size_bytes: int) -> bytes:
@@ -136,7 +190,15 @@ def _receive(answers: Iterator[GetResponse], *, key: str, digest: str, size_byte
         received += answer.chunk
         if len(received) > size_bytes:
             raise CorruptArtifact(f"cache entry {key} has more than the {size_bytes} bytes announced")
-    content = bytes(received)
+    return _checked(bytes(received), key=key, digest=digest)
+
+
+def _require_named(entry: CacheEntry, cache: TorchCache.ValueType, key: str) -> None:
+    if (entry.cache, entry.key) != (cache, key):
+        raise CorruptArtifact(f"the farm answered with cache entry {entry.key[:100]!r} instead of {key!r}")
+
+
+def _checked(content: bytes, *, key: str, digest: str) -> bytes:
     if digest_of(content) != digest:
         raise CorruptArtifact(f"cache entry {key} came with other bytes than its digest says")
     return content

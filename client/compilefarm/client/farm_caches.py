@@ -13,6 +13,7 @@ from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.clock import Clock
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
+from compilefarm.client.read_ahead import ReadAhead
 from compilefarm.core.errors import FarmError, NotStored
 from compilefarm.core.printable import printable
 from compilefarm.v1.cache_service_pb2 import TorchCache
@@ -35,12 +36,13 @@ class FarmCaches:
     def __init__(self, config: ClientConfig, *, connection: Connection, clock: Clock) -> None:
         self._connection = connection
         self._calls = CacheCalls(config, connection=connection, clock=clock)
+        self._reads = ReadAhead(self._calls, clock=clock)
         self._told: set[str] = set()
 
     def find(self, cache: TorchCache.ValueType, key: str) -> bytes | None:
         """Returns the bytes of an entry; None is a miss, whatever the reason."""
         with self._going_on("read"):
-            return self._calls.read(cache, key)
+            return self._reads.read(cache, key)
         return None
 
     def keep(self, cache: TorchCache.ValueType, key: str, content: bytes) -> None:
@@ -48,6 +50,7 @@ class FarmCaches:
         # It would take the place of one that is signed.
         if self._calls.lacks_signing_key:
             return
+        self._reads.forget(cache, key)
         with self._going_on("written"):
             self._calls.write(cache, key, content)
 

@@ -8,21 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compilefarm.client.clock import Budget, Clock
-from compilefarm.client.connection import Connection
+from compilefarm.client.connection import Connection, Stubs
 from compilefarm.client.settings import ConfigurationError
 from compilefarm.core.errors import OutOfTime, Silent
 
 if TYPE_CHECKING:
-    import grpc
-
     from compilefarm.core.signatures import SigningKey
 
 
 @contextmanager
-def calling(
-    connection: Connection, *, timeout_seconds: float, clock: Clock
-) -> Iterator[tuple[grpc.Channel, float | None]]:
-    """Yields the channel and the seconds that a call may take; turns what grpc raises into FarmErrors.
+def calling(connection: Connection, *, timeout_seconds: float, clock: Clock) -> Iterator[tuple[Stubs, float | None]]:
+    """Yields the stubs and the seconds that a call may take; turns what grpc raises into FarmErrors.
 
     Raises:
         Silent: the farm has not answered in time.
@@ -32,7 +28,7 @@ def calling(
     try:
         stubs = connection.stubs(within_seconds=budget.left())
         with connection.calls():
-            yield stubs.channel, budget.timeout()
+            yield stubs, budget.timeout()
     except OutOfTime:
         raise Silent(f"the farm has not answered within {timeout_seconds:g} s") from None
 

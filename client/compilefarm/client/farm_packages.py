@@ -125,8 +125,8 @@ class FarmPackages:
 
     @contextmanager
     def _calling(self) -> Iterator[tuple[PackageServiceStub, float | None]]:
-        with calling(self._connection, timeout_seconds=TIMEOUT_SECONDS, clock=self._clock) as (channel, seconds):
-            yield PackageServiceStub(channel), seconds
+        with calling(self._connection, timeout_seconds=TIMEOUT_SECONDS, clock=self._clock) as (stubs, seconds):
+            yield PackageServiceStub(stubs.channel), seconds
 
 
 def _checked(answer: FindResponse, *, key: str) -> SignedPackage:
