@@ -51,7 +51,6 @@ async def test_a_worker_whose_gateway_is_silent_ends_with_its_job(cluster: Clust
     connect(cluster.address)
     try:
         actor = make_actor(settings)
-        await actor.place.remote()
         assert await actor.start.remote() is None
         await actor.begin.remote("work", Assignment(key="k", job=job_of("first")))
         assert (await actor.news.remote("work", 0)).phases == (PHASE_COMPILING,)

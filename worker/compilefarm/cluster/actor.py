@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
 # A gateway that looks hears from the worker at least this often, and the worker from the gateway.
 _MOST_LOOK_SECONDS = 5.0
+_CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +64,11 @@ class WorkerActor:
         self._work: Work | None = None
         self._parcel = _Parcel("")
         self._heard_seconds = time.monotonic()
-        self._watch: asyncio.Task[None] | None = None
+        # At once: the gateway may be gone by the time at which there is a node for it.
+        self._watch = lifetime_seconds and asyncio.get_running_loop().create_task(self._outlive(lifetime_seconds))
 
     async def place(self) -> Place:
         """Where it runs."""
-        if self._watch is None and self._lifetime_seconds is not None:
-            self._watch = asyncio.create_task(self._outlive(self._lifetime_seconds))
         return Place(
             host=socket.gethostname(),
             node=ray.get_runtime_context().get_node_id(),
@@ -196,8 +196,10 @@ class WorkerActor:
                 break
             await asyncio.sleep(max(left_seconds, _LOOK_SECONDS))
         log.warning("the gateway has been silent for %.0f s: the worker ends, and with it its job", lifetime_seconds)
-        await self.close()
-        ray.kill(ray.get_runtime_context().current_actor)
+        try:
+            await asyncio.wait_for(self.close(), timeout=_CLOSE_SECONDS)
+        finally:
+            ray.kill(ray.get_runtime_context().current_actor)
 
     def _get_pool(self) -> WorkerPool:
         assert self._pool is not None, "the worker was not started"
