@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from compilefarm.cli.main import main
@@ -23,9 +24,15 @@ from compilefarm.core.requests import Request
 from compilefarm.service.config import GatewayConfig
 from compilefarm.service.testing import ENVIRONMENT, ScriptedPool, sample_job, serving_in_thread
 from compilefarm.service.testing.pool import OnPhase, Script, compile_at_once
+from compilefarm.store.entries import EntryStore
+from compilefarm.store.opening import open_caches
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import NamedValue, TargetKind, Value
 from compilefarm.v1.job_pb2 import FAILURE_KIND_TIMEOUT, CompileFailure, Job
+from compilefarm.v1.manifest_pb2 import Signature
+from compilefarm.v1.package_pb2 import SignedPackage
+from compilefarm.v1.package_service_pb2 import FindRequest
+from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
 from compilefarm.v1.request_file_pb2 import CompileArguments
 from compilefarm.v1.vocabulary_pb2 import Mode, TargetNames, Vocabulary
 
@@ -78,7 +85,11 @@ class Operator:
 
 @contextmanager
 def operating(
-    capsys: pytest.CaptureFixture[str], *, script: Script = compile_at_once, config: GatewayConfig | None = None
+    capsys: pytest.CaptureFixture[str],
+    *,
+    script: Script = compile_at_once,
+    config: GatewayConfig | None = None,
+    caches: EntryStore | None = None,
 ) -> Iterator[Operator]:
     pool = ScriptedPool(
         script,
@@ -86,7 +97,7 @@ def operating(
         names=["default", "older"],
         vocabularies=[vocabulary(*GRAPHS), vocabulary("torch.relu", "torch.cos")],
     )
-    with serving_in_thread(pool=pool, config=config) as address:
+    with serving_in_thread(pool=pool, config=config, caches=caches) as address:
         yield Operator(address, pool, capsys)
 
 
@@ -145,6 +156,32 @@ def test_for_another_environment_of_the_farm(operator: Operator, recording: Path
     assert {assignment.job.environment.torch for assignment in operator.pool.assignments} == {"2.11.0+cpu"}
     assert operator.json("check", recording, "--environment", "older", "--threshold", "66")["stored"] == 2
     assert "known are default, older" in operator.type("plan", recording, "--environment", "newer", status=1)
+
+
+def test_packages_are_published_as_they_were_signed(
+    capsys: pytest.CaptureFixture[str], recording: Path, tmp_path: Path
+) -> None:
+    signature = Signature(key_id="k" * 16, value=b"s" * 64)
+    package = SignedPackage(key=f"{'a' * 16}-{'b' * 64}", name="c" * 64, content=b"content", signature=signature)
+    Recorder(recording).note_package(package, function="Model.forward")
+    caches = asyncio.run(open_caches(str(tmp_path / "farm"), size_limit_bytes=50_000_000, lifetime_seconds=3600))
+    with operating(capsys, caches=caches) as operator:
+        standing = [each["standing"] for each in operator.json("plan", recording)["packages"]]
+        assert standing == ["missing"]
+        said = operator.type("run", recording, "--mode", "slow")
+        assert "1 packages of Dynamo: 1 left out, since they hold for the environment and the mode" in said
+        operator.type("check", recording, "--mode", "slow")
+        assert not operator.json("check", recording, status=1)["enough"]
+        assert "1 packages of Dynamo: 1 published" in operator.type("run", recording)
+        assert "1 packages of Dynamo: 1 stored" in operator.type("check", recording)
+        assert operator.json("run", recording)["packages"][0]["standing"] == "stored"
+        with grpc.insecure_channel(operator.address) as channel:
+            (found,) = PackageServiceStub(channel).Find(FindRequest(key=package.key))
+    assert (found.package.content, found.package.signature) == (b"content", signature)
+    with operating(capsys) as operator:
+        said = operator.type("run", recording, status=1)
+        assert "the package of Model.forward, is not kept, no_caches: this farm keeps no packages" in said
+        assert "3 of 3 graphs are served" in said
 
 
 def test_for_another_mode(operator: Operator, recording: Path) -> None:

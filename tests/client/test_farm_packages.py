@@ -41,11 +41,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def key() -> str:
-    """A key of packages that no other test has."""
-    import secrets
+def place(request: pytest.FixtureRequest) -> str:
+    """What no other test has in the key of its packages."""
+    return request.node.nodeid
 
-    return f"{secrets.token_hex(8)}-{secrets.token_hex(32)}"
+
+@pytest.fixture
+def key(place: str) -> str:
+    return found(place=place).key
 
 
 @pytest.fixture
@@ -78,31 +81,32 @@ def signed(content: bytes, *, by: SigningKey, key: str) -> wire.SignedPackage:
     return package
 
 
-def test_what_one_pod_publishes_another_finds(address: str, key: str, signer: SigningKey, key_file: str) -> None:
+def test_what_one_pod_publishes_another_finds(address: str, place: str, signer: SigningKey, key_file: str) -> None:
     publisher, reader = packages_at(address, key_file=key_file), packages_at(address, trusted=signer)
+    given = [found(place=place), found(expected="other", place=place), found(expected="another", place=place)]
+    key = given[0].key
     assert not reader.find(key).found
-    others = [found(expected="other"), found(expected="another")]
-    assert [publisher.publish(key, each) for each in (found(), *others)] == [""] * 3
+    assert [publisher.publish(each) for each in given] == [""] * 3
     answer = reader.find(key)
-    assert sorted(answer.found, key=repr) == sorted([found(), *others], key=repr)
+    assert sorted(answer.found, key=repr) == sorted(given, key=repr)
     assert not answer.reasons
     assert publisher.find(key) == answer
     assert not reader.find(OTHER_KEY).found
 
 
-def test_publishers_at_once_lose_nothing(address: str, key: str, signer: SigningKey, key_file: str) -> None:
-    given = [found(expected=f"{number}") for number in range(24)]
+def test_publishers_at_once_lose_nothing(address: str, place: str, signer: SigningKey, key_file: str) -> None:
+    given = [found(expected=f"{number}", place=place) for number in range(24)]
     publishers = [packages_at(address, key_file=key_file) for _ in range(6)]
     start = threading.Barrier(len(publishers))
 
     def publish(number: int) -> list[str]:
         start.wait()
         # Each says some that others say, too.
-        return [publishers[number].publish(key, each) for each in given[number * 4 : number * 4 + 8]]
+        return [publishers[number].publish(each) for each in given[number * 4 : number * 4 + 8]]
 
     with ThreadPoolExecutor(len(publishers)) as pool:
         assert {reason for reasons in pool.map(publish, range(len(publishers))) for reason in reasons} == {""}
-    assert sorted(packages_at(address, trusted=signer).find(key).found, key=repr) == sorted(given, key=repr)
+    assert sorted(packages_at(address, trusted=signer).find(given[0].key).found, key=repr) == sorted(given, key=repr)
 
 
 def changed(change: Callable[[wire.Package], object]) -> bytes:
@@ -125,15 +129,29 @@ CONTENTS = {
 
 @pytest.mark.parametrize("how", CONTENTS)
 def test_what_is_signed_and_no_package_is_a_miss_with_the_reason(
-    how: str, address: str, key: str, signer: SigningKey, key_file: str
+    how: str, address: str, place: str, signer: SigningKey, key_file: str
 ) -> None:
     content, reason = CONTENTS[how]
-    send(address, signed(content, by=signer, key=key))
-    packages_at(address, key_file=key_file).publish(key, found(expected="whole"))
-    answer = packages_at(address, trusted=signer).find(key)
-    assert [each.variant for each in answer.found] == [found(expected="whole").variant]
+    whole = found(expected="whole", place=place)
+    send(address, signed(content, by=signer, key=whole.key))
+    packages_at(address, key_file=key_file).publish(whole)
+    answer = packages_at(address, trusted=signer).find(whole.key)
+    assert answer.found == [whole]
     (said,) = answer.reasons
     assert reason in said
+
+
+@pytest.mark.parametrize(("fields", "reason"), [({"key": OTHER_KEY}, "key"), ({"name": "1" * 64}, "name")])
+def test_what_lies_under_the_key_or_name_of_another_is_refused(
+    fields: dict[str, str], reason: str, address: str, place: str, signer: SigningKey
+) -> None:
+    own = signed(pack(found(place=place)), by=signer, key=found(place=place).key)
+    moved = tampered(own, **fields)
+    moved.signature.CopyFrom(signer.signature_of_package(moved))
+    send(address, moved)
+    answer = packages_at(address, trusted=signer).find(moved.key)
+    assert not answer.found
+    assert f"it lies under {reason} {getattr(moved, reason)[:16]}" in answer.reasons[0]
 
 
 def tampered(package: wire.SignedPackage, **fields: object) -> wire.SignedPackage:
@@ -168,7 +186,7 @@ def test_what_nobody_trusted_has_signed_is_not_read(
     # A farm that somebody has taken over keeps what a farm refuses.
     monkeypatch.setattr("compilefarm.service.package_service.check_package", lambda package: package)
     send(address, forge(signer, key))
-    monkeypatch.setattr("compilefarm.packages.packing.unpack", lambda _: pytest.fail("it was read"))
+    monkeypatch.setattr("compilefarm.packages.packing.read", lambda _: pytest.fail("it was read"))
     answer = packages_at(address, trusted=signer).find(key)
     assert not answer.found
     (said,) = answer.reasons
@@ -198,9 +216,9 @@ def test_without_trusted_keys_the_farm_is_not_asked() -> None:
 
 
 def test_a_farm_that_answers_with_another_package_is_not_believed(
-    address: str, key: str, signer: SigningKey, monkeypatch: pytest.MonkeyPatch
+    address: str, key: str, place: str, signer: SigningKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send(address, signed(pack(found()), by=signer, key=key))
+    send(address, signed(pack(found(place=place)), by=signer, key=key))
     packages = packages_at(address, trusted=signer)
     monkeypatch.setattr("compilefarm.client.farm_packages.FindRequest", lambda **_: FindRequest(key=key))
     assert packages.find(key).found
@@ -213,27 +231,27 @@ def test_farms_that_keep_no_packages_and_those_that_are_down_are_misses(signer: 
     with serving_in_thread() as address:
         packages = packages_at(address, trusted=signer, key_file=key_file)
         assert "--cache-size-limit" in packages.find(KEY).reasons[0]
-        assert "--cache-size-limit" in packages.publish(KEY, found())
+        assert "--cache-size-limit" in packages.publish(found())
     with socket.create_server(("127.0.0.1", 0)) as silent:
         packages = packages_at(f"127.0.0.1:{silent.getsockname()[1]}", trusted=signer, key_file=key_file)
         clock = SystemClock()
         start = clock.now()
         for _ in range(50):
             assert "unreachable" in packages.find(KEY).reasons[0]
-            assert "unreachable" in packages.publish(KEY, found())
+            assert "unreachable" in packages.publish(found())
         assert clock.now() - start < 5
 
 
-def test_a_package_that_cannot_be_said_is_not_published(address: str, key: str, key_file: str) -> None:
+def test_a_package_that_cannot_be_said_is_not_published(address: str, key: str, place: str, key_file: str) -> None:
     packages = packages_at(address, key_file=key_file)
-    large: Found = replace(found(), programs={"p1": ProgramRecord(request=bytes(40_000_000))})
-    assert "are taken" in packages.publish(key, large)
+    large: Found = replace(found(place=place), programs={"p1": ProgramRecord(request=bytes(40_000_000))})
+    assert "are taken" in packages.publish(large)
     assert not packages.find(key).found
 
 
-def test_a_pod_without_a_key_publishes_nothing(address: str, key: str, signer: SigningKey) -> None:
+def test_a_pod_without_a_key_publishes_nothing(address: str, key: str, place: str, signer: SigningKey) -> None:
     packages = packages_at(address, trusted=signer)
-    assert packages.publish(key, found()) == "there is no key to sign it with"
+    assert packages.publish(found(place=place)) == "there is no key to sign it with"
     assert not packages.find(key).found
 
 

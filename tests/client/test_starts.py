@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 
+from compilefarm.cli.main import main
 from compilefarm.core.signatures import new_signing_key
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
 
 PUBLISHER = new_signing_key()
 NOTHING = "traced: nothing is stored"
+RECORDING = "traced: this process records all that it asks for (COMPILEFARM_RECORD)"
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +62,15 @@ def reader(address: str, *changes: str) -> list[dict[str, Any]]:
 def published(folder: Path, address: str) -> list[dict[str, Any]]:
     """What a pod prints that publishes a model, one with a graph break, and one that has no description."""
     (folder / "key.pem").write_bytes(PUBLISHER.pem())
-    return pod(address, "none", "graph break", "lock", DYNAMO="publish", PACKAGE_SIGNING_KEY=str(folder / "key.pem"))
+    variables = {"PACKAGE_SIGNING_KEY": str(folder / "key.pem"), "RECORD": str(folder / "recording")}
+    return pod(address, "none", "graph break", "lock", DYNAMO="publish", **variables)
 
 
 def test_the_first_pod_traces(published: list[dict[str, Any]]) -> None:
     model, broken, locked = published
     assert all(each["right"] and each["traced"] for each in published)
-    assert model["dynamo"] == [NOTHING]
-    assert broken["dynamo"] == [NOTHING, NOTHING]
+    assert model["dynamo"] == [RECORDING]
+    assert broken["dynamo"] == [RECORDING, RECORDING]
     (reason,) = locked["dynamo"]
     assert reason.startswith("traced: the model cannot be said: ")
     assert "lock has no description" in reason
@@ -75,10 +78,26 @@ def test_the_first_pod_traces(published: list[dict[str, Any]]) -> None:
 
 @pytest.mark.usefixtures("published")
 def test_the_next_pod_traces_nothing_of_what_holds_and_all_that_does_not(address: str) -> None:
-    model, broken, *others = reader(address, "none", "graph break", "hook", "activation", "module", "property")
+    model, *others = reader(address, "none", "hook", "activation", "module", "property")
     assert model == {"right": True, "traced": 0, "dynamo": ["reused"]}
-    assert broken == {"right": True, "traced": 0, "dynamo": ["reused", "reused"]}
     for each in others:
         assert each["right"]
         assert each["traced"]
         assert each["dynamo"] == [NOTHING]
+
+
+@pytest.mark.usefixtures("published")
+def test_the_first_pod_of_a_farm_that_was_prewarmed_traces_nothing(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = asyncio.run(open_caches(str(tmp_path), size_limit_bytes=50_000_000, lifetime_seconds=3600))
+    with serving_in_thread(caches=store) as address:
+        # It has no worker for the graphs.
+        assert main(["prewarm", "run", str(folder / "recording"), "--address", address]) == 1
+        assert "3 packages of Dynamo: 3 published" in capsys.readouterr().out
+        assert main(["prewarm", "check", str(folder / "recording"), "--address", address]) == 1
+        said = capsys.readouterr().out
+        assert "3 packages of Dynamo: 3 stored" in said
+        assert "Model.forward is traced by every pod: the model cannot be said" in said
+        (broken,) = reader(address, "graph break")
+    assert broken == {"right": True, "traced": 0, "dynamo": ["reused", "reused"]}

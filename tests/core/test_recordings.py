@@ -25,9 +25,12 @@ from compilefarm.core.recordings import MANIFEST, RecordedBypass, Recording, rea
 from compilefarm.core.requests import Request
 from compilefarm.service.testing.jobs import sample_job
 from compilefarm.v1.graph_pb2 import NamedValue, Value
+from compilefarm.v1.manifest_pb2 import Signature
+from compilefarm.v1.package_pb2 import SignedPackage
 from compilefarm.v1.request_file_pb2 import CompileArguments
 
 TENSORS = {digest_of(content): content for content in (b"one", b"another")}
+KEY = f"{'a' * 16}-{'b' * 64}"
 BYPASS = RecordedBypass(reason="several_devices", message="cuda:0 and cuda:1", nodes=4)
 
 
@@ -53,6 +56,54 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def noted(recording: Recording) -> list[tuple[Request, str, int, int]]:
     return [(each.request, each.name, each.first, each.count) for each in recording.requests]
+
+
+def record_package(folder: Path, **fields: Any) -> SignedPackage:
+    """Records a package as a farm may have told it, and returns what was signed of it."""
+    signature = Signature(key_id="k" * 16, value=b"s" * 64)
+    package = SignedPackage(key=KEY, name=digest_of(b"name"), content=b"content", signature=signature)
+    told = SignedPackage(namespace="of the farm", published_seconds=1.0)
+    told.MergeFrom(package)
+    for name, value in fields.items():
+        setattr(told, name, value)
+    Recorder(folder).note_package(told, function="Model.forward")
+    return package
+
+
+def test_packages_are_kept_as_they_were_signed_each_once(tmp_path: Path) -> None:
+    record(tmp_path, RELU)
+    assert "packages" not in json.loads((tmp_path / MANIFEST).read_text())
+    package = record_package(tmp_path)
+    record_package(tmp_path)
+    (recorded,) = read_recording(tmp_path).packages
+    assert (recorded.package, recorded.function) == (package, "Model.forward")
+    assert noted(read_recording(tmp_path)) == [(RELU, "graph 0", 0, 1)]
+
+
+PACKAGE_DAMAGE: dict[str, Callable[[Path], object]] = {
+    "is missing": lambda file: file.unlink(),
+    "is cut": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    "is another": lambda file: file.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("how", PACKAGE_DAMAGE)
+def test_a_package_that_is_not_what_was_recorded_is_named(how: str, tmp_path: Path) -> None:
+    record_package(tmp_path)
+    (file,) = (tmp_path / "packages").iterdir()
+    PACKAGE_DAMAGE[how](file)
+    with pytest.raises(DamagedRecording, match=file.name):
+        read_recording(tmp_path)
+
+
+def test_a_package_under_the_name_of_another_is_named(tmp_path: Path) -> None:
+    record_package(tmp_path)
+    (file,) = (tmp_path / "packages").iterdir()
+    manifest, renamed = tmp_path / MANIFEST, file.with_stem(f"{'0' * 16}-{'0' * 32}")
+    manifest.write_text(manifest.read_text().replace(file.name, renamed.name))
+    file.rename(renamed)
+    with pytest.raises(DamagedRecording, match="is another package than its name says"):
+        read_recording(tmp_path)
 
 
 def test_what_is_noted_is_read(tmp_path: Path) -> None:

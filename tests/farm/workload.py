@@ -87,7 +87,7 @@ def main() -> None:
             torch.manual_seed(0)
             torch.compiler.reset()
             PROGRAMS[name]()
-    print(json.dumps([{"outcome": record.outcome, "key": record.key} for record in stats()]))
+    print(json.dumps([{"outcome": record.outcome, "key": record.key, "dynamo": record.dynamo} for record in stats()]))
 
 
 if __name__ == "__main__":

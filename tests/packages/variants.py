@@ -22,6 +22,7 @@ from compilefarm.core.dynamo_packages import (
     TypeRecord,
     Variant,
 )
+from compilefarm.core.keys import Part
 from compilefarm.packages.packing import Found, ProgramRecord
 
 LOOKUP = Lookup(module="models", qualified_name="Model.forward", code_digest="ab" * 32, settings="mode=default")
@@ -82,9 +83,11 @@ def variant(*, program: str = "p1", expected: str = "f" * 64) -> Variant:
     )
 
 
-def found(*, program: str = "p1", expected: str = "f" * 64) -> Found:
+def found(*, program: str = "p1", expected: str = "f" * 64, place: str = "") -> Found:
+    """What Dynamo found, under a key of its own for each place."""
     return Found(
         lookup=LOOKUP,
         variant=variant(program=program, expected=expected),
         programs={program: ProgramRecord(request=b"request", messages=("not finite",))},
+        key_parts=(Part(name="place", digest=place),),
     )

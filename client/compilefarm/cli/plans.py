@@ -12,18 +12,29 @@ from rich.markup import escape
 from rich.table import Table
 
 from compilefarm.cli.words import key_words, seconds_words
-from compilefarm.client.plans import Coverage, Plan, PlannedGraph, coverage_of
+from compilefarm.client.package_plans import PlannedPackage
+from compilefarm.client.plans import Coverage, Plan, PlannedGraph, coverage_of, package_percent
 from compilefarm.client.prewarming import Report
 from compilefarm.core.printable import printable
+from compilefarm.core.recorded_packages import Unpublished
 from compilefarm.core.recordings import RecordedBypass
 
 _STANDINGS = {"hit": "stored", "miss": "to be compiled", "under way": "being compiled", "cannot": "cannot be served"}
+
+_PACKAGES = {
+    "stored": "stored",
+    "published": "published",
+    "missing": "not stored",
+    "cannot": "not kept",
+    "left out": "left out, since they hold for the environment and the mode of the recording",
+}
 
 
 def show_plan(plan: Plan, to: Console) -> None:
     """Prints a plan for people."""
     _show_graphs(plan.graphs, to)
     _show_bypasses(plan.bypasses, to)
+    _show_packages(plan.packages, plan.unpublished, to)
     facts = Table(show_header=False, box=None)
     for standing, words in _STANDINGS.items():
         graphs = [graph for graph in plan.graphs if graph.standing == standing]
@@ -53,6 +64,7 @@ def show_report(report: Report, to: Console) -> None:
     )
     if report.plan.bypasses:
         to.print(f"{len(report.plan.bypasses)} more are never sent to a farm; pods compile them")
+    _show_packages(report.packages, report.plan.unpublished, to)
 
 
 def show_check(plan: Plan, to: Console, *, threshold_percent: float) -> None:
@@ -64,6 +76,7 @@ def show_check(plan: Plan, to: Console, *, threshold_percent: float) -> None:
         f"{_percent_words(coverage)} of the graphs are stored: {coverage.stored} of {coverage.graphs};"
         f" {'enough' if coverage.percent >= threshold_percent else 'too little'}, {threshold_percent:g} % are wanted"
     )
+    _show_packages(plan.packages, plan.unpublished, to)
     saved, unsaved = minutes_words(coverage.saved_seconds), minutes_words(coverage.unsaved_seconds)
     to.print(f"a run of the workload saves {saved} of compiling; about {unsaved} more are not stored")
 
@@ -74,6 +87,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     return {
         "graphs": [_graph_data(graph) for graph in plan.graphs],
         "bypasses": [asdict(bypass) for bypass in plan.bypasses],
+        "packages": _packages_data(plan.packages),
+        "unpublished": [asdict(each) for each in plan.unpublished],
         "totals": {standing.replace(" ", "_"): standings[standing] for standing in _STANDINGS}
         | {"bypasses": len(plan.bypasses)},
         "worker_seconds": plan.worker_seconds(),
@@ -89,6 +104,8 @@ def report_data(report: Report) -> dict[str, Any]:
             for each in report.served
         ],
         "bypasses": [asdict(bypass) for bypass in report.plan.bypasses],
+        "packages": _packages_data(report.packages),
+        "unpublished": [asdict(each) for each in report.plan.unpublished],
         "totals": {
             **{outcome: report.count(outcome) for outcome in ("hit", "compiled", "joined", "failed")},
             "bypasses": len(report.plan.bypasses),
@@ -104,15 +121,31 @@ def check_data(plan: Plan, *, threshold_percent: float) -> dict[str, Any]:
         **asdict(coverage),
         "percent": coverage.percent,
         "threshold_percent": threshold_percent,
-        "enough": coverage.percent >= threshold_percent,
+        "enough": min(coverage.percent, package_percent(plan)) >= threshold_percent,
         "not_stored": [_graph_data(graph) for graph in plan.graphs if graph.standing != "hit"],
         "bypasses": [asdict(bypass) for bypass in plan.bypasses],
+        "packages": _packages_data(plan.packages),
+        "unpublished": [asdict(each) for each in plan.unpublished],
     }
 
 
 def _graph_data(graph: PlannedGraph) -> dict[str, Any]:
     shown = ("file", "name", "nodes", "count", "key", "standing", "reason", "problem", "compile_seconds")
     return {name: getattr(graph, name) for name in shown}
+
+
+def _packages_data(packages: Iterable[PlannedPackage]) -> list[dict[str, Any]]:
+    return [
+        {
+            "file": each.recorded.file,
+            "function": each.recorded.function,
+            "key": each.recorded.package.key,
+            "standing": each.standing,
+            "reason": each.reason,
+            "problem": each.problem,
+        }
+        for each in packages
+    ]
 
 
 def minutes_words(seconds: float) -> str:
@@ -145,6 +178,22 @@ def _show_bypasses(bypasses: Iterable[RecordedBypass], to: Console) -> None:
         name = f"graph {bypass.first} {bypass.name}".strip()
         what = f"{name} ({bypass.nodes} nodes, {bypass.count}x) is never sent to a farm"
         to.print(f"{what}, {bypass.reason}: {bypass.message}", markup=False, soft_wrap=True)
+
+
+def _show_packages(packages: Sequence[PlannedPackage], unpublished: Sequence[Unpublished], to: Console) -> None:
+    """One line for each function whose package the farm does not keep, or that has none, and one for all."""
+    for function in unpublished:
+        to.print(
+            printable(f"{function.function} is traced by every pod: {function.reason}"), markup=False, soft_wrap=True
+        )
+    for each in packages:
+        if each.standing == "cannot":
+            what = f"{each.recorded.file}, the package of {each.recorded.function}, is not kept"
+            to.print(printable(f"{what}, {each.reason}: {each.problem}"), markup=False, soft_wrap=True)
+    standings = Counter[str](each.standing for each in packages)
+    said = ", ".join(f"{standings[standing]} {words}" for standing, words in _PACKAGES.items() if standings[standing])
+    if packages:
+        to.print(f"{len(packages)} packages of Dynamo: {said}", soft_wrap=True)
 
 
 def _percent_words(coverage: Coverage) -> str:

@@ -16,7 +16,7 @@ from compilefarm.cli.traced_models import CannotTrace, add_model_arguments, trac
 from compilefarm.cli.words import console
 from compilefarm.client.config import TENANT
 from compilefarm.client.planner import Planner
-from compilefarm.client.plans import coverage_of
+from compilefarm.client.plans import coverage_of, package_percent
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming
 from compilefarm.core.errors import UnusableRecording, UnusableRequestFile
 from compilefarm.core.printable import printable
@@ -91,7 +91,7 @@ def _add_threshold(parser: argparse.ArgumentParser) -> None:
         type=percentage,
         default=100.0,
         metavar="PERCENT",
-        help="share of the graphs that has to be stored; default: %(default)g",
+        help="share of the graphs, and of the packages of Dynamo, that has to be stored; default: %(default)g",
     )
 
 
@@ -139,14 +139,14 @@ def _prewarm(recording: Recording, arguments: argparse.Namespace) -> int:
         print(json.dumps(report_data(report), indent=2))
     else:
         show_report(report, console())
-    return 1 if report.failed else 0
+    return 1 if report.failed or report.failed_packages else 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
     recording = read_recording(arguments.recording)
     with connection(arguments) as connected:
         plan = Planner(connected, environment=arguments.environment, mode=arguments.mode).plan(recording)
-    covered = coverage_of(plan).percent >= arguments.threshold
+    covered = min(coverage_of(plan).percent, package_percent(plan)) >= arguments.threshold
     if arguments.json:
         print(json.dumps(check_data(plan, threshold_percent=arguments.threshold), indent=2))
     else:

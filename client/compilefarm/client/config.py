@@ -202,6 +202,7 @@ class Settings(TrustSettings, total=False):
 SETTINGS: tuple[Setting, ...] = tuple(settings_of(ClientConfig))
 ADDRESS = variable_of("address")
 TENANT = variable_of("tenant")
+RECORD = variable_of("record")
 TORCH_CACHES = variable_of("torch_caches")
 TRUSTED_KEYS = variable_of("trusted_keys")
 TRUSTED_PACKAGE_KEYS = variable_of("trusted_package_keys")

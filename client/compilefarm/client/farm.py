@@ -35,6 +35,7 @@ from compilefarm.client.options import CompileOptions, Options
 from compilefarm.client.planner import Planner
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming, Report
 from compilefarm.client.programs import Program
+from compilefarm.client.recorder import open_recorder
 from compilefarm.client.recording_backend import Backend, record
 from compilefarm.client.rehearsal import prewarm_function
 from compilefarm.client.starts import Route, Starts, add_route
@@ -293,7 +294,12 @@ class Farm:
             return None
         dependencies = self._dependencies
         return Starts(
-            FarmPackages(self._config, connection=self._connection, clock=dependencies.clock),
+            FarmPackages(
+                self._config,
+                connection=self._connection,
+                clock=dependencies.clock,
+                recorder=open_recorder(self._config),
+            ),
             compile_request=partial(self._compiler.compile_request, is_guarded=True),
             ledger=dependencies.ledger,
             publishes=self._config.dynamo == "publish",

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from compilefarm.client.announcements import announce_unpublished
 from compilefarm.client.clock import Clock
-from compilefarm.client.config import TRUSTED_PACKAGE_KEYS, ClientConfig
+from compilefarm.client.config import RECORD, TRUSTED_PACKAGE_KEYS, ClientConfig
 from compilefarm.client.connection import Connection
 from compilefarm.client.farm_calls import calling, read_signing_key
+from compilefarm.client.recorder import NO_RECORDER, PackageRecorder
 from compilefarm.core.errors import CorruptArtifact, FarmError, UntrustedArtifact
 from compilefarm.core.packages import MAX_CONTENT_BYTES
 from compilefarm.v1.package_pb2 import SignedPackage
@@ -49,20 +51,26 @@ class FarmPackages:
         config: of the client.
         connection: to the farm.
         clock: time.
+        recorder: takes note of what is published.
 
     Raises:
         ConfigurationError: the signing key cannot be used.
     """
 
-    def __init__(self, config: ClientConfig, *, connection: Connection, clock: Clock) -> None:
+    def __init__(
+        self, config: ClientConfig, *, connection: Connection, clock: Clock, recorder: PackageRecorder = NO_RECORDER
+    ) -> None:
         self._connection = connection
+        self._recorder = recorder
         self._clock = clock
         self._signing_key = read_signing_key(config.trust.package_signing_key, signs="packages")
         own = (self._signing_key.public,) if self._signing_key is not None else ()
         self._trusted = (*config.trust.trusted_package_keys, *own)
 
     def find(self, key: str) -> Answer:
-        """Returns the packages of a key that this pod may install."""
+        """Returns the packages of a key that this pod may install; none while it records what it asks for."""
+        if self._recorder.is_recording:
+            return Answer(reasons=[f"this process records all that it asks for ({RECORD})"])
         if not self._trusted:
             return Answer(reasons=[f"no key is trusted to sign packages ({TRUSTED_PACKAGE_KEYS})"])
         try:
@@ -71,8 +79,13 @@ class FarmPackages:
             self._connection.give_up(error)
             return Answer(reasons=[_said(error)])
 
-    def publish(self, key: str, found: Found) -> str:
-        """Publishes what Dynamo found out; returns why that failed, empty if it did not."""
+    def refuse(self, function: str, reason: str) -> None:
+        """Notes that what Dynamo found out about a function is not published."""
+        announce_unpublished(function, reason)
+        self._recorder.note_unpublished(function, reason)
+
+    def publish(self, found: Found) -> str:
+        """Publishes what Dynamo found out, and records it; returns why that failed, empty if it did not."""
         from compilefarm.packages.frame_encoding import Unsayable
         from compilefarm.packages.packing import name_of, pack
 
@@ -80,11 +93,13 @@ class FarmPackages:
             return "there is no key to sign it with"
         try:
             name = name_of(found, key_id=self._signing_key.public.key_id)
-            package = SignedPackage(key=key, name=name, content=pack(found))
+            package = SignedPackage(key=found.key, name=name, content=pack(found))
             package.signature.CopyFrom(self._signing_key.signature_of_package(package))
+            self._recorder.note_package(package, function=found.lookup.qualified_name)
             with self._calling() as (stub, timeout_seconds):
                 stub.Publish(PublishRequest(package=package), timeout=timeout_seconds)
         except Unsayable as error:
+            self._recorder.note_unpublished(found.lookup.qualified_name, str(error))
             return str(error)
         except FarmError as error:
             self._connection.give_up(error)
@@ -111,14 +126,14 @@ class FarmPackages:
             return Answer()
         from compilefarm.core.signatures import check_signature_of_package
         from compilefarm.packages.code_checks import InvalidPackage
-        from compilefarm.packages.packing import unpack
+        from compilefarm.packages.packing import read
 
         found: list[Found] = []
         reasons: list[str] = []
         for package in packages:
             try:
                 check_signature_of_package(package, trusted=self._trusted)
-                found.append(unpack(package.content))
+                found.append(read(package))
             except (UntrustedArtifact, InvalidPackage) as error:
                 reasons.append(f"a package was refused: {error}")
         return Answer(found=found, reasons=reasons)

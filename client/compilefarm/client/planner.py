@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from compilefarm.client.connection import Connection
+from compilefarm.client.package_plans import PackagePlanner, left_out
 from compilefarm.client.plans import Plan, PlannedGraph, Standing
 from compilefarm.core.artifacts import check_guards
 from compilefarm.core.errors import InvalidRequest, NotStored
@@ -73,7 +74,11 @@ class Planner:
             workers = admin.ListWorkers(ListWorkersRequest(), timeout=self._timeout_seconds).workers
             targets = self._targets(admin, workers)
             graphs = [self._plan(recorded, targets=targets) for recorded in recording.requests]
-        return Plan(graphs=graphs, bypasses=recording.bypasses, workers=workers)
+        plan = Plan(graphs=graphs, bypasses=recording.bypasses, workers=workers)
+        if self._environment is not None or self._mode is not None:
+            return replace(plan, packages=left_out(recording.packages))
+        packages = PackagePlanner(self._connection, timeout_seconds=self._timeout_seconds).plan(recording.packages)
+        return replace(plan, packages=packages, unpublished=recording.unpublished)
 
     def find_guards(self, request: Request) -> Sequence[Expression]:
         """Returns the guards of what the farm has stored for a request; none if it has removed it.

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from compilefarm.client.package_plans import PlannedPackage
 from compilefarm.core.environments import differences
+from compilefarm.core.recorded_packages import Unpublished
 from compilefarm.core.recordings import RecordedBypass
 from compilefarm.core.requests import Request
 from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, Worker
@@ -53,11 +55,15 @@ class Plan:
         graphs: the requests, in the order of the recording.
         bypasses: graphs that pods do not ask a farm for.
         workers: of the farm.
+        packages: of Dynamo, that the recording holds.
+        unpublished: functions that pods trace, since they have none.
     """
 
     graphs: Sequence[PlannedGraph]
     bypasses: Sequence[RecordedBypass] = ()
     workers: Sequence[Worker] = field(default_factory=tuple)
+    packages: Sequence[PlannedPackage] = ()
+    unpublished: Sequence[Unpublished] = ()
 
     def standing(self, *standings: Standing) -> list[PlannedGraph]:
         """Returns the graphs of some standings."""
@@ -104,6 +110,14 @@ def coverage_of(plan: Plan) -> Coverage:
         saved_seconds=sum(graph.compile_seconds * graph.count for graph in stored),
         unsaved_seconds=sum(graph.compile_seconds * graph.count for graph in others),
     )
+
+
+def package_percent(plan: Plan) -> float:
+    """Returns the share of functions whose packages are stored; 100 if none was recorded. What is left out does not
+    count."""
+    asked = sum(each.standing != "left out" for each in plan.packages) + len(plan.unpublished)
+    stored = sum(each.standing == "stored" for each in plan.packages)
+    return 100.0 * stored / asked if asked else 100.0
 
 
 def estimate_seconds(graphs: Iterable[PlannedGraph], *, workers: Sequence[Worker]) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from compilefarm.client.clock import Budget, Clock, SystemClock
 from compilefarm.client.compile_call import CompileCall, metadata_of
 from compilefarm.client.connection import Connection
+from compilefarm.client.package_plans import PackagePlanner, PlannedPackage
 from compilefarm.client.plans import Plan, PlannedGraph
 from compilefarm.client.retries import UNHURRIED, Retries
 from compilefarm.client.silence import Cancellable
@@ -48,16 +49,23 @@ class Report:
         plan: the plan.
         served: what became of each graph, stored graphs first, then in the order in which they were done.
         seconds: duration so far.
+        packages: what became of the packages of the plan; none before all graphs are done.
     """
 
     plan: Plan
     served: Sequence[Served] = field(default_factory=tuple)
     seconds: float = 0.0
+    packages: Sequence[PlannedPackage] = ()
 
     @property
     def failed(self) -> list[Served]:
         """Graphs without an artifact."""
         return [each for each in self.served if each.outcome == "failed"]
+
+    @property
+    def failed_packages(self) -> list[PlannedPackage]:
+        """Packages that the farm does not keep."""
+        return [each for each in self.packages if each.standing == "cannot"]
 
     @property
     def unfinished(self) -> int:
@@ -103,7 +111,7 @@ class Prewarming:
         self._calls = _Calls()
 
     def run(self, plan: Plan, *, on_served: OnServed = lambda _: None) -> Report:
-        """Has everything compiled that is missing, and returns what became of it.
+        """Has everything compiled that is missing, then packages kept, and returns what became of it.
 
         Args:
             plan: what is missing.
@@ -130,7 +138,8 @@ class Prewarming:
                 for future in asked:
                     future.cancel()
                 self._stop()
-        return report
+        # Who finds one asks for the artifacts of its graphs.
+        return replace(report, packages=PackagePlanner(self._connection).publish(plan.packages))
 
     def _stop(self) -> None:
         self._stopped.set()

@@ -10,10 +10,12 @@ from compilefarm.client.config import ClientConfig
 from compilefarm.client.records import GraphRecord
 from compilefarm.client.runtime import Encoded
 from compilefarm.core.errors import UnusableRecording, UnusableRequestFile
+from compilefarm.core.recorded_packages import Unpublished
 from compilefarm.core.recorder import Recorder
 from compilefarm.core.recordings import RecordedBypass
 from compilefarm.core.requests import Request
 from compilefarm.graph.bypass import Bypass
+from compilefarm.v1.package_pb2 import SignedPackage
 from compilefarm.v1.request_file_pb2 import CompileArguments
 
 log = logging.getLogger("compilefarm.client")
@@ -29,14 +31,39 @@ class GraphRecorder(Protocol):
         """Records a graph that no farm is asked for: a bypass, or a defect of the encoder."""
 
 
+class PackageRecorder(Protocol):
+    """Records packages of Dynamo."""
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether it keeps what it is told."""
+
+    def note_package(self, package: SignedPackage, *, function: str) -> None:
+        """Records a package of a function, signed."""
+
+    def note_unpublished(self, function: str, reason: str) -> None:
+        """Records that a function has no package, and why."""
+
+
 class NoRecorder:
     """Records nothing."""
+
+    is_recording = False
 
     def note_request(self, encoded: Encoded, *, arguments: CompileArguments, record: GraphRecord) -> None:
         pass
 
     def note_bypass(self, reason: Exception, *, record: GraphRecord) -> None:
         pass
+
+    def note_package(self, package: SignedPackage, *, function: str) -> None:
+        pass
+
+    def note_unpublished(self, function: str, reason: str) -> None:
+        pass
+
+
+NO_RECORDER = NoRecorder()
 
 
 class FolderRecorder:
@@ -45,6 +72,8 @@ class FolderRecorder:
     Args:
         recorder: of the folder.
     """
+
+    is_recording = True
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -63,6 +92,18 @@ class FolderRecorder:
         except UnusableRecording as error:
             _complain(record, error)
 
+    def note_package(self, package: SignedPackage, *, function: str) -> None:
+        try:
+            self._recorder.note_package(package, function=function)
+        except UnusableRecording as error:
+            log.error("compilefarm: the package of %s is missing from the recording: %s", function, error)
+
+    def note_unpublished(self, function: str, reason: str) -> None:
+        try:
+            self._recorder.note_unpublished(Unpublished(function=function, reason=" ".join(reason.split())))
+        except UnusableRecording as error:
+            log.error("compilefarm: that %s has no package is missing from the recording: %s", function, error)
+
 
 def bypass_of(error: Exception, *, name: str, nodes: int, first: int) -> RecordedBypass:
     """Returns why a graph cannot be asked for; what is no Bypass is a defect of the client."""
@@ -77,14 +118,14 @@ def untraceable(error: Exception) -> Bypass:
     return Bypass("tensor_subclass", f"torch makes no graphs of plain tensors of it: {type(error).__name__}: {error}")
 
 
-def open_recorder(config: ClientConfig) -> GraphRecorder:
+def open_recorder(config: ClientConfig) -> FolderRecorder | NoRecorder:
     """Returns the recorder that the configuration asks for.
 
     Raises:
         UnusableRecording: nothing can be recorded in the folder that it names.
     """
     if not config.record:
-        return NoRecorder()
+        return NO_RECORDER
     return FolderRecorder(Recorder(Path(config.record), tensors=config.record_tensors))
 
 

@@ -71,7 +71,7 @@ class Starts:
             ),
             publishes=publishes,
             on_outcome=self._note,
-            on_unpublished=announce_unpublished,
+            on_unpublished=packages.refuse,
         )
 
     def start(self, frame: Frame, trace: Trace) -> Any:
@@ -125,7 +125,7 @@ class Starts:
 
         key = self._of_thread.key
         if key is None:
-            announce_unpublished(frame.code.co_qualname, self._of_thread.reason)
+            self._packages.refuse(frame.code.co_qualname, self._of_thread.reason)
             return
         names = {each.program for each in variant.globals if each.kind is GlobalKind.PROGRAM}
         found = Found(
@@ -134,7 +134,7 @@ class Starts:
             programs={name: self._programs[name] for name in names},
             key_parts=key.parts,
         )
-        if reason := self._packages.publish(key.text, found):
+        if reason := self._packages.publish(found):
             announce_unpublished(frame.code.co_qualname, reason)
 
     def _find_key(self, lookup: Lookup, frame: Frame) -> LookupKey | None:

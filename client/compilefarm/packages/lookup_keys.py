@@ -1,7 +1,4 @@
-"""The key by which packages are looked for: what was compiled and how, the model's fingerprint, and this process.
-
-It reads like that of a job: 16 digits of what names the function, and a digest of all parts.
-"""
+"""The key by which packages are looked for: what was compiled and how, the model's fingerprint, and this process."""
 
 from __future__ import annotations
 
@@ -26,11 +23,9 @@ from compilefarm.loader.environment import describe_environment
 from compilefarm.packages.class_descriptions import values_named_by
 from compilefarm.packages.descriptions import Describer, content_of, name_of
 from compilefarm.packages.fingerprints import Fingerprint
+from compilefarm.packages.key_texts import key_text
 from compilefarm.packages.roots import find_roots
 from compilefarm.torch_internals import settings as modules
-
-# A new one whenever equal parts must not find what older releases stored.
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +69,12 @@ def lookup_key(
         **model,
         **{name: _digest_of(text) for name, text in process.items()},
     }
-    return _key_of(digests, prefix=_digest_of(repr(lookup)))
+    parts = tuple(Part(name=name, digest=digest) for name, digest in digests.items())
+    return LookupKey(text=key_text(lookup, parts=parts), parts=parts)
 
 
 def _digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _key_of(digests: Mapping[str, str], *, prefix: str) -> LookupKey:
-    whole = hashlib.sha256(f"compilefarm package {FORMAT}\n".encode())
-    for name, digest in digests.items():
-        whole.update(f"{name} {digest}\n".encode())
-    parts = tuple(Part(name=name, digest=digest) for name, digest in digests.items())
-    return LookupKey(text=f"{prefix[:16]}-{whole.hexdigest()}", parts=parts)
 
 
 def _named_from(code: CodeType, scope: Mapping[str, object]) -> Iterator[tuple[str, object]]:

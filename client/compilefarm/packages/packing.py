@@ -21,6 +21,7 @@ from compilefarm.core.packages import MAX_CONTENT_BYTES
 from compilefarm.packages.code_checks import InvalidPackage
 from compilefarm.packages.frame_decoding import decode_lookup, decode_variant
 from compilefarm.packages.frame_encoding import Unsayable, encode_lookup, encode_variant
+from compilefarm.packages.key_texts import key_text
 from compilefarm.v1 import package_pb2 as wire
 from compilefarm.v1.manifest_pb2 import KeyPart
 
@@ -60,6 +61,11 @@ class Found:
     programs: Mapping[str, ProgramRecord] = field(default_factory=dict)
     key_parts: Sequence[Part] = ()
 
+    @property
+    def key(self) -> str:
+        """The key by which it is looked for."""
+        return key_text(self.lookup, parts=self.key_parts)
+
 
 def pack(found: Found) -> bytes:
     """Returns the content of a package.
@@ -94,7 +100,29 @@ def unpack(content: bytes) -> Found:
     Raises:
         InvalidPackage: it is none, or is for other releases or interpreters.
     """
-    package = _parse(content)
+    return _found(_parse(content))
+
+
+def read(signed: wire.SignedPackage) -> Found:
+    """Reads a package as it is kept, and holds its key and its name against what it says.
+
+    Args:
+        signed: it, after its signature was checked.
+
+    Raises:
+        InvalidPackage: as `unpack`; or it lies under a key or a name that is another's.
+    """
+    package = _parse(signed.content)
+    found = _found(package)
+    if found.key != signed.key:
+        raise InvalidPackage(f"it lies under key {signed.key[:33]}..., and what it says has key {found.key[:33]}...")
+    name = _name(package, key_id=signed.signature.key_id)
+    if name != signed.name:
+        raise InvalidPackage(f"it lies under name {signed.name[:16]}..., and what it says has name {name[:16]}...")
+    return found
+
+
+def _found(package: wire.Package) -> Found:
     if package.format != FORMAT:
         raise InvalidPackage(f"it has format {package.format}, and this release reads {FORMAT}")
     if package.interpreter != INTERPRETER:
@@ -122,10 +150,14 @@ def name_of(found: Found, *, key_id: str) -> str:
         found: what is in it.
         key_id: of the key that signs it.
     """
-    variant = encode_variant(found.variant)
-    del variant.globals[:]
-    variant.ClearField("code")
-    conditions = wire.Package(lookup=encode_lookup(found.lookup), variant=variant)
+    package = wire.Package(lookup=encode_lookup(found.lookup), variant=encode_variant(found.variant))
+    return _name(package, key_id=key_id)
+
+
+def _name(package: wire.Package, *, key_id: str) -> str:
+    conditions = wire.Package(lookup=package.lookup, variant=package.variant)
+    del conditions.variant.globals[:]
+    conditions.variant.ClearField("code")
     return hashlib.sha256(key_id.encode() + b"\n" + conditions.SerializeToString(deterministic=True)).hexdigest()
 
 

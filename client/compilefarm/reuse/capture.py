@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,7 +18,7 @@ from compilefarm.core.dynamo_packages import (
     TypeRecord,
     Variant,
 )
-from compilefarm.reuse.code_objects import record_of
+from compilefarm.reuse.code_objects import record_of, renamed
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
 from compilefarm.reuse.models import describe_models
@@ -63,6 +64,7 @@ class _Capture:
     def variant(self, *, key_of: KeyOf, generated: set[types.CodeType], read: Iterable[str]) -> Variant:
         graph = self._traced.output_graph
         installed = tuple(self._globals(key_of, generated))
+        names = _names_of_programs(installed)
         made = guards_of(graph)
         sizes = tuple(self._sizes(made))
         key_order = tuple(self._table.place_of(source) for source in graph.guard_on_key_order)
@@ -80,8 +82,8 @@ class _Capture:
         )
         dependencies += places_of(self._codes(generated), self._describer)
         return Variant(
-            code=record_of(self._traced.code),
-            globals=installed,
+            code=record_of(renamed(self._traced.code, names)),
+            globals=tuple(dataclasses.replace(each, name=names.get(each.name, each.name)) for each in installed),
             sources=self._table.records,
             types=kinds,
             guards=guards,
@@ -161,6 +163,12 @@ class _Capture:
             return self._scope.follow(source)
         except Exception as error:
             raise Unsayable(f"{source.name}, which cannot be read any more ({type(error).__name__})") from error
+
+
+def _names_of_programs(installed: Iterable[GlobalRecord]) -> dict[str, str]:
+    """What programs are called in a variant: torch has a random number in their names, and equal variants are equal."""
+    programs = (each.name for each in installed if each.kind is GlobalKind.PROGRAM)
+    return {name: f"__program_{number}" for number, name in enumerate(programs)}
 
 
 def _with_bases(places: set[int], table: SourceTable) -> list[int]:

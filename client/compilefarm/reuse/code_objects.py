@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, EllipsisType
 from typing import Any
 
@@ -51,6 +51,11 @@ def codes_within(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from codes_within(constant)
+
+
+def renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
+    """Returns a code object that has other names of globals."""
+    return code.replace(co_names=tuple(names.get(name, name) for name in code.co_names))
 
 
 def constant_of(value: Any) -> Constant:

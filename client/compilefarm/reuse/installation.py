@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from compilefarm.core.dynamo_packages import GlobalKind, GlobalRecord, Variant
-from compilefarm.reuse.code_objects import code_of
+from compilefarm.reuse.code_objects import code_of, renamed
 from compilefarm.reuse.refusals import Differs
 from compilefarm.reuse.verification import verify_guards, verify_process
 from compilefarm.torch_internals.dynamo_frames import Frame, install_global, replayed, wrapped_program
@@ -34,7 +34,7 @@ def install(variant: Variant, frame: Frame, *, load: LoadProgram, generated: set
     """
     describer = verify_process(variant, frame)
     names = {each.name: _free_name(each, frame.global_variables) for each in variant.globals}
-    code = _renamed(code_of(variant.code), names)
+    code = renamed(code_of(variant.code), names)
     _require_same_signature(code, frame.code)
     _require_names(code, {*frame.global_variables, *frame.builtins, *names.values()})
     values = {each.name: _value_of(each, frame, generated) for each in variant.globals if not _is_program(each)}
@@ -113,10 +113,6 @@ def _module_of(record: GlobalRecord, scope: Mapping[str, Any]) -> Any:
     if module is None or scope.get(record.name, module) is not module:
         raise Differs(f"the module {record.module} is not imported")
     return module
-
-
-def _renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
-    return code.replace(co_names=tuple(names.get(name, name) for name in code.co_names))
 
 
 def _require_same_signature(generated: CodeType, code: CodeType) -> None:

@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from compilefarm.core.errors import UnusableRecording
+from compilefarm.core.recorded_packages import (
+    PACKAGES,
+    Unpublished,
+    content_of_package,
+    file_of_package,
+    words_of_package,
+)
 from compilefarm.core.recordings import (
     MANIFEST,
     REQUESTS,
@@ -23,6 +30,7 @@ from compilefarm.core.recordings import (
     words_of,
 )
 from compilefarm.core.requests import Request, pack_request
+from compilefarm.v1.package_pb2 import SignedPackage
 
 # What is being written. One at a time writes, so what a killed process left is written over.
 _UNFINISHED = "unfinished"
@@ -84,6 +92,35 @@ class Recorder:
             for each in same:
                 bypass = replace(bypass, first=min(each.first, bypass.first), count=each.count + bypass.count)
             self._write(MANIFEST, outline_text(replace(outline, bypasses=[*others, bypass])).encode())
+
+    def note_package(self, package: SignedPackage, *, function: str) -> None:
+        """Records a package of Dynamo, signed. One that says the same to hold is replaced.
+
+        Args:
+            package: it.
+            function: the qualified name of its function.
+
+        Raises:
+            UnusableRecording: it cannot be written.
+        """
+        file, content = file_of_package(package), content_of_package(package)
+        with self._writing():
+            (self._folder / PACKAGES).mkdir(exist_ok=True)
+            outline = self._read()
+            self._write(file, content)
+            packages = {**outline.packages, file: words_of_package(content, function=function)}
+            self._write(MANIFEST, outline_text(replace(outline, packages=packages)).encode())
+
+    def note_unpublished(self, unpublished: Unpublished) -> None:
+        """Records that a function has no package, and why.
+
+        Raises:
+            UnusableRecording: it cannot be written.
+        """
+        with self._writing():
+            outline = self._read()
+            known = dict.fromkeys((*outline.unpublished, unpublished))
+            self._write(MANIFEST, outline_text(replace(outline, unpublished=tuple(known))).encode())
 
     def _read(self) -> Outline:
         outline = read_outline(self._folder) or Outline(requests={})

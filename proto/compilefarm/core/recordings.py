@@ -4,6 +4,7 @@
                             made; what was not sent to a farm, and why
     requests/NAME.cfreq     a request as `requests` writes it, without the tensors that its graph holds
     tensors/DIGEST          such a tensor, once however many graphs hold it
+    packages/NAME.cfpkg     a package of Dynamo that the workload published, as `recorded_packages` writes it
 
 Nothing in a folder depends on the time or on who was first, so equal workloads have equal recordings. A request has its
 name from its content: the first 16 digits of the digest of its graph, with which its keys begin, and 32 of the digest
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from compilefarm.core.errors import (
     UnusableRecording,
 )
 from compilefarm.core.expressions import check_expression, say
+from compilefarm.core.recorded_packages import RecordedPackage, Unpublished, check_words_of_package, read_package
 from compilefarm.core.requests import SUFFIX, Request, read_request
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import Dimension, Expression, Input, NamedValue
@@ -90,11 +92,15 @@ class Outline:
         holds_tensors: whether all tensors that graphs hold are part of the recording.
         requests: by file: "first", "count" and "name" beside the words of `words_of`.
         bypasses: graphs that were not sent.
+        packages: by file: what `words_of_package` says.
+        unpublished: functions without a package.
     """
 
     holds_tensors: bool = True
     requests: Mapping[str, Mapping[str, Any]]
     bypasses: Sequence[RecordedBypass] = ()
+    packages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unpublished: Sequence[Unpublished] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +111,15 @@ class Recording:
         folder: where it lies.
         requests: in the order in which they were made.
         bypasses: likewise.
+        packages: of Dynamo, by function.
+        unpublished: functions without one, in processes that may publish.
     """
 
     folder: Path
     requests: Sequence[RecordedRequest]
     bypasses: Sequence[RecordedBypass] = ()
+    packages: Sequence[RecordedPackage] = ()
+    unpublished: Sequence[Unpublished] = ()
 
 
 def read_recording(folder: Path) -> Recording:
@@ -130,6 +140,8 @@ def read_recording(folder: Path) -> Recording:
             for file, recorded in outline.requests.items()
         ],
         bypasses=outline.bypasses,
+        packages=[read_package(folder, file, recorded) for file, recorded in outline.packages.items()],
+        unpublished=outline.unpublished,
     )
 
 
@@ -162,12 +174,17 @@ def outline_text(outline: Outline) -> str:
         for file, recorded in sorted(outline.requests.items(), key=lambda item: (item[1]["first"], item[0]))
     ]
     bypasses = sorted(outline.bypasses, key=lambda bypass: (bypass.first, bypass.reason, bypass.message))
-    data = {
+    packages = sorted(outline.packages.items(), key=lambda item: (item[1]["function"], item[0]))
+    data: dict[str, Any] = {
         "format": FORMAT,
         "holds_tensors": outline.holds_tensors,
         "requests": requests,
         "bypasses": [asdict(bypass) for bypass in bypasses],
     }
+    if packages:
+        data["packages"] = [{"file": file, **recorded} for file, recorded in packages]
+    if outline.unpublished:
+        data["unpublished"] = [asdict(each) for each in sorted(outline.unpublished)]
     return json.dumps(data, indent=2) + "\n"
 
 
@@ -208,11 +225,19 @@ def _outline(data: Any, *, path: Path) -> Outline:
     try:
         requests = {str(recorded.pop("file")): _checked_request(recorded) for recorded in data["requests"]}
         bypasses = [_checked_bypass(RecordedBypass(**bypass)) for bypass in data["bypasses"]]
+        packages = {str(each.pop("file")): check_words_of_package(each) for each in data.get("packages", ())}
+        unpublished = [Unpublished(**each) for each in data.get("unpublished", ())]
         if len(requests) != len(data["requests"]) or not isinstance(data["holds_tensors"], bool):
             raise ValueError("a request is named twice, or holds_tensors is neither true nor false")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedRecording(f"{path} was changed into something that nobody writes ({error!r}): {_AGAIN}") from None
-    return Outline(holds_tensors=data["holds_tensors"], requests=requests, bypasses=bypasses)
+    return Outline(
+        holds_tensors=data["holds_tensors"],
+        requests=requests,
+        bypasses=bypasses,
+        packages=packages,
+        unpublished=unpublished,
+    )
 
 
 def _checked_request(recorded: dict[str, Any]) -> dict[str, Any]:
