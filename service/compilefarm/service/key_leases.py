@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 # How often another gateway may be faster: each time, one lease of the key was begun.
 _MOST_TRIALS = 100
+# How long the failure of a compile lies there for gateways that wait for it, which look every LOOK_SECONDS.
+TOLD_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,8 @@ class KeyLease:
         """Leaves the key to others, with the failure in which the compile has ended, if it has."""
         path, self._path = self._path, None
         if path is not None:
-            await self._leases.end(path, failure=failure, hints=self._job.job.hints)
+            # A job that is given up while it is released still releases it.
+            await asyncio.shield(self._leases.end(path, failure=failure, hints=self._job.job.hints))
 
 
 class KeyLeases:
@@ -112,8 +115,8 @@ class KeyLeases:
         self._clock = clock
         # Those of this gateway, by the folder in which they lie; set when they are gone.
         self._own: dict[str, asyncio.Event] = {}
-        # What could not be deleted; other gateways wait for it as long as this one lives.
-        self._left: set[str] = set()
+        # What is yet to be deleted, and since when that may be.
+        self._due: dict[str, float] = {}
 
     @asynccontextmanager
     async def of(self, job: ActiveJob) -> AsyncIterator[KeyLease]:
@@ -122,9 +125,7 @@ class KeyLeases:
         try:
             yield lease
         finally:
-            result = job.result if isinstance(job.result, CompileFailure) else None
-            # A job that is given up while it is released still releases it.
-            await asyncio.shield(lease.release(result))
+            await lease.release(job.result if isinstance(job.result, CompileFailure) else None)
 
     async def find_foreign(self, key: str, *, namespaces: Sequence[str]) -> ForeignLease | None:
         """Returns the lease of another gateway that compiles a key in one of some namespaces.
@@ -175,13 +176,12 @@ class KeyLeases:
         while (own := self._own.get(folder)) is not None:
             await own.wait()
         self._own[folder] = asyncio.Event()
+        creating = asyncio.create_task(self._create_own(key, namespace=namespace, folder=folder))
         try:
-            await self._session.require()
-            return await self._create(key, namespace=namespace)
-        except BaseException as error:
-            self._forget(folder)
-            if isinstance(error, StoreUnavailable):
-                raise nothing_compiled(error) from error
+            return await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            # It may be written all the same, and nobody else would end it.
+            creating.add_done_callback(self._abandon)
             raise
 
     async def end(self, path: str, *, failure: CompileFailure | None, hints: Sequence[int]) -> None:
@@ -197,23 +197,44 @@ class KeyLeases:
         """Ends for ever what could not be ended when it was over, as soon as that can be done."""
         while True:
             await pause(RENEWAL_SECONDS, clock=self._clock)
-            for path in list(self._left):
+            now_seconds = self._clock.monotonic()
+            for path in [path for path, since in self._due.items() if since <= now_seconds]:
                 await self._delete(path)
+
+    async def _create_own(self, key: str, *, namespace: str, folder: str) -> str:
+        try:
+            await self._session.require()
+            return await self._create(key, namespace=namespace)
+        except BaseException as error:
+            self._forget(folder)
+            if isinstance(error, StoreUnavailable):
+                raise nothing_compiled(error) from error
+            raise
+
+    def _abandon(self, creating: asyncio.Task[str]) -> None:
+        """Has a lease ended whose job was given up while it was written."""
+        if not creating.cancelled() and creating.exception() is None:
+            path = creating.result()
+            self._due[path] = self._clock.monotonic()
+            self._forget(path.rpartition("/")[0])
 
     async def _tell(self, record: FailureRecord, *, path: str) -> None:
         try:
             await self._backend.create(path, content=record.SerializeToString(deterministic=True))
         except StoreUnavailable as error:
             log.warning("another gateway that waits for this compile will do it again: %s", error)
+        else:
+            # Each look at what others compile goes through all that lies there.
+            self._due[path] = self._clock.monotonic() + TOLD_SECONDS
 
     async def _delete(self, path: str) -> None:
         try:
             await self._backend.delete(path)
         except StoreUnavailable as error:
             log.warning("the lease %s is over, and other gateways wait until it can be deleted: %s", path, error)
-            self._left.add(path)
+            self._due[path] = self._clock.monotonic()
         else:
-            self._left.discard(path)
+            self._due.pop(path, None)
 
     async def _create(self, key: str, *, namespace: str) -> str:
         record = LeaseRecord(session=self._session.name, nonce=secrets.token_hex(8))
@@ -235,8 +256,10 @@ class KeyLeases:
     async def _require_free(self, paths: Sequence[str]) -> None:
         for path in paths:
             session = "" if _is_failure(path) else await self._session_of(path)
-            # After it was read: a gateway begins its session before its leases.
-            if session and session in (await self._peers.look(fresh=True)).alive and path not in self._left:
+            # One of this gateway is over, since it has one of a key at a time. Who lives is asked after the lease was
+            # read: a gateway begins its session before its leases.
+            is_foreign = session not in ("", self._session.name)
+            if is_foreign and session in (await self._peers.look(fresh=True)).alive:
                 raise LeasedElsewhere(ForeignLease(path=path, session=session))
 
     async def _list(self, key: str, *, namespace: str) -> list[str]:
