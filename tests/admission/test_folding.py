@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from compilefarm.graph.decode import DecodedJob, decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.testing import capture, fixed_environment
-from compilefarm.torch_internals.fake_tensors import FakeTensorMode
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode, constants_of
 from compilefarm.worker.operator_guard import guarding_operators
 
 # Eight bytes of each would be more than any machine has.
@@ -42,6 +42,31 @@ def decode(build: Callable[[Graph, Node], Node]) -> DecodedJob:
 def test_constants_that_become_large_are_not_computed(name: str) -> None:
     (result,) = list(decode(LARGE[name]).graph_module.graph.nodes)[-1].meta["example_value"]
     assert result.numel() == MANY
+
+
+def _padded(graph: Graph, one: Node) -> Node:
+    image = graph.call_method("view", (one, 1, 1, 1, 1, 1))
+    rest = (None, [1], [8000], [1], False, [0], 1)
+    return graph.call_function(torch.ops.aten.convolution.default, (image, image, *rest))
+
+
+def _diagonal(graph: Graph, one: Node) -> Node:
+    return graph.call_function(torch.diag_embed, (graph.call_method("to", (one, torch.complex128)), 65_000))
+
+
+def _blocks(graph: Graph, one: Node) -> Node:
+    return graph.call_function(torch.block_diag, tuple([graph.call_method("to", (one, torch.complex128))] * 2000))
+
+
+@pytest.mark.parametrize(
+    ("build", "elements"), [(_padded, 16_001**3), (_diagonal, 65_001**2), (_blocks, 2000**2)], ids=["3d", "2d", "many"]
+)
+def test_numbers_stand_for_several_dimensions(build: Callable[[Graph, Node], Node], elements: int) -> None:
+    nodes = list(decode(build).graph_module.graph.nodes)
+    (result,) = nodes[-1].meta["example_value"]
+    assert result.numel() == elements
+    # Of what is large itself torch knows nothing, whatever it has computed.
+    assert not constants_of(nodes[-2].args[0].meta["example_value"])
 
 
 def test_nor_are_they_while_a_graph_is_compiled() -> None:

@@ -19,6 +19,8 @@ from compilefarm.torch_internals.fake_tensors import constants_of, forget_consta
 from compilefarm.torch_internals.operators import OpOverload, schema_of
 
 MOST_ELEMENTS = 2**16
+# A number may be meant for so many dimensions: padding of a convolution, the place of a diagonal.
+_DIMENSIONS_OF_NUMBER = 3
 
 
 def bound_folding(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -38,13 +40,14 @@ def bound_folding(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str
 def _most_elements(
     operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], constants: Sequence[torch.Tensor]
 ) -> float:
-    """How many elements an operator makes of tensors of one element, at most: as many as its integers say, and, of some
-    operators, those elements (bincount)."""
+    """How many elements an operator makes of tensors of one element, at most: as many as its integers say, in each
+    dimension that they may be meant for, and, of some operators, those elements (bincount); and of several tensors as
+    many as in a matrix with all of them on its diagonal (block_diag)."""
     numbers = [*_integers(operator, args, kwargs)]
     if torch.Tag.dynamic_output_shape in operator.tags:
         numbers += [abs(constant.item()) for constant in constants if constant.numel() == 1]
     # A float, since a product of integers may grow beyond any size.
-    return math.prod(1.0 + abs(number) for number in numbers)
+    return math.prod(1.0 + abs(number) for number in numbers) ** _DIMENSIONS_OF_NUMBER * len(constants) ** 2
 
 
 def _integers(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[int]:
