@@ -17,10 +17,12 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,12 +44,16 @@ from compilefarm.service.testing.pool import OnPhase  # noqa: E402
 from compilefarm.store.opening import open_store  # noqa: E402
 from compilefarm.v1.compile_service_pb2 import Outcome  # noqa: E402
 from compilefarm.v1.job_pb2 import Phase  # noqa: E402
+from tests.hostile.callers import listing  # noqa: E402
 from tests.memory import most_resident_bytes  # noqa: E402
 
 # Each process of callers has its own connection, and gRPC bounds the streams of one.
 _CALLERS_OF_PROCESS = 500
 _PAUSE_SECONDS = 0.02
 _AGAIN_SECONDS = 1.0
+_CROWD, _PROBER = "crowd", "prober"
+# How gRPC ends calls that are too many for it.
+_AGAIN = ("UNAVAILABLE", "CANCELLED")
 
 
 def main() -> None:
@@ -83,6 +89,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
+
     async def compile_for_a_while(assignment: Assignment, worker: str, on_phase: OnPhase) -> Artifact:
         del worker
         pool.assignments.clear()
@@ -94,22 +101,27 @@ async def _serve(arguments: argparse.Namespace) -> None:
     config = GatewayConfig(
         listen="127.0.0.1:0", max_queued_jobs=arguments.jobs, max_queued_jobs_of_tenant=arguments.jobs, verify="off"
     )
-    async with serving(pool=pool, store=await open_store(arguments.store, cache_bytes=2**26), config=config) as gateway:
-        print(gateway.address, flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+    store = await open_store(arguments.store, cache_bytes=2**26)
+    with tempfile.TemporaryDirectory() as folder:
+        # What one caller takes is bounded: whoever asks for hits is another one than the crowd.
+        callers = Path(folder, "callers.toml")
+        await asyncio.to_thread(callers.write_text, listing({_CROWD: "compile", _PROBER: "compile"}))
+        async with serving(pool=pool, store=store, config=replace(config, auth_file=str(callers))) as gateway:
+            print(gateway.address, flush=True)
+            await asyncio.to_thread(sys.stdin.read)
 
 
 async def call(arguments: argparse.Namespace) -> None:
-    """A process of callers; prints how many jobs were compiled, and how often the gateway could not be asked."""
+    """A process of callers; prints how many jobs were compiled, and how often a call ended with each of _AGAIN."""
     numbers = iter(range(arguments.first, arguments.first + arguments.jobs))
     counts: Counter[str] = Counter()
-    async with calling(arguments.address) as calls:
+    async with calling(arguments.address, token=_CROWD) as calls:
         # They do not all come in one moment: gRPC refuses what is beyond the first thousand then.
         callers = (
             _ask(calls, numbers, counts=counts, after=place * _PAUSE_SECONDS) for place in range(arguments.callers)
         )
         await asyncio.gather(*callers)
-    print(counts["compiled"], counts["asked again"])
+    print(counts["compiled"], *(counts[status] for status in _AGAIN))
 
 
 async def _ask(calls: Calls, numbers: Iterator[int], *, counts: Counter[str], after: float) -> None:
@@ -120,10 +132,9 @@ async def _ask(calls: Calls, numbers: Iterator[int], *, counts: Counter[str], af
             try:
                 finished = await calls.finish(sample_job(f"torch.f{number}"))
             except Refused as refused:
-                if refused.status != "UNAVAILABLE":
+                if refused.status not in _AGAIN:
                     raise
-                # As pods do.
-                counts["asked again"] += 1
+                counts[refused.status] += 1
                 await asyncio.sleep(_AGAIN_SECONDS)
         counts["compiled"] += finished.outcome == Outcome.OUTCOME_COMPILED
 
@@ -143,14 +154,15 @@ def measure(arguments: argparse.Namespace) -> None:
         seconds = time.perf_counter() - started
         processor = _processor_seconds(gateway.pid) - processor
         said = [each.communicate()[0].split() for each in crowd]
-        compiled, again = (sum(int(words[place]) for words in said) for place in (0, 1))
+        compiled, *again = (sum(int(words[place]) for words in said) for place in range(1 + len(_AGAIN)))
         memory = most_resident_bytes(gateway.pid)
         assert compiled == arguments.jobs, f"{compiled} of {arguments.jobs} jobs were compiled"
     what = f"{arguments.workers:,} workers, {arguments.jobs:,} jobs of {arguments.seconds} s"
     print(f"{what}, {arguments.callers:,} callers")
     milliseconds = 1000 * processor / arguments.jobs
     print(f"{arguments.jobs / seconds:.0f} jobs/s, {milliseconds:.2f} ms of the gateway's processor for each")
-    print(f"asked again, since the gateway could not be reached: {again}")
+    ended = ", ".join(f"{count} {status}" for count, status in zip(again, _AGAIN, strict=True))
+    print(f"asked again, as pods do: {ended}")
     print(f"memory of the gateway: {before / 1e6:.0f} MB at the start, {memory / 1e6:.0f} MB at most")
     print(f"a hit, nobody else asking: {_words(idle)}")
     print(f"a hit meanwhile: {_words(hits)}")
@@ -175,7 +187,7 @@ async def _hits(address: str, *, until: Callable[[int], bool]) -> list[float]:
     """Seconds of lookups of an artifact that is stored, one after the other with pauses."""
     job, seconds = sample_job("torch.relu"), list[float]()
     async with AsyncExitStack() as stack:
-        calls = await stack.enter_async_context(calling(address))
+        calls = await stack.enter_async_context(calling(address, token=_PROBER))
         await calls.finish(job)
         while not until(len(seconds)):
             started = time.perf_counter()

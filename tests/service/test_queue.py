@@ -7,12 +7,15 @@ import asyncio
 import pytest
 from obstore.store import MemoryStore
 
+from compilefarm.core import environments
+from compilefarm.service import matching
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock
 from compilefarm.service.declared_environments import DeclaredEnvironments
 from compilefarm.service.durations import Durations, Kind
 from compilefarm.service.leases import Preempted
 from compilefarm.service.limits import Limits
+from compilefarm.service.offers import Offers
 from compilefarm.service.priorities import Priority
 from compilefarm.service.queue import Queue
 from compilefarm.service.recovery import Recovery
@@ -329,3 +332,54 @@ async def test_a_worker_that_goes_on_with_a_job_gets_no_other_before_that_one() 
     pool.keep("worker-0", key="")
     await kept.end()
     await other.end()
+
+
+async def test_workers_that_are_alike_are_compared_with_a_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = list[Environment]()
+
+    def differences(*, wanted: Environment, offered: Environment) -> list[str]:
+        compared.append(offered)
+        return environments.differences(wanted=wanted, offered=offered)
+
+    monkeypatch.setattr(matching, "differences", differences)
+    queue = queue_of(0, pool=ScriptedPool(environments=[ENVIRONMENT] * 1000))
+    jobs = [Job(queue, key=str(number)) for number in range(20)]
+    await enter(jobs)
+    assert compared == [ENVIRONMENT]
+    for job in jobs:
+        await job.end()
+    assert compared == [ENVIRONMENT], "what was found out holds as long as the workers stay as they are"
+
+
+async def test_a_worker_that_gets_free_is_offered_to_each_line_and_not_to_each_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = queue_of(1)
+    jobs = [Job(queue, key=str(number), tenant="ab"[number % 2]) for number in range(60)]
+    await enter(jobs)
+    offered, find = list[str](), Offers.find
+
+    def note(offers: Offers, job: ActiveJob) -> str | None:
+        offered.append(job.key)
+        return find(offers, job)
+
+    monkeypatch.setattr(Offers, "find", note)
+    await jobs[0].end()
+    # Two lines; and once more for what is left when the worker has been given away.
+    assert len(offered) <= 4
+    for job in [job for job in jobs if job.task is not jobs[0].task]:
+        job.task.cancel()
+
+
+async def test_a_worker_that_goes_on_with_a_job_is_had_by_that_job_wherever_it_stands() -> None:
+    pool = ScriptedPool(environments=[ENVIRONMENT] * 2)
+    pool.keep("worker-1", key="c")
+    queue = queue_of(0, pool=pool)
+    jobs = [Job(queue, key=key) for key in "abc"]
+    await enter(jobs)
+    await jobs[2].has_worker.wait()
+    assert (jobs[0].worker, jobs[2].worker) == ("worker-0", "worker-1")
+    assert not jobs[1].has_worker.is_set()
+    pool.keep("worker-1", key="")
+    for job in (jobs[2], jobs[0], jobs[1]):
+        await job.end()

@@ -42,9 +42,10 @@ def grow_workers(sizes: Sequence[int], *, folder: Path, on_point: OnPoint) -> No
 
 
 async def _grow(sizes: Sequence[int], *, folder: Path, on_point: OnPoint) -> None:
+    # Before the import: Ray reads its variables when it is imported.
+    keep_to_this_host()
     from compilefarm.cluster.connection import connect, disconnect
 
-    keep_to_this_host()
     await asyncio.to_thread(connect, None)
     try:
         costs = await _costs({name: make(1, seconds=0.0, folder=folder) for name, make in _MAKERS.items()})
