@@ -150,7 +150,13 @@ def measure(arguments: argparse.Namespace) -> None:
         idle = asyncio.run(_hits(address, until=lambda count: count >= 500))
         started, processor = time.perf_counter(), _processor_seconds(gateway.pid)
         crowd = _crowd(arguments, address)
-        hits = asyncio.run(_hits(address, until=lambda _: _have_ended(crowd)))
+        try:
+            hits = asyncio.run(_hits(address, until=lambda _: _have_ended(crowd)))
+        except BaseException:
+            # They would ask a gateway for ever that is gone.
+            for each in crowd:
+                each.kill()
+            raise
         seconds = time.perf_counter() - started
         processor = _processor_seconds(gateway.pid) - processor
         said = [each.communicate()[0].split() for each in crowd]
