@@ -29,36 +29,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.reuse import python_hazards as python_hazards  # its cases are in the table, too
+from tests.reuse.cases import CASES, X, case, patched
 from tests.reuse.processes import Pod, pod
-
-CASES: dict[str, Callable[[bool], contextlib.AbstractContextManager[Any]]] = {}
-
-
-def case(build: Callable[[bool], Iterator[Any]]) -> Callable[[bool], contextlib.AbstractContextManager[Any]]:
-    """Registers a case: a generator that yields what is called and what with, changed or not."""
-    CASES[build.__name__] = contextlib.contextmanager(build)
-    return CASES[build.__name__]
-
-
-@contextlib.contextmanager
-def patched(owner: Any, name: str, value: Any, *, when: bool) -> Iterator[None]:
-    """Has an attribute another value meanwhile, if `when`."""
-    if not when:
-        yield
-        return
-    before = vars(owner).get(name, getattr(owner, name))
-    is_inherited = isinstance(owner, type) and name not in vars(owner)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if is_inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
-
-
-X = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
 
 
 class Net(nn.Module):
@@ -656,6 +629,7 @@ def a_parametrised_weight(changed: bool) -> Iterator[Any]:
 
 @case
 def more_layers(changed: bool) -> Iterator[Any]:
+    torch.manual_seed(0)
     yield nn.Sequential(*[Own(4, 4, bias=False) for _ in range(3 if changed else 2)]), (X,)
 
 
@@ -1028,6 +1002,8 @@ def results_of(pod: Pod, name: str, *, changed: bool) -> dict[str, Any]:
     pod.outcomes.clear()
     with CASES[name](changed) as (model, inputs):
         expected = model(*[_copied(each) for each in inputs]) if name not in ALIASED else _eager(model, inputs)
+    # Anew, since the call may have changed what it was called with.
+    with CASES[name](changed) as (model, inputs):
         found = torch.compile(model, backend=pod.backend, dynamic=False)(*inputs)
     return {
         "case": name,

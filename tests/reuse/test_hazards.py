@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.reuse.cases import UNSAID
 from tests.reuse.hazards import CASES
 
 # What may change without another result: the values of these are the same, or those of tensors, which are inputs.
-_SAME_VALUES = frozenset({"inference_mode", "gradients", "an_input_with_gradients"})
+_SAME_VALUES = frozenset(
+    {"inference_mode", "gradients", "an_input_with_gradients", "a_precision_that_contradicts_older_switches"}
+)
 _HOLDS = frozenset({"other_weights"})
 
 
@@ -39,10 +42,10 @@ def _run(folder: Path, action: str, *, seed: str) -> str:
 def test_the_second_process_is_right(name: str, results: dict[str, dict[str, Any]]) -> None:
     again, changed = results[name]["again"], results[name]["changed"]
     assert again["right"]
-    assert again["reused"], again["reasons"]
+    assert again["reused"] is not (name in UNSAID), again["reasons"]
     assert changed["right"], changed["reasons"] or "reused"
     # The case shows something only if what was published would be wrong.
-    assert name in _SAME_VALUES or again["expected"] != changed["expected"]
+    assert name in _SAME_VALUES | UNSAID or again["expected"] != changed["expected"]
 
 
 @pytest.mark.parametrize("name", sorted(_HOLDS))

@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from compilefarm.core.dynamo_packages import (
     AliasRecord,
     DependencyKind,
@@ -22,10 +24,12 @@ from compilefarm.reuse.code_objects import record_of, renamed
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
 from compilefarm.reuse.models import describe_models
+from compilefarm.reuse.names_in_code import require_own_globals
 from compilefarm.reuse.references import places_of, references_of, targets_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.source_table import SourceTable
 from compilefarm.reuse.states import require_plain, states, variables
+from compilefarm.reuse.trace_questions import Questions
 from compilefarm.torch_internals.dynamo_frames import Frame, Traced, unwrapped_program
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, aliases_of, guards_of, sizes_of
 from compilefarm.torch_internals.dynamo_sources import Scope, Source
@@ -34,7 +38,13 @@ KeyOf = Callable[[Any], str | None]
 
 
 def capture(
-    traced: Traced, frame: Frame, *, key_of: KeyOf, generated: set[types.CodeType], read: Iterable[str]
+    traced: Traced,
+    frame: Frame,
+    *,
+    key_of: KeyOf,
+    generated: set[types.CodeType],
+    read: Iterable[str],
+    asked: Questions,
 ) -> Variant:
     """Returns what was traced as data.
 
@@ -44,13 +54,14 @@ def capture(
         key_of: the key of a program among the globals; None if it is none, or has none.
         generated: code that Dynamo made, of the rest of functions; what is found is added.
         read: names of environment variables that the trace read.
+        asked: what the trace asked of the process.
 
     Raises:
         Unsayable: it rests on something that has no faithful description.
     """
-    if what := require_plain():
+    if what := require_plain() or require_own_globals(frame.code, frame.global_variables):
         raise Unsayable(what)
-    return _Capture(traced, frame).variant(key_of=key_of, generated=generated, read=read)
+    return _Capture(traced, frame).variant(key_of=key_of, generated=generated, read=read, asked=asked)
 
 
 class _Capture:
@@ -61,7 +72,14 @@ class _Capture:
         self._scope = Scope(frame.local_variables, frame.global_variables)
         self._describer = Describer()
 
-    def variant(self, *, key_of: KeyOf, generated: set[types.CodeType], read: Iterable[str]) -> Variant:
+    def variant(
+        self,
+        *,
+        key_of: KeyOf,
+        generated: set[types.CodeType],
+        read: Iterable[str],
+        asked: Questions,
+    ) -> Variant:
         graph = self._traced.output_graph
         installed = tuple(self._globals(key_of, generated))
         names = _names_of_programs(installed)
@@ -73,8 +91,9 @@ class _Capture:
             (guard, self._table.place_of(guard.source), self._table.fields(guard.arguments)) for guard, _ in made
         ]
         # In the order in which they are verified: how a circle is described depends on where it is entered.
-        dependencies = list(self._dependencies(generated, read))
+        dependencies = list(self._dependencies(read, asked))
         placed = {self._table.place_of(guard.looks_at()[0]) for guard, _ in made if guard.kind not in WITHOUT_VALUE}
+        placed |= set(map(self._table.place_of, sorted(asked.twice_reached, key=repr)))
         kinds = tuple(self._types(_with_bases(placed, self._table)))
         guards = tuple(
             GuardRecord(kind=guard.kind, source=place, arguments=fields, expected=self._expected(guard))
@@ -134,15 +153,22 @@ class _Capture:
             places = [tuple(map(self._table.place_of, group)) for group in (first, second)]
             yield AliasRecord(kind=kind, first=places[0], second=places[1])
 
-    def _dependencies(self, generated: set[types.CodeType], read: Iterable[str]) -> Iterator[DependencyRecord]:
+    def _dependencies(self, read: Iterable[str], asked: Questions) -> Iterator[DependencyRecord]:
         for name, expected in states(self._describer).items():
             yield _process(DependencyKind.STATE, name, expected)
         for name, expected in describe_models(self._frame.local_variables, self._describer).items():
             yield _process(DependencyKind.MODEL, name, expected)
         for name, expected in variables(sorted(read)).items():
             yield _process(DependencyKind.VARIABLE, name, expected)
-        yield from references_of(self._codes(generated), self._describer)
-        yield from targets_of(self._traced.output_graph.graph, self._describer)
+        yield from references_of([self._frame.code, *self._traced.inlined], asked.attributes(), self._describer)
+        yield from targets_of(self._graphs(), self._describer)
+
+    def _graphs(self) -> Iterator[torch.fx.Graph]:
+        graph = self._traced.output_graph
+        yield graph.graph
+        held = [each for each in graph.nn_modules.values() if isinstance(each, torch.fx.GraphModule)]
+        # Of operators that call others: bodies of loops, branches, checkpoints.
+        yield from (inner.graph for each in held for inner in each.modules() if isinstance(inner, torch.fx.GraphModule))
 
     def _codes(self, generated: set[types.CodeType]) -> list[types.CodeType]:
         return [code for code in (self._frame.code, *self._traced.inlined) if code not in generated]

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
 import abc
+import builtins
 import enum
 import functools
 import hashlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from compilefarm.reuse.code_objects import codes_within, digest_of_code, text_of
+from compilefarm.reuse.names_in_code import chains_of, has_globals_of_its_module, root_of
+from compilefarm.reuse.operator_descriptions import describe_operator
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
 from compilefarm.torch_internals.modules import hooks_in
@@ -36,6 +39,9 @@ _C_CALLABLES = (
     types.MemberDescriptorType,
     types.MethodWrapperType,
 )
+MISSING = "missing"
+# Py_TPFLAGS_HEAPTYPE
+_HEAP_TYPE = 1 << 9
 # Of a class: what Python and abc keep there, which says nothing of what instances do.
 _BOOKKEEPING = frozenset(
     {
@@ -46,16 +52,15 @@ _BOOKKEEPING = frozenset(
 )  # fmt: skip
 
 
+_OF_RELEASES = frozenset({"torch", *sys.stdlib_module_names})
 # Their attributes are described with themselves; torch marks tensors while it traces.
 _WITH_OTHER_NAMESPACE = (type, types.ModuleType, types.FunctionType, torch.Tensor)
 
 
-# Who is the same object cannot matter, or is told by other guards.
+# Who is the same object cannot matter, or is told by itself.
 _TOLD_BY_VALUE = (
     *_WITH_OTHER_NAMESPACE,
-    tuple,
-    frozenset,
-    types.MethodType,
+    bool,
     enum.Enum,
     *_C_CALLABLES,
     *_TORCH_CONSTANTS,
@@ -79,6 +84,8 @@ class Describer:
         self._known: dict[int, tuple[Any, str]] = {}
         self._under_way: set[int] = set()
         self._codes: set[int] = set()
+        self._alike: dict[str, int] = {}
+        self._numbers: dict[int, tuple[object, int]] = {}
         self._ways = self._known_ways()
 
     def has_described(self, code: types.CodeType) -> bool:
@@ -97,7 +104,8 @@ class Describer:
         if kind in _TORCH_CONSTANTS:
             return f"torch:{value!r}"
         if isinstance(value, enum.Enum):
-            return f"enum:{self.of_class(kind)}:{value.name}"
+            # Flags that are combined may have no name.
+            return f"enum:{self.of_class(kind)}:{value.name}:{self._member(value.value)}"
         if kind in (tuple, list, torch.Size):
             return f"{kind.__name__}({','.join(self.constant(each) for each in value)})"
         if kind in (set, frozenset):
@@ -127,8 +135,16 @@ class Describer:
             text = self._identity(value)
         finally:
             self._under_way.discard(id(value))
+        if isinstance(value, (type, types.FunctionType)) and not is_at_its_place(value):
+            text = self._told_apart(text)
         self._known[id(value)] = value, text
         return text
+
+    def _told_apart(self, text: str) -> str:
+        """A description with the number of the object among those that are described alike: `is` and isinstance tell
+        them apart."""
+        number = self._alike[text] = self._alike.get(text, -1) + 1
+        return f"{text}#{number}"
 
     def of_class(self, kind: type) -> str:
         """Describes a class by all that its instances inherit."""
@@ -144,21 +160,60 @@ class Describer:
         if isinstance(value, (set, frozenset)) and len(value) > 1:
             # Who goes through it has the members in an order that no guard tells.
             text = f"{text}:{self._all(list(value))}"
+        if isinstance(value, dict):
+            text = f"{text}:{self.of_order(list(value))}"
         own = getattr(value, "__dict__", None)
         if isinstance(value, _WITH_OTHER_NAMESPACE) or not isinstance(own, dict):
             return text
         return f"{text}{self._overrides(own)}"
 
-    def of_places(self, values: Sequence[Any]) -> Iterator[str]:
+    def of_order(self, keys: list[Any]) -> str:
+        """Describes keys in their order, which decides what popitem finds and no guard tells."""
+        if all(type(each) is int for each in keys):
+            # Hooks are numbered, by how many the process has had: only which comes before which is the same elsewhere.
+            ranks = {key: rank for rank, key in enumerate(sorted(keys))}
+            return str([ranks[each] for each in keys])
+        return shortened(self._all(keys))
+
+    def of_places(self, values: Iterable[Any]) -> Iterator[str]:
         """Describes what stands at several places, and at which of them stands the same object.
 
         Dynamo guards that two places have the same object, and not that they have two.
         """
-        first: dict[int, int] = {}
-        for number, value in enumerate(values):
+        for value in values:
             text = self.of_place(value)
-            is_told = isinstance(value, _TOLD_BY_VALUE) or type(value) in _CONSTANTS
-            yield text if is_told else f"{text}@{first.setdefault(id(value), number)}"
+            is_told = isinstance(value, _TOLD_BY_VALUE) or value is None
+            # A method is made whenever somebody asks for it, and equal to others of the same object.
+            one = value.__self__ if isinstance(value, types.MethodType) else value
+            yield text if is_told else f"{text}@{self._number_of(one)}"
+
+    def _number_of(self, value: object) -> int:
+        """The number of an object among those that were asked for: at how many places it stands, it has the same."""
+        return self._numbers.setdefault(id(value), (value, len(self._numbers)))[1]
+
+    def of_chain(self, scope: Mapping[str, Any], chain: str) -> str:
+        """Describes what code finds that names a global and attributes of modules and classes on it.
+
+        Args:
+            scope: the globals.
+            chain: the names, with dots between.
+        """
+        first, *rest = chain.split(".")
+        value = scope.get(first, getattr(builtins, first, MISSING))
+        path = [self._named(value)]
+        for name in rest:
+            if not isinstance(value, (types.ModuleType, type)):
+                break
+            value = inspect.getattr_static(value, name, MISSING)
+            path.append(self._named(value))
+        return hashlib.sha256("\n".join(path).encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+    def _named(self, value: Any) -> str:
+        try:
+            return self.identity(value)
+        except Unsayable:
+            # Dynamo guards what it reads of an object; what kind of object it is, is told here.
+            return f"object:{name_of(type(value))}"
 
     def _identity(self, value: Any) -> str:
         kind = type(value)
@@ -177,24 +232,29 @@ class Describer:
             (type, self._class),
             (types.FunctionType, self._function),
             (types.CodeType, digest_of_code),
-            (types.MethodType, lambda each: f"method:{self.identity(each.__func__)}@{self.of_place(each.__self__)}"),
-            (_C_CALLABLES, lambda each: _c_callable(each)),
+            (types.MethodType, self._method),
+            (_C_CALLABLES, self._c_callable),
             ((staticmethod, classmethod), lambda each: f"{type(each).__name__}:{self.identity(each.__func__)}"),
             (property, lambda each: f"property:{self._all([each.fget, each.fset, each.fdel])}"),
             (functools.cached_property, lambda each: f"cached_property:{self.identity(each.func)}"),
             (functools.partial, self._partial),
             (functools._lru_cache_wrapper, lambda each: f"cached:{self.identity(each.__wrapped__)}"),
-            ((OpOverload, OpOverloadPacket), lambda each: f"operator:{each}"),
+            ((OpOverload, OpOverloadPacket), self._operator),
             (torch.jit.ScriptFunction, _no_script),
         )
 
     def _class(self, kind: type) -> str:
         digests = [self._members(each) for each in kind.__mro__ if each is not object]
+        digests += [self._own_metaclass(each) for each in inspect.getmro(type(kind)) if not is_of_a_release(each)]
         if isinstance(kind, abc.ABCMeta):
             # Classes that were registered are instances of it, too.
-            registered = (reference() for reference in _abc._get_dump(kind)[0])
-            digests += sorted(name_of(each) for each in registered if each is not None)
+            digests += sorted(map(name_of, registered_with(kind)))
         return f"class:{name_of(kind)}:{type(kind).__qualname__}:{shortened(chr(10).join(digests))}"
+
+    def _own_metaclass(self, kind: type) -> str:
+        # What a class has of its metaclass, Dynamo takes for fixed.
+        values = (value for name, value in sorted(vars(kind).items()) if name not in _BOOKKEEPING)
+        return f"{self._members(kind)}:{','.join(map(self.constant, values))}"
 
     def _members(self, kind: type) -> str:
         place = -id(kind) - 1
@@ -204,7 +264,7 @@ class Describer:
         return known[1]
 
     def _members_of(self, kind: type) -> str:
-        if not kind.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: what C defines cannot be patched
+        if not kind.__flags__ & _HEAP_TYPE:  # what C defines cannot be patched
             return name_of(kind)
         members = sorted((name, value) for name, value in vars(kind).items() if name not in _BOOKKEEPING)
         text = "\n".join(f"{name}={self._member(value)}" for name, value in members)
@@ -220,28 +280,55 @@ class Describer:
             return f"{type(value).__name__}({','.join(self._member(each) for each in value)})"
         if isinstance(value, Mapping) and len(value) < 1000:
             return f"mapping({','.join(f'{self._member(k)}:{self._member(v)}' for k, v in value.items())})"
-        try:
-            return self.identity(value)
-        except Unsayable:
-            # Dynamo guards what it reads of an object; what kind of object it is, is told here.
-            return f"object:{name_of(type(value))}"
+        return self._named(value)
 
     def _function(self, function: types.FunctionType) -> str:
         self._codes |= {id(code) for code in codes_within(function.__code__)}
         parts = [name_of(function), digest_of_code(function.__code__)]
         parts += [self._member(each) for each in function.__defaults__ or ()]
         parts += [f"{name}={self._member(each)}" for name, each in sorted((function.__kwdefaults__ or {}).items())]
-        parts += [_cell(cell, self._member) for cell in function.__closure__ or ()]
+        parts += [self._cell(cell) for cell in function.__closure__ or ()]
         parts += [
             f"{name}={self._member(each)}"
             for name, each in sorted(vars(function).items())
             if name != ADDRESS_OF_WRAPPED
         ]
+        if not has_globals_of_its_module(function.__code__, function.__globals__):
+            # What it names is in no module that its code leads to.
+            chains = sorted(set(chains_of(function.__code__)))
+            parts += [f"{chain}={self.of_chain(function.__globals__, chain)}" for chain in chains]
         return f"function:{name_of(function)}:{shortened(chr(10).join(parts))}"
+
+    def _method(self, method: types.MethodType) -> str:
+        owner = method.__self__
+        number = "" if isinstance(owner, type) else self._number_of(owner)
+        return f"method:{self.identity(method.__func__)}@{self.of_place(owner)}@{number}"
+
+    def _cell(self, cell: types.CellType) -> str:
+        # What two functions share, one changes for the other.
+        try:
+            return f"{self._number_of(cell)}:{self._member(cell.cell_contents)}"
+        except ValueError:
+            return "empty"
 
     def _partial(self, partial: functools.partial[Any]) -> str:
         keywords = [f"{name}={self._member(value)}" for name, value in sorted(partial.keywords.items())]
         return f"partial:{self.identity(partial.func)}:{self._all(list(partial.args))}:{','.join(keywords)}"
+
+    def _c_callable(self, value: Any) -> str:
+        bound = getattr(value, "__self__", None)
+        module = sys.modules.get(str(getattr(value, "__module__", None)))
+        is_function = vars(module).get(value.__name__) is value if module is not None else False
+        if bound is None or is_function or isinstance(bound, (types.ModuleType, type)):
+            return _place_of(value)
+        # What it is a method of is an argument that no guard may tell.
+        if isinstance(bound, (set, frozenset)):
+            return f"{_place_of(value)}@{sorted(map(self.constant, bound))}"
+        told = self.constant(list(bound.items()) if isinstance(bound, dict) else bound)
+        return f"{_place_of(value)}@{told}"
+
+    def _operator(self, operator: OpOverload | OpOverloadPacket) -> str:
+        return describe_operator(operator, describe=self.identity, constant=self.constant)
 
     def _all(self, values: list[Any]) -> str:
         return ",".join(self._member(each) for each in values)
@@ -252,15 +339,33 @@ class Describer:
         return f"+{shortened(';'.join([*map(str, own), *said, *hooks]))}"
 
 
+def is_of_a_release(thing: Any) -> bool:
+    """Whether a class or function is of torch or of the standard library, whose versions are compared."""
+    module = getattr(thing, "__module__", None)
+    return module is None or root_of(module) in _OF_RELEASES
+
+
+def registered_with(kind: type) -> Iterator[type]:
+    """Classes that were registered as subclasses of an abstract class, or of one of its own."""
+    found = (reference() for reference in _abc._get_dump(kind)[0]) if isinstance(kind, abc.ABCMeta) else ()
+    yield from (each for each in found if each is not None)
+    subclasses: list[type] = type.__subclasses__(kind)
+    for inner in subclasses:
+        yield from registered_with(inner)
+
+
+def is_at_its_place(value: Any) -> bool:
+    """Whether a class or function is the one that its name leads to, or one of the interpreter's."""
+    if isinstance(value, type) and not value.__flags__ & _HEAP_TYPE:
+        return True
+    found: Any = sys.modules.get(value.__module__)
+    for name in value.__qualname__.split("."):
+        found = inspect.getattr_static(found, name, None)
+    return found is value
+
+
 def _is_override(value: Any) -> bool:
     return isinstance(value, (types.FunctionType, types.MethodType, functools.partial, types.BuiltinFunctionType, type))
-
-
-def _cell(cell: types.CellType, describe: Callable[[Any], str]) -> str:
-    try:
-        return describe(cell.cell_contents)
-    except ValueError:
-        return "empty"
 
 
 def _module(module: types.ModuleType) -> str:
@@ -269,7 +374,7 @@ def _module(module: types.ModuleType) -> str:
     return f"module:{module.__name__}"
 
 
-def _c_callable(value: Any) -> str:
+def _place_of(value: Any) -> str:
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     place = owner.__name__ if isinstance(owner, types.ModuleType) else type(owner).__qualname__
     if isinstance(owner, type):

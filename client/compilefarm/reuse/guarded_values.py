@@ -77,9 +77,7 @@ def _identity(describer: Describer, value: Any, _: _Arguments) -> str:
 
 
 def _length(describer: Describer, value: Any, _: _Arguments) -> str:
-    # Hooks are numbered, by how many the process has had.
-    names = [each for each in value if isinstance(each, str)] if isinstance(value, OrderedDict) else []
-    order = describer.constant(names) if names else ""
+    order = describer.of_order(list(value)) if isinstance(value, dict) else ""
     return f"{describer.of_class(type(value))}:{len(value)}{order}"
 
 

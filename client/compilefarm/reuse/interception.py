@@ -13,6 +13,7 @@ from compilefarm.reuse.code_objects import digest_of_code
 from compilefarm.reuse.environment_reads import EnvironmentReads, reading_environment
 from compilefarm.reuse.installation import LoadProgram, install
 from compilefarm.reuse.refusals import Refusal
+from compilefarm.reuse.trace_questions import Questions, noting_questions
 from compilefarm.torch_internals.dynamo_frames import Frame, Trace, Traced, backend_of, traced_of
 
 
@@ -111,14 +112,20 @@ class Interceptor:
         self._on_outcome(Outcome(function=frame.code.co_qualname, was_reused=False, guards=0, reason=reason))
         if not self._publishes:
             return trace()
-        with reading_environment() as read:
+        with reading_environment() as read, noting_questions() as asked:
             output = trace()
-        return traced_of(output, on_guards=lambda traced, _: self._publish(traced, frame, lookup, read))
+        return traced_of(output, on_guards=lambda traced, _: self._publish(traced, frame, lookup, read, asked))
 
-    def _publish(self, traced: Traced, frame: Frame, lookup: Lookup, read: EnvironmentReads) -> None:
-        key_of, generated = self._programs.key_of, self._generated
+    def _publish(self, traced: Traced, frame: Frame, lookup: Lookup, read: EnvironmentReads, asked: Questions) -> None:
         try:
-            variant = capture(traced, frame, key_of=key_of, generated=generated, read=read.names())
+            variant = capture(
+                traced,
+                frame,
+                key_of=self._programs.key_of,
+                generated=self._generated,
+                read=read.names(),
+                asked=asked,
+            )
         except Exception as error:
             if isinstance(error, MemoryError):
                 raise

@@ -7,25 +7,28 @@ of classes. A second look that knows nothing of its reasons finds what was rebou
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dis
 import hashlib
 import inspect
+import operator
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
 from compilefarm.reuse.code_objects import codes_within, digest_of_code
-from compilefarm.reuse.descriptions import Describer, name_of
+from compilefarm.reuse.descriptions import MISSING, Describer
+from compilefarm.reuse.names_in_code import chains_of, is_frozen, module_name_of, root_of
 from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
 from compilefarm.torch_internals.traced_functions import is_taken_for_constant
 
-_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
-_MISSING = "missing"
 # Whose functions a graph may call: their sources are those of the release.
 _OF_TORCH = frozenset({"torch", *sys.stdlib_module_names})
 # Builtins that Dynamo computes while it traces, whose results mean nothing in another process. The standard library
@@ -33,20 +36,27 @@ _OF_TORCH = frozenset({"torch", *sys.stdlib_module_names})
 _PROCESS_BOUND = frozenset({"hash", "id"})
 
 
-def references_of(codes: Iterable[types.CodeType], describer: Describer) -> Iterator[DependencyRecord]:
+def references_of(
+    codes: Iterable[types.CodeType], asked: Iterable[tuple[str, str]], describer: Describer
+) -> Iterator[DependencyRecord]:
     """Describes what inlined code refers to by name.
+
+    Args:
+        codes: of functions.
+        asked: modules and attributes that they were asked for.
+        describer: of this moment.
 
     Raises:
         Unsayable: it asks for what differs between processes.
     """
-    found: set[tuple[str, str]] = set()
+    found = set(asked)
     for code in codes:
-        name = _module_name_of(code)
-        chains = {chain for each in codes_within(code) for chain in _chains(each)} if name else set()
-        if name and name.partition(".")[0] not in sys.stdlib_module_names:
+        name = module_name_of(code)
+        chains = set(chains_of(code))
+        if root_of(name) not in sys.stdlib_module_names:
             _refuse_of_process(code, name, chains)
-        found |= {(name, chain) for chain in chains}
-        found |= {(name, asked) for asked in _asked_for(code, name, chains)}
+        if name:
+            found |= {(name, chain) for chain in chains}
         found |= set(_imported(code))
     yield from (_reference(name, chain, describer) for name, chain in sorted(found))
 
@@ -65,7 +75,7 @@ def _refuse_of_process(code: types.CodeType, module: str, chains: Iterable[str])
         if is_taken_for_constant(value):
             raise Unsayable(f"{where} calls {chain}(), whose result is taken for a constant")
     for inner in codes_within(code):
-        if found := {"__hash__", "_base"}.intersection(inner.co_names):
+        if found := {"__hash__", "_base"}.intersection(inner.co_names + inner.co_consts):
             raise Unsayable(f"{where} asks for {', '.join(sorted(found))}")
     if any(map(_goes_through_sets, codes_within(code))):
         raise Unsayable(f"{where} goes through a set, whose order differs between processes")
@@ -81,47 +91,29 @@ def _goes_through_sets(code: types.CodeType) -> bool:
     return False
 
 
-def _asked_for(code: types.CodeType, module: str, chains: Iterable[str]) -> Iterator[str]:
-    """What code may ask modules for, also where there is nothing: the texts in it, of each module that it names."""
-    codes = list(codes_within(code))
-    if not any({"hasattr", "getattr"}.intersection(each.co_names) for each in codes):
-        return
-    constants = [constant for each in codes for constant in each.co_consts]
-    texts = sorted({text for text in constants if isinstance(text, str) and text.isidentifier()})
-    for chain in chains:
-        parts = chain.split(".")
-        for length in range(1, len(parts) + 1):
-            place = ".".join(parts[:length])
-            if isinstance(_value_at_chain(module, place), types.ModuleType):
-                yield from (f"{place}.{text}" for text in texts)
-
-
 def _value_at_chain(module: str, chain: str) -> Any:
-    names = chain.split(".")
-    values = list(_values_along(vars(sys.modules[module]), names))
-    return values[-1] if len(values) == len(names) and values[-1] is not _MISSING else None
-
-
-def _values_along(scope: Mapping[str, Any], names: Sequence[str]) -> Iterator[Any]:
-    """Yields what a name of a scope stands for and what hangs on it, as far as modules and classes reach."""
-    first, *rest = names
-    value = scope.get(first, getattr(builtins, first, _MISSING))
-    yield value
+    first, *rest = chain.split(".")
+    # What an evaluated text names in its own globals is told with the function.
+    scope = vars(sys.modules[module]) if module else {}
+    value = scope.get(first, getattr(builtins, first, None))
     for name in rest:
         if not isinstance(value, (types.ModuleType, type)):
-            return
-        value = inspect.getattr_static(value, name, _MISSING)
-        yield value
+            return None
+        value = inspect.getattr_static(value, name, None)
+    return value
 
 
-def targets_of(graph: Any, describer: Describer) -> Iterator[DependencyRecord]:
-    """Describes the functions that a graph calls, at the places that they say they are at.
+def targets_of(graphs: Iterable[torch.fx.Graph], describer: Describer) -> Iterator[DependencyRecord]:
+    """Describes the functions that graphs call, at the places that they say they are at.
 
     Raises:
         Unsayable: one is not there.
     """
-    targets = {node.target for node in graph.nodes if node.op == "call_function"}
+    targets = {node.target for graph in graphs for node in graph.nodes if node.op == "call_function"}
     for target in sorted(targets, key=str):
+        if isinstance(target, (OpOverload, OpOverloadPacket)):
+            yield _reference("torch", f"ops.{target}", describer)
+            continue
         module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
         if isinstance(target, types.FunctionType) and str(module).partition(".")[0] not in _OF_TORCH:
             raise Unsayable(f"{module}.{name}, which is in the graph as it is, with all that it reads")
@@ -138,11 +130,11 @@ def places_of(codes: Iterable[types.CodeType], describer: Describer) -> Iterator
         Unsayable: there is code without a source, which is in no class and no function that was described.
     """
     for code in dict.fromkeys(codes):
-        name = _module_name_of(code)
+        name = module_name_of(code)
         module = sys.modules.get(name)
         if module is not None and _code_at(module, code.co_qualname) is code:
             yield _record(DependencyKind.FUNCTION, name, code.co_qualname, digest_of_code(code))
-        elif describer.has_described(code) or _is_frozen(code):
+        elif describer.has_described(code) or is_frozen(code):
             # The interpreter brings frozen code along, and its version is compared.
             continue
         elif module is None:
@@ -155,17 +147,26 @@ def describe_dependency(kind: DependencyKind, module_name: str, name: str, descr
     """Describes what stands at the place of a dependency on code in this process."""
     module = sys.modules.get(module_name)
     if module is None:
-        return _MISSING
+        return MISSING
     if kind is DependencyKind.FILE:
         return _digest_of_file(module)
     if kind is DependencyKind.FUNCTION:
         code = _code_at(module, name)
-        return _MISSING if code is None else digest_of_code(code)
-    return _describe_chain(vars(module), name.split("."), describer)
+        return MISSING if code is None else digest_of_code(code)
+    if module is torch:
+        _find_operators(name)
+    return describer.of_chain(vars(module), name)
+
+
+def _find_operators(name: str) -> None:
+    # torch.ops finds an operator when it is first asked for.
+    if name.startswith("ops."):
+        with contextlib.suppress(AttributeError):
+            operator.attrgetter(name)(torch)
 
 
 def _reference(module: str, chain: str, describer: Describer) -> DependencyRecord:
-    expected = _describe_chain(vars(sys.modules[module]), chain.split("."), describer)
+    expected = describer.of_chain(vars(sys.modules[module]), chain)
     return _record(DependencyKind.REFERENCE, module, chain, expected)
 
 
@@ -182,49 +183,8 @@ def _imported(code: types.CodeType) -> Iterator[tuple[str, str]]:
             )
 
 
-def _module_name_of(code: types.CodeType) -> str:
-    if _is_frozen(code):
-        return code.co_filename.removeprefix("<frozen ").removesuffix(">")
-    module = inspect.getmodule(code)
-    return module.__name__ if module is not None and sys.modules.get(module.__name__) is module else ""
-
-
-def _is_frozen(code: types.CodeType) -> bool:
-    return code.co_filename.startswith("<frozen ")
-
-
 def _record(kind: DependencyKind, module: str, name: str, expected: str) -> DependencyRecord:
     return DependencyRecord(kind=kind, module=module, name=name, expected=expected)
-
-
-def _chains(code: types.CodeType) -> Iterator[str]:
-    chain: list[str] = []
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _GLOBALS:
-            if chain:
-                yield ".".join(chain)
-            chain = [instruction.argval]
-        elif instruction.opname in _ATTRIBUTES and chain:
-            chain.append(instruction.argval)
-        else:
-            if chain:
-                yield ".".join(chain)
-            chain = []
-    if chain:
-        yield ".".join(chain)
-
-
-def _describe_chain(scope: Mapping[str, Any], names: Sequence[str], describer: Describer) -> str:
-    path = [_describe(value, describer) for value in _values_along(scope, names)]
-    return hashlib.sha256("\n".join(path).encode("utf-8", "backslashreplace")).hexdigest()[:32]
-
-
-def _describe(value: Any, describer: Describer) -> str:
-    try:
-        return describer.identity(value)
-    except Unsayable:
-        # An object: Dynamo guards what it reads of it.
-        return f"object:{name_of(type(value))}"
 
 
 def _code_at(module: types.ModuleType, qualified_name: str) -> types.CodeType | None:

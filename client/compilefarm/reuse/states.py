@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import platform
 import sys
@@ -44,24 +45,22 @@ def variables(names: Iterable[str]) -> dict[str, str]:
 
 
 def _backends(_: Describer) -> str:
-    backends = torch.backends
-    facts: dict[str, Any] = {
-        "cudnn": [getattr(backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")],
-        "matmul": [
-            backends.cuda.matmul.allow_tf32,
-            backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
-            backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
-        ],
-        "attention": [
-            backends.cuda.flash_sdp_enabled(),
-            backends.cuda.mem_efficient_sdp_enabled(),
-            backends.cuda.math_sdp_enabled(),
-            backends.cuda.cudnn_sdp_enabled(),
-        ],
-        "mkldnn": [backends.mkldnn.enabled, backends.mkldnn.is_available()],
-        "precision": torch.get_float32_matmul_precision(),
-    }
+    facts: dict[str, Any] = {name: _told(operator.attrgetter(name), torch.backends) for name in _SWITCHES}
+    facts |= {read.__name__: _told(read) for read in _READ}
     return str(facts)
+
+
+def _told(read: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return read(*arguments)
+    except RuntimeError:
+        # Newer switches contradict it (aten/src/ATen/Context.cpp); they are among the others.
+        return "contradicted"
+
+
+def _limits(_: Describer) -> str:
+    # Dynamo computes what asks for them (torch/_dynamo/polyfills/sys.py). Python 3.10 may lack the second.
+    return f"{sys.getrecursionlimit()} {getattr(sys, 'get_int_max_str_digits', int)()}"
 
 
 def _devices(_: Describer) -> str:
@@ -82,6 +81,22 @@ def _versions(_: Describer) -> str:
     return f"torch {torch.__version__} {torch.version.git_version} Python {sys.version} {platform.machine()}"
 
 
+_SWITCHES = (
+    "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "cudnn.allow_tf32", "cudnn.fp32_precision",
+    "cudnn.conv.fp32_precision", "cudnn.rnn.fp32_precision", "cuda.matmul.allow_tf32",
+    "cuda.matmul.allow_fp16_reduced_precision_reduction", "cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "cuda.matmul.allow_fp16_accumulation", "cuda.matmul.fp32_precision", "fp32_precision", "mkldnn.enabled",
+    "mkldnn.deterministic", "mkldnn.fp32_precision", "mkldnn.conv.fp32_precision", "mkldnn.matmul.fp32_precision",
+    "mkldnn.rnn.fp32_precision",
+)  # fmt: skip
+_READ: tuple[Callable[[], Any], ...] = (
+    torch.backends.cuda.flash_sdp_enabled,
+    torch.backends.cuda.mem_efficient_sdp_enabled,
+    torch.backends.cuda.math_sdp_enabled,
+    torch.backends.cuda.cudnn_sdp_enabled,
+    torch.backends.mkldnn.is_available,
+    torch.get_float32_matmul_precision,
+)
 _STATES: dict[str, Callable[[Describer], str]] = {
     "versions": _versions,
     "settings of Dynamo": lambda _: configuration_of_dynamo(),
@@ -92,6 +107,7 @@ _STATES: dict[str, Callable[[Describer], str]] = {
     "default dtype": lambda _: str(torch.get_default_dtype()),
     "hooks of all modules": lambda describer: ",".join(describer.identity(each) for each in global_module_hooks()),
     "settings of backends": _backends,
+    "limits of the interpreter": _limits,
     "GPUs": _devices,
     "ranks": _ranks,
 }

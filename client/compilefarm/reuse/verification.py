@@ -10,6 +10,7 @@ from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, V
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
 from compilefarm.reuse.models import describe_models
+from compilefarm.reuse.names_in_code import require_own_globals
 from compilefarm.reuse.references import describe_dependency
 from compilefarm.reuse.refusals import Differs, Unsayable
 from compilefarm.reuse.source_table import sources_of, values_of
@@ -46,7 +47,7 @@ def verify_process(variant: Variant, frame: Frame) -> Describer:
     Raises:
         Differs: something is not as it was.
     """
-    if what := require_plain():
+    if what := require_plain() or require_own_globals(frame.code, frame.global_variables):
         raise Differs(what)
     describer = Describer()
     try:

@@ -36,6 +36,14 @@ def functions_of_custom_op(operator: str) -> Iterator[Callable[..., Any]]:
                 yield function
 
 
+def functions_run_by_traces(operator: str) -> Iterator[Callable[..., Any]]:
+    """Of an operator that was made by torch.library.custom_op: what says shapes and how it is differentiated."""
+    # torch/_library/custom_ops.py: CustomOpDef
+    found = _attributes_of(operator)
+    single = [found.get(name) for name in ("_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn")]
+    yield from (each for each in (*single, *found.get("_torch_dispatch_fns", {}).values()) if each is not None)
+
+
 def fake_implementation(operator: str) -> tuple[Callable[..., Any], str] | None:
     """What torch.library.register_fake was given for an operator, and from where ("file:line"); None if nothing."""
     # torch/_library/fake_impl.py

@@ -1,0 +1,102 @@
+"""What a trace asks of its process, as Dynamo answers it while it traces and guards by nothing.
+
+Attributes of modules are compared in the process that reuses the trace. Answers that nothing tells are refused: hashes
+and addresses, and classes that decide themselves what is an instance of them.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from compilefarm.reuse.descriptions import is_at_its_place, is_of_a_release, name_of, registered_with
+from compilefarm.reuse.names_in_code import module_name_of, root_of
+from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.dynamo_questions import (
+    watching_builtins,
+    watching_modules,
+    watching_twice_reached,
+)
+from compilefarm.torch_internals.dynamo_sources import Source
+
+_HOOKS = ("__instancecheck__", "__subclasscheck__")
+
+
+class Questions:
+    """What was asked.
+
+    Attributes:
+        twice_reached: sources of objects that were taken for one with that of another source.
+    """
+
+    def __init__(self) -> None:
+        self.twice_reached: set[Source] = set()
+        self._attributes: set[tuple[str, str]] = set()
+        self._refusals: list[str] = []
+
+    def attributes(self) -> set[tuple[str, str]]:
+        """Returns modules and the attributes that they were asked for, by name.
+
+        Raises:
+            Unsayable: something was asked whose answer means nothing in another process.
+        """
+        if self._refusals:
+            raise Unsayable(self._refusals[0])
+        return self._attributes
+
+    def note_attribute(self, module: types.ModuleType, name: str) -> None:
+        """Takes note of an attribute of a module."""
+        if sys.modules.get(module.__name__) is module:
+            self._attributes.add((module.__name__, name))
+
+    def note_builtin(self, function: object, code: types.CodeType, classes: Sequence[Any]) -> None:
+        """Takes note of a call of a builtin function."""
+        # The standard library asks for addresses to recognise what it has seen.
+        if (function is hash or function is id) and root_of(module_name_of(code)) not in sys.stdlib_module_names:
+            self._refusals.append(f"{code.co_qualname} calls hash() or id(), which differ between processes")
+        for kind in _classes_in(classes):
+            if why := _own_answer(kind):
+                self._refusals.append(f"{code.co_qualname} asks for instances of {name_of(kind)}, {why}")
+
+    def note_twice_reached(self, source: Source, known: Source) -> None:
+        """Takes note of an object that was taken for the one at another place, which no guard tells."""
+        self.twice_reached |= {source, known}
+
+
+@contextlib.contextmanager
+def noting_questions() -> Iterator[Questions]:
+    """Collects what a trace asks meanwhile."""
+    questions = Questions()
+    watches = (
+        watching_modules(questions.note_attribute),
+        watching_builtins(questions.note_builtin),
+        watching_twice_reached(questions.note_twice_reached),
+    )
+    with contextlib.ExitStack() as stack:
+        for watch in watches:
+            stack.enter_context(watch)
+        yield questions
+
+
+def _classes_in(value: Any) -> Iterator[type]:
+    if isinstance(value, type):
+        yield value
+    inner = value if isinstance(value, (tuple, list)) else getattr(value, "__args__", ())
+    if isinstance(inner, (tuple, list)):
+        for each in inner:
+            yield from _classes_in(each)
+
+
+def _own_answer(kind: type) -> str:
+    for hook in _HOOKS:
+        if not is_of_a_release(getattr(type(kind), hook)):
+            return "which decides itself"
+    if not is_of_a_release(getattr(kind, "__subclasshook__", None)):
+        return "which decides itself"
+    if isinstance(kind, abc.ABCMeta) and not all(map(is_at_its_place, registered_with(kind))):
+        return "with which a class is registered that has no place"
+    return ""

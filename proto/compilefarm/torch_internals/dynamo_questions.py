@@ -1,0 +1,79 @@
+"""What a trace asks of this process that it guards by nothing: attributes of modules, some builtins, and whether what
+it reaches in two ways is one object."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, ModuleType
+from typing import Any
+
+from torch._dynamo.variables import builder as _builder
+from torch._dynamo.variables.builtin import BuiltinVariable as _Builtin  # torch/_dynamo/variables/builtin.py
+from torch._dynamo.variables.misc import PythonModuleVariable as _Module  # torch/_dynamo/variables/misc.py
+
+from compilefarm.torch_internals.dynamo_sources import Source
+
+__all__ = ["watching_builtins", "watching_modules", "watching_twice_reached"]
+
+# How an attribute of a module is looked up: hasattr has its own way until 2.14, and one name for both since.
+_READS = ("tp_getattro_impl", "var_getattr", "call_obj_hasattr")
+
+_ASKED_OF_CLASSES = (isinstance, issubclass)
+
+
+@contextlib.contextmanager
+def watching_modules(on_read: Callable[[ModuleType, str], None]) -> Iterator[None]:
+    """Has `on_read` called with each module that a trace asks for an attribute, and the attribute, also if there is
+    none. For one thread at a time: Dynamo traces under a lock."""
+    with contextlib.ExitStack() as stack:
+        for method in [each for each in _READS if each in vars(_Module)]:
+            original = getattr(_Module, method)
+
+            def read(variable: Any, tx: Any, name: str, *, _original: Callable[..., Any] = original) -> Any:
+                on_read(variable.value, name)
+                return _original(variable, tx, name)
+
+            stack.enter_context(_replaced(_Module, method, read))
+        yield
+
+
+@contextlib.contextmanager
+def watching_builtins(on_call: Callable[[object, CodeType, Sequence[Any]], None]) -> Iterator[None]:
+    """Has `on_call` called with each builtin that a trace calls, the code that calls it, and the classes that it is
+    called with. For one thread at a time."""
+    original = _Builtin.call_function
+
+    def call_function(variable: Any, tx: Any, arguments: Sequence[Any], keywords: Any) -> Any:
+        classes = arguments[1:] if variable.fn in _ASKED_OF_CLASSES else ()
+        on_call(variable.fn, tx.f_code, [each.as_python_constant() for each in classes if each.is_python_constant()])
+        return original(variable, tx, arguments, keywords)
+
+    with _replaced(_Builtin, "call_function", call_function):
+        yield
+
+
+@contextlib.contextmanager
+def watching_twice_reached(on_object: Callable[[Source, Source], None]) -> Iterator[None]:
+    """Has `on_object` called with two sources of an object that a trace takes for one without a guard: one among the
+    arguments and one among the globals. For one thread at a time."""
+    original = _builder.make_dupe_guard  # torch/_dynamo/guards.py
+
+    def make_dupe_guard(source: Any, known: Any) -> Any:
+        guard = original(source, known)
+        if guard is None and known is not None and known != source:
+            on_object(source, known)
+        return guard
+
+    with _replaced(_builder, "make_dupe_guard", make_dupe_guard):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Callable[..., Any]) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)

@@ -1,0 +1,48 @@
+"""Cases of the hazards: what is called and what with, as it was and with something changed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+Case = Callable[[bool], contextlib.AbstractContextManager[Any]]
+
+CASES: dict[str, Case] = {}
+# Nothing of these is published: what they rest on cannot be told, or differs with the hash seed.
+UNSAID: set[str] = set()
+
+_ABSENT = object()
+X = torch.linspace(-2.0, 2.0, 12).reshape(3, 4)
+
+
+def case(build: Callable[[bool], Iterator[Any]]) -> Case:
+    """Registers a case: a generator that yields what is called and what with, changed or not."""
+    CASES[build.__name__] = contextlib.contextmanager(build)
+    return CASES[build.__name__]
+
+
+def unsaid(build: Callable[[bool], Iterator[Any]]) -> Case:
+    """Registers a case of which nothing is published."""
+    UNSAID.add(build.__name__)
+    return case(build)
+
+
+@contextlib.contextmanager
+def patched(owner: Any, name: str, value: Any, *, when: bool) -> Iterator[None]:
+    """Has an attribute another value meanwhile, if `when`."""
+    if not when:
+        yield
+        return
+    before = vars(owner).get(name, getattr(owner, name, _ABSENT))
+    is_own = name in vars(owner) or not (before is _ABSENT or isinstance(owner, type))
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if is_own:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)

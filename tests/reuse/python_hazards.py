@@ -1,0 +1,533 @@
+"""Cases of tests/reuse/hazards.py about Python itself: identity, order, what modules and classes answer, code without a
+module, and what Dynamo computes while it traces."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import dataclasses
+import enum
+import inspect
+import operator
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.reuse.cases import X, case, patched, unsaid
+
+_HERE = sys.modules[__name__]
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Calls(nn.Module):
+    """Calls what it is given, so that what it is given is inlined."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.arguments = arguments
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.function(x, *self.arguments)
+        return result * 1.0
+
+
+@dataclasses.dataclass(eq=False)
+class Box:
+    value: Any = 2.0
+
+
+# What stands where, and where the same object stands.
+
+
+def compared(x: torch.Tensor, first: object, second: object) -> torch.Tensor:
+    return x * (2 if first is second else 3)
+
+
+@case
+def one_object_or_two(changed: bool) -> Iterator[Any]:
+    box = Box()
+    yield compared, (X, box, Box() if changed else box)
+
+
+@case
+def two_objects_or_one(changed: bool) -> Iterator[Any]:
+    box = Box()
+    yield compared, (X, box, box if changed else Box())
+
+
+def multiplying(factor: float) -> Function:
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        return x * factor
+
+    return multiply
+
+
+@case
+def one_closure_or_two_alike(changed: bool) -> Iterator[Any]:
+    function = multiplying(2.0)
+    yield compared, (X, function, multiplying(2.0) if changed else function)
+
+
+def written(x: torch.Tensor, first: Box, second: Box) -> torch.Tensor:
+    first.value = 7.0
+    return x * second.value
+
+
+@case
+def an_object_that_is_written_under_another_name(changed: bool) -> Iterator[Any]:
+    box = Box()
+    yield written, (X, box, box if changed else Box())
+
+
+def appended(x: torch.Tensor, first: list[float], second: list[float]) -> torch.Tensor:
+    first.append(1.0)
+    return x * len(second)
+
+
+@case
+def a_list_that_grows_under_another_name(changed: bool) -> Iterator[Any]:
+    numbers = [1.0]
+    yield appended, (X, numbers, numbers if changed else [1.0])
+
+
+def made_class(*, tripled: bool = False) -> type:
+    if tripled:
+
+        class Made:
+            def apply(self, x: torch.Tensor) -> torch.Tensor:
+                return x * 3
+    else:
+
+        class Made:  # type: ignore[no-redef]
+            def apply(self, x: torch.Tensor) -> torch.Tensor:
+                return x * 2
+
+    return Made
+
+
+def asks_for_the_class(x: torch.Tensor, thing: object, kind: type) -> torch.Tensor:
+    return x * (2 if isinstance(thing, kind) else 3)
+
+
+@case
+def an_instance_of_a_class_or_of_its_twin(changed: bool) -> Iterator[Any]:
+    kind = made_class()
+    yield asks_for_the_class, (X, kind(), made_class() if changed else kind)
+
+
+def instantiating(kind: type) -> Function:
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = kind().apply(x)
+        return result
+
+    return apply
+
+
+@case
+def a_local_class_in_a_closure(changed: bool) -> Iterator[Any]:
+    yield Calls(instantiating(made_class(tripled=changed))), (X,)
+
+
+class HasInner:
+    inner = made_class()
+
+    def apply(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.inner().apply(x)
+        return result
+
+
+def uses_inner(x: torch.Tensor) -> torch.Tensor:
+    return HasInner().apply(x)
+
+
+@case
+def a_local_class_in_a_class(changed: bool) -> Iterator[Any]:
+    with patched(HasInner, "inner", made_class(tripled=changed), when=True):
+        yield uses_inner, (X,)
+
+
+# Orders that nothing but the object knows.
+
+
+def in_order(x: torch.Tensor, table: Any) -> torch.Tensor:
+    for key, value in table.items():
+        x = x * value if key in ("a", 1) else x + value
+    return x
+
+
+@case
+def an_ordered_dictionary_whose_first_went_last(changed: bool) -> Iterator[Any]:
+    table = collections.OrderedDict(a=2.0, b=3.0)
+    if changed:
+        table.move_to_end("a")
+    yield in_order, (X, table)
+
+
+@case
+def the_same_with_numbers_for_keys(changed: bool) -> Iterator[Any]:
+    table = collections.OrderedDict({1: 2.0, 2: 3.0})
+    if changed:
+        table.move_to_end(1)
+    yield in_order, (X, table)
+
+
+def variables_in_order(x: torch.Tensor, box: object) -> torch.Tensor:
+    for name, value in vars(box).items():
+        x = x * value if name == "a" else x + value
+    return x
+
+
+@case
+def attributes_in_another_order(changed: bool) -> Iterator[Any]:
+    box = types.SimpleNamespace()
+    for name in "ba" if changed else "ab":
+        setattr(box, name, 3.0)
+    yield variables_in_order, (X, box)
+
+
+def pops(x: torch.Tensor, table: dict[str, float]) -> torch.Tensor:
+    return x * table.popitem()[1]
+
+
+@case
+def the_last_item_of_a_dictionary(changed: bool) -> Iterator[Any]:
+    yield pops, (X, {"b": 3.0, "a": 2.0} if changed else {"a": 2.0, "b": 3.0})
+
+
+_NAMES = frozenset({"sin", "exp", "tanh", "cos"})
+
+
+def through_a_set(x: torch.Tensor) -> torch.Tensor:
+    for name in _NAMES:
+        x = getattr(torch, name)(x)
+    return x
+
+
+@case
+def another_member_of_a_set(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_NAMES", frozenset({"cos" if changed else "sin"}), when=True):
+        yield through_a_set, (X,)
+
+
+def through_a_set_in_the_code(x: torch.Tensor) -> torch.Tensor:
+    for name in {"sin", "exp", "tanh", "cos"}:
+        x = getattr(torch, name)(x)
+    return x
+
+
+@unsaid
+def a_set_in_the_code(changed: bool) -> Iterator[Any]:
+    yield through_a_set_in_the_code, (X,)
+
+
+# What two functions share.
+
+
+def sharing(*, is_shared: bool) -> tuple[Function, Function]:
+    number = 1.0
+
+    def counts(x: torch.Tensor) -> torch.Tensor:
+        nonlocal number
+        number += 5.0
+        return x
+
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        return x * number
+
+    if is_shared:
+        return counts, reads
+    alone = types.FunctionType(reads.__code__, globals(), reads.__name__, None, (types.CellType(1.0),))
+    alone.__qualname__ = reads.__qualname__
+    return counts, alone
+
+
+def one_after_the_other(x: torch.Tensor, first: Function, second: Function) -> torch.Tensor:
+    return second(first(x))
+
+
+@case
+def closures_that_share_a_variable_or_not(changed: bool) -> Iterator[Any]:
+    yield Calls(one_after_the_other, *sharing(is_shared=not changed)), (X,)
+
+
+def same_owner(x: torch.Tensor, first: object, second: object) -> torch.Tensor:
+    return x * (2 if first == second else 3)
+
+
+class HasMethod:
+    def method(self) -> None: ...
+
+
+@case
+def methods_of_one_object_or_of_two(changed: bool) -> Iterator[Any]:
+    owner = HasMethod()
+    yield same_owner, (X, owner.method, HasMethod().method if changed else owner.method)
+
+
+_BOX = Box()
+
+
+def reads_both(x: torch.Tensor, box: Box) -> torch.Tensor:
+    return x * _BOX.value * box.value
+
+
+@case
+def an_argument_that_is_a_global_too(changed: bool) -> Iterator[Any]:
+    yield reads_both, (X, Box(3.0) if changed else _BOX)
+
+
+# What modules and classes answer.
+
+
+def asks_a_module(x: torch.Tensor, module: types.ModuleType) -> torch.Tensor:
+    return x * (2 if hasattr(module, "HAZARD") else 3)
+
+
+@case
+def an_attribute_of_a_module_that_an_object_holds(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "HAZARD", 1, when=changed):
+        yield Calls(asks_a_module, _HERE), (X,)
+
+
+def gets_of_a_module(x: torch.Tensor) -> torch.Tensor:
+    return x * float(getattr(torch, "HAZARD", 2.0))
+
+
+@case
+def an_attribute_of_torch_that_appears(changed: bool) -> Iterator[Any]:
+    with patched(torch, "HAZARD", 3.0, when=changed):
+        yield gets_of_a_module, (X,)
+
+
+class Abstract(abc.ABC): ...  # noqa: B024 - what is registered counts
+
+
+class Narrower(Abstract): ...
+
+
+class Plain: ...
+
+
+def asks_for_an_instance(x: torch.Tensor, thing: object) -> torch.Tensor:
+    return x * (2 if isinstance(thing, Abstract) else 3)
+
+
+@case
+def a_class_that_was_registered_below(changed: bool) -> Iterator[Any]:
+    # In classes of this case, since nobody can take a registration back.
+    abstract = abc.ABCMeta("Abstract", (), {"__module__": __name__})
+    narrower = abc.ABCMeta("Narrower", (abstract,), {"__module__": __name__})
+    with patched(_HERE, "Abstract", abstract, when=True), patched(_HERE, "Narrower", narrower, when=True):
+        if changed:
+            narrower.register(Plain)
+        yield asks_for_an_instance, (X, Plain())
+
+
+class DecidesMeta(type):
+    answer = False
+
+    def __instancecheck__(cls, thing: object) -> bool:
+        return DecidesMeta.answer
+
+
+class Decides(metaclass=DecidesMeta): ...
+
+
+def asks_who_decides(x: torch.Tensor, thing: object) -> torch.Tensor:
+    return x * (2 if isinstance(thing, (int, Decides)) else 3)
+
+
+@unsaid
+def a_class_that_decides_itself(changed: bool) -> Iterator[Any]:
+    with patched(DecidesMeta, "answer", changed, when=True):
+        yield asks_who_decides, (X, Plain())
+
+
+class Held:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+class HasBoxMeta(type):
+    box = Held(2.0)
+
+
+class HasBox(metaclass=HasBoxMeta): ...
+
+
+def reads_the_metaclass(x: torch.Tensor) -> torch.Tensor:
+    return x * HasBox.box.value  # type: ignore[attr-defined]
+
+
+@unsaid
+def an_object_of_a_metaclass(changed: bool) -> Iterator[Any]:
+    with patched(HasBoxMeta, "box", Held(3.0), when=changed):
+        yield reads_the_metaclass, (X,)
+
+
+class Flags(enum.IntFlag):
+    FIRST = 1
+
+
+def reads_flags(x: torch.Tensor, flags: Flags) -> torch.Tensor:
+    return x * int(flags)
+
+
+@case
+def flags_without_a_name(changed: bool) -> Iterator[Any]:
+    yield reads_flags, (X, Flags(128) if changed else Flags(64))
+
+
+def counts_parameters(x: torch.Tensor, function: Callable[..., Any]) -> torch.Tensor:
+    return x * len(inspect.signature(function).parameters)
+
+
+@case
+def another_signature(changed: bool) -> Iterator[Any]:
+    def function() -> None: ...
+
+    sample = (lambda a, b: None) if changed else (lambda a: None)
+    function.__signature__ = inspect.signature(sample)  # type: ignore[attr-defined]
+    yield counts_parameters, (X, function)
+
+
+# What Dynamo computes while it traces, or does not look into.
+
+
+def calls_with_a_text(x: torch.Tensor, function: Callable[[str], int]) -> torch.Tensor:
+    return x * (function("abc") % 1000)
+
+
+@unsaid
+def a_hash_under_another_name(changed: bool) -> Iterator[Any]:
+    yield Calls(calls_with_a_text, hash), (X,)
+
+
+@unsaid
+def a_hash_as_a_method(changed: bool) -> Iterator[Any]:
+    yield Calls(lambda x: x * ("abc".__hash__() % 1000)), (X,)
+
+
+def asks_for_a_limit(x: torch.Tensor) -> torch.Tensor:
+    return x * sys.getrecursionlimit()
+
+
+@case
+def the_limit_of_recursion(changed: bool) -> Iterator[Any]:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + 100 * changed)
+    yield asks_for_a_limit, (X,)
+    sys.setrecursionlimit(before)
+
+
+@case
+def a_precision_that_contradicts_older_switches(changed: bool) -> Iterator[Any]:
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32" if changed else "bf16"
+    yield Calls(torch.mul, 2.0), (X,)
+    matmul.fp32_precision = before
+
+
+_FACTOR = 2.0
+
+
+@torch._dynamo.assume_constant_result
+def assumed() -> float:
+    return _FACTOR
+
+
+def uses_what_is_assumed(x: torch.Tensor) -> torch.Tensor:
+    return x * assumed()
+
+
+@unsaid
+def a_result_that_is_assumed_to_be_constant(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield uses_what_is_assumed, (X,)
+
+
+@torch.compiler.allow_in_graph
+def allowed(x: torch.Tensor) -> torch.Tensor:
+    return x * _FACTOR
+
+
+def uses_what_is_allowed(x: torch.Tensor) -> torch.Tensor:
+    return allowed(x) + 1
+
+
+@unsaid
+def a_function_that_is_allowed_in_graphs(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield uses_what_is_allowed, (X,)
+
+
+def with_a_break(x: torch.Tensor, factor: float) -> torch.Tensor:
+    x = x * factor
+    torch._dynamo.graph_break()
+    return F.softplus(x)
+
+
+@case
+def a_function_that_is_called_after_a_break(changed: bool) -> Iterator[Any]:
+    # The first part is traced anew for its factor; the second finds what was published.
+    with patched(F, "softplus", F.relu, when=changed):
+        yield with_a_break, (X, 3.0 if changed else 2.0)
+
+
+def copied(function: Callable[..., Any], **scope: Any) -> Callable[..., Any]:
+    """The same code with its own globals, under the same name."""
+    return types.FunctionType(function.__code__, {**globals(), **scope}, function.__name__)
+
+
+def calls_sigmoid(x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = sigmoid(x)
+    return result
+
+
+sigmoid = torch.sigmoid
+
+
+@unsaid
+def the_same_code_with_other_globals(changed: bool) -> Iterator[Any]:
+    yield copied(calls_sigmoid, sigmoid=torch.tanh if changed else torch.sigmoid), (X,)
+
+
+@torch.library.custom_op("hazards::repeated", mutates_args=())
+def repeated(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x] * _TIMES)
+
+
+_TIMES = 2
+
+
+@repeated.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty((x.shape[0] * _TIMES, *x.shape[1:]))
+
+
+def asks_for_a_size(x: torch.Tensor) -> torch.Tensor:
+    return x * repeated(x).shape[0]
+
+
+@case
+def an_operator_that_says_another_size(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_TIMES", 3, when=changed):
+        yield asks_for_a_size, (X,)
+
+
+@case
+def an_argument_of_a_bound_builtin(changed: bool) -> Iterator[Any]:
+    get = {"abc": 3 if changed else 2}.__getitem__
+    yield Calls(calls_with_a_text, get), (X,)
+
+
+@case
+def an_item_that_is_picked(changed: bool) -> Iterator[Any]:
+    yield Calls(lambda x, pick: pick((x + 1, x - 1)), operator.itemgetter(1 if changed else 0)), (X,)

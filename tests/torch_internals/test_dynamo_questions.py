@@ -1,0 +1,56 @@
+"""Canaries of torch_internals/dynamo_questions.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from compilefarm.torch_internals.dynamo_questions import (
+    watching_builtins,
+    watching_modules,
+    watching_twice_reached,
+)
+from compilefarm.torch_internals.dynamo_sources import Source, kind_of
+
+
+def _asks(x: torch.Tensor) -> torch.Tensor:
+    own = math
+    has = hasattr(own, "nothing of the kind") or isinstance(x, (int, str))
+    return x * own.pi if not has else x + hash("abc")
+
+
+def test_a_trace_is_heard_ask_modules_and_builtins() -> None:
+    read: list[Any] = []
+    called: list[Any] = []
+    torch.compiler.reset()
+    with watching_modules(lambda *asked: read.append(asked)), watching_builtins(lambda *asked: called.append(asked)):
+        torch.compile(_asks, backend="eager")(torch.ones(2))
+    assert {(math, "nothing of the kind"), (math, "pi")} <= set(read)
+    asked = [each for each in called if each[0] is isinstance]
+    assert asked[0] == (isinstance, _asks.__code__, [(int, str)])
+    read.clear()
+    torch.compiler.reset()
+    torch.compile(_asks, backend="eager")(torch.ones(2))
+    assert read == []
+
+
+_TENSOR = torch.ones(2)
+
+
+def _adds_its_own(x: torch.Tensor) -> torch.Tensor:
+    return x + _TENSOR
+
+
+def test_an_object_among_arguments_and_globals_is_told() -> None:
+    found: list[tuple[Source, Source]] = []
+    torch.compiler.reset()
+    with watching_twice_reached(lambda *places: found.append(places)):
+        torch.compile(_adds_its_own, backend="eager")(_TENSOR)
+    assert {frozenset(map(kind_of, each)) for each in found} == {frozenset({"LocalSource", "GlobalSource"})}
+    found.clear()
+    torch.compiler.reset()
+    with watching_twice_reached(lambda *places: found.append(places)):
+        torch.compile(_adds_its_own, backend="eager")(torch.ones(2))
+    assert found == []
