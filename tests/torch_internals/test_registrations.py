@@ -58,6 +58,11 @@ def test_functions_of_a_custom_operator_are_found() -> None:
     assert list(registrations.functions_of_custom_op("aten::add.Tensor")) == []
 
 
+def test_of_these_a_trace_runs_all_but_the_kernel() -> None:
+    assert {*registrations.functions_run_by_traces(NAME)} == {fake, backward, setting_up, batched, ruling}
+    assert list(registrations.functions_run_by_traces("aten::add.Tensor")) == []
+
+
 def test_a_fake_implementation_is_found() -> None:
     found = registrations.fake_implementation(NAME)
     assert found is not None
