@@ -12,6 +12,7 @@ import builtins
 import enum
 import functools
 import hashlib
+import importlib.machinery
 import inspect
 import sys
 import types
@@ -40,6 +41,7 @@ _C_CALLABLES = (
     types.MethodWrapperType,
 )
 MISSING = "missing"
+_COMPILED = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 # Py_TPFLAGS_HEAPTYPE
 _HEAP_TYPE = 1 << 9
 # Of a class: what Python and abc keep there, which says nothing of what instances do.
@@ -355,10 +357,11 @@ def registered_with(kind: type) -> Iterator[type]:
 
 
 def is_at_its_place(value: Any) -> bool:
-    """Whether a class or function is the one that its name leads to, or one of the interpreter's."""
-    if isinstance(value, type) and not value.__flags__ & _HEAP_TYPE:
-        return True
+    """Whether a class or function is the one that its name leads to, or one of a compiled module, which has each once."""
     found: Any = sys.modules.get(value.__module__)
+    file = str(getattr(found, "__file__", None))
+    if isinstance(value, type) and (value.__module__ in sys.builtin_module_names or file.endswith(_COMPILED)):
+        return True
     for name in value.__qualname__.split("."):
         found = inspect.getattr_static(found, name, None)
     return found is value
