@@ -357,7 +357,7 @@ def registered_with(kind: type) -> Iterator[type]:
 
 
 def is_at_its_place(value: Any) -> bool:
-    """Whether a class or function is the one that its name leads to, or one of a compiled module, which has each once."""
+    """Whether a class or function is the one that its name leads to, or is of a compiled module, which has one."""
     found: Any = sys.modules.get(value.__module__)
     file = str(getattr(found, "__file__", None))
     if isinstance(value, type) and (value.__module__ in sys.builtin_module_names or file.endswith(_COMPILED)):
