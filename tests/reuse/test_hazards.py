@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.reuse.cases import UNSAID
 from tests.reuse.hazards import CASES
@@ -19,6 +20,12 @@ _SAME_VALUES = frozenset(
     {"inference_mode", "gradients", "an_input_with_gradients", "a_precision_that_contradicts_older_switches"}
 )
 _HOLDS = frozenset({"other_weights"})
+
+# Until 2.12 Dynamo itself does not trace the first two, and answers the third from the first time that it was asked.
+_SINCE_2_12 = frozenset(
+    {"attributes_in_another_order", "methods_of_one_object_or_of_two", "a_class_that_decides_itself"}
+)
+_IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +47,8 @@ def _run(folder: Path, action: str, *, seed: str) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_second_process_is_right(name: str, results: dict[str, dict[str, Any]]) -> None:
+    if _IS_OLD and name in _SINCE_2_12:
+        pytest.skip("the torch of this end does not trace it rightly by itself")
     again, changed = results[name]["again"], results[name]["changed"]
     assert again["right"]
     assert again["reused"] is not (name in UNSAID), again["reasons"]
