@@ -8,7 +8,12 @@ import os
 
 
 def load() -> None:
-    """Has torch's own caches ask a farm if COMPILEFARM_TORCH_CACHES is set; imports nothing otherwise."""
+    """Has torch's own caches ask a farm if COMPILEFARM_TORCH_CACHES is set, and begins with imports in a thread if
+    COMPILEFARM_WARM is; imports nothing otherwise."""
+    if os.environ.get("COMPILEFARM_WARM") == "yes":
+        from compilefarm.warming import warm
+
+        warm()
     if os.environ.get("COMPILEFARM_TORCH_CACHES"):
         from compilefarm.client.torch_caches import install_or_announce
 

@@ -1,12 +1,13 @@
 """A pod that compiles models and says what became of them: `python -m tests.client.starting_pod CHANGE...`.
 
-It prints a list with an object for each change: whether the result is right, how many calls Dynamo has traced, and what
-stats() says of it.
+It prints a list with an object for each change: whether the result is right, how many calls Dynamo has traced, what
+stats() says of it, and what comparisons of packages with traces have found.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -52,11 +53,27 @@ class Locking:
         return output + 1
 
 
+class Comparisons(logging.Handler):
+    """Collects what comparisons have found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if "was compared with a trace: " in message:
+            self.found.append(message.rpartition("was compared with a trace: ")[2].strip())
+
+
 def run(change: str) -> dict[str, Any]:
     """Compiles a model with a change, and calls it."""
     torch.compiler.reset()
     counters.clear()
     before = len(compilefarm.client.stats())
+    comparisons, logger = Comparisons(), logging.getLogger("compilefarm.client")
+    logger.handlers = [comparisons]
+    logger.setLevel(logging.INFO)
     model, x = models.ready(), torch.arange(8.0).reshape(2, 4)
     CHANGES[change](model)
     with torch.no_grad():
@@ -67,6 +84,7 @@ def run(change: str) -> dict[str, Any]:
         "right": torch.equal(result, expected),
         "traced": counters["stats"]["calls_captured"],
         "dynamo": [record.dynamo for record in records],
+        "compared": comparisons.found,
     }
 
 

@@ -22,6 +22,16 @@ def test_without_the_variable_nothing_is_imported() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environ)
 
 
+def test_what_is_imported_in_a_thread_knows_nothing_of_torch() -> None:
+    """Two threads that enter a circle of modules at different places may end with one of them half imported."""
+    program = (
+        "import sys; from compilefarm import autoload, warming; autoload.load(); warming.wait_until_warm(); "
+        "assert {*warming.MODULES} <= set(sys.modules); assert 'torch' not in sys.modules"
+    )
+    environ = {"PYTHONPATH": ":".join(sys.path), "COMPILEFARM_WARM": "yes"}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environ)
+
+
 @pytest.mark.parametrize(
     ("variables", "said"),
     [

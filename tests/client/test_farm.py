@@ -20,9 +20,13 @@ from typing import Any
 import pytest
 
 from compilefarm.client.clock import SystemClock
+from compilefarm.client.composition import compose
+from compilefarm.client.config import ClientConfig
+from compilefarm.client.connection import Connection
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.farm import Farm
 from compilefarm.client.findings import Finding
+from compilefarm.client.graph_compiler import GraphCompiler
 from compilefarm.client.records import GraphRecord, Ledger, summarize
 from compilefarm.client.testing import FakeClock, FakeGraphModule, FakeRuntime, FarmServicer, serving
 from compilefarm.core.errors import CorruptArtifact, NoMatchingWorker, NotStored, Unreachable
@@ -130,8 +134,8 @@ def test_a_program_that_was_found_wrong_is_used_by_no_graph_any_more(address: st
     pod.farm.close()
 
 
-def request_of_another_machine() -> Request:
-    job = FakeRuntime().encode(FakeGraphModule(), [], options={}).job
+def request_of_another_machine(name: str = "graph") -> Request:
+    job = FakeRuntime().encode(FakeGraphModule(name), [], options={}).job
     job.environment.torch = "1.0"
     return Request(job=job)
 
@@ -142,6 +146,49 @@ def test_a_request_of_another_machine_is_asked_for_this_one(address: str, servic
     assert pod.farm.compile_request(request_of_another_machine())("x")[0] == "farm"
     assert (pod.last.outcome, pod.last.key) == ("hit", key())
     pod.farm.close()
+
+
+@contextmanager
+def compiling(address: str, ledger: Ledger) -> Iterator[GraphCompiler]:
+    config, clock = ClientConfig(address=address), SystemClock()
+    connection = Connection(config, clock=clock)
+    dependencies = Dependencies(runtime=FakeRuntime(), clock=clock, ledger=ledger)
+    yield compose(config, dependencies=dependencies, connection=connection, on_progress=lambda *_: None)
+    connection.close()
+
+
+def test_artifacts_are_fetched_at_once_and_before_their_programs_are_asked_for(
+    address: str, servicer: FarmServicer
+) -> None:
+    names, ledger, are_read = ("graph", "other"), Ledger(), threading.Barrier(3)
+    servicer.keys.update(map(key, names))
+
+    def read(content: bytes, _: int) -> Iterator[bytes]:
+        are_read.wait(30)
+        yield content
+
+    servicer.on_read = read
+    with compiling(address, ledger) as compiler:
+        begun = [compiler.begin_request(request_of_another_machine(name)) for name in names]
+        are_read.wait(30)
+        servicer.keys.clear()
+        assert [program()("x")[0] for program in begun] == ["farm", "farm"]
+    records = ledger.records()
+    assert [(record.outcome, record.key, record.bytes_fetched) for record in records] == [
+        ("hit", key(name), len(b"program")) for name in names
+    ]
+    assert servicer.compiles == []
+
+
+def test_an_artifact_that_is_not_stored_is_compiled_once_its_program_is_asked_for(
+    address: str, servicer: FarmServicer
+) -> None:
+    ledger = Ledger()
+    with compiling(address, ledger) as compiler:
+        begun = compiler.begin_request(request_of_another_machine())
+        assert (servicer.compiles, ledger.records()) == ([], [])
+        assert begun()("x")[0] == "farm"
+    assert [record.outcome for record in ledger.records()] == ["compiled"]
 
 
 def test_a_request_that_no_farm_answers_is_compiled_here_for_this_machine() -> None:

@@ -10,13 +10,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compilefarm.cli.main import main
+from compilefarm.client.clock import SystemClock
+from compilefarm.client.config import ClientConfig
+from compilefarm.client.connection import Connection
+from compilefarm.client.farm_packages import FarmPackages
+from compilefarm.client.trust import Trust
+from compilefarm.core.dynamo_packages import Variant
 from compilefarm.core.signatures import new_signing_key
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
@@ -24,6 +31,7 @@ from compilefarm.store.opening import open_caches
 PUBLISHER = new_signing_key()
 NOTHING = "traced: nothing is stored"
 RECORDING = "traced: this process records all that it asks for (COMPILEFARM_RECORD)"
+COMPARED = "traced: this process compares packages with traces"
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +87,7 @@ def test_the_first_pod_traces(published: list[dict[str, Any]]) -> None:
 @pytest.mark.usefixtures("published")
 def test_the_next_pod_traces_nothing_of_what_holds_and_all_that_does_not(address: str) -> None:
     model, *others = reader(address, "none", "hook", "activation", "module", "property")
-    assert model == {"right": True, "traced": 0, "dynamo": ["reused"]}
+    assert model == {"right": True, "traced": 0, "dynamo": ["reused"], "compared": []}
     for each in others:
         assert each["right"]
         assert each["traced"]
@@ -100,4 +108,62 @@ def test_the_first_pod_of_a_farm_that_was_prewarmed_traces_nothing(
         assert "3 packages of Dynamo: 3 stored" in said
         assert "Model.forward is traced by every pod: the model cannot be said" in said
         (broken,) = reader(address, "graph break")
-    assert broken == {"right": True, "traced": 0, "dynamo": ["reused", "reused"]}
+    assert broken == {"right": True, "traced": 0, "dynamo": ["reused", "reused"], "compared": []}
+
+
+def canary(address: str, *changes: str) -> list[dict[str, Any]]:
+    trusted = PUBLISHER.public.text
+    return pod(address, *changes, DYNAMO="reuse", DYNAMO_CANARY="1", TRUSTED_PACKAGE_KEYS=trusted)
+
+
+@pytest.mark.usefixtures("published")
+def test_a_canary_traces_what_holds_and_finds_it_the_same(address: str) -> None:
+    model, broken, changed = canary(address, "none", "graph break", "activation")
+    assert all(each["right"] and each["traced"] for each in (model, broken, changed))
+    assert (model["dynamo"], model["compared"]) == ([COMPARED], ["same"])
+    assert (broken["dynamo"], broken["compared"]) == ([COMPARED] * 2, ["same"] * 2)
+    assert (changed["dynamo"], changed["compared"]) == ([NOTHING], [])
+
+
+# What is wrong with packages that a publisher has signed, by function, and what a canary says of it.
+WRONG: Mapping[str, tuple[Callable[[Variant], Variant], str]] = {
+    "Model.forward": (lambda variant: replace(variant, guards=variant.guards[:-1]), "guards"),
+    "Broken.forward": (
+        lambda variant: replace(variant, code=replace(variant.code, stacksize=variant.code.stacksize + 1)),
+        "generated code",
+    ),
+}
+
+
+def packages_at(address: str, key_file: Path) -> FarmPackages:
+    config = ClientConfig(address=address, trust=Trust(package_signing_key=str(key_file)))
+    return FarmPackages(config, connection=Connection(config, clock=SystemClock()), clock=SystemClock())
+
+
+def keys_in(folder: Path) -> list[str]:
+    return [each.name for each in folder.glob("caches/entries/package/*")]
+
+
+@pytest.fixture
+def wrong(tmp_path: Path, folder: Path, address: str, published: list[dict[str, Any]]) -> Iterator[str]:
+    """The address of a farm whose packages hold and are wrong."""
+    assert published
+    store = asyncio.run(open_caches(str(tmp_path), size_limit_bytes=50_000_000, lifetime_seconds=3600))
+    with serving_in_thread(caches=store) as other:
+        given, taken = packages_at(address, folder / "key.pem"), packages_at(other, folder / "key.pem")
+        for key in keys_in(folder):
+            for found in given.find(key).found:
+                if found.lookup.qualified_name in WRONG:
+                    change, _ = WRONG[found.lookup.qualified_name]
+                    changed = replace(found, variant=change(found.variant))
+                    assert taken.publish(changed) == ""
+        yield other
+
+
+def test_what_a_canary_finds_wrong_is_withdrawn_from_the_farm(folder: Path, wrong: str) -> None:
+    found = canary(wrong, "none", "graph break")
+    for each, (_, difference) in zip(found, WRONG.values(), strict=True):
+        assert each["right"]
+        assert each["compared"] == [f"differs in {difference}: the farm has withdrawn it"]
+    for key in keys_in(folder):
+        assert not packages_at(wrong, folder / "key.pem").find(key).found

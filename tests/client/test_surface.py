@@ -21,7 +21,7 @@ print(sorted(heavy & set(sys.modules)), len(set(sys.modules) - before))
 
 
 def test_public_names() -> None:
-    assert compilefarm.client.__all__ == ["Farm", "save_request", "stats"]
+    assert compilefarm.client.__all__ == ["Farm", "save_request", "stats", "warm"]
     assert sorted(name for name in vars(Farm) if not name.startswith("_")) == [
         "backend",
         "close",
@@ -40,6 +40,7 @@ def test_public_names() -> None:
         "self_check",
         "priority",
         "dynamo",
+        "dynamo_canary",
         "tenant",
         "token",
         "token_file",

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from compilefarm.core.code_digests import digest_of_code
 from compilefarm.core.dynamo_packages import Lookup
-from compilefarm.packages.code_digests import digest_of_code
 from compilefarm.packages.lookup_keys import LookupKey, lookup_key
 
 SCALES = ("row", "column", "block", "tensor", "channel")

@@ -152,6 +152,26 @@ async def test_a_farm_that_is_read_only_serves_packages_and_takes_none(tmp_path:
             await calls.publish(package(name="second"))
 
 
+async def test_a_package_that_is_wrong_is_served_no_more_and_not_taken_again(calls: Calls) -> None:
+    await calls.publish(package(b"first"))
+    await calls.publish(package(b"second", name="second"))
+    assert await calls.withdraw_package(package(b"first"))
+    assert [each.content for each in await calls.find_packages(KEY)] == [b"second"]
+    assert not await calls.withdraw_package(package(b"first"))
+    assert not await calls.withdraw_package(package(b"second", key=OTHER_KEY))
+    assert not await calls.publish(package(b"first"))
+    assert not await calls.withdraw_package(package(name="third"))
+    assert [each.content for each in await calls.find_packages(KEY)] == [b"second"]
+
+
+async def test_who_often_says_that_packages_are_wrong_is_not_believed(calls: Calls) -> None:
+    given = [package(f"{number}".encode(), name=f"{number}") for number in range(12)]
+    for each in given:
+        await calls.publish(each)
+    assert [await calls.withdraw_package(each) for each in given] == [True] * 10 + [False] * 2
+    assert len(await calls.find_packages(KEY)) == 2
+
+
 async def test_packages_of_a_key_are_bounded(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "MOST_OF_KEY", 2)
     for name in ("first", "second"):
@@ -219,6 +239,10 @@ async def test_packages_are_served_to_their_namespace_and_to_those_that_are_trus
         assert await prod.find_packages(KEY) == []
         assert await prod.publish(package(b"of prod"))
         assert [each.content for each in await prod.find_packages(KEY)] == [b"of prod"]
+        # Nor does anybody have those of another namespace withdrawn that may read them.
+        assert await reader.withdraw_package(package(b"of dev"))
+        assert [each.content for each in await prod.find_packages(KEY)] == [b"of prod"]
+        assert await dev.publish(package(b"of dev", name="another"))
         seen = await reader.find_packages(KEY)
         assert {(each.content, each.namespace, each.publisher) for each in seen} == {
             (b"of dev", "dev", ""), (b"posed", "dev", ""), (b"of prod", "prod", "")
@@ -234,7 +258,7 @@ async def test_who_publishes_and_who_reads_have_roles_of_their_own(tmp_path: Pat
         assert await reader.find_packages(KEY) == []
         with pytest.raises(Refused, match="needs 'publish'"):
             await reader.publish(package())
-        for act in (nobody.find_packages(KEY), nobody.publish(package())):
+        for act in (nobody.find_packages(KEY), nobody.publish(package()), nobody.withdraw_package(package())):
             with pytest.raises(Refused, match="role 'admin, cache-write'") as refused:
                 await act
             assert refused.value.status == "PERMISSION_DENIED"

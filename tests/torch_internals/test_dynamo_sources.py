@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from torch._dynamo.source import AttrSource, DefaultsSource, GetItemSource, LocalSource, TensorProperty
+import torch
+from torch._dynamo.source import (
+    AttrSource,
+    DefaultsSource,
+    DictGetItemSource,
+    GetItemSource,
+    GlobalSource,
+    LocalSource,
+    TensorProperty,
+    TypeSource,
+)
 from torch._dynamo.source import TensorPropertySource as PropertySource
 
 from compilefarm.torch_internals.dynamo_sources import Scope, Source, build_source, fields_of, kind_of
@@ -32,6 +42,26 @@ def test_what_torch_does_not_have_is_refused(kind: str, fields: dict[str, int]) 
         build_source(kind, fields)
 
 
-def test_a_source_is_followed() -> None:
-    scope = Scope({"x": [1, 2, 3, 4]}, {})
-    assert scope.follow(GetItemSource(LOCAL, 3)) == 4
+def by_default(x: int = 3, *, by: int = 4) -> int:
+    return x * by
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        GetItemSource(LOCAL, 3),
+        AttrSource(AttrSource(GetItemSource(LOCAL, 0), "weight"), "shape"),
+        PropertySource(AttrSource(GetItemSource(LOCAL, 0), "bias"), TensorProperty.SIZE, 0),
+        DictGetItemSource(AttrSource(GetItemSource(LOCAL, 0), "_parameters"), "bias"),
+        DefaultsSource(GlobalSource("by_default"), 0),
+        DefaultsSource(GlobalSource("by_default"), "by", is_kw=True),
+        TypeSource(GetItemSource(LOCAL, 0)),
+    ],
+    ids=lambda source: str(source.name),
+)
+def test_a_source_leads_where_torch_says(source: Source) -> None:
+    variables, scope = {"x": [torch.nn.Linear(3, 2), 2, 3, 4]}, {"by_default": by_default}
+    follow = Scope(variables, scope).follow
+    expected = eval(source.name, {"L": variables, "G": scope}, {})
+    assert follow(source) is expected or follow(source) == expected
+    assert follow(source) is follow(source)

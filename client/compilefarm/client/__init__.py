@@ -11,5 +11,6 @@ import compilefarm.client.backend  # noqa: F401 - functions that torch saved ask
 from compilefarm.client.farm import Farm
 from compilefarm.client.records import stats
 from compilefarm.client.requests import save_request
+from compilefarm.warming import warm
 
-__all__ = ["Farm", "save_request", "stats"]
+__all__ = ["Farm", "save_request", "stats", "warm"]

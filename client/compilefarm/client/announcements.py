@@ -81,6 +81,18 @@ def announce_unpublished(function: str, reason: str) -> None:
     _LOGGER.info("compilefarm: what Dynamo found of %s is not published: %s", function, _shown(reason))
 
 
+def announce_comparison(function: str, *, outcome: str, detail: str) -> None:
+    """Logs what a trace says of a package that holds.
+
+    Args:
+        function: its qualified name.
+        outcome: "same", "differs" or "skipped".
+        detail: what differs and what was done, or why nothing was compared.
+    """
+    level = logging.ERROR if outcome == "differs" else logging.INFO
+    _LOGGER.log(level, "compilefarm: the package of %s was compared with a trace: %s %s", function, outcome, detail)
+
+
 def announce_defect(error: Exception, *, where: str) -> None:
     """Logs that the client itself failed, with the traceback that a report needs; the pod goes on.
 

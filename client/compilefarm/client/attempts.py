@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from compilefarm.client.announcements import announce_defect
 from compilefarm.client.config import ClientConfig
-from compilefarm.client.exchange import CompileFailed
+from compilefarm.client.exchange import CompileFailed, Delivery
 from compilefarm.client.farm_programs import FarmPrograms
 from compilefarm.client.local import is_for_dynamo
 from compilefarm.client.local_graph import LocalGraph
@@ -47,13 +48,25 @@ class Attempts:
         self._runtime = runtime
         self._farm_programs = farm_programs
 
-    def serve(self, encode: Encode, *, graph: LocalGraph, writer: RecordWriter) -> Program:
+    def begin(self, encoded: Encoded) -> Future[Delivery] | None:
+        """As `FarmPrograms.begin`."""
+        return self._farm_programs.begin(encoded)
+
+    def serve(
+        self,
+        encode: Encode,
+        *,
+        graph: LocalGraph,
+        writer: RecordWriter,
+        begun: Future[Delivery] | None = None,
+    ) -> Program:
         """Returns a program of the farm; with on_miss="eager" it may be the uncompiled graph for a while.
 
         Args:
             encode: makes a job of the graph.
             graph: the graph as this process can run it.
             writer: of its record.
+            begun: its artifact, if that is on its way.
 
         Raises:
             Unserved: there is none, and the configuration takes that.
@@ -62,7 +75,7 @@ class Attempts:
         encoded = None
         try:
             encoded = encode(writer)
-            return self.savable(self._farm_programs.obtain(encoded, graph=graph, writer=writer), encoded)
+            return self.savable(self._farm_programs.obtain(encoded, graph=graph, writer=writer, begun=begun), encoded)
         except (Bypass, CompileFailed, FarmError) as error:
             outcome = self._outcome_of(error)
             if self.settle(writer, outcome, reason=error.reason, message=str(error)):

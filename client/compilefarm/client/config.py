@@ -89,6 +89,14 @@ class ClientConfig:
             choices=get_args(Dynamo),
         ),
     )
+    dynamo_canary: float = field(
+        default=0.0,
+        metadata=setting(
+            "Fraction, from 0 to 1, of the processes that trace everything, also where a package holds, and compare "
+            "what they find with it; the farm withdraws a package that says something else.",
+            read=read_number,
+        ),
+    )
     tenant: str = field(
         default="",
         metadata=setting(
@@ -117,6 +125,15 @@ class ClientConfig:
         metadata=setting(
             "Whether torch's own remote caches, as far as its switches turn them on, are kept by the farm "
             '("yes" or "no"; `compilefarm.client.torch_caches.install()` does the same).',
+            read=read_yes_or_no,
+            is_argument=False,
+        ),
+    )
+    warm: bool = field(
+        default=False,
+        metadata=setting(
+            "Whether a process imports what its first compile needs in a thread that starts at the end of "
+            '`import torch`, while it loads weights ("yes" or "no"; `compilefarm.client.warm()` does the same later).',
             read=read_yes_or_no,
             is_argument=False,
         ),
@@ -155,8 +172,9 @@ class ClientConfig:
                 raise ConfigurationError(
                     f"{each.name} is {getattr(self, each.name)!r}: use one of {', '.join(each.choices)}"
                 )
-        if not 0 <= self.self_check <= 1:
-            raise ConfigurationError(f"self_check is {self.self_check}: use a fraction from 0 to 1")
+        for name in ("self_check", "dynamo_canary"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}: use a fraction from 0 to 1")
         if self.dynamo == "publish" and not self.trust.package_signing_key:
             raise ConfigurationError(
                 'dynamo is "publish", and nothing says what packages are signed with: set '
@@ -192,6 +210,7 @@ class Settings(TrustSettings, total=False):
     self_check: float | None
     priority: Priority | None
     dynamo: Dynamo | None
+    dynamo_canary: float | None
     tenant: str | None
     record: str | Path | None
     record_tensors: bool | None

@@ -99,6 +99,7 @@ class Exchange:
         self._on_progress = on_progress
         self._is_accepted = False
         self._waits_for = ""
+        self._imports = True
 
     def look_up(self) -> Delivery:
         """Fetches the artifact if it is stored.
@@ -116,6 +117,11 @@ class Exchange:
             key = key_of(self._encoded.job).text
             self._writer.note_key(key)
             raise NotStored(f"nothing is stored under {key}: prewarm this graph, or ask with on_miss='wait'") from None
+
+    def prefetch(self) -> Delivery:
+        """As `look_up`, in a thread beside one that imports: it imports nothing."""
+        self._imports = False
+        return self.look_up()
 
     def compile(self) -> Delivery:
         """Fetches the artifact, and waits for the farm to make it if it is not stored.
@@ -135,7 +141,8 @@ class Exchange:
     def during(self, call: Cancellable) -> Iterator[None]:
         """Imports what loading needs, while gRPC's own threads send the request and receive the first response."""
         try:
-            self._runtime.preload()
+            if self._imports:
+                self._runtime.preload()
         except BaseException:
             call.cancel()
             raise

@@ -38,6 +38,7 @@ from compilefarm.client.programs import Program
 from compilefarm.client.recorder import open_recorder
 from compilefarm.client.recording_backend import Backend, record
 from compilefarm.client.rehearsal import prewarm_function
+from compilefarm.client.reports import withdraw_package
 from compilefarm.client.starts import Route, Starts, add_route
 from compilefarm.core.bundles import DEFAULT_BUNDLE, check_bundle_name
 from compilefarm.core.errors import FarmError
@@ -300,9 +301,11 @@ class Farm:
                 clock=dependencies.clock,
                 recorder=open_recorder(self._config),
             ),
-            compile_request=partial(self._compiler.compile_request, is_guarded=True),
+            begin_request=self._compiler.begin_request,
+            withdraw_package=partial(withdraw_package, self._connection),
             ledger=dependencies.ledger,
             publishes=self._config.dynamo == "publish",
+            canary=self._config.dynamo_canary,
         )
 
     def __deepcopy__(self, memo: object) -> Farm:

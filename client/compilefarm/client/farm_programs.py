@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 
 from compilefarm.client.clock import Budget
@@ -14,10 +15,10 @@ from compilefarm.client.guards import guarded
 from compilefarm.client.loading import Loader
 from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.programs import Program
-from compilefarm.client.records import RecordWriter
+from compilefarm.client.records import Ledger, RecordWriter
 from compilefarm.client.runtime import Encoded
 from compilefarm.client.takeover import has_answer, in_background, serve_meanwhile
-from compilefarm.core.errors import NotStored
+from compilefarm.core.errors import FarmError, NotStored
 
 
 class FarmPrograms:
@@ -46,13 +47,29 @@ class FarmPrograms:
         self._loader = loader
         self._on_progress = on_progress
 
-    def obtain(self, encoded: Encoded, *, graph: LocalGraph, writer: RecordWriter) -> Program:
+    def begin(self, encoded: Encoded) -> Future[Delivery] | None:
+        """Begins to fetch an artifact if it is stored, for `obtain`; None if its program is loaded, or a graph would
+        rather run uncompiled than wait. Never waits."""
+        if self._config.on_miss == "eager" or self._loader.find(encoded) is not None:
+            return None
+        writer = Ledger().open(name="", nodes=0, clock=self._dependencies.clock)
+        return in_background(self._exchange(encoded, writer=writer).prefetch)
+
+    def obtain(
+        self,
+        encoded: Encoded,
+        *,
+        graph: LocalGraph,
+        writer: RecordWriter,
+        begun: Future[Delivery] | None = None,
+    ) -> Program:
         """Returns the program of the farm. With on_miss="eager" it may be the uncompiled graph for a while.
 
         Args:
             encoded: the graph as a job.
             graph: the same graph as this process can run it.
             writer: of its record.
+            begun: what `begin` has begun for it.
 
         Raises:
             CompileFailed, FarmError: the farm has no program.
@@ -60,6 +77,8 @@ class FarmPrograms:
         loaded = self._loader.find(encoded)
         if loaded is not None:
             return self._loader.share(loaded, encoded, graph=graph, writer=writer)
+        if begun is not None and (delivery := _delivered(begun, writer=writer)) is not None:
+            return self._loader.load(encoded, delivery, is_traced=True, graph=graph, writer=writer)
         exchange = self._exchange(encoded, writer=writer)
         if self._config.on_miss == "wait":
             delivery = exchange.compile()
@@ -119,3 +138,13 @@ class FarmPrograms:
             writer=writer,
             on_progress=self._on_progress,
         )
+
+
+def _delivered(begun: Future[Delivery], *, writer: RecordWriter) -> Delivery | None:
+    """Waits for an artifact that is on its way; None if it is not to be had so, and the farm has to be asked."""
+    with writer.step("fetch"), suppress(FarmError):
+        delivery = begun.result()
+        writer.note_key(delivery.manifest.key)
+        writer.add_bytes(fetched=sum(map(len, delivery.blobs.values())))
+        return delivery
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from compilefarm.client.attempts import Attempts, Encode, Unserved
 from compilefarm.client.dependencies import Dependencies
+from compilefarm.client.exchange import Delivery
 from compilefarm.client.local import is_for_dynamo
 from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.options import CompileOptions, Options, merge_options
@@ -94,19 +96,29 @@ class GraphCompiler:
             name=name,
         )
 
-    def compile_request(self, request: Request, *, is_guarded: bool = False) -> Program:
-        """Returns a program for a graph that another process captured.
+    def compile_request(self, request: Request) -> Program:
+        """Returns a program for a graph that another process captured. Raises as `Farm.compile_request`."""
+        return self._compile_request(request, self._runtime.encode_request(request, is_guarded=False), begun=None)
+
+    def begin_request(self, request: Request) -> Callable[[], Program]:
+        """Begins to fetch the artifact of a graph that another process captured, if it is stored. Never waits.
 
         Args:
-            request: the graph.
-            is_guarded: whether somebody checks before each call what was found of its sizes when it was captured.
+            request: the graph. Dynamo checks before each call what was found of its sizes when it was captured.
+
+        Returns:
+            What returns the program. Raises as `compile_request`, which it is otherwise.
 
         Raises:
-            As `Farm.compile_request`.
+            Bypass: as `compile_request`.
         """
-        encoded = self._runtime.encode_request(request, is_guarded=is_guarded)
+        encoded = self._runtime.encode_request(request, is_guarded=True)
+        begun = self._attempts.begin(encoded)
+        return lambda: self._compile_request(request, encoded, begun=begun)
+
+    def _compile_request(self, request: Request, encoded: Encoded, *, begun: Future[Delivery] | None) -> Program:
         graph = self._runtime.local_graph_of_request(encoded)
-        return self._compile(lambda _: encoded, graph=graph, nodes=len(request.job.graph.nodes))
+        return self._compile(lambda _: encoded, graph=graph, nodes=len(request.job.graph.nodes), begun=begun)
 
     def _needs_plain_graphs(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
         # A torch that cannot tell is one that the encoder will stumble over.
@@ -135,10 +147,18 @@ class GraphCompiler:
             part_of=part_of,
         )
 
-    def _compile(self, encode: Encode, *, graph: LocalGraph, nodes: int, name: str = "") -> Program:
+    def _compile(
+        self,
+        encode: Encode,
+        *,
+        graph: LocalGraph,
+        nodes: int,
+        name: str = "",
+        begun: Future[Delivery] | None = None,
+    ) -> Program:
         writer = self._dependencies.ledger.open(name=name, nodes=nodes, clock=self._dependencies.clock)
         try:
-            return self._attempts.serve(encode, graph=graph, writer=writer)
+            return self._attempts.serve(encode, graph=graph, writer=writer, begun=begun)
         except Unserved as unserved:
             program = self._resorts.take(graph, writer=writer, defect=unserved.defect)
             return self._attempts.savable(program, unserved.encoded)

@@ -1,4 +1,5 @@
-"""Reports to the farm what became of graphs, for the metrics of its operator. Nobody waits for a report."""
+"""Reports to the farm what became of graphs, for the metrics of its operator, for which nobody waits; and packages that
+are wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ import grpc
 from compilefarm.client.connection import Connection
 from compilefarm.client.findings import Finding, FindingOutcome
 from compilefarm.client.records import GraphRecord, Outcome, Step
+from compilefarm.core.errors import FarmError
 from compilefarm.v1 import compile_service_pb2 as wire
+from compilefarm.v1.package_service_pb2 import WithdrawRequest
+from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
 
 _OUTCOMES: dict[Outcome, wire.GraphOutcome.ValueType] = {
     "hit": wire.GRAPH_OUTCOME_HIT,
@@ -89,6 +93,26 @@ class Reporter:
         with contextlib.suppress(grpc.RpcError, ValueError):
             call = stubs.compiles.Report.future(request, timeout=_SECONDS_TO_SEND)
             state.under_way = [call, *(other for other in state.under_way if not other.done())]
+
+
+def withdraw_package(connection: Connection, key: str, *, digest: str, detail: str) -> str:
+    """Tells a farm that a package is wrong; returns what comes of it, for people.
+
+    Args:
+        connection: to the farm.
+        key: by which the package was found.
+        digest: of its content.
+        detail: what differs.
+    """
+    request = WithdrawRequest(key=key, digest=digest, detail=detail[:_LONGEST_DETAIL])
+    try:
+        stubs = connection.stubs(within_seconds=_SECONDS_TO_SEND)
+        with connection.calls():
+            answer = PackageServiceStub(stubs.channel).Withdraw(request, timeout=_SECONDS_TO_SEND)
+    except FarmError as error:
+        connection.give_up(error)
+        return f"[{error.reason}] {error}"
+    return "the farm has withdrawn it" if answer.is_withdrawn else "the farm does nothing about it; its log says why"
 
 
 def _take_all(kept: deque[T]) -> list[T]:

@@ -4,11 +4,19 @@ what had to be traced is published.
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from compilefarm.client.announcements import announce_defect, announce_start, announce_unpublished
+from compilefarm.client.announcements import (
+    announce_comparison,
+    announce_defect,
+    announce_start,
+    announce_unpublished,
+)
 from compilefarm.client.calling_convention import restoring_messages
 from compilefarm.client.farm_packages import FarmPackages
 from compilefarm.client.programs import Program
@@ -22,18 +30,31 @@ from compilefarm.graph.bypass import Bypass
 if TYPE_CHECKING:
     from compilefarm.packages.lookup_keys import LookupKey
     from compilefarm.packages.packing import Found, ProgramRecord
-    from compilefarm.reuse.interception import Outcome
+    from compilefarm.reuse.comparison import Finding
+    from compilefarm.reuse.interception import Outcome, Programs
     from compilefarm.torch_internals.dynamo_frames import Frame, Trace
 
+    Intercept = Callable[[Frame, Trace], Any]
+
 NOTHING_STORED = "nothing is stored"
+
+
+# Programs that are fetched before it is known whether their package holds.
+_MOST_BEGUN = 4
+
+# Begins to fetch what answers a request, and returns what waits for the program.
+BeginRequest = Callable[[Request], Callable[[], Program]]
 
 
 class _OfThread(threading.local):
     """What is known of the frame that a thread is at."""
 
-    settings = ""
-    reason = ""
-    key: LookupKey | None = None
+    def __init__(self) -> None:
+        self.settings = ""
+        self.reason = ""
+        self.key: LookupKey | None = None
+        self.begun: dict[str, Callable[[], Program]] = {}
+        self.found: Sequence[Found] = ()
 
 
 class Starts:
@@ -41,45 +62,59 @@ class Starts:
 
     Args:
         packages: those of the farm.
-        compile_request: returns the program for a request, of which Dynamo checks what was found of its sizes.
+        begin_request: begins to fetch what answers a request, of which Dynamo checks what was found of its sizes, and
+            returns what waits for the program.
+        withdraw_package: tells the farm that a package is wrong, and returns what comes of it.
         ledger: where graphs are noted.
         publishes: whether what is traced is published.
+        canary: fraction of processes that trace everything, compare it with packages that hold, and publish nothing.
     """
 
     def __init__(
         self,
         packages: FarmPackages,
         *,
-        compile_request: Callable[[Request], Program],
+        begin_request: BeginRequest,
+        withdraw_package: Callable[..., str],
         ledger: Ledger,
         publishes: bool,
+        canary: float = 0.0,
     ) -> None:
-        from compilefarm.reuse.interception import Interceptor, Programs
+        from compilefarm.reuse.interception import Programs
 
         self._packages = packages
-        self._compile_request = compile_request
+        self._begin_request = begin_request
+        self._withdraw_package = withdraw_package
         self._ledger = ledger
         self._programs: dict[str, ProgramRecord] = {}
         self._of_thread = _OfThread()
-        self._intercept = Interceptor(
-            self,
-            programs=Programs(
-                is_ours=lambda _: True,
-                settings_of=lambda _: self._of_thread.settings,
-                key_of=self._key_of,
-                load=self._load,
-            ),
-            publishes=publishes,
-            on_outcome=self._note,
-            on_unpublished=packages.refuse,
+        programs = Programs(
+            is_ours=lambda _: True,
+            settings_of=lambda _: self._of_thread.settings,
+            key_of=self._key_of,
+            load=self._load,
         )
+        is_canary = random.random() < canary  # noqa: S311 - a sample
+        self._intercept = self._canary(programs) if is_canary else self._interceptor(programs, publishes=publishes)
+
+    def _interceptor(self, programs: Programs, *, publishes: bool) -> Intercept:
+        from compilefarm.reuse.interception import Interceptor
+
+        return Interceptor(
+            self, programs=programs, publishes=publishes, on_outcome=self._note, on_unpublished=self._packages.refuse
+        )
+
+    def _canary(self, programs: Programs) -> Intercept:
+        from compilefarm.reuse.canary import Canary
+
+        return Canary(self, programs=programs, on_outcome=self._note)
 
     def start(self, frame: Frame, trace: Trace) -> Any:
         """Returns what stands for a frame that Dynamo is about to trace, or what tracing it returns."""
         from compilefarm.packages.descriptions import Undescribable
 
         state = self._of_thread
-        state.reason, state.key = "", None
+        state.reason, state.key, state.begun = "", None, {}
 
         def noted() -> Any:
             with self._ledger.noting(f"traced: {state.reason}"):
@@ -102,7 +137,10 @@ class Starts:
             self._of_thread.reason = f"a defect: {type(error).__name__}"
             return ()
         # Packages of others name programs, too: what is asked for under a digest has it.
-        self._programs |= {_name_of(program): program for each in found for program in each.programs.values()}
+        programs = {_name_of(program): program for each in found for program in each.programs.values()}
+        self._programs |= programs
+        self._of_thread.found = found
+        self._begin(programs)
         return [each.variant for each in found]
 
     def publish(self, lookup: Lookup, frame: Frame, variant: Variant) -> None:
@@ -112,19 +150,56 @@ class Starts:
         except Exception as error:  # noqa: BLE001 - logged with its traceback; the function was traced
             announce_defect(error, where="packages of Dynamo")
 
+    def note_finding(self, frame: Frame, variant: Variant, finding: Finding) -> None:
+        """Has a package withdrawn that says something else than a trace."""
+        detail = finding.detail
+        try:
+            if finding.outcome == "differs":
+                detail = f"in {detail}: {self._withdraw(frame, variant, detail)}"
+            announce_comparison(frame.code.co_qualname, outcome=finding.outcome, detail=detail)
+        except Exception as error:  # noqa: BLE001 - logged with its traceback; the function was traced
+            announce_defect(error, where="the comparison of a package with a trace")
+
+    def _withdraw(self, frame: Frame, variant: Variant, detail: str) -> str:
+        key = self._of_thread.key
+        found = next((each for each in self._of_thread.found if each.variant is variant), None)
+        if key is None or found is None:
+            return "it is not known any more which it was"
+        return self._withdraw_package(key.text, digest=found.digest, detail=f"{frame.code.co_qualname}: {detail}")
+
+    def _begin(self, names: Iterable[str]) -> None:
+        """Begins to fetch programs, while it is verified whether their packages hold."""
+        for name in islice(dict.fromkeys(names), _MOST_BEGUN):
+            # What a program cannot be had for is said where it is needed.
+            with suppress(Bypass, FarmError):
+                self._of_thread.begun[name] = self._begin_request(unpack_request(self._programs[name].request))
+
     def _find(self, lookup: Lookup, frame: Frame) -> Sequence[Found]:
         key = self._find_key(lookup, frame)
         if key is None:
             return ()
         answer = self._packages.find(key.text)
         self._of_thread.reason = answer.reasons[0] if answer.reasons else ""
-        return [each for each in answer.found if each.lookup == lookup]
+        found = [each for each in answer.found if each.lookup == lookup]
+        return found if not found or self._is_torch_its_own() else ()
+
+    def _is_torch_its_own(self) -> bool:
+        """Whether a program of the farm stands for what this process would compile. It takes a while, so that it is
+        asked where there is something to install."""
+        from compilefarm.graph.ambient import require_own_torch
+
+        try:
+            require_own_torch()
+        except Bypass as error:
+            self._of_thread.reason = str(error)
+            return False
+        return True
 
     def _publish(self, lookup: Lookup, frame: Frame, variant: Variant) -> None:
         from compilefarm.packages.packing import Found
 
         key = self._of_thread.key
-        if key is None:
+        if key is None or not self._is_torch_its_own():
             self._packages.refuse(frame.code.co_qualname, self._of_thread.reason)
             return
         names = {each.program for each in variant.globals if each.kind is GlobalKind.PROGRAM}
@@ -179,8 +254,9 @@ class Starts:
             raise Differs(f"its program has another digest than {name[:80]!r}")
         try:
             record = self._programs[name]
+            begun = self._of_thread.begun.get(name) or self._begin_request(unpack_request(record.request))
             with self._ledger.noting("reused"):
-                return restoring_messages(self._compile_request(unpack_request(record.request)), record.messages)
+                return restoring_messages(begun(), record.messages)
         except (Bypass, FarmError) as error:
             raise Differs(f"its program is not to be had: {error}") from error
 

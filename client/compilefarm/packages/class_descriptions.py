@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 
-from compilefarm.packages.descriptions import Describer, content_of, name_of
+from compilefarm.packages.descriptions import Describer, content_of, lies_in_torch, name_of
 
 # Attributes of classes that say nothing about what they do, or that Python makes when somebody asks.
 _SILENT = frozenset(
@@ -43,6 +43,8 @@ class ClassDescriber:
         named = [
             (name, self._describer.describe_loosely(function))
             for each in _functions_of(value)
+            # What torch's own functions name is torch's, or is found out when a package is verified.
+            if not lies_in_torch(each.__code__)
             for name, function in values_named_by(each.__code__, each.__globals__)
             if isinstance(function, FunctionType)
         ]

@@ -34,7 +34,7 @@ from typing import Any
 
 import torch
 
-from compilefarm.packages.code_digests import digest_of_code
+from compilefarm.core.code_digests import digest_of_code
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 PRIMITIVES = frozenset(
@@ -185,11 +185,19 @@ def _describe_function(function: FunctionType, inner: Callable[[object], str]) -
     )
 
 
+def lies_in_torch(code: CodeType) -> bool:
+    """Whether code is of one of torch's own files."""
+    return code.co_filename.startswith(_TORCH)
+
+
 def _describe_code(code: CodeType) -> str:
     # What torch's own files say follows from its build, which is in the key; there are hundreds of such functions.
-    if code.co_filename.startswith(_TORCH):
+    if lies_in_torch(code):
         return f"torch {code.co_filename.removeprefix(_TORCH)}:{code.co_firstlineno} {code.co_qualname}"
-    return digest_of_code(code)
+    try:
+        return digest_of_code(code)
+    except ValueError as error:
+        raise Undescribable(f"the code of {code.co_qualname} holds {error}") from None
 
 
 class _Empty:

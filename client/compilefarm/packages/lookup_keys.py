@@ -16,7 +16,7 @@ from compilefarm.core.dynamo_packages import Lookup
 from compilefarm.core.dynamo_settings import decides_traces
 from compilefarm.core.keys import Part
 from compilefarm.graph import settings
-from compilefarm.graph.ambient import capture_ambient
+from compilefarm.graph.ambient import describe_ambient
 from compilefarm.graph.encode import EnvironmentNeeds
 from compilefarm.graph.options import capture_options
 from compilefarm.loader.environment import describe_environment
@@ -94,7 +94,7 @@ def _describe_process(device_types: Collection[str]) -> Mapping[str, str]:
     """What of this process decides what Dynamo finds out, or what the programs of its graphs are."""
     has_cuda = "cuda" in device_types
     needs = EnvironmentNeeds(cpu="cpu" in device_types, cuda_device=torch.cuda.current_device() if has_cuda else None)
-    ambient = capture_ambient([each for each in device_types if each in ("cpu", "cuda")])
+    ambient = describe_ambient([each for each in device_types if each in ("cpu", "cuda")])
     ambient.cpu_threads = torch.get_num_threads()
     return {
         "dynamo": repr(_deviations()),

@@ -11,10 +11,11 @@ import platform
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from google.protobuf.message import DecodeError
 
+from compilefarm.core.digests import digest_of
 from compilefarm.core.dynamo_packages import GlobalKind, Lookup, Variant
 from compilefarm.core.keys import Part
 from compilefarm.core.packages import MAX_CONTENT_BYTES
@@ -54,12 +55,14 @@ class Found:
         variant: what was found out.
         programs: by the name that the variant has for each.
         key_parts: the parts of the key.
+        digest: of its content; empty where it was not read from one.
     """
 
     lookup: Lookup
     variant: Variant
     programs: Mapping[str, ProgramRecord] = field(default_factory=dict)
     key_parts: Sequence[Part] = ()
+    digest: str = field(default="", compare=False)
 
     @property
     def key(self) -> str:
@@ -119,7 +122,7 @@ def read(signed: wire.SignedPackage) -> Found:
     name = _name(package, key_id=signed.signature.key_id)
     if name != signed.name:
         raise InvalidPackage(f"it lies under name {signed.name[:16]}..., and what it says has name {name[:16]}...")
-    return found
+    return replace(found, digest=digest_of(signed.content))
 
 
 def _found(package: wire.Package) -> Found:

@@ -85,7 +85,8 @@ class _Capture:
         names = _names_of_programs(installed)
         made = guards_of(graph)
         sizes = tuple(self._sizes(made))
-        key_order = tuple(self._table.place_of(source) for source in graph.guard_on_key_order)
+        ordered = sorted(graph.guard_on_key_order, key=lambda source: str(source.name))
+        key_order = tuple(map(self._table.place_of, ordered))
         aliases = tuple(self._aliases())
         guarded = [
             (guard, self._table.place_of(guard.source), self._table.fields(guard.arguments)) for guard, _ in made

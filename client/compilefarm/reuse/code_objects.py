@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, EllipsisType
 from typing import Any
 
 import torch
 
+from compilefarm.core import code_digests
 from compilefarm.core.dynamo_packages import CodeRecord, Constant, TorchConstant
 from compilefarm.reuse.refusals import Differs, Unsayable
 
 _FIELDS = tuple(CodeRecord.__dataclass_fields__)
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, EllipsisType)
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, EllipsisType})
 _OF_TORCH = {
     "dtype": torch.dtype,
     "device": torch.device,
     "layout": torch.layout,
     "memory_format": torch.memory_format,
 }
-# What a digest tells as it is, beside code and constants. Where the source stands differs between machines and decides
-# nothing.
-_SAID = tuple(name for name in _FIELDS if name not in ("code", "consts", "filename", "firstlineno", "linetable"))
-
-_digests: dict[int, tuple[CodeType, str]] = {}
 
 
 def record_of(code: CodeType) -> CodeRecord:
@@ -82,6 +77,8 @@ def constant_of(value: Any) -> Constant:
 
 def value_of(constant: Constant) -> Any:
     """Returns the value of a constant."""
+    if type(constant) in _PLAIN:
+        return constant
     if isinstance(constant, CodeRecord):
         return code_of(constant)
     if isinstance(constant, TorchConstant):
@@ -128,15 +125,10 @@ def digest_of_code(code: CodeType) -> str:
     Raises:
         Unsayable: it holds a constant that has no form as data.
     """
-    known = _digests.get(id(code))
-    if known is not None:
-        return known[1]
-    facts = [getattr(code, f"co_{name}") for name in _SAID]
-    whole = hashlib.sha256(f"{facts!r}{text_of(code.co_consts)}".encode("utf-8", "backslashreplace"))
-    whole.update(code.co_code)
-    digest = whole.hexdigest()[:32]
-    _digests[id(code)] = code, digest
-    return digest
+    try:
+        return code_digests.digest_of_code(code)[:32]
+    except ValueError as error:
+        raise Unsayable(str(error)) from error
 
 
 def _template() -> Callable[[], None]:

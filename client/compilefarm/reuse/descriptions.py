@@ -74,6 +74,7 @@ def name_of(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
+@functools.lru_cache(maxsize=20_000)
 def shortened(text: str) -> str:
     """A description as it is recorded: equal for equal ones."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:24]
@@ -84,6 +85,7 @@ class Describer:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, str]] = {}
+        self._places: dict[int, tuple[Any, str]] = {}
         self._under_way: set[int] = set()
         self._codes: set[int] = set()
         self._alike: dict[str, int] = {}
@@ -158,6 +160,12 @@ class Describer:
         Of what is set, the names are told, since a name that was not there was looked up elsewhere; and what can be
         called, since it takes the place of a method.
         """
+        known = self._places.get(id(value))
+        if known is None:
+            known = self._places[id(value)] = value, self._of_place(value)
+        return known[1]
+
+    def _of_place(self, value: Any) -> str:
         text = self.of_class(type(value))
         if isinstance(value, (set, frozenset)) and len(value) > 1:
             # Who goes through it has the members in an order that no guard tells.
@@ -280,7 +288,7 @@ class Describer:
             return f"signature:{value}"
         if isinstance(value, (list, tuple, set, frozenset)):
             return f"{type(value).__name__}({','.join(self._member(each) for each in value)})"
-        if isinstance(value, Mapping) and len(value) < 1000:
+        if not isinstance(value, types.FunctionType) and isinstance(value, Mapping) and len(value) < 1000:
             return f"mapping({','.join(f'{self._member(k)}:{self._member(v)}' for k, v in value.items())})"
         return self._named(value)
 

@@ -32,6 +32,28 @@ def install(variant: Variant, frame: Frame, *, load: LoadProgram, generated: set
     Raises:
         Differs: the variant does not hold here.
     """
+    code, manager, installed = _prepared(variant, frame, load=load, generated=generated)
+    return replayed(code, manager, cleanups=installed.cleanups)
+
+
+def require_holds(variant: Variant, frame: Frame) -> None:
+    """Passes if a variant could stand in for a trace of the frame. Nothing of it stays.
+
+    Raises:
+        Differs: the variant does not hold here.
+    """
+    _, _, installed = _prepared(variant, frame, load=lambda _: _not_loaded, generated=set())
+    installed.take_back()
+
+
+def _not_loaded(*_: Any) -> Any:
+    raise AssertionError("a program that was not loaded is called")
+
+
+def _prepared(
+    variant: Variant, frame: Frame, *, load: LoadProgram, generated: set[CodeType]
+) -> tuple[CodeType, Any, _Installed]:
+    """The code, the guards, and what was put among the globals for them."""
     describer = verify_process(variant, frame)
     names = {each.name: _free_name(each, frame.global_variables) for each in variant.globals}
     code = renamed(code_of(variant.code), names)
@@ -54,7 +76,7 @@ def install(variant: Variant, frame: Frame, *, load: LoadProgram, generated: set
     except BaseException:
         installed.take_back()
         raise
-    return replayed(code, manager, cleanups=installed.cleanups)
+    return code, manager, installed
 
 
 class _Installed:

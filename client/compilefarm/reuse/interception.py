@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from compilefarm.core.dynamo_packages import Lookup, Variant
-from compilefarm.reuse.capture import KeyOf, capture
 from compilefarm.reuse.code_objects import digest_of_code
-from compilefarm.reuse.environment_reads import EnvironmentReads, reading_environment
-from compilefarm.reuse.installation import LoadProgram, install
-from compilefarm.reuse.refusals import Refusal
-from compilefarm.reuse.trace_questions import Questions, noting_questions
+from compilefarm.reuse.refusals import Refusal, Unsayable
 from compilefarm.torch_internals.dynamo_frames import Frame, Trace, Traced, backend_of, traced_of
+
+# What installs and what records is imported where it is needed: most processes do one of the two, or neither.
+if TYPE_CHECKING:
+    from compilefarm.reuse.capture import KeyOf
+    from compilefarm.reuse.environment_reads import EnvironmentReads
+    from compilefarm.reuse.installation import LoadProgram
+    from compilefarm.reuse.trace_questions import Questions
 
 
 class VariantStore(Protocol):
@@ -91,14 +94,19 @@ class Interceptor:
     def __call__(self, frame: Frame, trace: Trace) -> Any:
         if not frame.is_plain or not self._programs.is_ours(backend_of(frame)):
             return trace()
-        lookup, reasons = self._lookup(frame), []
+        try:
+            lookup = lookup_of(frame, settings=self._programs.settings_of(frame))
+        except Unsayable as error:
+            self._on_outcome(Outcome(function=frame.code.co_qualname, was_reused=False, guards=0, reason=str(error)))
+            return trace()
+        reasons = list[str]()
         for variant in self._store.find(lookup, frame):
             try:
-                found = install(variant, frame, load=self._programs.load, generated=self._generated)
+                found = self._install(variant, frame)
             except Exception as error:
                 if isinstance(error, MemoryError):
                     raise
-                reasons.append(_said(error))
+                reasons.append(said(error))
             else:
                 guards = len(variant.guards)
                 self._on_outcome(Outcome(function=frame.code.co_qualname, was_reused=True, guards=guards, reason=""))
@@ -107,16 +115,21 @@ class Interceptor:
             frame, trace, lookup=lookup, reason="; ".join(dict.fromkeys(reasons)) or "nothing is stored"
         )
 
+    def _install(self, variant: Variant, frame: Frame) -> Any:
+        from compilefarm.reuse.installation import install
+
+        return install(variant, frame, load=self._programs.load, generated=self._generated)
+
     def _traced(self, frame: Frame, trace: Trace, *, lookup: Lookup, reason: str) -> Any:
         # Before the trace, in which the backend asks for programs and says why.
         self._on_outcome(Outcome(function=frame.code.co_qualname, was_reused=False, guards=0, reason=reason))
         if not self._publishes:
             return trace()
-        with reading_environment() as read, noting_questions() as asked:
-            output = trace()
-        return traced_of(output, on_guards=lambda traced, _: self._publish(traced, frame, lookup, read, asked))
+        return watched(trace, on_traced=lambda traced, read, asked: self._publish(traced, frame, lookup, read, asked))
 
     def _publish(self, traced: Traced, frame: Frame, lookup: Lookup, read: EnvironmentReads, asked: Questions) -> None:
+        from compilefarm.reuse.capture import capture
+
         try:
             variant = capture(
                 traced,
@@ -129,19 +142,43 @@ class Interceptor:
         except Exception as error:
             if isinstance(error, MemoryError):
                 raise
-            self._on_unpublished(frame.code.co_qualname, _said(error))
+            self._on_unpublished(frame.code.co_qualname, said(error))
         else:
             self._store.publish(lookup, frame, variant)
 
-    def _lookup(self, frame: Frame) -> Lookup:
-        return Lookup(
-            module=str(frame.global_variables.get("__name__", "")),
-            qualified_name=frame.code.co_qualname,
-            code_digest=digest_of_code(frame.code),
-            settings=f"{self._programs.settings_of(frame)} fullgraph={frame.is_whole}",
-        )
+
+def lookup_of(frame: Frame, *, settings: str) -> Lookup:
+    """Says which variants are looked for.
+
+    Args:
+        frame: that is about to be traced.
+        settings: backend, mode and options, as text.
+
+    Raises:
+        Unsayable: the code holds what has no form as data.
+    """
+    return Lookup(
+        module=str(frame.global_variables.get("__name__", "")),
+        qualified_name=frame.code.co_qualname,
+        code_digest=digest_of_code(frame.code),
+        settings=f"{settings} fullgraph={frame.is_whole}",
+    )
 
 
-def _said(error: Exception) -> str:
-    # A defect of ours costs a trace, as if there were no variant; what it is stands in the reason.
+def watched(trace: Trace, *, on_traced: Callable[[Traced, EnvironmentReads, Questions], None]) -> Any:
+    """Traces, and has `on_traced` called with what was found, the environment variables that were read, and what the
+    trace asked for."""
+    from compilefarm.reuse.environment_reads import reading_environment
+    from compilefarm.reuse.trace_questions import noting_questions
+
+    with reading_environment() as read, noting_questions() as asked:
+        output = trace()
+    return traced_of(output, on_guards=lambda traced, _: on_traced(traced, read, asked))
+
+
+def said(error: Exception) -> str:
+    """Why a variant is not recorded, or not installed, for people.
+
+    A defect of ours costs a trace, as if there were no variant; what it is stands in the reason.
+    """
     return str(error) if isinstance(error, Refusal) else f"a defect: {type(error).__name__}: {error}"

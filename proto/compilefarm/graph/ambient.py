@@ -173,6 +173,30 @@ def capture_ambient(device_types: Iterable[str], *, contracts: bool = True) -> A
         contracts: whether the graph has products of more than two tensors whose order is to be found.
 
     Raises:
+        Bypass: as `describe_ambient` and `require_own_torch`.
+    """
+    require_own_torch()
+    return describe_ambient(device_types, contracts=contracts)
+
+
+def require_own_torch() -> None:
+    """Passes if operators, tables and methods of torch are torch's own. The first time takes tens of milliseconds.
+
+    Raises:
+        Bypass: something else is in the place of one.
+    """
+    replacement = find_replacement()
+    if replacement is not None:
+        raise Bypass("replaced_operator", f"this process has something of its own in the place of {replacement}")
+
+
+def describe_ambient(device_types: Iterable[str], *, contracts: bool = True) -> Ambient:
+    """The state of this thread; what was put in the place of torch's own is not looked for.
+
+    Args:
+        device_types, contracts: as for `capture_ambient`.
+
+    Raises:
         Bypass: a default device is set, which decides where factory functions of the graph put their results, or hooks
             for saved tensors are, which would become part of the graph, or passes of the user's own.
     """
@@ -186,9 +210,6 @@ def capture_ambient(device_types: Iterable[str], *, contracts: bool = True) -> A
     setting = settings.find_deciding_setting()
     if setting is not None:
         raise Bypass("custom_option", f"{setting} differs from its default; farms do not take it")
-    replacement = find_replacement()
-    if replacement is not None:
-        raise Bypass("replaced_operator", f"this process has something of its own in the place of {replacement}")
     if torch.get_default_device() != torch.device("cpu"):
         raise Bypass("default_device", f"the default device is {torch.get_default_device()}; only cpu can be said")
     return Ambient(

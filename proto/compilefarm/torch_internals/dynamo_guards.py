@@ -90,8 +90,10 @@ class TracedGuards:
 
 def guards_of(output_graph: Any) -> list[tuple[TracedGuard, Sequence[str]]]:
     """The guards of a trace, each with the code that building it has left (nothing before)."""
-    ordered = sorted(output_graph.guards, key=Guard.sort_key)
-    return [(_taken_apart(guard), tuple(guard.code_list or ())) for guard in ordered]
+    found = [(guard.sort_key(), _taken_apart(guard), tuple(guard.code_list or ())) for guard in output_graph.guards]
+    # Torch's own order leaves guards of one kind on one source in that of a set.
+    found.sort(key=lambda each: (each[0], each[1].kind, repr(sorted(each[1].arguments.items()))))
+    return [(guard, code) for _, guard, code in found]
 
 
 def sizes_of(output_graph: Any) -> dict[Source, tuple[Sequence[int | None], Sequence[int | None]]]:

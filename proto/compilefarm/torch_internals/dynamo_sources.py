@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Mapping
+from types import CodeType
 from typing import Any
 
 import torch._dynamo.source as _sources
 import torch._guards as _guards
 from torch._dynamo.guards import _get_closure_vars  # torch/_dynamo/guards.py
-from torch._guards import Source  # torch/_guards.py
+from torch._guards import ChainedSource, Source  # torch/_guards.py
 
 __all__ = ["Scope", "Source", "build_source", "fields_of", "kind_of"]
 
@@ -34,8 +36,7 @@ def build_source(kind: str, fields: Mapping[str, Any]) -> Source:
     Raises:
         ValueError: torch has no such source, or it has other fields.
     """
-    kinds = [getattr(module, kind, None) for module in (_sources, _guards)]
-    found = next((each for each in kinds if isinstance(each, type) and issubclass(each, Source)), None)
+    found = _class_of(kind)
     if found is None:
         raise ValueError(f"torch has no source {kind}")
     values = {name: _ENUMERATIONS[name][value] if name in _ENUMERATIONS else value for name, value in fields.items()}
@@ -56,12 +57,45 @@ class Scope:
 
     def __init__(self, local_variables: Mapping[str, Any], global_variables: Mapping[str, Any]) -> None:
         self._scope: dict[str, Any] = {"L": local_variables, "G": global_variables}
+        self._names: dict[str, Any] = dict(_get_closure_vars())
+        # By address, as hashing a source takes a while, with what keeps it alive; and as torch looks for them.
+        self._followed: dict[int, tuple[Source, Any]] = {}
         self._values: dict[Any, Any] = {}
 
     def follow(self, source: Source) -> Any:
         """Returns the value that a source leads to. Raises whatever following it raises."""
+        found = self._followed.get(id(source))
+        if found is None:
+            found = self._followed[id(source)] = source, self._step(source)
+        return found[1]
+
+    def _step(self, source: Source) -> Any:
+        # As get_value of both classes (torch/_guards.py), which compile the same few texts for every source.
+        kind: Any = type(source)
+        if kind.get_value is ChainedSource.get_value:
+            chained: Any = source
+            self._names[_BASE] = self.follow(chained.base)
+            text = chained._name_template.format(_BASE)
+            return eval(_expression(text), self._scope, self._names)  # noqa: S307 - as torch does
+        if isinstance(source, ChainedSource):
+            self._values[source.base] = self.follow(source.base)
         values: Any = self._values
-        return source.get_value(self._scope, _get_closure_vars(), values)
+        return source.get_value(self._scope, self._names, values)
+
+
+# What the value of a source's base is called while the source is evaluated.
+_BASE = "___base"
+
+
+@functools.lru_cache(maxsize=10_000)
+def _expression(text: str) -> CodeType:
+    return compile(text, "<source>", "eval")
+
+
+@functools.cache
+def _class_of(kind: str) -> type[Source] | None:
+    found = [getattr(module, kind, None) for module in (_sources, _guards)]
+    return next((each for each in found if isinstance(each, type) and issubclass(each, Source)), None)
 
 
 def _name_of(value: Any) -> Any:

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from compilefarm.v1 import manifest_pb2 as compilefarm_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63ompilefarm/v1/package.proto\x12\x0e\x63ompilefarm.v1\x1a\x1d\x63ompilefarm/v1/manifest.proto\"\xaa\x01\n\rSignedPackage\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\x12,\n\tsignature\x18\x04 \x01(\x0b\x32\x19.compilefarm.v1.Signature\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x11\n\tpublisher\x18\x06 \x01(\t\x12\x19\n\x11published_seconds\x18\x07 \x01(\x01\"\xe9\x01\n\x07Package\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x13\n\x0binterpreter\x18\x02 \x01(\t\x12+\n\x06lookup\x18\x03 \x01(\x0b\x32\x1b.compilefarm.v1.FrameLookup\x12-\n\x07variant\x18\x04 \x01(\x0b\x32\x1c.compilefarm.v1.FrameVariant\x12\x31\n\x08programs\x18\x05 \x03(\x0b\x32\x1f.compilefarm.v1.PackagedProgram\x12*\n\tkey_parts\x18\x06 \x03(\x0b\x32\x17.compilefarm.v1.KeyPart\"B\n\x0fPackagedProgram\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\x0c\x12\x10\n\x08messages\x18\x03 \x03(\t\"\\\n\x0b\x46rameLookup\x12\x0e\n\x06module\x18\x01 \x01(\t\x12\x16\n\x0equalified_name\x18\x02 \x01(\t\x12\x13\n\x0b\x63ode_digest\x18\x03 \x01(\t\x12\x10\n\x08settings\x18\x04 \x01(\t\"\xa6\x03\n\x0c\x46rameVariant\x12\'\n\x04\x63ode\x18\x01 \x01(\x0b\x32\x19.compilefarm.v1.FrameCode\x12,\n\x07globals\x18\x02 \x03(\x0b\x32\x1b.compilefarm.v1.FrameGlobal\x12,\n\x07sources\x18\x03 \x03(\x0b\x32\x1b.compilefarm.v1.FrameSource\x12(\n\x05types\x18\x04 \x03(\x0b\x32\x19.compilefarm.v1.FrameType\x12*\n\x06guards\x18\x05 \x03(\x0b\x32\x1a.compilefarm.v1.FrameGuard\x12\x19\n\x11shape_expressions\x18\x06 \x03(\t\x12)\n\x05sizes\x18\x07 \x03(\x0b\x32\x1a.compilefarm.v1.FrameSizes\x12\x11\n\tkey_order\x18\x08 \x03(\x05\x12+\n\x07\x61liases\x18\t \x03(\x0b\x32\x1a.compilefarm.v1.FrameAlias\x12\x35\n\x0c\x64\x65pendencies\x18\n \x03(\x0b\x32\x1f.compilefarm.v1.FrameDependency\"\xf5\x02\n\tFrameCode\x12\x10\n\x08\x61rgcount\x18\x01 \x01(\x05\x12\x17\n\x0fposonlyargcount\x18\x02 \x01(\x05\x12\x16\n\x0ekwonlyargcount\x18\x03 \x01(\x05\x12\x0f\n\x07nlocals\x18\x04 \x01(\x05\x12\x11\n\tstacksize\x18\x05 \x01(\x05\x12\r\n\x05\x66lags\x18\x06 \x01(\x05\x12\x0c\n\x04\x63ode\x18\x07 \x01(\x0c\x12-\n\x06\x63onsts\x18\x08 \x03(\x0b\x32\x1d.compilefarm.v1.FrameConstant\x12\r\n\x05names\x18\t \x03(\t\x12\x10\n\x08varnames\x18\n \x03(\t\x12\x10\n\x08\x66ilename\x18\x0b \x01(\t\x12\x0c\n\x04name\x18\x0c \x01(\t\x12\x10\n\x08qualname\x18\r \x01(\t\x12\x13\n\x0b\x66irstlineno\x18\x0e \x01(\x05\x12\x11\n\tlinetable\x18\x0f \x01(\x0c\x12\x16\n\x0e\x65xceptiontable\x18\x10 \x01(\x0c\x12\x10\n\x08\x66reevars\x18\x11 \x03(\t\x12\x10\n\x08\x63\x65llvars\x18\x12 \x03(\t\"\xa4\x03\n\rFrameConstant\x12\x0e\n\x04none\x18\x01 \x01(\x08H\x00\x12\x11\n\x07\x62oolean\x18\x02 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x03 \x01(\x12H\x00\x12\x17\n\rlarge_integer\x18\x04 \x01(\tH\x00\x12\x0e\n\x04real\x18\x05 \x01(\x01H\x00\x12/\n\x07\x63omplex\x18\x06 \x01(\x0b\x32\x1c.compilefarm.v1.FrameComplexH\x00\x12\x0e\n\x04text\x18\x07 \x01(\tH\x00\x12\x11\n\x07\x63ontent\x18\x08 \x01(\x0cH\x00\x12\x12\n\x08\x65llipsis\x18\t \x01(\x08H\x00\x12/\n\x05tuple\x18\n \x01(\x0b\x32\x1e.compilefarm.v1.FrameConstantsH\x00\x12\x33\n\tfrozenset\x18\x0b \x01(\x0b\x32\x1e.compilefarm.v1.FrameConstantsH\x00\x12)\n\x04\x63ode\x18\x0c \x01(\x0b\x32\x19.compilefarm.v1.FrameCodeH\x00\x12\x33\n\x05torch\x18\r \x01(\x0b\x32\".compilefarm.v1.FrameTorchConstantH\x00\x42\x06\n\x04kind\"0\n\x12\x46rameTorchConstant\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"/\n\x0c\x46rameComplex\x12\x0c\n\x04real\x18\x01 \x01(\x01\x12\x11\n\timaginary\x18\x02 \x01(\x01\"?\n\x0e\x46rameConstants\x12-\n\x06values\x18\x01 \x03(\x0b\x32\x1d.compilefarm.v1.FrameConstant\"g\n\nFrameField\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1d.compilefarm.v1.FrameConstantH\x00\x12\x10\n\x06source\x18\x03 \x01(\x05H\x00\x42\t\n\x07\x63ontent\"G\n\x0b\x46rameSource\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12*\n\x06\x66ields\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.FrameField\"k\n\nFrameGuard\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\x05\x12-\n\targuments\x18\x03 \x03(\x0b\x32\x1a.compilefarm.v1.FrameField\x12\x10\n\x08\x65xpected\x18\x04 \x01(\t\"-\n\tFrameType\x12\x0e\n\x06source\x18\x01 \x01(\x05\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\")\n\x0b\x46rameNumber\x12\x0f\n\x05value\x18\x01 \x01(\x03H\x00\x42\t\n\x07\x63ontent\"t\n\nFrameSizes\x12\x0e\n\x06source\x18\x01 \x01(\x05\x12)\n\x04size\x18\x02 \x03(\x0b\x32\x1b.compilefarm.v1.FrameNumber\x12+\n\x06stride\x18\x03 \x03(\x0b\x32\x1b.compilefarm.v1.FrameNumber\"9\n\nFrameAlias\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x03(\x05\x12\x0e\n\x06second\x18\x03 \x03(\x05\"s\n\x0b\x46rameGlobal\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06module\x18\x03 \x01(\t\x12\x0f\n\x07program\x18\x04 \x01(\t\x12\'\n\x04\x63ode\x18\x05 \x01(\x0b\x32\x19.compilefarm.v1.FrameCode\"O\n\x0f\x46rameDependency\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06module\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x10\n\x08\x65xpected\x18\x04 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63ompilefarm/v1/package.proto\x12\x0e\x63ompilefarm.v1\x1a\x1d\x63ompilefarm/v1/manifest.proto\"\xbd\x01\n\rSignedPackage\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\x12,\n\tsignature\x18\x04 \x01(\x0b\x32\x19.compilefarm.v1.Signature\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x11\n\tpublisher\x18\x06 \x01(\t\x12\x19\n\x11published_seconds\x18\x07 \x01(\x01\x12\x11\n\twithdrawn\x18\x08 \x01(\t\"\xe9\x01\n\x07Package\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x13\n\x0binterpreter\x18\x02 \x01(\t\x12+\n\x06lookup\x18\x03 \x01(\x0b\x32\x1b.compilefarm.v1.FrameLookup\x12-\n\x07variant\x18\x04 \x01(\x0b\x32\x1c.compilefarm.v1.FrameVariant\x12\x31\n\x08programs\x18\x05 \x03(\x0b\x32\x1f.compilefarm.v1.PackagedProgram\x12*\n\tkey_parts\x18\x06 \x03(\x0b\x32\x17.compilefarm.v1.KeyPart\"B\n\x0fPackagedProgram\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07request\x18\x02 \x01(\x0c\x12\x10\n\x08messages\x18\x03 \x03(\t\"\\\n\x0b\x46rameLookup\x12\x0e\n\x06module\x18\x01 \x01(\t\x12\x16\n\x0equalified_name\x18\x02 \x01(\t\x12\x13\n\x0b\x63ode_digest\x18\x03 \x01(\t\x12\x10\n\x08settings\x18\x04 \x01(\t\"\xa6\x03\n\x0c\x46rameVariant\x12\'\n\x04\x63ode\x18\x01 \x01(\x0b\x32\x19.compilefarm.v1.FrameCode\x12,\n\x07globals\x18\x02 \x03(\x0b\x32\x1b.compilefarm.v1.FrameGlobal\x12,\n\x07sources\x18\x03 \x03(\x0b\x32\x1b.compilefarm.v1.FrameSource\x12(\n\x05types\x18\x04 \x03(\x0b\x32\x19.compilefarm.v1.FrameType\x12*\n\x06guards\x18\x05 \x03(\x0b\x32\x1a.compilefarm.v1.FrameGuard\x12\x19\n\x11shape_expressions\x18\x06 \x03(\t\x12)\n\x05sizes\x18\x07 \x03(\x0b\x32\x1a.compilefarm.v1.FrameSizes\x12\x11\n\tkey_order\x18\x08 \x03(\x05\x12+\n\x07\x61liases\x18\t \x03(\x0b\x32\x1a.compilefarm.v1.FrameAlias\x12\x35\n\x0c\x64\x65pendencies\x18\n \x03(\x0b\x32\x1f.compilefarm.v1.FrameDependency\"\xf5\x02\n\tFrameCode\x12\x10\n\x08\x61rgcount\x18\x01 \x01(\x05\x12\x17\n\x0fposonlyargcount\x18\x02 \x01(\x05\x12\x16\n\x0ekwonlyargcount\x18\x03 \x01(\x05\x12\x0f\n\x07nlocals\x18\x04 \x01(\x05\x12\x11\n\tstacksize\x18\x05 \x01(\x05\x12\r\n\x05\x66lags\x18\x06 \x01(\x05\x12\x0c\n\x04\x63ode\x18\x07 \x01(\x0c\x12-\n\x06\x63onsts\x18\x08 \x03(\x0b\x32\x1d.compilefarm.v1.FrameConstant\x12\r\n\x05names\x18\t \x03(\t\x12\x10\n\x08varnames\x18\n \x03(\t\x12\x10\n\x08\x66ilename\x18\x0b \x01(\t\x12\x0c\n\x04name\x18\x0c \x01(\t\x12\x10\n\x08qualname\x18\r \x01(\t\x12\x13\n\x0b\x66irstlineno\x18\x0e \x01(\x05\x12\x11\n\tlinetable\x18\x0f \x01(\x0c\x12\x16\n\x0e\x65xceptiontable\x18\x10 \x01(\x0c\x12\x10\n\x08\x66reevars\x18\x11 \x03(\t\x12\x10\n\x08\x63\x65llvars\x18\x12 \x03(\t\"\xa4\x03\n\rFrameConstant\x12\x0e\n\x04none\x18\x01 \x01(\x08H\x00\x12\x11\n\x07\x62oolean\x18\x02 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x03 \x01(\x12H\x00\x12\x17\n\rlarge_integer\x18\x04 \x01(\tH\x00\x12\x0e\n\x04real\x18\x05 \x01(\x01H\x00\x12/\n\x07\x63omplex\x18\x06 \x01(\x0b\x32\x1c.compilefarm.v1.FrameComplexH\x00\x12\x0e\n\x04text\x18\x07 \x01(\tH\x00\x12\x11\n\x07\x63ontent\x18\x08 \x01(\x0cH\x00\x12\x12\n\x08\x65llipsis\x18\t \x01(\x08H\x00\x12/\n\x05tuple\x18\n \x01(\x0b\x32\x1e.compilefarm.v1.FrameConstantsH\x00\x12\x33\n\tfrozenset\x18\x0b \x01(\x0b\x32\x1e.compilefarm.v1.FrameConstantsH\x00\x12)\n\x04\x63ode\x18\x0c \x01(\x0b\x32\x19.compilefarm.v1.FrameCodeH\x00\x12\x33\n\x05torch\x18\r \x01(\x0b\x32\".compilefarm.v1.FrameTorchConstantH\x00\x42\x06\n\x04kind\"0\n\x12\x46rameTorchConstant\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"/\n\x0c\x46rameComplex\x12\x0c\n\x04real\x18\x01 \x01(\x01\x12\x11\n\timaginary\x18\x02 \x01(\x01\"?\n\x0e\x46rameConstants\x12-\n\x06values\x18\x01 \x03(\x0b\x32\x1d.compilefarm.v1.FrameConstant\"g\n\nFrameField\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x05value\x18\x02 \x01(\x0b\x32\x1d.compilefarm.v1.FrameConstantH\x00\x12\x10\n\x06source\x18\x03 \x01(\x05H\x00\x42\t\n\x07\x63ontent\"G\n\x0b\x46rameSource\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12*\n\x06\x66ields\x18\x02 \x03(\x0b\x32\x1a.compilefarm.v1.FrameField\"k\n\nFrameGuard\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\x05\x12-\n\targuments\x18\x03 \x03(\x0b\x32\x1a.compilefarm.v1.FrameField\x12\x10\n\x08\x65xpected\x18\x04 \x01(\t\"-\n\tFrameType\x12\x0e\n\x06source\x18\x01 \x01(\x05\x12\x10\n\x08\x65xpected\x18\x02 \x01(\t\")\n\x0b\x46rameNumber\x12\x0f\n\x05value\x18\x01 \x01(\x03H\x00\x42\t\n\x07\x63ontent\"t\n\nFrameSizes\x12\x0e\n\x06source\x18\x01 \x01(\x05\x12)\n\x04size\x18\x02 \x03(\x0b\x32\x1b.compilefarm.v1.FrameNumber\x12+\n\x06stride\x18\x03 \x03(\x0b\x32\x1b.compilefarm.v1.FrameNumber\"9\n\nFrameAlias\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x03(\x05\x12\x0e\n\x06second\x18\x03 \x03(\x05\"s\n\x0b\x46rameGlobal\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06module\x18\x03 \x01(\t\x12\x0f\n\x07program\x18\x04 \x01(\t\x12\'\n\x04\x63ode\x18\x05 \x01(\x0b\x32\x19.compilefarm.v1.FrameCode\"O\n\x0f\x46rameDependency\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06module\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x10\n\x08\x65xpected\x18\x04 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -23,41 +23,41 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.package_pb2'
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_SIGNEDPACKAGE']._serialized_start=80
-  _globals['_SIGNEDPACKAGE']._serialized_end=250
-  _globals['_PACKAGE']._serialized_start=253
-  _globals['_PACKAGE']._serialized_end=486
-  _globals['_PACKAGEDPROGRAM']._serialized_start=488
-  _globals['_PACKAGEDPROGRAM']._serialized_end=554
-  _globals['_FRAMELOOKUP']._serialized_start=556
-  _globals['_FRAMELOOKUP']._serialized_end=648
-  _globals['_FRAMEVARIANT']._serialized_start=651
-  _globals['_FRAMEVARIANT']._serialized_end=1073
-  _globals['_FRAMECODE']._serialized_start=1076
-  _globals['_FRAMECODE']._serialized_end=1449
-  _globals['_FRAMECONSTANT']._serialized_start=1452
-  _globals['_FRAMECONSTANT']._serialized_end=1872
-  _globals['_FRAMETORCHCONSTANT']._serialized_start=1874
-  _globals['_FRAMETORCHCONSTANT']._serialized_end=1922
-  _globals['_FRAMECOMPLEX']._serialized_start=1924
-  _globals['_FRAMECOMPLEX']._serialized_end=1971
-  _globals['_FRAMECONSTANTS']._serialized_start=1973
-  _globals['_FRAMECONSTANTS']._serialized_end=2036
-  _globals['_FRAMEFIELD']._serialized_start=2038
-  _globals['_FRAMEFIELD']._serialized_end=2141
-  _globals['_FRAMESOURCE']._serialized_start=2143
-  _globals['_FRAMESOURCE']._serialized_end=2214
-  _globals['_FRAMEGUARD']._serialized_start=2216
-  _globals['_FRAMEGUARD']._serialized_end=2323
-  _globals['_FRAMETYPE']._serialized_start=2325
-  _globals['_FRAMETYPE']._serialized_end=2370
-  _globals['_FRAMENUMBER']._serialized_start=2372
-  _globals['_FRAMENUMBER']._serialized_end=2413
-  _globals['_FRAMESIZES']._serialized_start=2415
-  _globals['_FRAMESIZES']._serialized_end=2531
-  _globals['_FRAMEALIAS']._serialized_start=2533
-  _globals['_FRAMEALIAS']._serialized_end=2590
-  _globals['_FRAMEGLOBAL']._serialized_start=2592
-  _globals['_FRAMEGLOBAL']._serialized_end=2707
-  _globals['_FRAMEDEPENDENCY']._serialized_start=2709
-  _globals['_FRAMEDEPENDENCY']._serialized_end=2788
+  _globals['_SIGNEDPACKAGE']._serialized_end=269
+  _globals['_PACKAGE']._serialized_start=272
+  _globals['_PACKAGE']._serialized_end=505
+  _globals['_PACKAGEDPROGRAM']._serialized_start=507
+  _globals['_PACKAGEDPROGRAM']._serialized_end=573
+  _globals['_FRAMELOOKUP']._serialized_start=575
+  _globals['_FRAMELOOKUP']._serialized_end=667
+  _globals['_FRAMEVARIANT']._serialized_start=670
+  _globals['_FRAMEVARIANT']._serialized_end=1092
+  _globals['_FRAMECODE']._serialized_start=1095
+  _globals['_FRAMECODE']._serialized_end=1468
+  _globals['_FRAMECONSTANT']._serialized_start=1471
+  _globals['_FRAMECONSTANT']._serialized_end=1891
+  _globals['_FRAMETORCHCONSTANT']._serialized_start=1893
+  _globals['_FRAMETORCHCONSTANT']._serialized_end=1941
+  _globals['_FRAMECOMPLEX']._serialized_start=1943
+  _globals['_FRAMECOMPLEX']._serialized_end=1990
+  _globals['_FRAMECONSTANTS']._serialized_start=1992
+  _globals['_FRAMECONSTANTS']._serialized_end=2055
+  _globals['_FRAMEFIELD']._serialized_start=2057
+  _globals['_FRAMEFIELD']._serialized_end=2160
+  _globals['_FRAMESOURCE']._serialized_start=2162
+  _globals['_FRAMESOURCE']._serialized_end=2233
+  _globals['_FRAMEGUARD']._serialized_start=2235
+  _globals['_FRAMEGUARD']._serialized_end=2342
+  _globals['_FRAMETYPE']._serialized_start=2344
+  _globals['_FRAMETYPE']._serialized_end=2389
+  _globals['_FRAMENUMBER']._serialized_start=2391
+  _globals['_FRAMENUMBER']._serialized_end=2432
+  _globals['_FRAMESIZES']._serialized_start=2434
+  _globals['_FRAMESIZES']._serialized_end=2550
+  _globals['_FRAMEALIAS']._serialized_start=2552
+  _globals['_FRAMEALIAS']._serialized_end=2609
+  _globals['_FRAMEGLOBAL']._serialized_start=2611
+  _globals['_FRAMEGLOBAL']._serialized_end=2726
+  _globals['_FRAMEDEPENDENCY']._serialized_start=2728
+  _globals['_FRAMEDEPENDENCY']._serialized_end=2807
 # @@protoc_insertion_point(module_scope)

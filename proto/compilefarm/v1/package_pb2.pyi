@@ -28,6 +28,7 @@ class SignedPackage(google.protobuf.message.Message):
     NAMESPACE_FIELD_NUMBER: builtins.int
     PUBLISHER_FIELD_NUMBER: builtins.int
     PUBLISHED_SECONDS_FIELD_NUMBER: builtins.int
+    WITHDRAWN_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The key by which it is looked for."""
     name: builtins.str
@@ -42,6 +43,10 @@ class SignedPackage(google.protobuf.message.Message):
     """Name of whoever published it; set by the service, and not told to readers."""
     published_seconds: builtins.float
     """When it was published, in seconds since 1970; set by the service."""
+    withdrawn: builtins.str
+    """Why it is installed by nobody any more; set by the service, which keeps its content no longer then, but its place,
+    so that it is not published anew.
+    """
     @property
     def signature(self) -> compilefarm.v1.manifest_pb2.Signature:
         """By whoever published it, over the fields above."""
@@ -56,9 +61,10 @@ class SignedPackage(google.protobuf.message.Message):
         namespace: builtins.str = ...,
         publisher: builtins.str = ...,
         published_seconds: builtins.float = ...,
+        withdrawn: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["signature", b"signature"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["content", b"content", "key", b"key", "name", b"name", "namespace", b"namespace", "published_seconds", b"published_seconds", "publisher", b"publisher", "signature", b"signature"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "key", b"key", "name", b"name", "namespace", b"namespace", "published_seconds", b"published_seconds", "publisher", b"publisher", "signature", b"signature", "withdrawn", b"withdrawn"]) -> None: ...
 
 global___SignedPackage = SignedPackage
 

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from compilefarm.v1 import package_pb2 as compilefarm_dot_v1_dot_package__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$compilefarm/v1/package_service.proto\x12\x0e\x63ompilefarm.v1\x1a\x1c\x63ompilefarm/v1/package.proto\"\x1a\n\x0b\x46indRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\">\n\x0c\x46indResponse\x12.\n\x07package\x18\x01 \x01(\x0b\x32\x1d.compilefarm.v1.SignedPackage\"@\n\x0ePublishRequest\x12.\n\x07package\x18\x01 \x01(\x0b\x32\x1d.compilefarm.v1.SignedPackage\"!\n\x0fPublishResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\x32\xa1\x01\n\x0ePackageService\x12\x43\n\x04\x46ind\x12\x1b.compilefarm.v1.FindRequest\x1a\x1c.compilefarm.v1.FindResponse0\x01\x12J\n\x07Publish\x12\x1e.compilefarm.v1.PublishRequest\x1a\x1f.compilefarm.v1.PublishResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$compilefarm/v1/package_service.proto\x12\x0e\x63ompilefarm.v1\x1a\x1c\x63ompilefarm/v1/package.proto\"\x1a\n\x0b\x46indRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\">\n\x0c\x46indResponse\x12.\n\x07package\x18\x01 \x01(\x0b\x32\x1d.compilefarm.v1.SignedPackage\"@\n\x0ePublishRequest\x12.\n\x07package\x18\x01 \x01(\x0b\x32\x1d.compilefarm.v1.SignedPackage\"!\n\x0fPublishResponse\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\">\n\x0fWithdrawRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"(\n\x10WithdrawResponse\x12\x14\n\x0cis_withdrawn\x18\x01 \x01(\x08\x32\xf0\x01\n\x0ePackageService\x12\x43\n\x04\x46ind\x12\x1b.compilefarm.v1.FindRequest\x1a\x1c.compilefarm.v1.FindResponse0\x01\x12J\n\x07Publish\x12\x1e.compilefarm.v1.PublishRequest\x1a\x1f.compilefarm.v1.PublishResponse\x12M\n\x08Withdraw\x12\x1f.compilefarm.v1.WithdrawRequest\x1a .compilefarm.v1.WithdrawResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -30,6 +30,10 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_PUBLISHREQUEST']._serialized_end=242
   _globals['_PUBLISHRESPONSE']._serialized_start=244
   _globals['_PUBLISHRESPONSE']._serialized_end=277
-  _globals['_PACKAGESERVICE']._serialized_start=280
-  _globals['_PACKAGESERVICE']._serialized_end=441
+  _globals['_WITHDRAWREQUEST']._serialized_start=279
+  _globals['_WITHDRAWREQUEST']._serialized_end=341
+  _globals['_WITHDRAWRESPONSE']._serialized_start=343
+  _globals['_WITHDRAWRESPONSE']._serialized_end=383
+  _globals['_PACKAGESERVICE']._serialized_start=386
+  _globals['_PACKAGESERVICE']._serialized_end=626
 # @@protoc_insertion_point(module_scope)

@@ -90,3 +90,47 @@ class PublishResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["is_new", b"is_new"]) -> None: ...
 
 global___PublishResponse = PublishResponse
+
+@typing.final
+class WithdrawRequest(google.protobuf.message.Message):
+    """A package that is wrong."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    DIGEST_FIELD_NUMBER: builtins.int
+    DETAIL_FIELD_NUMBER: builtins.int
+    key: builtins.str
+    """Key of the package."""
+    digest: builtins.str
+    """sha256 (hex) of its content."""
+    detail: builtins.str
+    """What differs, for the log of the farm; at most 300 characters."""
+    def __init__(
+        self,
+        *,
+        key: builtins.str = ...,
+        digest: builtins.str = ...,
+        detail: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["detail", b"detail", "digest", b"digest", "key", b"key"]) -> None: ...
+
+global___WithdrawRequest = WithdrawRequest
+
+@typing.final
+class WithdrawResponse(google.protobuf.message.Message):
+    """What was done."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IS_WITHDRAWN_FIELD_NUMBER: builtins.int
+    is_withdrawn: builtins.bool
+    """Whether it was served until now."""
+    def __init__(
+        self,
+        *,
+        is_withdrawn: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_withdrawn", b"is_withdrawn"]) -> None: ...
+
+global___WithdrawResponse = WithdrawResponse

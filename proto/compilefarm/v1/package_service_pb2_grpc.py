@@ -25,6 +25,11 @@ class PackageServiceStub(object):
                 request_serializer=compilefarm_dot_v1_dot_package__service__pb2.PublishRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_package__service__pb2.PublishResponse.FromString,
                 )
+        self.Withdraw = channel.unary_unary(
+                '/compilefarm.v1.PackageService/Withdraw',
+                request_serializer=compilefarm_dot_v1_dot_package__service__pb2.WithdrawRequest.SerializeToString,
+                response_deserializer=compilefarm_dot_v1_dot_package__service__pb2.WithdrawResponse.FromString,
+                )
 
 
 class PackageServiceServicer(object):
@@ -47,6 +52,14 @@ class PackageServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Withdraw(self, request, context):
+        """Has a package of the caller's namespace served no more, since a trace of the caller has found something else. Who
+        does so often is not believed any more for a while.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PackageServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +72,11 @@ def add_PackageServiceServicer_to_server(servicer, server):
                     servicer.Publish,
                     request_deserializer=compilefarm_dot_v1_dot_package__service__pb2.PublishRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_package__service__pb2.PublishResponse.SerializeToString,
+            ),
+            'Withdraw': grpc.unary_unary_rpc_method_handler(
+                    servicer.Withdraw,
+                    request_deserializer=compilefarm_dot_v1_dot_package__service__pb2.WithdrawRequest.FromString,
+                    response_serializer=compilefarm_dot_v1_dot_package__service__pb2.WithdrawResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -102,5 +120,22 @@ class PackageService(object):
         return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.PackageService/Publish',
             compilefarm_dot_v1_dot_package__service__pb2.PublishRequest.SerializeToString,
             compilefarm_dot_v1_dot_package__service__pb2.PublishResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Withdraw(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.PackageService/Withdraw',
+            compilefarm_dot_v1_dot_package__service__pb2.WithdrawRequest.SerializeToString,
+            compilefarm_dot_v1_dot_package__service__pb2.WithdrawResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -39,6 +39,14 @@ class PackageServiceStub:
     if there is no room, or too many of that key.
     """
 
+    Withdraw: grpc.UnaryUnaryMultiCallable[
+        compilefarm.v1.package_service_pb2.WithdrawRequest,
+        compilefarm.v1.package_service_pb2.WithdrawResponse,
+    ]
+    """Has a package of the caller's namespace served no more, since a trace of the caller has found something else. Who
+    does so often is not believed any more for a while.
+    """
+
 class PackageServiceAsyncStub:
     """Keeps packages. Several of a key are a union: none replaces another."""
 
@@ -56,6 +64,14 @@ class PackageServiceAsyncStub:
     ]
     """Keeps a package beside others of its key; one of that name that is there already stays as it is. RESOURCE_EXHAUSTED
     if there is no room, or too many of that key.
+    """
+
+    Withdraw: grpc.aio.UnaryUnaryMultiCallable[
+        compilefarm.v1.package_service_pb2.WithdrawRequest,
+        compilefarm.v1.package_service_pb2.WithdrawResponse,
+    ]
+    """Has a package of the caller's namespace served no more, since a trace of the caller has found something else. Who
+    does so often is not believed any more for a while.
     """
 
 class PackageServiceServicer(metaclass=abc.ABCMeta):
@@ -79,6 +95,16 @@ class PackageServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[compilefarm.v1.package_service_pb2.PublishResponse, collections.abc.Awaitable[compilefarm.v1.package_service_pb2.PublishResponse]]:
         """Keeps a package beside others of its key; one of that name that is there already stays as it is. RESOURCE_EXHAUSTED
         if there is no room, or too many of that key.
+        """
+
+    @abc.abstractmethod
+    def Withdraw(
+        self,
+        request: compilefarm.v1.package_service_pb2.WithdrawRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[compilefarm.v1.package_service_pb2.WithdrawResponse, collections.abc.Awaitable[compilefarm.v1.package_service_pb2.WithdrawResponse]]:
+        """Has a package of the caller's namespace served no more, since a trace of the caller has found something else. Who
+        does so often is not believed any more for a while.
         """
 
 def add_PackageServiceServicer_to_server(servicer: PackageServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -260,6 +260,7 @@ class Gateway:
             counters=self._parts.counters,
             counts=self._cache_counts,
             read_only=self._config.read_only,
+            clock=self._clock,
         )
 
     def _admin_service(self) -> AdminService:

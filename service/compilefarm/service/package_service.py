@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 
-from compilefarm.core.errors import NoCaches, ReadOnlyFarm
+from compilefarm.core.digests import check_digest
+from compilefarm.core.errors import InvalidRequest, NoCaches, ReadOnlyFarm
 from compilefarm.core.packages import check_package, check_package_key
 from compilefarm.service.cache_service import CacheCounts
 from compilefarm.service.callers import current_caller
+from compilefarm.service.clock import Clock
 from compilefarm.service.counters import Counters
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.grpc_types import Context
+from compilefarm.service.hourly_limits import HourlyLimits
 from compilefarm.service.quotas import Quotas
 from compilefarm.store.packages import PackageStore
 from compilefarm.v1 import package_service_pb2 as wire
@@ -32,6 +35,14 @@ class NoPackageService(PackageServiceServicer):
     async def Publish(self, _request: wire.PublishRequest, _context: Context) -> wire.PublishResponse:
         raise _no_packages()
 
+    async def Withdraw(self, _request: wire.WithdrawRequest, _context: Context) -> wire.WithdrawResponse:
+        raise _no_packages()
+
+
+# What one account may have withdrawn in an hour.
+_WITHDRAWN_PER_HOUR = 10
+_LONGEST_DETAIL = 300
+
 
 class PackageService(PackageServiceServicer):
     """Adapts a store of packages to the wire, and counts what passes.
@@ -43,6 +54,7 @@ class PackageService(PackageServiceServicer):
         counters: counts bytes.
         counts: counts requests.
         read_only: whether nothing is written.
+        clock: time.
     """
 
     def __init__(
@@ -54,6 +66,7 @@ class PackageService(PackageServiceServicer):
         counters: Counters,
         counts: CacheCounts,
         read_only: bool,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._transfers = transfers
@@ -61,6 +74,7 @@ class PackageService(PackageServiceServicer):
         self._counters = counters
         self._counts = counts
         self._read_only = read_only
+        self._withdrawals = HourlyLimits(most=_WITHDRAWN_PER_HOUR, clock=clock)
 
     async def Find(self, request: wire.FindRequest, _context: Context) -> AsyncIterator[wire.FindResponse]:
         caller, key = current_caller(), check_package_key(request.key)
@@ -86,6 +100,21 @@ class PackageService(PackageServiceServicer):
         self._counts.note_word(_WORD, "write")
         log.info("key %s has package %s of %s", package.key, package.name, caller.account)
         return wire.PublishResponse(is_new=is_new)
+
+    async def Withdraw(self, request: wire.WithdrawRequest, _context: Context) -> wire.WithdrawResponse:
+        if self._read_only:
+            raise ReadOnlyFarm("this farm serves what is stored, and withdraws nothing (serve --read-only)")
+        caller, key, digest = current_caller(), check_package_key(request.key), check_digest(request.digest)
+        if len(request.detail) > _LONGEST_DETAIL:
+            raise InvalidRequest(f"why a package is wrong takes at most {_LONGEST_DETAIL} characters")
+        why = f"a trace of {caller.account or 'a pod'} has found something else: {request.detail!r}"
+        is_believed = self._withdrawals.take(caller.account)
+        is_withdrawn = is_believed and await self._store.withdraw(
+            key, digest=digest, namespace=caller.namespace, reason=why
+        )
+        done = "withdrawn" if is_withdrawn else "nothing is done about it"
+        log.error("key %s, package with content %s: %s; %s", key, digest, why, done)
+        return wire.WithdrawResponse(is_withdrawn=is_withdrawn)
 
 
 def _no_packages() -> NoCaches:

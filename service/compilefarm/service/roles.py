@@ -48,7 +48,7 @@ class PackageRole(IntEnum):
     NONE = 0
     """Neither read nor publish packages."""
     READ = 1
-    """Read packages, which other pods made."""
+    """Read packages, which other pods made, and say that one is wrong."""
     PUBLISH = 2
     """Publish packages, which pods install that trust who signed them."""
 
@@ -67,6 +67,7 @@ _NEEDED: Mapping[str, AnyRole] = {
     "/compilefarm.v1.CacheService/RemoveEntries": CacheRole.WRITE,
     "/compilefarm.v1.PackageService/Find": PackageRole.READ,
     "/compilefarm.v1.PackageService/Publish": PackageRole.PUBLISH,
+    "/compilefarm.v1.PackageService/Withdraw": PackageRole.READ,
     "/compilefarm.v1.CacheService/ListEntries": CacheRole.READ,
     "/compilefarm.v1.CacheService/FindMissingEntries": CacheRole.READ,
     "/compilefarm.v1.CompileService/Lookup": Role.READ,

@@ -61,7 +61,7 @@ class PackageStore:
         for namespace in map(written_namespace, namespaces):
             for path in _in_turns([found for place, found in sorted(paths.items()) if place[0] == namespace]):
                 package = await self._read(path)
-                if package is not None:
+                if package is not None and not package.withdrawn:
                     yield package
 
     async def publish(self, package: SignedPackage) -> bool:
@@ -89,6 +89,37 @@ class PackageStore:
             return await self._backend.create(path, content=content)
         finally:
             self._coming[package.namespace] -= len(content)
+
+    async def withdraw(self, key: str, *, digest: str, namespace: str, reason: str) -> bool:
+        """Has a package served no more, nor taken anew of its publisher; whether it was served until now.
+
+        Args:
+            key, namespace: where it is one of a few.
+            digest: of its content.
+            reason: why.
+
+        Raises:
+            StoreUnavailable: the store cannot be read or written.
+        """
+        for path in [path for found in (await self._paths(key)).values() for path in found]:
+            if namespace_of_entry(path) == written_namespace(namespace):
+                package = await self._read(path)
+                if package is not None and not package.withdrawn and digest_of(package.content) == digest:
+                    return await self._replace(path, package, reason)
+        return False
+
+    async def _replace(self, path: str, package: SignedPackage, reason: str) -> bool:
+        record = SignedPackage(
+            key=package.key,
+            name=package.name,
+            namespace=package.namespace,
+            publisher=package.publisher,
+            withdrawn=reason,
+            published_seconds=self._uses.now(),
+        )
+        # Who publishes it again in between is withdrawn by the next who finds it wrong.
+        await self._backend.delete(path)
+        return await self._backend.create(path, content=_write(record))
 
     async def _paths(self, key: str) -> dict[_Place, list[str]]:
         """The paths of the packages of a key by namespace and publisher, as paths write them."""

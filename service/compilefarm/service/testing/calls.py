@@ -61,7 +61,7 @@ from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from compilefarm.v1.job_pb2 import Job, Phase
 from compilefarm.v1.manifest_pb2 import Check, Manifest
 from compilefarm.v1.package_pb2 import SignedPackage
-from compilefarm.v1.package_service_pb2 import FindRequest, PublishRequest
+from compilefarm.v1.package_service_pb2 import FindRequest, PublishRequest, WithdrawRequest
 from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
 
 if TYPE_CHECKING:
@@ -260,6 +260,12 @@ class Calls:
         """Publishes a package; whether it was not there before."""
         with refusals():
             return (await self.packages.Publish(PublishRequest(package=package))).is_new
+
+    async def withdraw_package(self, package: SignedPackage) -> bool:
+        """Says that a package is wrong; whether it was served until now."""
+        with refusals():
+            request = WithdrawRequest(key=package.key, digest=digest_of(package.content), detail="guards")
+            return (await self.packages.Withdraw(request)).is_withdrawn
 
     async def find_packages(self, key: str) -> list[SignedPackage]:
         """The packages of a key."""
