@@ -8,7 +8,9 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,14 +22,32 @@ from compilefarm.torch_internals.dynamo_frames import Frame, backend_of, interce
 
 
 class KeptGraph:
-    """A graph that runs as it was captured, and its key."""
+    """A graph that runs as it was captured, and its key.
+
+    It is kept as source: a GraphModule that is unpickled is traced anew, which computes what hangs on no input, and is
+    then another one (with torch 2.11 comparisons among them).
+    """
 
     def __init__(self, graph_module: torch.fx.GraphModule, *, key: str) -> None:
         self.key = key
-        self._graph_module = graph_module
+        code = graph_module.graph.python_code("self")
+        modules = {name: value for name, value in code.globals.items() if isinstance(value, ModuleType)}
+        self._modules = {name: module.__name__ for name, module in modules.items()}
+        self._values = {name: value for name, value in code.globals.items() if name not in modules}
+        self._source, self._held = code.src, _Held(graph_module)
 
     def __call__(self, *inputs: Any) -> Any:
-        return self._graph_module(*inputs)
+        scope = self._values | {name: import_module(module) for name, module in self._modules.items()}
+        exec(self._source, scope)
+        return scope["forward"](self._held, *inputs)
+
+
+class _Held:
+    """What a graph holds, under the names that its source has."""
+
+    def __init__(self, graph_module: torch.fx.GraphModule) -> None:
+        for node in graph_module.graph.find_nodes(op="get_attr"):
+            setattr(self, node.target, getattr(graph_module, node.target))
 
 
 class FolderOfVariants:
@@ -54,15 +74,17 @@ class FolderOfVariants:
             node.meta.clear()
             node.type = None
         plain = torch.fx.GraphModule(graph_module, graph)
-        (self._folder / f"{key}.graph").write_bytes(pickle.dumps(plain))
-        return KeptGraph(plain, key=key)
+        kept = KeptGraph(plain, key=key)
+        (self._folder / f"{key}.graph").write_bytes(pickle.dumps(kept))
+        return kept
 
     def load(self, key: str) -> KeptGraph:
         """Returns a graph that was kept."""
         file = self._folder / f"{key}.graph"
         if not file.exists():
             raise Differs(f"no program {key}")
-        return KeptGraph(pickle.loads(file.read_bytes()), key=key)
+        kept: KeptGraph = pickle.loads(file.read_bytes())
+        return kept
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
