@@ -48,7 +48,7 @@ class Runtime(FakeRuntime):
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
         del graph_module, example_inputs, options
         self.environment = self._request.job.environment
-        return self.encode_request(self._request)
+        return self.encode_request(self._request, is_guarded=True)
 
     def require_fit(self, manifest: Manifest, environment: Environment) -> None:
         """What scripted workers make fits everywhere."""
