@@ -77,7 +77,7 @@ def test_a_pod_without_a_compiler_starts_nothing_and_leaves_nothing(farm: Served
     )
     assert max(each["difference"] for each in seen["models"]) < 1e-4
     # The loader is all that it needs.
-    portions = {"autoload", "client", "core", "graph", "loader", "torch_internals", "v1"}
+    portions = {"autoload", "client", "core", "graph", "loader", "torch_internals", "v1", "warming"}
     assert {name.split(".")[1] for name in seen["imported"]} == portions
     # Libraries were in files while they were loaded.
     assert list(tmp_path.glob("compilefarm*")) == []
