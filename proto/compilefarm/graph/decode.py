@@ -434,10 +434,14 @@ def _bounded(
         # An operator without a fake form is run, on memory of the sizes that it is told. Of those the lists of fused
         # optimizers were just looked at; any other is refused.
         decoded.fake_mode.allow_fallback_kernels = base_of(operator.name()) in OPTIMIZERS
-        sizes = ResultSizes.of_operator(schema_of(operator), args, kwargs)
+        of_results = (
+            ResultSizes(())
+            if decoded.writes.makes_results
+            else ResultSizes.of_operator(schema_of(operator), args, kwargs)
+        )
         with reach.running(operator):
             result = watch(operator, args, kwargs, find_fake_form(operator, args) or run)
-        if (change := sizes.find_change()) is not None:
+        if (change := of_results.find_change()) is not None:
             raise InvalidRequest(f"{operator}: {change}")
         offsets.note(operator, args, kwargs, result)
         return result
@@ -479,6 +483,8 @@ def _run(node: Node, owner: GraphModule, *, number: int, writes: WriteRecorder) 
     # matrix_rank_impl).
     writes.note([kwargs.get("out")])
     sizes = ResultSizes(kwargs.get("out"))
+    of_torch = node.op == "call_function" and not isinstance(node.target, OpOverload | HigherOrderOperator)
+    writes.makes_results = of_torch and kwargs.get("out") is not None
     result = _called(node, args, kwargs, number=number, writes=writes)
     if (change := sizes.find_change()) is not None:
         raise InvalidRequest(f"node {number} ({_name(node)}): {change}")

@@ -73,8 +73,14 @@ class ResultSizes:
 
 @dataclass(slots=True)
 class WriteRecorder:
-    """Notes to which of the tensors that it knows a graph writes, directly or through views."""
+    """Notes to which of the tensors that it knows a graph writes, directly or through views.
 
+    Attributes:
+        makes_results: whether a function of torch runs that is given `out`, and makes by itself whatever else its
+            operators are given for results (log_sigmoid, linalg.slogdet in torch 2.11).
+    """
+
+    makes_results: bool = False
     _written: set[Label] = field(default_factory=set)
     _labels: dict[int, set[Label]] = field(default_factory=dict)
     _dtypes: dict[Label, torch.dtype] = field(default_factory=dict)
