@@ -25,6 +25,7 @@ from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 from compilefarm.v1.graph_pb2 import Range, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.operator_guard import guarding_operators
+from tests.worker.inductor import compiled
 
 
 def decode(function: Callable[..., Any], *args: object, **kwargs: object) -> DecodedJob:
@@ -240,7 +241,6 @@ def test_a_graph_that_comes_down_to_more_operators_than_any_model(monkeypatch: p
         *("aten::segment_reduce", "aten::linalg_ldl_solve", "aten::sparse_coo_tensor", "aten::linalg_lu_solve"),
         *("aten::set_.source_Tensor", "aten::to_mkldnn", "aten::embedding_renorm_", "prims::copy_strided"),
         *(
-            "aten::combinations",
             "aten::quantized_lstm",
             "aten::_embedding_bag",
             "aten::flatten_dense_tensors",
@@ -283,6 +283,18 @@ def test_a_place_that_depends_on_elements_is_refused_while_a_graph_is_compiled_t
     refusing = pytest.raises(InvalidRequest, match="whether it stays within its memory depends on elements")
     with refusing, FakeTensorMode(shape_env=ShapeEnv()), guarding_operators(calls_views=True):
         torch.as_strided(torch.ones(8), (1,), (1,), torch.empty((), dtype=torch.int64).item())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part_of", ["computed", "given"])
+def test_a_view_of_a_part_reaches_no_further_where_the_compiler_takes_the_part_for_a_tensor(part_of: str) -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        pair = (x, y) if part_of == "given" else (x + 1, y * 2)
+        first, _ = torch.cat(pair, 1).split([12, 12], 1)
+        return first.as_strided((1,), (1,), 23) + 1
+
+    job = capture(model, torch.ones(1, 12), torch.ones(1, 12)).encode()
+    with pytest.raises(InvalidRequest, match=r"reaches (over 96 bytes|to element 23) of a memory of (48|12)"):
+        compiled(job)
 
 
 def test_a_view_of_an_input_that_does_not_begin_with_its_memory() -> None:

@@ -11,6 +11,7 @@ from compilefarm.builder.generated_sources import watching_sources
 from compilefarm.graph.encode import EncodedJob
 from compilefarm.graph.testing import trace
 from compilefarm.torch_internals.cpp_builds import stand_in_for_trials
+from compilefarm.worker.source_check import check_source
 from tests.worker.inductor import compiled
 
 _FAR = 10**8
@@ -75,3 +76,22 @@ def test_an_index_that_overflows(model: Callable[[torch.Tensor], torch.Tensor]) 
 )
 def test_what_is_proven_is_not_asserted(model: Callable[[torch.Tensor], torch.Tensor]) -> None:
     assert "index out of bounds" not in _program(trace(model, TABLE).encode())
+
+
+def test_an_element_that_a_graph_selects_by() -> None:
+    def model(tables: torch.Tensor, number: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(tables[number.item()], x)  # type: ignore[index]
+
+    tables, x = torch.randn(4, 2, 2), torch.randn(2, 2)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        job = trace(model, tables, torch.tensor(1), x).encode()
+    with watching_sources(check_source):
+        program = compiled(job)
+    order = [len(given.tensor.shape) for given in job.job.inputs]
+    for number in (0, 3, -4, -1):
+        given = {3: tables, 0: torch.tensor(number), 2: x}
+        assert torch.equal(program(*(given[dimensions] for dimensions in order))[0], tables[number] @ x)
+    for number in (4, -5, 10**9, -(10**9)):
+        given = {3: tables, 0: torch.tensor(number), 2: x}
+        with pytest.raises(RuntimeError, match=r"u\d+ (<|>=) -?4"):
+            program(*(given[dimensions] for dimensions in order))

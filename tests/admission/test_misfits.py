@@ -116,8 +116,12 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten.rrelu_with_noise.default, (MANY, NARROW.expand(64)), positional(0.1, 0.3, True, None)),
         (aten._weight_norm_interface.default, (torch.ones(4, 4, 4), FEW), positional(1)),
         (aten.resize_.default, (NARROW.expand(64),), positional([80])),
+        (aten._softmax_backward_data.default, (torch.ones(4, 4), torch.ones(2, 4)), positional(1, torch.float32)),
+        (aten._log_softmax_backward_data.default, (torch.ones(4, 4), FEW), positional(1, torch.float32)),
+        (aten._batch_norm_with_update.default, (IMAGE, FEW, FEW, FEW, FEW), positional(0.1, 1e-5)),
         (aten.channel_shuffle.default, (IMAGE,), positional(0)),
         (aten.native_channel_shuffle.default, (IMAGE,), positional(0)),
+        (aten.special_laguerre_polynomial_l.n_scalar, (FEW,), positional(2**40)),
         (aten._foreach_copy.default, (FEW, FEW), copied),
         (aten._fused_adam_.default, (MANY, FEW, torch.ones(())), adam),
         (aten._fused_adam_.default, (MANY, MANY.double(), torch.ones(())), adam),
@@ -293,6 +297,15 @@ def test_upsampling_is_told_a_size_or_a_scale(kind: TargetKind.ValueType) -> Non
     call = Call(kind=kind, target=name, args=[Value(node=0), size, Value(real=0.001), Value(real=2.0)])
     job.graph.nodes[1].call.CopyFrom(call)
     with pytest.raises(InvalidRequest, match="upsample_nearest2d"):
+        decode_job(job, blobs={})
+
+
+@pytest.mark.parametrize("count", [Value(integer=2**40), Value(node=0), Value(boolean=True)])
+def test_combinations_are_of_few_elements_each(count: Value) -> None:
+    job = capture(torch.relu, MANY).encode().job
+    call = Call(kind=TORCH_FUNCTION, target="torch.combinations", args=[Value(node=0), count])
+    job.graph.nodes[1].call.CopyFrom(call)
+    with pytest.raises(InvalidRequest, match="combinations are of at most"):
         decode_job(job, blobs={})
 
 

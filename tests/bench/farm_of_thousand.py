@@ -116,7 +116,7 @@ async def call(arguments: argparse.Namespace) -> None:
     numbers = iter(range(arguments.first, arguments.first + arguments.jobs))
     counts: Counter[str] = Counter()
     async with calling(arguments.address, token=_CROWD) as calls:
-        # They do not all come in one moment: gRPC refuses what is beyond the first thousand then.
+        # They come one after the other, as pods of a rollout do.
         callers = (
             _ask(calls, numbers, counts=counts, after=place * _PAUSE_SECONDS) for place in range(arguments.callers)
         )

@@ -172,6 +172,7 @@ def test_packages_are_published_as_they_were_signed(
         assert "1 packages of Dynamo: 1 left out, since they hold for the environment and the mode" in said
         operator.type("check", recording, "--mode", "slow")
         assert not operator.json("check", recording, status=1)["enough"]
+        assert "and 0 % of the packages; too little, 100 % are wanted" in operator.type("check", recording, status=1)
         assert "1 packages of Dynamo: 1 published" in operator.type("run", recording)
         assert "1 packages of Dynamo: 1 stored" in operator.type("check", recording)
         assert operator.json("run", recording)["packages"][0]["standing"] == "stored"

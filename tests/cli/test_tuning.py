@@ -198,11 +198,31 @@ def _with_code(result: dict[str, Any]) -> None:
     result["kernels"][0]["best"]["XBLOCK"] = {"a": [1]}
 
 
+def _with_text(result: dict[str, Any]) -> None:
+    # torch/_inductor/runtime/triton_heuristics.py: GridExpr.ceildiv
+    result["kernels"][0]["best"]["XBLOCK"] = "print('code'))#"
+
+
+def _with_call(result: dict[str, Any]) -> None:
+    result["kernels"][0]["best"]["configs_hash"] = "print()"
+
+
+def _with_path(result: dict[str, Any]) -> None:
+    # torch/_inductor/codecache.py: get_path
+    result["kernels"][0]["name"] = "/tmp/elsewhere.best_config"
+
+
+def _with_steps(result: dict[str, Any]) -> None:
+    result["kernels"][0]["name"] = "a/../../elsewhere.best_config"
+
+
 def _empty(result: dict[str, Any]) -> None:
     result["kernels"] = []
 
 
-@pytest.mark.parametrize("change", [_without_key, _of_graphs, _with_code, _empty])
+@pytest.mark.parametrize(
+    "change", [_without_key, _of_graphs, _with_code, _with_text, _with_call, _with_path, _with_steps, _empty]
+)
 def test_what_is_no_result_is_refused_and_nothing_is_written(
     farm: str, ask: Ask, tmp_path: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:

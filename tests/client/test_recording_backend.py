@@ -208,7 +208,8 @@ def test_sizes_beyond_the_guards_of_a_program_are_prewarmed_as_well() -> None:
         farm = farm_at(address)
         report = farm.prewarm(work)
         assert [each.outcome for each in report.served] == ["compiled"] * 3
-        assert [list(each.graph.request.job.hints) for each in report.served] == [[], [9], [65]]
+        # The first two are compiled side by side, and come in any order.
+        assert sorted(list(each.graph.request.job.hints) for each in report.served) == [[], [9], [65]]
         assert [each.outcome for each in farm.prewarm(work).served] == ["hit"] * 3
         farm.close()
     assert len(pool.assignments) == 3

@@ -15,6 +15,7 @@ import pytest
 
 from compilefarm.core.recorder import Recorder
 from compilefarm.core.requests import Request, read_request
+from compilefarm.core.signatures import new_signing_key
 
 from .serving import COMMAND, ServedFarm, bare_environment, run, serve
 
@@ -25,6 +26,8 @@ OTHER_PYTHON = os.environ.get("OTHER_TORCH_PYTHON", "")
 # Compiles take most of the time of these tests, so each end of the range has one of the programs; all of them are run
 # when that is asked for (-m corpus).
 SMALL = "decoder" if OTHER_PYTHON else "broken"
+PUBLISHER = new_signing_key()
+KEEPING_PACKAGES = ("--cache-size-limit", "1GB")
 
 
 # Prints where everything lies that the first package needs and the second does not.
@@ -80,8 +83,11 @@ class Release:
         self._programs = programs
 
     def record(self) -> list[dict[str, str]]:
-        """Runs the workload in a reference pod, which compiles nothing."""
+        """Runs the workload in a reference pod, which compiles nothing and may publish packages."""
+        key = self._folder / "publisher.pem"
+        key.write_bytes(PUBLISHER.pem())
         settings = {"COMPILEFARM_RECORD": str(self.recording), "COMPILEFARM_ON_MISS": "local"}
+        settings |= {"COMPILEFARM_DYNAMO": "publish", "COMPILEFARM_PACKAGE_SIGNING_KEY": str(key)}
         settings["COMPILEFARM_ADDRESS"] = self._farm.address
         if self._libraries is not None:
             settings["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._libraries), os.environ.get("PYTHONPATH"))))
@@ -97,6 +103,7 @@ class Release:
         """Runs the workload in a process; by default a strict one, without a compiler and with empty caches."""
         if environment is None:
             environment = bare_environment(self._folder, self._farm.address) | {"COMPILEFARM_ON_MISS": "error"}
+            environment |= {"COMPILEFARM_DYNAMO": "reuse", "COMPILEFARM_TRUSTED_PACKAGE_KEYS": PUBLISHER.public.text}
             environment |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         pod = subprocess.run(
             [python, str(Path(__file__).with_name("workload.py")), *self._programs, *arguments],
@@ -138,7 +145,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedFarm]:
     Its artifacts are checked by the pods of these tests, in processes as clean as a worker's.
     """
     other = (f"--worker=other={OTHER_PYTHON}",) if OTHER_PYTHON else ()
-    with serve(tmp_path_factory.mktemp("both"), ("--verify", "off", *other)) as served:
+    with serve(tmp_path_factory.mktemp("both"), ("--verify", "off", *KEEPING_PACKAGES, *other)) as served:
         yield served
 
 
@@ -171,7 +178,8 @@ def prove(release: Release, farm: ServedFarm) -> None:
     assert (totals["failed"], totals["hit"] >= 1) == (0, True)
     assert release.step("check")["percent"] == 100.0
     assert farm.count("compiled") == compiled_before + graphs
-    assert [graph["outcome"] for graph in release.pod()] == ["hit"] * graphs
+    assert {package["standing"] for package in release.step("check")["packages"]} == {"stored"}
+    assert [(graph["outcome"], graph["dynamo"]) for graph in release.pod()] == [("hit", "reused")] * graphs
     assert farm.count("compiled") == compiled_before + graphs
 
 
@@ -216,7 +224,7 @@ def test_an_operator_that_another_torch_lacks_is_named(broken: Release) -> None:
 
 @pytest.mark.corpus
 def test_the_demo_model_as_well(tmp_path: Path) -> None:
-    with serve(tmp_path) as farm:
+    with serve(tmp_path, KEEPING_PACKAGES) as farm:
         prove(Release(tmp_path, farm, ("demo", "decoder", "broken")), farm)
 
 

@@ -1,7 +1,7 @@
 """A process that is timed under CUDA graphs: `python -m tests.gpu.graph_pod HOW NAME`. Prints what it saw, as JSON.
 
-"farm" and "inductor" go from a model to the third result, "saved" too, without Dynamo, by a function that "save" has
-compiled ahead of time; "turns" compiles with both, and calls one after the other.
+"farm" and "inductor" go from a model to the third result; so do "reused", with the package of "publish", and "saved",
+by a function that "save" has compiled ahead of time. "turns" compiles with both, and calls one after the other.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ from .graph_cases import CASES, GENERATE, Case, Function, Generation
 from .phases import count_python_calls, timing_imports
 
 _BACKENDS = {"farm": "compilefarm", "inductor": "inductor"}
+# As "farm"; variables say whether packages are in use.
+_WITH_PACKAGES = dict.fromkeys(("publish", "reused"), "compilefarm")
+# What torch times for each frame, and once for each that it traces.
+_FRAME, _TRACED = "_compile.compile_inner", "bytecode_tracing"
 _CALLS_TO_REPLAY = 3
 _LATER_CALLS = 1
 _ROUNDS = 100
@@ -44,7 +48,7 @@ Start = Callable[[], tuple[Call, list[float]]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("how", choices=(*_BACKENDS, "turns", "save", "saved"))
+    parser.add_argument("how", choices=(*_BACKENDS, *_WITH_PACKAGES, "turns", "save", "saved"))
     parser.add_argument("name", choices=(*CASES, GENERATE))
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda:0"))
     parser.add_argument("--mode", default="reduce-overhead")
@@ -87,6 +91,7 @@ def _fresh(arguments: argparse.Namespace) -> dict[str, Any]:
         "seconds": seconds,
         "calls": calls,
         "dynamo": _dynamo_seconds(),
+        "frames": len(compilation_time_metrics.get(_TRACED, ())),
         "importing": sum(imports.values()),
         "imports": dict(sorted(imports.items(), key=lambda each: -each[1])[:12]),
         "modules": sorted(set(sys.modules) - modules) if arguments.profile else len(set(sys.modules) - modules),
@@ -120,7 +125,7 @@ def _calling(arguments: argparse.Namespace) -> Start:
 
 def _function(arguments: argparse.Namespace, case: Case) -> Function:
     if arguments.how != "saved":
-        return torch.compile(case.function, backend=_BACKENDS[arguments.how], mode=arguments.mode)
+        return torch.compile(case.function, backend=(_BACKENDS | _WITH_PACKAGES)[arguments.how], mode=arguments.mode)
     with arguments.function.open("rb") as file:
         return functools.partial(torch.compiler.load_compiled_function(file), case.function)
 
@@ -143,7 +148,7 @@ def _save(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _generating(arguments: argparse.Namespace) -> Start:
-    generation = Generation(arguments.device, backend=_BACKENDS[arguments.how])
+    generation = Generation(arguments.device, backend=(_BACKENDS | _WITH_PACKAGES)[arguments.how])
 
     def start() -> tuple[Call, list[float]]:
         # The first token is of the prompt, which is not compiled.
@@ -156,7 +161,7 @@ def _generating(arguments: argparse.Namespace) -> Start:
 def _dynamo_seconds() -> dict[str, float]:
     """Of tracing, and of the backend in it (torch/_dynamo/utils.py: compilation_time_metrics)."""
     found = {name: sum(each) for name, each in compilation_time_metrics.items()}
-    names = {"whole": "_compile.compile_inner", "backend": "OutputGraph.call_user_compiler"}
+    names = {"whole": _FRAME, "backend": "OutputGraph.call_user_compiler"}
     return {name: found[key] for name, key in names.items() if key in found}
 
 
@@ -189,6 +194,7 @@ def _said() -> dict[str, Any]:
             phases[phase] = phases.get(phase, 0.0) + spent
     return {
         "outcomes": [str(record.outcome) for record in records],
+        "dynamo_outcomes": sorted({record.dynamo for record in records}),
         "messages": [record.message for record in records if record.message],
         "phases": phases,
     }

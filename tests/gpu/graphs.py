@@ -2,9 +2,9 @@
 the checkout.
 
 Starts a farm with the GPU. For each name one process calls the farm's program and Inductor's in turn (`--only turns`);
-fresh ones, a pod without any compiler and with empty caches and one with Inductor's warm cache, go from a model to the
-third call, which is the first that replays (`--only fresh`); `--saved` has pods do that without Dynamo, too. Prints
-tables.
+fresh ones go from a model to the third call, which is the first that replays (`--only fresh`): a pod without a compiler
+and with empty caches, the same with a package of what Dynamo found, one with Inductor's warm cache, and with `--saved`
+pods that load a saved function, too. Prints tables.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from compilefarm.core.signatures import new_signing_key
 from tests.farm.serving import bare_environment, serve
 
 from .graph_cases import CASES, GENERATE
 
 _ROOT = Path(__file__).parent.parent.parent
+# Ways from a model to the third call, in a process of its own each.
+_FRESH = ("inductor", "farm", "reused", "saved")
 # torch saves one graph without gradients.
 _NOT_SAVED = ("training step", GENERATE)
 Seen = dict[str, Any]
@@ -58,9 +61,9 @@ def main() -> int:
     for table in (_table_of_turns(rows), _table_of_fresh(rows)):
         console.print(table)
     for name in names:
-        seconds = {how: [row["seconds"] for row in _kept(rows, how, name)] for how in ("inductor", "farm", "saved")}
+        seconds = {how: [row["seconds"] for row in _kept(rows, how, name)] for how in _FRESH}
         middle = {how: statistics.median(each) for how, each in seconds.items() if each}
-        for how in middle.keys() & {"farm", "saved"} if "inductor" in middle else ():
+        for how in (how for how in _FRESH[1:] if {how, "inductor"} <= middle.keys()):
             share = middle[how] / middle["inductor"]
             console.print(f"{name}, {how}: {middle[how]:.2f} s to the third call, {share:.2f} of a warm local cache")
     lost = [row for row in rows if "lost" in row]
@@ -78,12 +81,18 @@ def _rows(arguments: argparse.Namespace, folder: Path, names: Sequence[str]) -> 
         "TRITON_CACHE_DIR": str(folder / "local" / "triton"),
     }
     rows: list[Seen] = []
-    with serve(folder, device=arguments.device.partition(":")[0]) as farm:
+    key = new_signing_key()
+    (folder / "publisher.pem").write_bytes(key.pem())
+    publishing = {"COMPILEFARM_DYNAMO": "publish", "COMPILEFARM_PACKAGE_SIGNING_KEY": str(folder / "publisher.pem")}
+    reusing = {"COMPILEFARM_DYNAMO": "reuse", "COMPILEFARM_TRUSTED_PACKAGE_KEYS": key.public.text}
+    device = arguments.device.partition(":")[0]
+    with serve(folder, ("--cache-size-limit", "1GB"), device=device) as farm:
         bare = functools.partial(_bare, folder, everywhere, farm.address)
         environments: Environments = {"turns": lambda: local | {"COMPILEFARM_ADDRESS": farm.address}}
         environments |= {"inductor": lambda: local, "farm": bare, "saved": bare, "save": bare}
+        environments |= {"publish": lambda: {**bare(), **publishing}, "reused": lambda: {**bare(), **reusing}}
         saved = [name for name in names if arguments.saved and name not in _NOT_SAVED]
-        ways = {name: ["inductor", "farm", *(("saved",) if name in saved else ())] for name in names}
+        ways = {name: ["inductor", "farm", "reused", *(("saved",) if name in saved else ())] for name in names}
 
         def run(how: str, name: str, *further: str) -> Seen | None:
             if time.monotonic() >= until:
@@ -99,6 +108,8 @@ def _rows(arguments: argparse.Namespace, folder: Path, names: Sequence[str]) -> 
         for name in names if arguments.only != "fresh" else ():
             # Leaves an artifact in the farm, and Inductor's caches.
             rows += filter(None, [run("turns", name)])
+        for name in names if arguments.only != "turns" else ():
+            run("publish", name)
         for name in saved:
             run("save", name)
         for number in range(arguments.pairs if arguments.only != "turns" else 0):
@@ -209,11 +220,12 @@ def _table_of_fresh(rows: Sequence[Seen]) -> Table:
         "programs",
         "compiled",
         "measured",
+        "frames traced",
     )
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number < 2 else "right")
     for row in sorted(rows, key=lambda row: str(row["name"])):
-        if row["how"] in ("farm", "inductor", "saved") and "lost" not in row:
+        if row["how"] in _FRESH and "lost" not in row:
             memory = [f"{row[key] / 1e6:.1f}" if key in row else "" for key in ("peak", "reserved", "pool")]
             table.add_row(
                 row["name"],
@@ -228,6 +240,7 @@ def _table_of_fresh(rows: Sequence[Seen]) -> Table:
                 str(len(row["started"])),
                 str(row["compiled"]),
                 str(row["measured"]),
+                str(row["frames"]),
             )
     return table
 

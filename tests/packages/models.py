@@ -67,6 +67,8 @@ class Block(nn.Module):
 class Model(nn.Module):
     """Two blocks whose first weights are one."""
 
+    compiled: object
+
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([Block(4), Block(4)])
@@ -80,9 +82,10 @@ class Model(nn.Module):
 
 
 def ready() -> Model:
-    """A model with a hook, as a process makes it."""
+    """A model with a hook, as a process makes it, which keeps itself compiled as those of transformers do."""
     torch.manual_seed(0)
     model = Model().eval()
+    model.compiled = torch.compile(model.__call__, backend="eager")
     model.blocks[0].register_forward_hook(lambda module, inputs, output: output + 1)
     return model
 

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.reuse import python_hazards as python_hazards  # its cases are in the table, too
-from tests.reuse.cases import CASES, X, case, patched
+from tests.reuse.cases import CASES, X, case, patched, unsaid
 from tests.reuse.processes import Pod, pod
 
 
@@ -551,6 +551,16 @@ def asks_for_variable(x: torch.Tensor) -> torch.Tensor:
 def a_variable_that_is_asked_for(changed: bool) -> Iterator[Any]:
     with variable("HAZARD_SWITCH", "1" if changed else None):
         yield asks_for_variable, (X,)
+
+
+def counts_variables(x: torch.Tensor) -> torch.Tensor:
+    return x * sum(1 for name in os.environ if name.startswith("HAZARD_SWITCH"))
+
+
+@unsaid
+def another_number_of_variables(changed: bool) -> Iterator[Any]:
+    with variable("HAZARD_SWITCH_OF_MORE", "1" if changed else None), variable("HAZARD_SWITCH", "1"):
+        yield counts_variables, (X,)
 
 
 def gets_variable(x: torch.Tensor) -> torch.Tensor:

@@ -7,12 +7,16 @@ import abc
 import collections
 import dataclasses
 import enum
+import importlib.util
 import inspect
 import operator
+import random
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -531,3 +535,104 @@ def an_argument_of_a_bound_builtin(changed: bool) -> Iterator[Any]:
 @case
 def an_item_that_is_picked(changed: bool) -> Iterator[Any]:
     yield Calls(lambda x, pick: pick((x + 1, x - 1)), operator.itemgetter(1 if changed else 0)), (X,)
+
+
+# What Dynamo asks the process itself, and does not trace.
+
+
+def draws(x: torch.Tensor, generator: random.Random) -> torch.Tensor:
+    return x * (generator.getstate()[1][1] % 1000)
+
+
+@unsaid
+def another_state_of_a_generator_of_random_numbers(changed: bool) -> Iterator[Any]:
+    yield draws, (X, random.Random(5 if changed else 3))
+
+
+def looks_for_a_package(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if importlib.util.find_spec("installed_later") is None else 3)
+
+
+@case
+def a_package_that_is_installed_later(changed: bool) -> Iterator[Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        if changed:
+            (Path(folder) / "installed_later.py").touch()
+        with patched(sys, "path", [*sys.path, folder], when=True):
+            yield looks_for_a_package, (X,)
+
+
+class Answering(types.ModuleType):
+    answers: frozenset[str] = frozenset()
+
+    def __getattr__(self, name: str) -> float:
+        if name in self.answers:
+            return 2.0
+        raise AttributeError(name)
+
+
+answering = sys.modules["answering"] = Answering("answering")
+
+
+def asks_for_a_fast_way(x: torch.Tensor, module: types.ModuleType) -> torch.Tensor:
+    return x * (2 if hasattr(module, "fast") else 3)
+
+
+@unsaid
+def a_module_that_answers_itself(changed: bool) -> Iterator[Any]:
+    with patched(Answering, "answers", frozenset({"fast"}), when=changed):
+        yield Calls(asks_for_a_fast_way, answering), (X,)
+
+
+@runtime_checkable
+class Running(Protocol):
+    def run(self) -> None: ...
+
+
+class RunsSometimes:
+    def __getattr__(self, name: str) -> Any:
+        if name == "run" and _RUNS:
+            return print
+        raise AttributeError(name)
+
+
+_RUNS = False
+
+
+@unsaid
+def an_instance_of_a_protocol(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_RUNS", True, when=changed):
+        yield asks_for_the_class, (X, RunsSometimes(), Running)
+
+
+class Level(enum.Enum):
+    LOW = 1
+    HIGH = 2
+
+    def __bool__(self) -> bool:
+        return _FACTOR > 2.5
+
+
+def asks_a_level(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if Level.LOW else 3)
+
+
+@case
+def what_a_member_of_an_enumeration_answers(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield asks_a_level, (X,)
+
+
+class Indexed:
+    def __class_getitem__(cls, item: Any) -> float:
+        return _FACTOR
+
+
+def indexes_a_class(x: torch.Tensor) -> torch.Tensor:
+    return x * Indexed[int]  # type: ignore[operator]
+
+
+@case
+def what_a_class_answers_to_an_index(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield indexes_a_class, (X,)

@@ -23,7 +23,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, A
 
 def _run(folder: Path, *, seed: str) -> dict[str, dict[str, Any]]:
     command = [sys.executable, "-m", "tests.reuse.programs", str(folder)]
-    environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
+    # No two pods have the same variables.
+    environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1", f"POD_{seed}": seed}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return {result["program"]: result for result in map(json.loads, done.stdout.splitlines())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -19,3 +20,25 @@ def test_inlined_functions_are_seen_with_what_they_are_called_with() -> None:
     with watching_inlined_calls(lambda code, arguments: seen.append((code, arguments))):
         torch.compile(lambda x: _inner(x, "ab") + _inner(x, "abc"), backend="eager")(torch.ones(2))
     assert seen == [(_inner.__code__, [NotConstant, "ab"]), (_inner.__code__, [NotConstant, "abc"])]
+
+
+def _second_first(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return y - x
+
+
+def _inputs_of_graph(*, watched: bool) -> list[str]:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph_module: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph_module)
+        return graph_module.forward
+
+    torch.compiler.reset()
+    with watching_inlined_calls(lambda *_: None) if watched else contextlib.nullcontext():
+        torch.compile(lambda x, y: _second_first(x, y), backend=backend)(torch.ones(2), torch.ones(2, 1))
+    (graph_module,) = graphs
+    return [node.target for node in graph_module.graph.find_nodes(op="placeholder")]
+
+
+def test_a_watched_trace_makes_the_graph_that_any_other_makes() -> None:
+    assert _inputs_of_graph(watched=True) == _inputs_of_graph(watched=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from compilefarm.torch_internals.dynamo_questions import (
     watching_builtins,
     watching_modules,
+    watching_packages,
     watching_twice_reached,
 )
 from compilefarm.torch_internals.dynamo_sources import Source, kind_of
@@ -54,3 +56,15 @@ def test_an_object_among_arguments_and_globals_is_told() -> None:
     with watching_twice_reached(lambda *places: found.append(places)):
         torch.compile(_adds_its_own, backend="eager")(torch.ones(2))
     assert found == []
+
+
+def _looks_for_a_package(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if importlib.util.find_spec("nothing_of_the_kind") is None else 3)
+
+
+def test_a_trace_is_heard_look_for_a_package() -> None:
+    asked: list[Any] = []
+    torch.compiler.reset()
+    with watching_packages(lambda *question: asked.append(question)):
+        torch.compile(_looks_for_a_package, backend="eager")(torch.ones(2))
+    assert (importlib.util.find_spec, ["nothing_of_the_kind"]) in asked

@@ -29,6 +29,20 @@ def test_assertions_are_left_out_in_two_places() -> None:
     assert proxy.indirect_indexing is generate
 
 
+def test_what_a_graph_selects_by_is_not_asserted() -> None:
+    wrapper = importlib.import_module("torch._inductor.codegen.wrapper").PythonWrapperCodegen
+    select = wrapper.codegen_dynamic_select_index
+    assert list(inspect.signature(select).parameters) == ["self", "node", "clamp"]
+    assert "raise" not in inspect.getsource(select)
+    assert list(inspect.signature(wrapper.codegen_python_sizevar).parameters) == ["self", "x", "simplify"]
+    source = inspect.getsource(importlib.import_module("torch._inductor.ir").DynamicSelectStorageOffset)
+    for name in ("self.index = ", "self.size = "):
+        assert name in source, name
+    with keeping_index_assertions():
+        assert wrapper.codegen_dynamic_select_index is not select
+    assert wrapper.codegen_dynamic_select_index is select
+
+
 def test_integers_wrap_in_what_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     # It is for the rest of a process.
     monkeypatch.setattr(BUILDER, "_get_optimization_cflags", BUILDER._get_optimization_cflags)

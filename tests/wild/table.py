@@ -7,7 +7,18 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 
 from .program import Program
-from .programs import accelerate, detection, diffusers, distributed, nested, optimizers, timm, torchao, torchvision
+from .programs import (
+    accelerate,
+    detection,
+    diffusers,
+    distributed,
+    functions,
+    nested,
+    optimizers,
+    timm,
+    torchao,
+    torchvision,
+)
 from .programs.transformers import (
     audio,
     decoders,
@@ -32,7 +43,7 @@ _MODULES: Mapping[str, Iterable[ModuleType]] = {
     "torchvision": (torchvision, detection),
     "torchao": (torchao,),
     "nested": (nested,),
-    "torch": (optimizers,),
+    "torch": (optimizers, functions),
     "torch.distributed": (distributed,),
 }
 

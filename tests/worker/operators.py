@@ -12,7 +12,6 @@ import torch
 
 from compilefarm.torch_internals.pytrees import map_tensors
 from tests.op_infos import drawing_numbers, operators
-from tests.worker.single_process import SingleProcessFarm
 
 # In the order in which they are tried: the first tell most.
 VARIANTS = (
@@ -21,6 +20,7 @@ VARIANTS = (
 )  # fmt: skip
 # Of the samples of an operator, those that are looked at. Some have thousands.
 _SAMPLES_LOOKED_AT = 200
+_SEED = 1234
 
 OnStage = Callable[[str], None]
 
@@ -83,15 +83,24 @@ def names_of_operators(device: str) -> Iterator[str]:
                 yield f"{name} {variant}"
 
 
-def try_operator(name: str, farm: SingleProcessFarm, *, device: str, sizes: Sizes, on_stage: OnStage) -> None:
-    """Calls an operator, compiled by a farm.
+def try_operator(
+    name: str,
+    backend: Callable[..., Any],
+    *,
+    device: str,
+    sizes: Sizes,
+    on_stage: OnStage = lambda _: None,
+    on_results: Callable[[Any, Any], None] = lambda *_: None,
+) -> None:
+    """Calls an operator, compiled by a backend.
 
     Args:
         name: as `names_of_operators` gives it.
-        farm: has reports of its graphs afterwards.
+        backend: of torch.compile; it has the operator's graphs.
         device: on which it runs.
         sizes: which of its samples are tried, and how.
         on_stage: told what is done next.
+        on_results: given what each sample gives compiled, and uncompiled.
 
     Raises:
         NoSample: it has none.
@@ -106,11 +115,12 @@ def try_operator(name: str, farm: SingleProcessFarm, *, device: str, sizes: Size
         torch.manual_seed(0)
         for sample in _spread(list(_samples(_infos()[operator], variant, device=device)), count=sizes.samples):
             on_stage("eager")
-            _try_eager(sample, device=device)
+            expected = _try_eager(sample, device=device)
             on_stage("capture")
             # What was traced before would make sizes symbolic.
             torch.compiler.reset()
-            sample.compiled(farm.backend, dynamic=sizes.dynamic or None)
+            torch.manual_seed(_SEED)
+            on_results(sample.compiled(backend, dynamic=sizes.dynamic or None), expected)
 
 
 @functools.cache
@@ -162,13 +172,15 @@ def _spread(samples: Sequence[Sample], *, count: int) -> Sequence[Sample]:
     return samples[::step][:count]
 
 
-def _try_eager(sample: Sample, *, device: str) -> None:
+def _try_eager(sample: Sample, *, device: str) -> Any:
+    torch.manual_seed(_SEED)
     try:
-        sample.call()
+        result = sample.call()
         if device == "cuda":
             torch.cuda.synchronize()
     except Exception as error:
         raise EagerFails(f"{type(error).__name__}: {error}") from error
+    return result
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

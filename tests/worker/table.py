@@ -127,7 +127,7 @@ def _all_the_way(task: Task, on_stage: OnStage) -> Row:
     try:
         if task.kind == "operators":
             sizes = Sizes(samples=task.samples, dynamic=task.dynamic)
-            try_operator(task.name, farm, device=task.device, sizes=sizes, on_stage=on_stage)
+            try_operator(task.name, farm.backend, device=task.device, sizes=sizes, on_stage=on_stage)
         else:
             run_compiled(PROGRAMS[task.name], farm.backend)
     except (NoSample, Lacking) as lacking:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from compilefarm.cli.words import key_words, seconds_words
 from compilefarm.client.package_plans import PlannedPackage
-from compilefarm.client.plans import Coverage, Plan, PlannedGraph, coverage_of, package_percent
+from compilefarm.client.plans import Plan, PlannedGraph, coverage_of, covers, package_percent
 from compilefarm.client.prewarming import Report
 from compilefarm.core.printable import printable
 from compilefarm.core.recorded_packages import Unpublished
@@ -72,9 +72,12 @@ def show_check(plan: Plan, to: Console, *, threshold_percent: float) -> None:
     _show_graphs([graph for graph in plan.graphs if graph.standing != "hit"], to)
     _show_bypasses(plan.bypasses, to)
     coverage = coverage_of(plan)
+    has_packages = plan.packages or plan.unpublished
+    packages = f", and {_percent_words(package_percent(plan))} of the packages" if has_packages else ""
     to.print(
-        f"{_percent_words(coverage)} of the graphs are stored: {coverage.stored} of {coverage.graphs};"
-        f" {'enough' if coverage.percent >= threshold_percent else 'too little'}, {threshold_percent:g} % are wanted"
+        f"{_percent_words(coverage.percent)} of the graphs are stored: {coverage.stored} of {coverage.graphs}"
+        f"{packages}; {'enough' if covers(plan, threshold_percent) else 'too little'},"
+        f" {threshold_percent:g} % are wanted"
     )
     _show_packages(plan.packages, plan.unpublished, to)
     saved, unsaved = minutes_words(coverage.saved_seconds), minutes_words(coverage.unsaved_seconds)
@@ -121,7 +124,7 @@ def check_data(plan: Plan, *, threshold_percent: float) -> dict[str, Any]:
         **asdict(coverage),
         "percent": coverage.percent,
         "threshold_percent": threshold_percent,
-        "enough": min(coverage.percent, package_percent(plan)) >= threshold_percent,
+        "enough": covers(plan, threshold_percent),
         "not_stored": [_graph_data(graph) for graph in plan.graphs if graph.standing != "hit"],
         "bypasses": [asdict(bypass) for bypass in plan.bypasses],
         "packages": _packages_data(plan.packages),
@@ -196,6 +199,6 @@ def _show_packages(packages: Sequence[PlannedPackage], unpublished: Sequence[Unp
         to.print(f"{len(packages)} packages of Dynamo: {said}", soft_wrap=True)
 
 
-def _percent_words(coverage: Coverage) -> str:
+def _percent_words(percent: float) -> str:
     # 99.96 are not 100.
-    return f"{int(coverage.percent * 10) / 10:g} %"
+    return f"{int(percent * 10) / 10:g} %"

@@ -16,7 +16,7 @@ from compilefarm.cli.traced_models import CannotTrace, add_model_arguments, trac
 from compilefarm.cli.words import console
 from compilefarm.client.config import TENANT
 from compilefarm.client.planner import Planner
-from compilefarm.client.plans import coverage_of, package_percent
+from compilefarm.client.plans import covers
 from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming
 from compilefarm.core.errors import UnusableRecording, UnusableRequestFile
 from compilefarm.core.printable import printable
@@ -146,9 +146,8 @@ def _check(arguments: argparse.Namespace) -> int:
     recording = read_recording(arguments.recording)
     with connection(arguments) as connected:
         plan = Planner(connected, environment=arguments.environment, mode=arguments.mode).plan(recording)
-    covered = min(coverage_of(plan).percent, package_percent(plan)) >= arguments.threshold
     if arguments.json:
         print(json.dumps(check_data(plan, threshold_percent=arguments.threshold), indent=2))
     else:
         show_check(plan, console(), threshold_percent=arguments.threshold)
-    return 0 if covered else 1
+    return 0 if covers(plan, arguments.threshold) else 1

@@ -144,7 +144,7 @@ def _read_cache(word: str) -> TorchCache.ValueType | None:
 
 def _read_entry(data: Mapping[str, Any]) -> TuningEntry:
     kernels, measured = data["kernels"], data["measured"]
-    best = {kernel["name"]: result_of(kernel["best"]) for kernel in kernels}
+    best = {kernel["name"]: result_of(kernel["best"], kernel=kernel["name"]) for kernel in kernels}
     if not best:
         raise ValueError("it has no kernels")
     sources = {kernel["name"]: str(kernel["source"]) for kernel in kernels if kernel.get("source")}

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -27,8 +29,11 @@ from compilefarm.core.errors import (
 )
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest
 from compilefarm.v1.blob_service_pb2_grpc import BlobServiceStub
-from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceStub
+
+if TYPE_CHECKING:
+    from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
+    from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
 
 OpenChannel = Callable[[ClientConfig], grpc.Channel]
 
@@ -79,14 +84,31 @@ def _options(config: ClientConfig) -> list[tuple[str, int]]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stubs:
-    """A channel over which the farm has answered, and the stubs of its services."""
+    """The stubs of a farm's services. What most pods never call is imported when it is asked for.
 
-    channel: grpc.Channel
-    compiles: CompileServiceStub
-    blobs: BlobServiceStub
-    caches: CacheServiceStub
+    Args:
+        channel: over which the farm answers.
+    """
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.compiles = CompileServiceStub(channel)
+        self.blobs = BlobServiceStub(channel)
+
+    @cached_property
+    def caches(self) -> CacheServiceStub:
+        """Of torch's caches."""
+        from compilefarm.v1.cache_service_pb2_grpc import CacheServiceStub
+
+        return CacheServiceStub(self.channel)
+
+    @cached_property
+    def packages(self) -> PackageServiceStub:
+        """Of packages of what Dynamo found."""
+        from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
+
+        return PackageServiceStub(self.channel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,12 +223,7 @@ class Connection:
 
     def _connect(self, state: _ProcessState, *, seconds: float) -> Stubs:
         channel = self._open_channel(self._config)
-        stubs = Stubs(
-            channel=channel,
-            compiles=CompileServiceStub(channel),
-            blobs=BlobServiceStub(channel),
-            caches=CacheServiceStub(channel),
-        )
+        stubs = Stubs(channel)
         try:
             with self.calls():
                 # Cheap to answer for a farm, and nobody else knows the question.

@@ -19,10 +19,10 @@ from compilefarm.core.errors import CorruptArtifact, FarmError, UntrustedArtifac
 from compilefarm.core.packages import MAX_CONTENT_BYTES
 from compilefarm.v1.package_pb2 import SignedPackage
 from compilefarm.v1.package_service_pb2 import FindRequest, FindResponse, PublishRequest
-from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
 
 if TYPE_CHECKING:
     from compilefarm.packages.packing import Found
+    from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
 
 # A pod that waits for packages traces nothing meanwhile.
 TIMEOUT_SECONDS = 5.0
@@ -141,7 +141,7 @@ class FarmPackages:
     @contextmanager
     def _calling(self) -> Iterator[tuple[PackageServiceStub, float | None]]:
         with calling(self._connection, timeout_seconds=TIMEOUT_SECONDS, clock=self._clock) as (stubs, seconds):
-            yield PackageServiceStub(stubs.channel), seconds
+            yield stubs.packages, seconds
 
 
 def _checked(answer: FindResponse, *, key: str) -> SignedPackage:

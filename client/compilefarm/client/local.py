@@ -6,8 +6,9 @@ are used where they are found and done without where they are not.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 Program = Callable[..., Any]
@@ -49,9 +50,23 @@ def compile_graph(graph_module: Any, example_inputs: Sequence[Any], *, options: 
     """Compiles as torch.compile would, the backward as well: there it could fail no more without harm."""
     import torch._inductor
 
-    with _compile_lock(), _compiling_backward_at_once():
+    with _compile_lock(), keeping_recursion_limit(), _compiling_backward_at_once():
         program: Program = torch._inductor.compile(graph_module, list(example_inputs), options=dict(options))
     return program
+
+
+@contextmanager
+def keeping_recursion_limit() -> Iterator[None]:
+    """Has a compile leave this process as it was.
+
+    Inductor lets the interpreter go deeper (torch/_inductor/compile_fx.py). What Dynamo finds out is for processes of
+    the same limit, and in those that load the program nothing is compiled.
+    """
+    limit = sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def eager_program(graph_module: Any) -> Program:

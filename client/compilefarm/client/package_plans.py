@@ -11,7 +11,6 @@ from compilefarm.core.errors import FarmError
 from compilefarm.core.recorded_packages import RecordedPackage
 from compilefarm.v1.package_pb2 import SignedPackage
 from compilefarm.v1.package_service_pb2 import FindRequest, PublishRequest
-from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
 
 PackageStanding = Literal["stored", "missing", "published", "left out", "cannot"]
 # An operator or a pipeline waits; a pod would not.
@@ -63,7 +62,7 @@ class PackagePlanner:
         stubs = self._connection.stubs()
         with self._connection.calls():
             request = FindRequest(key=package.key)
-            answers = PackageServiceStub(stubs.channel).Find(request, timeout=self._timeout_seconds)
+            answers = stubs.packages.Find(request, timeout=self._timeout_seconds)
             try:
                 return any(answer.package.name == package.name for answer in answers)
             finally:
@@ -73,7 +72,7 @@ class PackagePlanner:
         stubs = self._connection.stubs()
         with self._connection.calls():
             request = PublishRequest(package=planned.recorded.package)
-            PackageServiceStub(stubs.channel).Publish(request, timeout=self._timeout_seconds)
+            stubs.packages.Publish(request, timeout=self._timeout_seconds)
         return replace(planned, standing="published")
 
 

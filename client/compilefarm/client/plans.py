@@ -120,6 +120,11 @@ def package_percent(plan: Plan) -> float:
     return 100.0 * stored / asked if asked else 100.0
 
 
+def covers(plan: Plan, threshold_percent: float) -> bool:
+    """Returns whether at least that share of the graphs is stored, and of the packages."""
+    return min(coverage_of(plan).percent, package_percent(plan)) >= threshold_percent
+
+
 def estimate_seconds(graphs: Iterable[PlannedGraph], *, workers: Sequence[Worker]) -> float:
     """Returns the seconds that workers take for graphs in this order; the worker that is free first has the next."""
     free = {worker.name: 0.0 for worker in workers if worker.state != WORKER_STATE_FAILED}

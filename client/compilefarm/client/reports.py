@@ -17,7 +17,6 @@ from compilefarm.client.records import GraphRecord, Outcome, Step
 from compilefarm.core.errors import FarmError
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.package_service_pb2 import WithdrawRequest
-from compilefarm.v1.package_service_pb2_grpc import PackageServiceStub
 
 _OUTCOMES: dict[Outcome, wire.GraphOutcome.ValueType] = {
     "hit": wire.GRAPH_OUTCOME_HIT,
@@ -108,7 +107,7 @@ def withdraw_package(connection: Connection, key: str, *, digest: str, detail: s
     try:
         stubs = connection.stubs(within_seconds=_SECONDS_TO_SEND)
         with connection.calls():
-            answer = PackageServiceStub(stubs.channel).Withdraw(request, timeout=_SECONDS_TO_SEND)
+            answer = stubs.packages.Withdraw(request, timeout=_SECONDS_TO_SEND)
     except FarmError as error:
         connection.give_up(error)
         return f"[{error.reason}] {error}"

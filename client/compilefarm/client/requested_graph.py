@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from compilefarm.client.compilers import find_obstacle
 from compilefarm.client.findings import Finding
-from compilefarm.client.local import eager_program, run_unless_inputs_change
+from compilefarm.client.local import eager_program, keeping_recursion_limit, run_unless_inputs_change
 from compilefarm.client.programs import Program
 from compilefarm.client.runtime import Encoded
 from compilefarm.graph.bypass import Bypass
@@ -49,7 +49,7 @@ class RequestedGraph:
         self._require_one_size()
         job = self._encoded.job
         inductor_options, functorch_options = config_patches(job.options)
-        with compile_lock(), apply_ambient(job.ambient):
+        with compile_lock(), keeping_recursion_limit(), apply_ambient(job.ambient):
             decoded = self._decode()
             program: Program = compile_to_program(
                 decoded.graph_module,

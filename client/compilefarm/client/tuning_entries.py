@@ -16,6 +16,10 @@ from compilefarm.torch_internals.kernel_sources import KernelSources
 _FORMAT = "compilefarm tuning 1"
 # torch/_inductor/remote_cache.py: RedisRemoteCache
 _KEY = re.compile(r"pt2:.*::(?P<name>.+):c\d+")
+# torch joins names of kernels to paths (_inductor/runtime/autotune_cache.py: AutotuneCacheBundler), and writes values
+# of a configuration into Python that it runs (_inductor/runtime/triton_heuristics.py: GridExpr).
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ .=-]{0,199}")
+_DIGESTS = frozenset({"configs_hash", "triton_cache_hash"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +81,22 @@ def read_entry(content: bytes, *, key: str) -> TuningEntry | None:
     return TuningEntry(best=best, sources={name: str(source) for name, source in sources.items()}, **texts)
 
 
-def result_of(kept: Any) -> dict[str, Any]:
-    """Returns what torch keeps of a kernel, if that can be it.
+def result_of(kept: Any, *, kernel: str) -> dict[str, Any]:
+    """Returns what torch keeps of a kernel, if that can be it, and nothing in it becomes code or a path.
+
+    Args:
+        kept: of the kernel.
+        kernel: torch's name for it.
 
     Raises:
         ValueError: it is something else.
     """
     if not _is_result(kept):
         raise ValueError("what is kept of a kernel has names, and a number, a text or nothing for each")
+    texts = {name: value for name, value in kept.items() if isinstance(value, str)}
+    named = (kernel, *texts.values())
+    if not (texts.keys() <= _DIGESTS and all(map(_PLAIN.fullmatch, named)) and all(map(str.isidentifier, kept))):
+        raise ValueError(f"what is kept of {kernel!r:.60} has texts that torch never writes")
     result: dict[str, Any] = kept
     return result
 

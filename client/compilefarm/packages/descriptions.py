@@ -35,6 +35,7 @@ from typing import Any
 import torch
 
 from compilefarm.core.code_digests import digest_of_code
+from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
 from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 PRIMITIVES = frozenset(
@@ -170,7 +171,8 @@ def name_of(kind: type) -> str:
 def _describe_function(function: FunctionType, inner: Callable[[object], str]) -> str:
     cells = [inner(content_of(cell)) for cell in function.__closure__ or ()]
     # Marks of Dynamo among them: torch.compiler.disable, torch._dynamo.allow_in_graph.
-    marks = [(name, inner(value)) for name, value in vars(function).items() if type(value) in PRIMITIVES]
+    own = [(name, value) for name, value in vars(function).items() if name != ADDRESS_OF_WRAPPED]
+    marks = [(name, inner(value)) for name, value in own if type(value) in PRIMITIVES]
     return repr(
         (
             "function",

@@ -23,8 +23,8 @@ from compilefarm.core.dynamo_packages import (
 from compilefarm.reuse.code_objects import record_of, renamed
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
+from compilefarm.reuse.installed_packages import describe_package
 from compilefarm.reuse.models import describe_models
-from compilefarm.reuse.names_in_code import require_own_globals
 from compilefarm.reuse.references import places_of, references_of, targets_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.source_table import SourceTable
@@ -59,18 +59,19 @@ def capture(
     Raises:
         Unsayable: it rests on something that has no faithful description.
     """
-    if what := require_plain() or require_own_globals(frame.code, frame.global_variables):
+    describer = Describer()
+    if what := require_plain() or describer.modules.require_own_globals(frame.code, frame.global_variables):
         raise Unsayable(what)
-    return _Capture(traced, frame).variant(key_of=key_of, generated=generated, read=read, asked=asked)
+    return _Capture(traced, frame, describer).variant(key_of=key_of, generated=generated, read=read, asked=asked)
 
 
 class _Capture:
-    def __init__(self, traced: Traced, frame: Frame) -> None:
+    def __init__(self, traced: Traced, frame: Frame, describer: Describer) -> None:
         self._traced = traced
         self._frame = frame
         self._table = SourceTable()
         self._scope = Scope(frame.local_variables, frame.global_variables)
-        self._describer = Describer()
+        self._describer = describer
 
     def variant(
         self,
@@ -161,6 +162,9 @@ class _Capture:
             yield _process(DependencyKind.MODEL, name, expected)
         for name, expected in variables(sorted(read)).items():
             yield _process(DependencyKind.VARIABLE, name, expected)
+        for package, question in sorted(asked.packages):
+            expected = shortened(describe_package(package, question))
+            yield DependencyRecord(kind=DependencyKind.PACKAGE, module=package, name=question, expected=expected)
         yield from references_of([self._frame.code, *self._traced.inlined], asked.attributes(), self._describer)
         yield from targets_of(self._graphs(), self._describer)
 

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import importlib.machinery
 import inspect
+import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,8 +22,9 @@ from typing import Any
 
 import torch
 
+from compilefarm.reuse.called_functions import described_with_all_named, functions_in
 from compilefarm.reuse.code_objects import codes_within, digest_of_code, text_of
-from compilefarm.reuse.names_in_code import chains_of, has_globals_of_its_module, root_of
+from compilefarm.reuse.names_in_code import Modules, chains_of, is_module_of_a_release, static_attribute
 from compilefarm.reuse.operator_descriptions import describe_operator
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
@@ -40,6 +42,8 @@ _C_CALLABLES = (
     types.MemberDescriptorType,
     types.MethodWrapperType,
 )
+# What is a member of a class as it is, and of nothing else.
+_NAMED = frozenset({*_CONSTANTS, *_C_CALLABLES, types.FunctionType, property, staticmethod, classmethod})
 MISSING = "missing"
 _COMPILED = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 # Py_TPFLAGS_HEAPTYPE
@@ -49,12 +53,13 @@ _BOOKKEEPING = frozenset(
     {
         "__dict__", "__weakref__", "__doc__", "__annotations__", "__module__", "__abstractmethods__", "_abc_impl",
         "__parameters__", "__orig_bases__", "__static_attributes__", "__firstlineno__", "__annotate_func__",
-        "__annotations_cache__", "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__type_params__",
+        "__annotations_cache__", "__match_args__", "__dataclass_params__", "__type_params__",
     }
 )  # fmt: skip
 
+# Of a class: what Dynamo calls and does not trace.
+_CALLED = frozenset({"__class_getitem__"})
 
-_OF_RELEASES = frozenset({"torch", *sys.stdlib_module_names})
 # Their attributes are described with themselves; torch marks tensors while it traces.
 _WITH_OTHER_NAMESPACE = (type, types.ModuleType, types.FunctionType, torch.Tensor)
 
@@ -80,10 +85,20 @@ def shortened(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:24]
 
 
+def _has_variables(value: object) -> bool:
+    """Whether it is where os.environ keeps its variables. A program may have put something else there."""
+    return any(value is each for each in getattr(os.environ, "__dict__", {}).values())
+
+
 class Describer:
-    """Describes values. It remembers what it has described: one is for one moment."""
+    """Describes values. It remembers what it has described: one is for one moment.
+
+    Attributes:
+        modules: those of this moment.
+    """
 
     def __init__(self) -> None:
+        self.modules = Modules()
         self._known: dict[int, tuple[Any, str]] = {}
         self._places: dict[int, tuple[Any, str]] = {}
         self._under_way: set[int] = set()
@@ -91,6 +106,12 @@ class Describer:
         self._alike: dict[str, int] = {}
         self._numbers: dict[int, tuple[object, int]] = {}
         self._ways = self._known_ways()
+        # Of most values, without a look at what else they could be.
+        self._ways_of_kinds: dict[type, Callable[[Any], str]] = {
+            types.FunctionType: self._function,
+            type: self._class,
+            **dict.fromkeys(_C_CALLABLES, self._c_callable),
+        }
 
     def has_described(self, code: types.CodeType) -> bool:
         """Whether a description tells this code, as that of a function, a method, or a function within one."""
@@ -170,7 +191,8 @@ class Describer:
         if isinstance(value, (set, frozenset)) and len(value) > 1:
             # Who goes through it has the members in an order that no guard tells.
             text = f"{text}:{self._all(list(value))}"
-        if isinstance(value, dict):
+        # Variables that are read are compared by their names, and who goes through all of them publishes nothing.
+        if isinstance(value, dict) and not _has_variables(value):
             text = f"{text}:{self.of_order(list(value))}"
         own = getattr(value, "__dict__", None)
         if isinstance(value, _WITH_OTHER_NAMESPACE) or not isinstance(own, dict):
@@ -214,7 +236,7 @@ class Describer:
         for name in rest:
             if not isinstance(value, (types.ModuleType, type)):
                 break
-            value = inspect.getattr_static(value, name, MISSING)
+            value = static_attribute(value, name, MISSING)
             path.append(self._named(value))
         return hashlib.sha256("\n".join(path).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
@@ -231,6 +253,8 @@ class Describer:
             return self.constant(value)
         if value is NotImplemented:
             return "NotImplemented"
+        if (known := self._ways_of_kinds.get(kind)) is not None:
+            return known(value)
         for matches, describe in self._ways:
             if isinstance(value, matches):
                 return describe(value)
@@ -256,6 +280,8 @@ class Describer:
     def _class(self, kind: type) -> str:
         digests = [self._members(each) for each in kind.__mro__ if each is not object]
         digests += [self._own_metaclass(each) for each in inspect.getmro(type(kind)) if not is_of_a_release(each)]
+        # What keeps a class from having instances can be set later.
+        digests += sorted(getattr(kind, "__abstractmethods__", ()))
         if isinstance(kind, abc.ABCMeta):
             # Classes that were registered are instances of it, too.
             digests += sorted(map(name_of, registered_with(kind)))
@@ -264,7 +290,19 @@ class Describer:
     def _own_metaclass(self, kind: type) -> str:
         # What a class has of its metaclass, Dynamo takes for fixed.
         values = (value for name, value in sorted(vars(kind).items()) if name not in _BOOKKEEPING)
-        return f"{self._members(kind)}:{','.join(map(self.constant, values))}"
+        return f"{self._members(kind)}:{','.join(map(self.constant, values))}:{self._called(vars(kind).values())}"
+
+    def _called(self, members: Iterable[Any]) -> str:
+        """Describes what Dynamo calls and does not trace."""
+        seen: set[int] = set()
+        functions = (function for member in members for function in functions_in(member))
+        return shortened(
+            "\n".join(
+                text
+                for function in functions
+                for text in described_with_all_named(function, self.identity, self.constant, seen)
+            )
+        )
 
     def _members(self, kind: type) -> str:
         place = -id(kind) - 1
@@ -278,9 +316,13 @@ class Describer:
             return name_of(kind)
         members = sorted((name, value) for name, value in vars(kind).items() if name not in _BOOKKEEPING)
         text = "\n".join(f"{name}={self._member(value)}" for name, value in members)
-        return f"{name_of(kind)}:{shortened(text)}"
+        # Members of an enumeration are constants, and whatever is asked of them is computed.
+        called = vars(kind) if issubclass(kind, enum.Enum) else vars(kind).keys() & _CALLED
+        return f"{name_of(kind)}:{shortened(text)}:{self._called(vars(kind)[name] for name in sorted(called))}"
 
     def _member(self, value: Any) -> str:
+        if type(value) in _NAMED:
+            return self._named(value)
         if isinstance(value, type):
             # No name leads to a class that a function makes.
             return self.of_class(value) if "<locals>" in value.__qualname__ else f"class:{name_of(value)}"
@@ -303,7 +345,7 @@ class Describer:
             for name, each in sorted(vars(function).items())
             if name != ADDRESS_OF_WRAPPED
         ]
-        if not has_globals_of_its_module(function.__code__, function.__globals__):
+        if not self.modules.has_own_globals(function.__code__, function.__globals__):
             # What it names is in no module that its code leads to.
             chains = sorted(set(chains_of(function.__code__)))
             parts += [f"{chain}={self.of_chain(function.__globals__, chain)}" for chain in chains]
@@ -352,7 +394,7 @@ class Describer:
 def is_of_a_release(thing: Any) -> bool:
     """Whether a class or function is of torch or of the standard library, whose versions are compared."""
     module = getattr(thing, "__module__", None)
-    return module is None or root_of(module) in _OF_RELEASES
+    return module is None or is_module_of_a_release(module)
 
 
 def registered_with(kind: type) -> Iterator[type]:
@@ -371,7 +413,7 @@ def is_at_its_place(value: Any) -> bool:
     if isinstance(value, type) and (value.__module__ in sys.builtin_module_names or file.endswith(_COMPILED)):
         return True
     for name in value.__qualname__.split("."):
-        found = inspect.getattr_static(found, name, None)
+        found = static_attribute(found, name, None)
     return found is value
 
 

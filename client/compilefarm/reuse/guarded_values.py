@@ -5,6 +5,7 @@ A kind that is not listed is not known to be described faithfully, and a trace w
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -63,6 +64,9 @@ def describe_guarded(guard: TracedGuard, follow: Callable[[Source], Any], descri
 
 
 def _place(describer: Describer, value: Any, _: _Arguments) -> str:
+    if isinstance(value, random.Random):
+        # Dynamo draws from a copy, in the state that this process has.
+        raise Unsayable("a generator of random numbers, whose state is in the trace")
     return describer.of_place(value)
 
 

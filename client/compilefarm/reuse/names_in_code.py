@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import collections
 import dis
-import functools
 import inspect
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_OF_RELEASES = frozenset({"torch", *sys.stdlib_module_names})
+_OF_ALL_MODULES = frozenset(name for kind in types.ModuleType.__mro__ for name in vars(kind))
 
 
 def chains_of(code: types.CodeType) -> Iterator[str]:
     """Globals that code names, with the attributes that it looks up on each ("torch.nn.functional.gelu"), and those
     that functions within it name."""
     chain: list[str] = []
-    for instruction in dis.get_instructions(code):
+    for instruction in dis.get_instructions(code) if code.co_names else ():
         if instruction.opname in _ATTRIBUTES and chain:
             chain.append(instruction.argval)
             continue
@@ -32,30 +33,45 @@ def chains_of(code: types.CodeType) -> Iterator[str]:
             yield from chains_of(constant)
 
 
-def module_name_of(code: types.CodeType) -> str:
-    """The module that code is of; empty if it is of none that can be imported, or of several of one file."""
-    if is_frozen(code):
-        return code.co_filename.removeprefix("<frozen ").removesuffix(">")
-    module = inspect.getmodule(code)
-    if module is None or sys.modules.get(module.__name__) is not module:
-        return ""
-    return "" if getattr(module, "__file__", None) in _files_of_several(len(sys.modules)) else module.__name__
+def static_attribute(owner: object, name: str, default: object) -> Any:
+    """An attribute of a module or class that no code computes, as inspect.getattr_static finds it: that function also
+    looks for classes which hide what they hold, and takes ten times as long."""
+    if type(owner) is types.ModuleType and name not in _OF_ALL_MODULES:
+        return vars(owner).get(name, default)
+    if type(owner) is type:
+        for kind in owner.__mro__:
+            if type(kind) is not type:
+                break
+            if name in vars(kind):
+                return vars(kind)[name]
+    return inspect.getattr_static(owner, name, default)
 
 
-def has_globals_of_its_module(code: types.CodeType, scope: Mapping[str, object]) -> bool:
-    """Whether the globals of a function are those of the module that its code is of."""
-    module = sys.modules.get(str(scope.get("__name__")))
-    if module is None or vars(module) is not scope:
-        return False
-    file = scope.get("__file__")
-    if code.co_filename == file:
-        return file not in _files_of_several(len(sys.modules))
-    return module_name_of(code) == module.__name__
+class Modules:
+    """The modules of this moment, by the file that each is of."""
 
+    def __init__(self) -> None:
+        self._of_files: dict[str, types.ModuleType | None] = {}
+        for module in {id(each): each for each in list(sys.modules.values())}.values():
+            file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+            if isinstance(file, str):
+                self._of_files[file] = None if file in self._of_files else module
 
-def require_own_globals(code: types.CodeType, scope: Mapping[str, object]) -> str | None:
-    """Returns why what code names cannot be looked up in its module; None if it can."""
-    return None if has_globals_of_its_module(code, scope) else f"{code.co_qualname}, whose globals are of no module"
+    def name_of(self, code: types.CodeType) -> str:
+        """The module that code is of; empty if it is of none that can be imported, or of several of one file."""
+        if is_frozen(code):
+            return code.co_filename.removeprefix("<frozen ").removesuffix(">")
+        module = self._of_files.get(code.co_filename)
+        return module.__name__ if module is not None and sys.modules.get(module.__name__) is module else ""
+
+    def has_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> bool:
+        """Whether the globals of a function are those of the module that its code is of."""
+        module = sys.modules.get(str(scope.get("__name__")))
+        return module is not None and vars(module) is scope and self.name_of(code) == module.__name__
+
+    def require_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> str | None:
+        """Returns why what code names cannot be looked up in its module; None if it can."""
+        return None if self.has_own_globals(code, scope) else f"{code.co_qualname}, whose globals are of no module"
 
 
 def is_frozen(code: types.CodeType) -> bool:
@@ -68,9 +84,6 @@ def root_of(module: str) -> str:
     return module.partition(".")[0]
 
 
-@functools.lru_cache(maxsize=1)
-def _files_of_several(_: int) -> frozenset[str]:
-    """Files of which there are several modules; found anew whenever there are more modules."""
-    modules = {id(each): each for each in list(sys.modules.values()) if isinstance(each, types.ModuleType)}
-    files = collections.Counter(vars(each).get("__file__") for each in modules.values())
-    return frozenset(file for file, count in files.items() if count > 1 and file is not None)
+def is_module_of_a_release(module: str) -> bool:
+    """Whether a module, by its name, is of torch or of the standard library, whose versions are compared."""
+    return root_of(module) in _OF_RELEASES

@@ -10,7 +10,6 @@ import builtins
 import contextlib
 import dis
 import hashlib
-import inspect
 import operator
 import sys
 import types
@@ -24,7 +23,7 @@ import torch
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
 from compilefarm.reuse.code_objects import codes_within, digest_of_code
 from compilefarm.reuse.descriptions import MISSING, Describer
-from compilefarm.reuse.names_in_code import chains_of, is_frozen, module_name_of, root_of
+from compilefarm.reuse.names_in_code import chains_of, is_frozen, root_of, static_attribute
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
 from compilefarm.torch_internals.traced_functions import is_taken_for_constant
@@ -51,7 +50,7 @@ def references_of(
     """
     found = set(asked)
     for code in codes:
-        name = module_name_of(code)
+        name = describer.modules.name_of(code)
         chains = set(chains_of(code))
         if root_of(name) not in sys.stdlib_module_names:
             _refuse_of_process(code, name, chains)
@@ -99,7 +98,7 @@ def _value_at_chain(module: str, chain: str) -> Any:
     for name in rest:
         if not isinstance(value, (types.ModuleType, type)):
             return None
-        value = inspect.getattr_static(value, name, None)
+        value = static_attribute(value, name, None)
     return value
 
 
@@ -130,7 +129,7 @@ def places_of(codes: Iterable[types.CodeType], describer: Describer) -> Iterator
         Unsayable: there is code without a source, which is in no class and no function that was described.
     """
     for code in dict.fromkeys(codes):
-        name = module_name_of(code)
+        name = describer.modules.name_of(code)
         module = sys.modules.get(name)
         if module is not None and _code_at(module, code.co_qualname) is code:
             yield _record(DependencyKind.FUNCTION, name, code.co_qualname, digest_of_code(code))
@@ -194,7 +193,7 @@ def _code_at(module: types.ModuleType, qualified_name: str) -> types.CodeType | 
 def _value_at(module: types.ModuleType, qualified_name: str) -> Any:
     value: Any = module
     for name in qualified_name.split("."):
-        value = inspect.getattr_static(value, name, None)
+        value = static_attribute(value, name, None)
     return value
 
 

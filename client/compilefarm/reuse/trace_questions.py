@@ -10,15 +10,16 @@ import abc
 import contextlib
 import sys
 import types
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from compilefarm.reuse.descriptions import is_at_its_place, is_of_a_release, name_of, registered_with
-from compilefarm.reuse.names_in_code import module_name_of, root_of
+from compilefarm.reuse.names_in_code import Modules, root_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_questions import (
     watching_builtins,
     watching_modules,
+    watching_packages,
     watching_twice_reached,
 )
 from compilefarm.torch_internals.dynamo_sources import Source
@@ -31,12 +32,16 @@ class Questions:
 
     Attributes:
         twice_reached: sources of objects that were taken for one with that of another source.
+        packages: that were looked for, and the names of the functions that looked.
     """
 
     def __init__(self) -> None:
         self.twice_reached: set[Source] = set()
+        self.packages: set[tuple[str, str]] = set()
         self._attributes: set[tuple[str, str]] = set()
         self._refusals: list[str] = []
+        # As keys, code objects are compared by content, without their files.
+        self._hashing: dict[int, types.CodeType] = {}
 
     def attributes(self) -> set[tuple[str, str]]:
         """Returns modules and the attributes that they were asked for, by name.
@@ -44,8 +49,15 @@ class Questions:
         Raises:
             Unsayable: something was asked whose answer means nothing in another process.
         """
+        modules = Modules()
+        for code in self._hashing.values():
+            # The standard library asks for addresses to recognise what it has seen.
+            if root_of(modules.name_of(code)) not in sys.stdlib_module_names:
+                raise Unsayable(f"{code.co_qualname} calls hash() or id(), which differ between processes")
         if self._refusals:
             raise Unsayable(self._refusals[0])
+        for module, name in sorted(self._attributes):
+            _require_plain_answer(sys.modules[module], name)
         return self._attributes
 
     def note_attribute(self, module: types.ModuleType, name: str) -> None:
@@ -55,12 +67,21 @@ class Questions:
 
     def note_builtin(self, function: object, code: types.CodeType, classes: Sequence[Any]) -> None:
         """Takes note of a call of a builtin function."""
-        # The standard library asks for addresses to recognise what it has seen.
-        if (function is hash or function is id) and root_of(module_name_of(code)) not in sys.stdlib_module_names:
-            self._refusals.append(f"{code.co_qualname} calls hash() or id(), which differ between processes")
+        if function is hash or function is id:
+            self._hashing[id(code)] = code
+        if function is type and classes:
+            self._refusals.append(f"{code.co_qualname} makes a class by type(), which runs code of its bases")
         for kind in _classes_in(classes):
             if why := _own_answer(kind):
                 self._refusals.append(f"{code.co_qualname} asks for instances of {name_of(kind)}, {why}")
+
+    def note_package(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        """Takes note of a package that was looked for."""
+        match arguments:
+            case [str(package)]:
+                self.packages.add((package, function.__name__))
+            case _:
+                self._refusals.append(f"{function.__name__}() of a package within another")
 
     def note_twice_reached(self, source: Source, known: Source) -> None:
         """Takes note of an object that was taken for the one at another place, which no guard tells."""
@@ -74,12 +95,24 @@ def noting_questions() -> Iterator[Questions]:
     watches = (
         watching_modules(questions.note_attribute),
         watching_builtins(questions.note_builtin),
+        watching_packages(questions.note_package),
         watching_twice_reached(questions.note_twice_reached),
     )
     with contextlib.ExitStack() as stack:
         for watch in watches:
             stack.enter_context(watch)
         yield questions
+
+
+def _require_plain_answer(module: types.ModuleType, name: str) -> None:
+    """Passes if a module has an attribute, or plainly has not.
+
+    Raises:
+        Unsayable: its own __getattr__ decides, which Dynamo calls and does not trace.
+    """
+    own = vars(module).get("__getattr__") or getattr(type(module), "__getattr__", None)
+    if name not in vars(module) and own is not None and not is_of_a_release(own):
+        raise Unsayable(f"{module.__name__} answers itself whether it has {name}")
 
 
 def _classes_in(value: Any) -> Iterator[type]:
@@ -97,6 +130,9 @@ def _own_answer(kind: type) -> str:
             return "which decides itself"
     if not is_of_a_release(getattr(kind, "__subclasshook__", None)):
         return "which decides itself"
+    if Protocol in kind.__bases__:
+        # It asks the instance for attributes, whose own __getattr__ may answer.
+        return "a protocol"
     if isinstance(kind, abc.ABCMeta) and not all(map(is_at_its_place, registered_with(kind))):
         return "with which a class is registered that has no place"
     return ""

@@ -9,8 +9,8 @@ from typing import Any
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, Variant
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
+from compilefarm.reuse.installed_packages import describe_package
 from compilefarm.reuse.models import describe_models
-from compilefarm.reuse.names_in_code import require_own_globals
 from compilefarm.reuse.references import describe_dependency
 from compilefarm.reuse.refusals import Differs, Unsayable
 from compilefarm.reuse.source_table import sources_of, values_of
@@ -47,9 +47,9 @@ def verify_process(variant: Variant, frame: Frame) -> Describer:
     Raises:
         Differs: something is not as it was.
     """
-    if what := require_plain() or require_own_globals(frame.code, frame.global_variables):
-        raise Differs(what)
     describer = Describer()
+    if what := require_plain() or describer.modules.require_own_globals(frame.code, frame.global_variables):
+        raise Differs(what)
     try:
         now = _Process(frame, describer)
         for dependency in variant.dependencies:
@@ -127,6 +127,8 @@ class _Process:
             return _shortened_or_none(self._models.get(name))
         if dependency.kind is DependencyKind.VARIABLE:
             return shortened(variables([name])[name])
+        if dependency.kind is DependencyKind.PACKAGE:
+            return shortened(describe_package(dependency.module, name))
         return describe_dependency(dependency.kind, dependency.module, name, self._describer)
 
 

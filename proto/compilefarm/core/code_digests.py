@@ -6,8 +6,10 @@ Bytecode, constants and names decide; where the source lies and which lines it h
 from __future__ import annotations
 
 import hashlib
+import marshal
 from operator import attrgetter
 from types import CodeType, EllipsisType
+from typing import Any
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, EllipsisType})
 # What Dynamo puts into code; known by name, so that torch is not imported.
@@ -29,28 +31,34 @@ def digest_of_code(code: CodeType) -> str:
     """
     known = _known.get(id(code))
     if known is None:
-        content = f"{_facts(code)!r}{_constants(code.co_consts)}"
-        known = _known[id(code)] = code, hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+        content = _as_bytes((*_facts(code), _constants(code.co_consts)))
+        known = _known[id(code)] = code, hashlib.sha256(content).hexdigest()
     return known[1]
 
 
-def _constants(values: tuple[object, ...]) -> str:
-    return repr(values) if _PLAIN.issuperset(map(type, values)) else f"({','.join(map(_constant, values))})"
+def _as_bytes(value: Any) -> bytes:
+    # Later versions tell strings that are interned from others, and values that are one object from equal ones.
+    return marshal.dumps(value, 2)
 
 
-def _constant(value: object) -> str:
+def _constants(values: tuple[object, ...]) -> tuple[object, ...]:
+    """Constants of which those that are not plain are tuples, which begin with their kind."""
+    return values if _PLAIN.issuperset(map(type, values)) else tuple(map(_constant, values))
+
+
+def _constant(value: object) -> object:
+    if type(value) in _PLAIN:
+        return value
     match value:
         case CodeType():
-            return f"code {digest_of_code(value)}"
+            return "code", digest_of_code(value)
         case tuple():
-            return f"tuple {_constants(value)}"
+            return "tuple", *_constants(value)
         case frozenset():
             # In the order of hashes, which differ from process to process.
-            return f"frozenset {sorted(map(_constant, value))}"
+            return "frozenset", *sorted(map(_as_bytes, map(_constant, value)))
         case slice():
-            return f"slice {_constants((value.start, value.stop, value.step))}"
+            return "slice", *_constants((value.start, value.stop, value.step))
     if (type(value).__module__, type(value).__name__) in _OF_TORCH:
-        return f"torch {value!r}"
-    if type(value) not in _PLAIN:
-        raise ValueError(f"a constant of type {type(value).__module__}.{type(value).__qualname__}")
-    return f"{type(value).__name__} {value!r}"
+        return "torch", repr(value)
+    raise ValueError(f"a constant of type {type(value).__module__}.{type(value).__qualname__}")

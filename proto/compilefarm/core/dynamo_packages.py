@@ -151,6 +151,7 @@ class DependencyKind(enum.Enum):
     REFERENCE = "reference"
     MODEL = "model"
     VARIABLE = "variable"
+    PACKAGE = "package"
     STATE = "state"
 
 
@@ -161,9 +162,9 @@ class DependencyRecord:
     Attributes:
         kind: FUNCTION: code that was inlined; FILE: the source file of such code; REFERENCE: what a name in it leads
             to; MODEL: the structure of a model that is a variable of the frame; VARIABLE: an environment variable;
-            STATE: a state of the process.
-        module: where to look, of FUNCTION, FILE and REFERENCE.
-        name: the qualified name, the dotted reference, the variable, the state.
+            PACKAGE: what the process has of an installed package; STATE: a state of the process.
+        module: where to look, of FUNCTION, FILE and REFERENCE; the package.
+        name: the qualified name, the dotted reference, the variable, the state, what was asked of the package.
         expected: the description.
     """
 

@@ -2,7 +2,7 @@
 
 Listed is what programs write: functions and methods that torch documents, what Dynamo puts in their place, and what
 graphs of torch.export hold for them (Core ATen); fused attention has a list of its own (`graph/attention.py`). Not
-listed are gradients, which are derived from a graph after it was decoded; kernels of libraries and steps that only
+listed are most gradients, which are derived from a graph after it was decoded; kernels of libraries and steps that only
 torch itself calls; sparse and quantized tensors, which no request brings; and what takes lengths, pivots or places of
 elements on trust. A caller could have these reach other memory.
 """
@@ -49,8 +49,8 @@ _REDUCTIONS = names("""
 _MAKING = names("""
     arange bartlett_window blackman_window complex empty empty_like empty_permuted empty_strided eye full full_like
     hamming_window hann_window kaiser_window linspace logspace new_empty new_empty_strided new_full new_ones new_zeros
-    ones ones_like polar range scalar_tensor tril_indices triu_indices vander zeros zeros_like _shape_as_tensor
-    as_tensor tensor new_tensor
+    ones ones_like polar range scalar_tensor tril_indices triu_indices vander zeros zeros_like as_tensor tensor
+    new_tensor _new_zeros_with_same_feature_meta _shape_as_tensor
 """)
 _RANDOM = names("""
     bernoulli binomial cauchy exponential geometric log_normal multinomial normal poisson rand rand_like randint
@@ -59,7 +59,7 @@ _RANDOM = names("""
 _FILLING = names("copy fill fill_diagonal zero requires_grad_ resize_ resize_as_")
 _SHAPES = names("""
     adjoint alias alias_copy as_strided as_strided_copy as_strided_scatter atleast_1d atleast_2d atleast_3d block_diag
-    broadcast_tensors broadcast_to cartesian_prod cat chalf channel_shuffle chunk clone column_stack concat
+    broadcast_tensors broadcast_to cartesian_prod cat chalf channel_shuffle chunk clone column_stack combinations concat
     concatenate constant_pad_nd contiguous detach detach_copy diag diag_embed diagflat diagonal diagonal_copy
     diagonal_scatter dsplit dstack expand expand_as expand_copy flatten flip fliplr flipud hsplit hstack lift_fresh
     lift_fresh_copy mH mT matrix_H meshgrid moveaxis movedim msort narrow narrow_copy native_channel_shuffle numpy_T
@@ -108,16 +108,17 @@ _NETWORKS = names("""
     grid_sampler grid_sampler_2d grid_sampler_3d group_norm gru gru_cell hardshrink hardsigmoid hardswish hardtanh
     im2col instance_norm layer_norm leaky_relu linear log_sigmoid log_softmax lstm lstm_cell max_pool1d
     max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices max_unpool2d
-    max_unpool3d mish native_batch_norm native_dropout native_group_norm native_layer_norm native_norm norm_except_dim
-    one_hot prelu reflection_pad1d reflection_pad2d reflection_pad3d relu relu6 replication_pad1d replication_pad2d
-    replication_pad3d rms_norm rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell rrelu rrelu_with_noise
-    scaled_dot_product_attention selu silu softmax softplus softshrink threshold upsample_bicubic2d
-    upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d
-    upsample_trilinear3d _adaptive_avg_pool2d _adaptive_avg_pool3d _fused_rms_norm _log_softmax
-    _native_batch_norm_legit _native_batch_norm_legit_no_training _native_multi_head_attention _safe_softmax
-    _scaled_dot_product_flash_attention_for_cpu _softmax _transformer_encoder_layer_fwd _upsample_bicubic2d_aa
-    _upsample_bilinear2d_aa _upsample_lanczos2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d
-    _upsample_nearest_exact3d _weight_norm _weight_norm_interface
+    max_unpool3d mish native_batch_norm native_dropout native_dropout_backward native_group_norm native_layer_norm
+    native_norm norm_except_dim one_hot prelu reflection_pad1d reflection_pad2d reflection_pad3d relu relu6
+    replication_pad1d replication_pad2d replication_pad3d rms_norm rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell rrelu
+    rrelu_with_noise scaled_dot_product_attention selu silu softmax softplus softshrink threshold upsample_bicubic2d
+    upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d
+    _adaptive_avg_pool2d _adaptive_avg_pool3d _batch_norm_with_update _fused_rms_norm _log_softmax
+    _log_softmax_backward_data _native_batch_norm_legit _native_batch_norm_legit_no_training
+    _native_multi_head_attention _safe_softmax _scaled_dot_product_flash_attention_for_cpu _softmax
+    _softmax_backward_data _transformer_encoder_layer_fwd _upsample_bicubic2d_aa _upsample_bilinear2d_aa
+    _upsample_lanczos2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _weight_norm
+    _weight_norm_interface
 """)
 _LOSSES = names("""
     binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cosine_similarity cross_entropy_loss

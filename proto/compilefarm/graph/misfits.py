@@ -13,7 +13,8 @@ import torch
 
 from compilefarm.graph import attention, collectives
 from compilefarm.graph.operators import named_arguments
-from compilefarm.torch_internals.fake_tensors import is_dense
+from compilefarm.graph.tensors import MAX_DIMENSIONS
+from compilefarm.torch_internals.fake_tensors import constants_of, is_dense
 from compilefarm.torch_internals.operators import OpOverload, schema_of
 from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -22,10 +23,12 @@ Arguments = Mapping[str, Any]
 _OF_CHANNELS = ("weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd")
 # Steps of fused optimizers, functional and in place.
 OPTIMIZERS = frozenset(f"_fused_{name}{mark}" for name in ("adagrad", "adam", "adamw", "sgd") for mark in ("", "_"))
+# Of polynomials that are evaluated step by step; 10,000 steps take 0.2 ms.
+MOST_DEGREE = 10_000
 _NORMS = frozenset(
-    {"_batch_norm_with_update", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "batch_norm_elemt",
-     "batch_norm_gather_stats", "batch_norm_update_stats", "cudnn_batch_norm", "native_batch_norm",
-     "native_batch_norm_backward"}
+    {"_batch_norm_with_update", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+     "batch_norm_backward", "batch_norm_elemt", "batch_norm_gather_stats", "batch_norm_update_stats",
+     "cudnn_batch_norm", "native_batch_norm", "native_batch_norm_backward"}
 )  # fmt: skip
 
 
@@ -73,6 +76,8 @@ def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str
         args: positional arguments.
         kwargs: keyword arguments.
     """
+    if name.endswith("combinations"):
+        return _find_excess_of_combinations(args, kwargs)
     if "upsample_" not in name:
         return None
     # torch/_decomp/decompositions.py: indices are computed with the scales alone, and not held against the input. Only
@@ -82,6 +87,19 @@ def find_contradiction(name: str, *, args: Sequence[object], kwargs: Mapping[str
     is_sized = (args[1] if len(args) > 1 else kwargs.get("output_size")) is not None
     is_scaled = any(scale is not None and not isinstance(scale, bool) for scale in scales)
     return "it is given a size and scales, which may contradict each other" if is_sized and is_scaled else None
+
+
+def _find_excess_of_combinations(args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+    # aten/src/ATen/native/Itertools.cpp makes a list of so many tensors, before any of them says that it has too many
+    # dimensions.
+    count = args[1] if len(args) > 1 else kwargs.get("r", 2)
+    is_bounded = isinstance(count, int) and not isinstance(count, bool) and count <= MAX_DIMENSIONS
+    return None if is_bounded else f"combinations are of at most {MAX_DIMENSIONS} elements each, said by a literal"
+
+
+def _result_and_its_gradient(given: Arguments) -> str | None:
+    gradient, output = tuple(given["grad_output"].shape), tuple(given["output"].shape)
+    return None if gradient == output else f"its gradient is of {gradient} and its output of {output}"
 
 
 def _statistics_of_channels(given: Arguments) -> str | None:
@@ -182,6 +200,13 @@ def _number_of_groups(given: Arguments) -> str | None:
     return None if given["groups"] > 0 else f"it has {given['groups']} groups"
 
 
+def _degree(given: Arguments) -> str | None:
+    # aten/src/ATen/native/Math.h has as many steps for each element, in C++.
+    degree = given["n"]
+    known = [each.max().item() for each in constants_of(degree)] if isinstance(degree, torch.Tensor) else [degree]
+    return next((f"it is of degree {each}, at most {MOST_DEGREE}" for each in known if each > MOST_DEGREE), None)
+
+
 _STATISTICS = ("running_min", "running_max", "scale", "zero_point")
 # Arguments whose memory kernels go through as if each element had its own, one after the other.
 _WITHOUT_GAPS: Mapping[str, Sequence[str]] = {
@@ -202,7 +227,9 @@ _GROUPED = (("self", 1), ("qScaleAndZeros", 0))
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
     "_fused_moving_avg_obs_fq_helper_functional": _statistics_of_quantization,
+    "_log_softmax_backward_data": _result_and_its_gradient,
     "_native_multi_head_attention": _number_of_heads,
+    "_softmax_backward_data": _result_and_its_gradient,
     "_transformer_encoder_layer_fwd": _number_of_heads,
     "_weight_int4pack_mm": _groups_of_scales,
     "_weight_int4pack_mm_for_cpu": _groups_of_scales,
@@ -210,4 +237,6 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "channel_shuffle": _number_of_groups,
     "mkldnn_rnn_layer": _sizes_of_a_layer,
     "native_channel_shuffle": _number_of_groups,
+    "special_laguerre_polynomial_l": _degree,
+    "special_legendre_polynomial_p": _degree,
 }

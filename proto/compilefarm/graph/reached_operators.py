@@ -49,7 +49,7 @@ _DERIVATIVES = names("""
     _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward _weight_norm_differentiable_backward
     _weight_norm_interface_backward adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
     adaptive_max_pool3d_backward affine_grid_generator_backward avg_pool2d_backward avg_pool3d_backward
-    binary_cross_entropy_backward conv_tbc_backward convolution_backward cudnn_batch_norm_backward
+    batch_norm_backward binary_cross_entropy_backward conv_tbc_backward convolution_backward cudnn_batch_norm_backward
     cudnn_grid_sampler_backward cummaxmin_backward cumprod_backward diagonal_backward elu_backward embedding_backward
     embedding_dense_backward fake_quantize_per_channel_affine_cachemask_backward
     fake_quantize_per_tensor_affine_cachemask_backward fractional_max_pool2d_backward fractional_max_pool3d_backward

@@ -8,10 +8,11 @@ from types import CodeType
 from typing import Any
 
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator as _Translator
+from torch._dynamo.variables.constant import ConstantVariable as _Constant  # torch/_dynamo/variables/constant.py
 
 
 class NotConstant:
-    """Stands for an argument whose value Dynamo does not know."""
+    """Stands for an argument that is no constant, or whose value Dynamo does not know yet."""
 
 
 @contextlib.contextmanager
@@ -35,4 +36,10 @@ def watching_inlined_calls(on_call: Callable[[CodeType, Sequence[Any]], None]) -
 
 
 def _constant_of(variable: Any) -> Any:
-    return variable.as_python_constant() if variable.is_python_constant() else NotConstant
+    # Dynamo makes inputs of a graph in the order in which it first looks at values (torch/_dynamo/variables/lazy.py).
+    # To look at one before it does would give another graph than a trace has that nobody watches.
+    if not variable.is_realized():
+        value = variable.peek_value()
+        return value if isinstance(value, str | bytes) else NotConstant
+    known = variable.realize()
+    return known.value if type(known) is _Constant else NotConstant

@@ -1,25 +1,30 @@
-"""What a trace asks of this process that it guards by nothing: attributes of modules, some builtins, and whether what
-it reaches in two ways is one object."""
+"""What a trace asks of this process that it guards by nothing: attributes of modules, some builtins, packages that are
+installed, and whether what it reaches in two ways is one object."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, ModuleType
 from typing import Any
 
 from torch._dynamo.variables import builder as _builder
 from torch._dynamo.variables.builtin import BuiltinVariable as _Builtin  # torch/_dynamo/variables/builtin.py
+from torch._dynamo.variables.functions import SkipFunctionVariable as _NotTraced  # torch/_dynamo/variables/functions.py
 from torch._dynamo.variables.misc import PythonModuleVariable as _Module  # torch/_dynamo/variables/misc.py
 
 from compilefarm.torch_internals.dynamo_sources import Source
 
-__all__ = ["watching_builtins", "watching_modules", "watching_twice_reached"]
+__all__ = ["watching_builtins", "watching_modules", "watching_packages", "watching_twice_reached"]
 
 # How an attribute of a module is looked up: hasattr has its own way until 2.14, and one name for both since.
 _READS = ("tp_getattro_impl", "var_getattr", "call_obj_hasattr")
 
 _ASKED_OF_CLASSES = (isinstance, issubclass)
+# They are called while tracing, and what they return is a constant (torch/_dynamo/variables/functions.py).
+_ASKED_OF_PACKAGES = (importlib.util.find_spec, importlib.metadata.version)
 
 
 @contextlib.contextmanager
@@ -41,15 +46,30 @@ def watching_modules(on_read: Callable[[ModuleType, str], None]) -> Iterator[Non
 @contextlib.contextmanager
 def watching_builtins(on_call: Callable[[object, CodeType, Sequence[Any]], None]) -> Iterator[None]:
     """Has `on_call` called with each builtin that a trace calls, the code that calls it, and the classes that it is
-    called with. For one thread at a time."""
+    called with: the bases, where type makes one. For one thread at a time."""
     original = _Builtin.call_function
 
     def call_function(variable: Any, tx: Any, arguments: Sequence[Any], keywords: Any) -> Any:
-        classes = arguments[1:] if variable.fn in _ASKED_OF_CLASSES else ()
+        classes = arguments[1:] if variable.fn in _ASKED_OF_CLASSES else arguments[1:2] if variable.fn is type else ()
         on_call(variable.fn, tx.f_code, [each.as_python_constant() for each in classes if each.is_python_constant()])
         return original(variable, tx, arguments, keywords)
 
     with _replaced(_Builtin, "call_function", call_function):
+        yield
+
+
+@contextlib.contextmanager
+def watching_packages(on_call: Callable[[Callable[..., Any], Sequence[Any]], None]) -> Iterator[None]:
+    """Has `on_call` called with each function that a trace asks for an installed package, and its arguments. For one
+    thread at a time."""
+    original = _NotTraced.call_function
+
+    def call_function(variable: Any, tx: Any, arguments: Sequence[Any], keywords: Any) -> Any:
+        if variable.value in _ASKED_OF_PACKAGES and all(each.is_python_constant() for each in arguments):
+            on_call(variable.value, [each.as_python_constant() for each in arguments])
+        return original(variable, tx, arguments, keywords)
+
+    with _replaced(_NotTraced, "call_function", call_function):
         yield
 
 

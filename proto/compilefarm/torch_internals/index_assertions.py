@@ -2,7 +2,8 @@
 within its tensor.
 
 Inductor leaves assertions out where it has proven that they hold, with integers that know no end
-(torch/_inductor/index_propagation.py, codegen/common.py). Machines have 64 bits.
+(torch/_inductor/index_propagation.py, codegen/common.py). Machines have 64 bits. Nor does it assert an index that is an
+element of a tensor, where the graph selects by it (codegen/wrapper.py: codegen_dynamic_select_index).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def keeping_index_assertions() -> Iterator[None]:
     """Inside, no program is generated without assertions on indices that it computes."""
     propagation: Any = importlib.import_module("torch._inductor.index_propagation")
     common: Any = importlib.import_module("torch._inductor.codegen.common")
+    wrapper: Any = importlib.import_module("torch._inductor.codegen.wrapper").PythonWrapperCodegen
+    select = wrapper.codegen_dynamic_select_index
     fold = propagation.IndexPropagation.indirect_indexing
     generate = common.CSEProxy.indirect_indexing
 
@@ -43,12 +46,25 @@ def keeping_index_assertions() -> Iterator[None]:
         var.bounds = ValueRanges.unknown()
         return generate(self, var, *args, **kwargs)
 
+    def select_asserted(self: Any, node: Any, clamp: bool) -> None:
+        if not clamp:
+            _assert_within(self, node.index, size=node.size)
+        select(self, node, clamp)
+
     with (
+        mock.patch.object(wrapper, "codegen_dynamic_select_index", select_asserted),
         mock.patch.object(propagation.IndexPropagation, "indirect_indexing", fold_small),
         mock.patch.object(common.CSEProxy, "indirect_indexing", generate_asserted),
         keeping_block_masks_in_bounds(),
     ):
         yield
+
+
+def _assert_within(wrapper: Any, index: Any, *, size: Any) -> None:
+    # As torch/_inductor/ir.py: AssertScalar does it.
+    for condition in (sympy.Ge(index, -size), sympy.Lt(index, size)):
+        wrapper.writeline(f"if not ({wrapper.codegen_python_sizevar(condition, simplify=False)}):")
+        wrapper.writeline(f"    raise RuntimeError({str(condition)!r})")
 
 
 def _may_overflow(propagation: Any, expression: Any) -> bool:

@@ -107,8 +107,8 @@ class ActiveJobs:
             if job.is_over:
                 return
             changed = await job.changes_within(self._progress_seconds)
-            if not changed and job.stages:
-                yield job.stages[-1]
+            if not changed:
+                yield job.stage
 
     def require_open(self) -> None:
         """Passes while jobs may begin.

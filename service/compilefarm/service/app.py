@@ -22,7 +22,7 @@ from compilefarm.service.allowances import Allowance
 from compilefarm.service.authenticators import AnonymousAuthenticator, Authenticator, DirectoryAuthenticator
 from compilefarm.service.blob_service import BlobService
 from compilefarm.service.cache_service import CacheCounts, CacheService, NoCacheService
-from compilefarm.service.call_limits import UNCOMPRESSED, CallLimits
+from compilefarm.service.call_limits import MOST_CALLS, UNCOMPRESSED, CallLimits
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
 from compilefarm.service.composition import Composition, Means
@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 # Calls that have been answered get this long to send their last bytes.
 _FLUSH_SECONDS = 2.0
+# Pods leave a farm alone that is silent for a minute.
+_MOST_UNTAKEN_SECONDS = 120
 
 
 class Gateway:
@@ -327,6 +329,11 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.max_concurrent_streams", 1024),
+        # Calls that gRPC has received and this process has not taken yet. Beyond a thousand, or after 30 s, it ends
+        # them as CANCELLED and says nothing. They are taken here, and have to wait or are refused with a reason.
+        ("grpc.server.max_pending_requests", MOST_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * MOST_CALLS),
+        ("grpc.server_max_unrequested_time_in_server", _MOST_UNTAKEN_SECONDS),
         # Whoever connects and says nothing goes: at once while it does not speak the protocol, later while it does.
         ("grpc.server_handshake_timeout_ms", 20_000),
         ("grpc.max_connection_idle_ms", 3_600_000),

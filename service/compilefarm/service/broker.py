@@ -95,7 +95,7 @@ class Broker:
                     yield _accepted(request)
                 async with aclosing(self._jobs.watch(joined)) as stages:
                     async for stage in stages:
-                        if not missed:
+                        if not missed and joined.job.stages:
                             missed = True
                             self._note_miss(request, joins=not joined.leads)
                         yield self._meter.read(joined.job, stage=stage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compilefarm.core.pool import Artifact
 from compilefarm.service.active_job import ActiveJob, State
 from compilefarm.service.attempts import Attempts
 from compilefarm.service.durations import Durations
@@ -10,6 +11,7 @@ from compilefarm.service.preconditions import Preconditions
 from compilefarm.service.publishing import Publisher
 from compilefarm.service.quarantine import Quarantine
 from compilefarm.service.queue import Queue
+from compilefarm.service.turns import Turns
 from compilefarm.service.verifications import Verifications
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.v1.job_pb2 import CompileFailure
@@ -53,6 +55,9 @@ class Compilation:
         self._verifications = verifications
         self._durations = durations
         self._leases = leases
+        # What is stored is answered without: to look it up is brief.
+        self._beginnings = Turns("beginning compiles")
+        self._ends = Turns("storing artifacts")
 
     async def run(self, job: ActiveJob) -> None:
         """Does a job, which is over then.
@@ -75,9 +80,17 @@ class Compilation:
             return
 
     async def _make(self, job: ActiveJob, *, lease: KeyLease) -> None:
-        verify_time = await self._prepare(job)
+        account = job.request.caller.account
+        async with self._beginnings.taken(account):
+            verify_time = await self._prepare(job)
         made = await self._attempts.compile(job, lease=lease, verify=verify_time != VERIFY_TIME_AFTER)
         job.store()
+        async with self._ends.taken(account):
+            await self._keep(made, job=job, verify_time=verify_time)
+
+    async def _keep(
+        self, made: Artifact | CompileFailure, *, job: ActiveJob, verify_time: VerifyTime.ValueType
+    ) -> None:
         if isinstance(made, CompileFailure):
             await self._verifications.keep_failure(made, job=job)
             job.finish(State.FAILED, made)

@@ -9,7 +9,7 @@ from compilefarm.core.environments import describe, differences
 from compilefarm.core.errors import NoMatchingWorker
 from compilefarm.core.pool import WorkerView
 from compilefarm.service.declared_environments import AbsentEnvironment
-from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, WORKER_STATE_STARTING, WorkerState
+from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, WORKER_STATE_IDLE, WORKER_STATE_STARTING, WorkerState
 from compilefarm.v1.environment_pb2 import Environment
 
 _MOST_MATCHES = 1000
@@ -36,6 +36,7 @@ class Roster:
 
     Attributes:
         workers: all of them, in the pool's order.
+        idle: names of those that are idle, as far as the pool knows.
         kept_for: by the names of workers that go on with a job from before the gateway started, the key of that.
 
     Args:
@@ -55,11 +56,19 @@ class Roster:
     ) -> None:
         self.workers = [*workers, *(each.view() for each in absent)]
         self.kept_for = {worker.name: worker.kept_for for worker in workers if worker.kept_for}
+        self.idle = frozenset(worker.name for worker in workers if worker.state == WORKER_STATE_IDLE)
+        self._has_failed = any(worker.state == WORKER_STATE_FAILED for worker in workers)
         self._present = workers
         self._expected = expected
         self._absent = absent
         # By the content of requirements.
         self._matches: dict[bytes, _Match] = {} if before is None or self._differs(before) else before._matches
+
+    def is_of(self, workers: Sequence[WorkerView], *, absent: Sequence[AbsentEnvironment]) -> bool:
+        """Returns whether it says of some workers, and environments without any, what another roster would say. How
+        long failed workers are waited for is up to others.
+        """
+        return not self._has_failed and self._absent == absent and self._present == workers
 
     def fitting(self, requirement: Requirement) -> Sequence[str]:
         """Names of the workers that can do such a job now, later or perhaps, in the pool's order."""

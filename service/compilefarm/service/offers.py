@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from compilefarm.service.active_job import ActiveJob
-from compilefarm.service.leases import Lease
+from compilefarm.service.fairness import Group
+from compilefarm.service.leases import Leases
 from compilefarm.service.matching import Requirement, Roster
 from compilefarm.service.slots import Slots
-from compilefarm.v1.admin_service_pb2 import WORKER_STATE_IDLE
 
 # In place of an environment: all of them.
 _ALL = b""
@@ -24,15 +23,13 @@ class Offers:
 
     Args:
         roster: the workers.
-        leases: the jobs that have one, by its name.
+        leases: the jobs that have one.
         slots: how many a tenant may have.
     """
 
-    def __init__(self, roster: Roster, *, leases: Mapping[str, Lease], slots: Slots) -> None:
-        idle = {
-            worker.name for worker in roster.workers if worker.state == WORKER_STATE_IDLE and worker.name not in leases
-        }
-        self.idle = idle.difference(roster.kept_for)
+    def __init__(self, roster: Roster, *, leases: Leases, slots: Slots) -> None:
+        idle = roster.idle.difference(leases)
+        self.idle = set(idle.difference(roster.kept_for))
         self.kept = {key: name for name, key in roster.kept_for.items() if name in idle}
         self._roster = roster
         self._leases = leases
@@ -85,7 +82,12 @@ class Offers:
         content = _ALL if self._slots.counts_all else requirement.content
         if content not in self._counts:
             names = self._roster.names(requirement)
-            held = [lease for name, lease in self._leases.items() if content == _ALL or name in names]
-            own = Counter(lease.job.tenant for lease in held if not lease.job.priority.is_preemptible)
+            # Mostly all workers are alike.
+            count_all = content == _ALL or len(names) == len(self._roster.workers)
+            groups = self._leases.executing if count_all else self._groups_on(names)
+            own = Counter({tenant: count for (is_preemptible, tenant), count in groups.items() if not is_preemptible})
             self._counts[content] = own, names
         return self._counts[content]
+
+    def _groups_on(self, names: frozenset[str]) -> Counter[Group]:
+        return Counter(lease.group for name, lease in self._leases.items() if name in names)

@@ -16,9 +16,9 @@ from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.clock import Clock, Timer
 from compilefarm.service.declared_environments import DeclaredEnvironments
 from compilefarm.service.durations import Durations
-from compilefarm.service.fairness import Group, Shares, group_of, in_order
+from compilefarm.service.fairness import Group, Shares, in_order
 from compilefarm.service.forecast import HAS_STARTED, Outlook, forecast
-from compilefarm.service.leases import Lease
+from compilefarm.service.leases import Lease, Leases
 from compilefarm.service.limits import Delay, Limits
 from compilefarm.service.lines import Line, Lines
 from compilefarm.service.matching import Requirement, Roster
@@ -90,8 +90,7 @@ class Queue:
         self._waiting: dict[ActiveJob, asyncio.Future[Lease]] = {}
         # Those of them that have neither got a worker nor been turned away, and were not seen to be given up.
         self._lines = Lines()
-        # By the name of the worker.
-        self._leases: dict[str, Lease] = {}
+        self._leases = Leases()
         self._turns: dict[Group, int] = {}
         self._roster = Roster(())
         self._next_look: Timer | None = None
@@ -175,6 +174,7 @@ class Queue:
     def reconsider(self, job: ActiveJob) -> None:
         """Takes into account that the priority of a job has changed."""
         self._lines.renew(job)
+        self._leases.renew(job)
         self._dispatch()
 
     @asynccontextmanager
@@ -208,7 +208,7 @@ class Queue:
             self._leave(job)
 
     def _end(self, lease: Lease) -> None:
-        del self._leases[lease.worker]
+        self._leases.remove(lease)
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -237,12 +237,10 @@ class Queue:
 
     def _look(self) -> Roster:
         workers = self._pool.workers()
-        self._roster = Roster(
-            workers,
-            expected=self._recovery.expected(workers),
-            absent=self._declared.absent(workers),
-            before=self._roster,
-        )
+        absent = self._declared.absent(workers)
+        if not self._roster.is_of(workers, absent=absent):
+            expected = self._recovery.expected(workers)
+            self._roster = Roster(workers, expected=expected, absent=absent, before=self._roster)
         return self._roster
 
     def _offers(self) -> Offers:
@@ -275,7 +273,7 @@ class Queue:
             lease = Lease(job, worker=takers[job], since_seconds=self._clock.monotonic())
             offers.take(job, worker=lease.worker)
             shares.take(job)
-            self._leases[lease.worker] = lease
+            self._leases.add(lease)
             turn = self._leave(job)
             assert turn is not None
             turn.set_result(lease)
@@ -284,7 +282,7 @@ class Queue:
     def _revoke(self, offers: Offers) -> None:
         """Takes workers back for interactive jobs that found none."""
         urgent = [line for line in self._lines if line.priority is Priority.INTERACTIVE]
-        if not urgent or not any(lease.job.priority.is_preemptible for lease in self._leases.values()):
+        if not urgent or not self._leases.has_preemptible:
             return
         # A job needs one at most.
         each = [line.jobs[: len(self._leases)] for line in urgent if offers.has_room(line.jobs[0])]
@@ -344,7 +342,7 @@ class Queue:
         )
 
     def _shares(self) -> Shares:
-        executing = Counter(group_of(lease.job) for lease in self._leases.values())
+        executing = self._leases.executing
         # Tenants come and go: those that want nothing are forgotten.
         present = {*executing, *(line.group for line in self._lines)}
         return Shares(executing=executing, turns={group: self._turns[group] for group in present & self._turns.keys()})

@@ -120,7 +120,8 @@ class Slot:
         """The state of the worker as far as it is known here."""
         if self._view.state == WORKER_STATE_IDLE and (self._actor is None or self._is_draining):
             return replace(self._view, state=WORKER_STATE_STARTING)
-        return replace(self._view, kept_for=self._reservation.key)
+        is_said = self._view.kept_for == self._reservation.key
+        return self._view if is_said else replace(self._view, kept_for=self._reservation.key)
 
     def actor(self) -> Any:
         """The handle of the actor.

@@ -1,7 +1,8 @@
 """Operators that a graph comes down to while it is compiled, looked at as they were when it was decoded.
 
 A compile runs a graph anew, with gradients, where it may come down to others: what tensors are asked for (whether they
-want gradients, how they lie in memory) can be answered otherwise.
+want gradients, how they lie in memory) can be answered otherwise. Of views there is a last look where Inductor makes
+addresses of them, after all that it does to a graph.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bounds import find_excess, find_unknown_view
 from compilefarm.graph.folding import bound_folding
 from compilefarm.graph.misfits import find_misfit
+from compilefarm.torch_internals.lowered_views import watching_views
 from compilefarm.torch_internals.operator_calls import watching_operators
 from compilefarm.torch_internals.operators import OpOverload
 
@@ -40,7 +42,12 @@ def guarding_operators(*, calls_views: bool) -> Iterator[None]:
         bound_folding(operator, args, kwargs)
         return run()
 
-    with watching_operators(look):
+    def look_at_view(reach: object, room: object, is_within: bool | None) -> None:
+        if is_within is False or (is_within is None and calls_views):
+            refused.append(f"a view reaches over {reach} bytes of a memory of {room} bytes when it is compiled")
+            raise InvalidRequest(refused[0])
+
+    with watching_operators(look), watching_views(look_at_view):
         try:
             yield
         except Exception as error:

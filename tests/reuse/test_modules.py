@@ -1,0 +1,84 @@
+"""Which module code is of, and what is found in modules and classes without running code."""
+
+from __future__ import annotations
+
+import abc
+import enum
+import inspect
+import sys
+import types
+
+import pytest
+import torch
+
+from compilefarm.reuse.names_in_code import Modules, static_attribute
+
+FILE = "/nowhere/layers.py"
+
+
+def test_code_is_of_the_module_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = _module("layers", monkeypatch)
+    assert Modules().name_of(module.double.__code__) == "layers"
+    assert Modules().has_own_globals(module.double.__code__, vars(module))
+    assert not Modules().has_own_globals(module.double.__code__, {**vars(module)})
+
+
+def test_code_of_a_file_that_two_modules_are_of_is_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = _module("layers", monkeypatch)
+    other = types.ModuleType("other")
+    monkeypatch.setitem(sys.modules, "other", other)
+    before = Modules().name_of(module.double.__code__)
+    # As many modules as before.
+    _module("other", monkeypatch)
+    assert (before, Modules().name_of(module.double.__code__)) == ("layers", "")
+
+
+def test_code_of_a_module_that_was_replaced_is_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, modules = _module("layers", monkeypatch), Modules()
+    monkeypatch.setitem(sys.modules, "layers", types.ModuleType("layers"))
+    assert modules.name_of(module.double.__code__) == ""
+    assert Modules().name_of(module.double.__code__) == ""
+
+
+def test_evaluated_code_is_of_no_module() -> None:
+    scope = {"__name__": __name__}
+    exec(compile("def double(x): return 2 * x", "<string>", "exec"), scope)
+    double = scope["double"]
+    assert isinstance(double, types.FunctionType)
+    assert Modules().name_of(double.__code__) == ""
+
+
+def _module(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__file__ = FILE
+    exec(compile("def double(x): return 2 * x", FILE, "exec"), vars(module))
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+class _Base:
+    kept = 1
+
+    @property
+    def computed(self) -> int:
+        return 2
+
+
+class _Meta(type):
+    of_metaclass = 3
+
+
+class _Derived(_Base, metaclass=_Meta):
+    @classmethod
+    def made(cls) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize(
+    "owner", [_Base, _Derived, _Base(), sys, torch._utils, torch.nn.functional, torch.nn.Linear, enum.Enum, abc.ABC]
+)
+def test_attributes_are_found_as_python_finds_them_without_running_code(owner: object) -> None:
+    names = {*dir(owner), *dir(type(owner)), "of_metaclass", "mro", "__dict__", "__name__", "__class__", "missing"}
+    missing = object()
+    for name in names:
+        assert static_attribute(owner, name, missing) is inspect.getattr_static(owner, name, missing), name

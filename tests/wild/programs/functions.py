@@ -1,0 +1,65 @@
+"""Functions of torch that other libraries are written in: transforms, distributions, signals, complex numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributions, func
+
+from tests.corpus.program import Case, call
+from tests.wild.program import Program, program_of_case
+
+_Tensors = Callable[..., Any]
+
+
+def _program(name: str, function: _Tensors, *shapes: tuple[int, ...]) -> Program:
+    def build() -> Case:
+        return Case(function=function, calls=[call(*map(torch.randn, shapes))])
+
+    return program_of_case(name, build)
+
+
+def _ntk(weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The neural tangent kernel of a layer."""
+    jacobian = func.vmap(func.jacrev(lambda weights, x: x @ weights), (None, 0))(weights, x)
+    return torch.einsum("Naij,Mbij->NMab", jacobian, jacobian)
+
+
+def _mixture(logits: torch.Tensor, means: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    parts = distributions.Normal(means, torch.ones_like(means))
+    density: torch.Tensor = distributions.MixtureSameFamily(distributions.Categorical(logits=logits), parts).log_prob(x)
+    return density
+
+
+def _multivariate(mean: torch.Tensor, factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    scale = factor.tril() + 4 * torch.eye(3)
+    density: torch.Tensor = distributions.MultivariateNormal(mean, scale_tril=scale).log_prob(x)
+    return density
+
+
+def _divergence(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return distributions.kl_divergence(distributions.Dirichlet(x.exp()), distributions.Dirichlet(y.exp()))
+
+
+def _there_and_back(x: torch.Tensor) -> torch.Tensor:
+    window = torch.hann_window(32)
+    spectrum = torch.stft(x, 32, 8, window=window, return_complex=True)
+    return torch.istft(spectrum, 32, 8, window=window, length=x.shape[-1])
+
+
+PROGRAMS = (
+    _program("vmap of vmap", lambda x: func.vmap(func.vmap(lambda row: row.softmax(0).cumsum(0)))(x), (4, 3, 5)),
+    _program("jvp", lambda x, t: func.jvp(lambda given: (given**3).sum(), (x,), (t,)), (4,), (4,)),
+    _program("jacfwd of jacrev", lambda x: func.jacfwd(func.jacrev(lambda given: (given.sin() ** 2).sum()))(x), (4,)),
+    _program("hessian", lambda x: func.hessian(lambda given: (given.sin() ** 2).sum())(x), (4,)),
+    _program("linearize", lambda x, t: func.linearize(lambda given: given.sin(), x)[1](t), (4,), (4,)),
+    _program("tangent kernel", _ntk, (3, 2), (5, 3)),
+    _program("mixture", _mixture, (4,), (4,), (6,)),
+    _program("multivariate normal", _multivariate, (3,), (3, 3), (5, 3)),
+    _program("divergence of Dirichlets", _divergence, (4,), (4,)),
+    _program("short-time Fourier transform", _there_and_back, (2, 256)),
+    _program("combinations", lambda x: torch.combinations(x, 3).sum(1), (6,)),
+    _program("complex products", lambda x, y: torch.view_as_real(torch.complex(x, y) ** 2), (3, 4), (3, 4)),
+)
