@@ -29,6 +29,9 @@ AT_ONE_END = {
     "oldest": ("children", "cli", "core", "docs", "hostile", "service", "store"),
     "newest": ("bench", "chaos", "cluster", "farm/test_collectives.py", "farm/test_serve.py"),
 }
+# A test that hangs in native code with Python's lock is not interrupted by its timeout of 600 s. This says where each
+# thread is, and ends the tests.
+NEVER_FOR_EVER = ("-o", "faulthandler_timeout=900", "-o", "faulthandler_exit_on_timeout=true")
 # What needs no test; run with the newest end.
 STATIC = (
     "ruff check .",
@@ -95,7 +98,7 @@ def check() -> int:
 def check_arguments(end: str) -> list[str]:
     """What pytest runs at an end."""
     elsewhere = [place for other, places in AT_ONE_END.items() if other != end for place in places]
-    return ["--durations=25", *(f"--ignore=tests/{place}" for place in elsewhere)]
+    return ["--durations=25", *NEVER_FOR_EVER, *(f"--ignore=tests/{place}" for place in elsewhere)]
 
 
 def report(step: str, code: int, started: float) -> bool:

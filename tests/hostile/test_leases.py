@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from obstore.store import MemoryStore
@@ -28,12 +29,16 @@ from compilefarm.store.opening import build_store
 from compilefarm.v1.compile_service_pb2 import Outcome, Priority
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
 
+if TYPE_CHECKING:
+    # Exists for type checkers only.
+    from obstore import PutResult
+
 JOB, URGENT = sample_job(), sample_job("torch.sin")
 KEY = key_of(JOB).text
 FAILURE = CompileFailure(kind=FailureKind.FAILURE_KIND_COMPILE_ERROR, message="no lowering")
 
 
-class SlowStore:
+class SlowStore(MemoryStore):
     """A store of obstore in memory whose answers about leases are late while that is said.
 
     Attributes:
@@ -45,28 +50,24 @@ class SlowStore:
     def __init__(self) -> None:
         self.late = ""
         self.asked, self.answered = asyncio.Event(), asyncio.Event()
-        self._store = MemoryStore()
 
-    async def put_async(self, path: str, *arguments: object, **options: object) -> object:
-        result = await self._store.put_async(path, *arguments, **options)  # type: ignore[arg-type]
+    async def put_async(self, path: str, *arguments: Any, **options: Any) -> PutResult:
+        result = await super().put_async(path, *arguments, **options)
         await self._answer("put", path)
         return result
 
-    async def delete_async(self, path: str) -> None:
+    async def delete_async(self, path: str) -> None:  # type: ignore[override]
         await self._answer("delete", path)
-        await self._store.delete_async(path)
+        await super().delete_async(path)
 
     async def _answer(self, action: str, path: str) -> None:
         if action == self.late and path.startswith(f"{KEY_LEASES}/"):
             self.asked.set()
             await self.answered.wait()
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
-
 
 def backend_of(medium: SlowStore) -> ObjectBackend:
-    return ObjectBackend(medium, location="a bucket")  # type: ignore[arg-type]
+    return ObjectBackend(medium, location="a bucket")
 
 
 @pytest.fixture

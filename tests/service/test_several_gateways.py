@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from obstore.store import MemoryStore
@@ -37,6 +38,10 @@ from compilefarm.v1.compile_service_pb2 import Finished, Outcome, Priority, Prog
 from compilefarm.v1.gateways_pb2 import LeaseRecord
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
 from tests.store.s3_server import PROGRAM, serving_s3
+
+if TYPE_CHECKING:
+    # Exists for type checkers only.
+    from obstore import PutResult
 
 JOB = sample_job()
 KEY = key_of(JOB).text
@@ -355,31 +360,27 @@ async def test_leases_in_a_folder_that_nobody_uses_end_when_it_is_opened(tmp_pat
     assert list((tmp_path / "store" / SESSIONS).glob("*")) == []
 
 
-class GuardedStore:
+class GuardedStore(MemoryStore):
     """A store of obstore in memory that takes, or deletes, nothing below some folders while that is said."""
 
     def __init__(self) -> None:
         self.refused: tuple[str, ...] = ()
         self.undeletable: tuple[str, ...] = ()
-        self._store = MemoryStore()
 
-    async def put_async(self, path: str, *arguments: object, **options: object) -> object:
+    async def put_async(self, path: str, *arguments: Any, **options: Any) -> PutResult:
         if path.startswith(self.refused or ("no such folder",)):
             raise OSError("no space left")
-        return await self._store.put_async(path, *arguments, **options)  # type: ignore[arg-type]
+        return await super().put_async(path, *arguments, **options)
 
-    async def delete_async(self, path: str) -> None:
+    async def delete_async(self, path: str) -> None:  # type: ignore[override]
         if path.startswith(self.undeletable or ("no such folder",)):
             raise OSError("it is read-only for a while")
-        await self._store.delete_async(path)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
+        await super().delete_async(path)
 
 
 async def test_nothing_is_compiled_while_the_store_cannot_be_written(tmp_path: Path) -> None:
     medium, pool = GuardedStore(), ScriptedPool()
-    store = await build_store(ObjectBackend(medium, location="a bucket"))  # type: ignore[arg-type]
+    store = await build_store(ObjectBackend(medium, location="a bucket"))
     async with serving(store=store, pool=pool) as served, calling(served.address) as calls:
         stored = await calls.finish(sample_job("torch.sin"))
         for folders in ((SESSIONS, KEY_LEASES), (KEY_LEASES,)):
@@ -395,7 +396,7 @@ async def test_nothing_is_compiled_while_the_store_cannot_be_written(tmp_path: P
 
 async def test_a_lease_that_cannot_be_ended_is_ended_as_soon_as_that_can_be_done() -> None:
     medium, pool, clock = GuardedStore(), ScriptedPool(), ManualClock()
-    stores = [await build_store(ObjectBackend(medium, location="a bucket")) for _ in range(2)]  # type: ignore[arg-type]
+    stores = [await build_store(ObjectBackend(medium, location="a bucket")) for _ in range(2)]
     failing = HeldCompiles()
     async with (
         serving(store=stores[0], pool=ScriptedPool(failing), clock=clock) as first,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
@@ -15,6 +15,10 @@ from compilefarm.core.digests import digest_of
 from compilefarm.core.pool import Artifact
 from compilefarm.store.backend import Backend, WrappingBackend
 from compilefarm.v1.manifest_pb2 import Blob, Encoding, Library, Manifest
+
+if TYPE_CHECKING:
+    # Exists for type checkers only.
+    from obstore import PutResult
 
 
 def sample_key(name: str, *, graph: str = "graph") -> str:
@@ -73,17 +77,13 @@ class LateAnswers(WrappingBackend):
         return content
 
 
-class FillingStore:
+class FillingStore(MemoryStore):
     """A store of obstore in memory whose disk is full while `full` is set."""
 
     def __init__(self) -> None:
         self.full = False
-        self._store = MemoryStore()
 
-    async def put_async(self, *arguments: Any, **options: Any) -> object:
+    async def put_async(self, *arguments: Any, **options: Any) -> PutResult:
         if self.full:
             raise GenericError("Generic LocalFileSystem error: Unable to copy data to file: No space left on device")
-        return await self._store.put_async(*arguments, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return await super().put_async(*arguments, **options)
