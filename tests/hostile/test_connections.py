@@ -169,17 +169,20 @@ async def test_connections_are_ended_when_no_file_can_be_opened(auth_file: str) 
     clock = ManualClock()
     config = GatewayConfig(listen="127.0.0.1:0", auth_file=auth_file, max_connections_of_address=5)
     async with serving(config=config, clock=clock) as gateway, calling(gateway.address, token="one") as calls:
-        await calls.status()
+        # Whoever makes a call keeps its connection.
+        watch = HealthStub(calls.channel).Watch(HEALTH)
+        assert (await anext(aiter(watch))).status == HealthCheckResponse.SERVING
         opened = [await silent(gateway.address) for _ in range(20)]
         ended = [asyncio.create_task(reader.read()) for reader, _ in opened]
         with so_many_files(10):
             taken = _all_files()
             clock.advance(LOOK_SECONDS)
-            while sum(task.done() for task in ended) < 15:
+            while sum(task.done() for task in ended) < 16:
                 await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
             for number in taken:
                 os.close(number)
         await calls.status()
+        watch.cancel()
         await close(opened, ended)
 
 
