@@ -21,12 +21,28 @@ def own_ray() -> None:
 def cluster(own_ray: None) -> Iterator[Cluster]:
     """A Ray cluster on this host: its head takes no workers, another node has two processors."""
     import ray
-    from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, "include_dashboard": False})
+    made = started_cluster()
     made.add_node(num_cpus=2, num_gpus=0, resources={"worker": 2})
     try:
         yield made
     finally:
         ray.shutdown()
         made.shutdown()
+
+
+def started_cluster() -> Cluster:
+    """A cluster of a head alone; tried twice, since Ray's own start was seen to fail.
+
+    Once in some hundred starts the head's raylet (2.60) ended before it opened its log, and Ray gave up after its
+    30 seconds. That is not what these tests are about. What the first head left ends with this process.
+    """
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False}
+    try:
+        return Cluster(initialize_head=True, head_node_args=head)
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        return Cluster(initialize_head=True, head_node_args=head)

@@ -122,6 +122,7 @@ async def test_jobs_that_workers_can_do_do_not_wait_for_others() -> None:
     async with farm(pool) as calls:
         first, second = await calls.watch(JOB), await calls.watch(sample_job("torch.sin"))
         compile_ = await held.next()
+        await calls.wait_until_queued(1)
         assert pool.expected == {"default": 1}
         assert (await second.next()).progress.waits_for == ""
         compile_.finish()
