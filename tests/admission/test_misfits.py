@@ -116,6 +116,8 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten.rrelu_with_noise.default, (MANY, NARROW.expand(64)), positional(0.1, 0.3, True, None)),
         (aten._weight_norm_interface.default, (torch.ones(4, 4, 4), FEW), positional(1)),
         (aten.resize_.default, (NARROW.expand(64),), positional([80])),
+        (aten.median.dim, (NARROW.expand(64),), positional(-1)),
+        (aten.nanmedian.dim, (torch.ones(3, 1).expand(3, 8),), positional(1, True)),
         (aten._softmax_backward_data.default, (torch.ones(4, 4), torch.ones(2, 4)), positional(1, torch.float32)),
         (aten._log_softmax_backward_data.default, (torch.ones(4, 4), FEW), positional(1, torch.float32)),
         (aten._batch_norm_with_update.default, (IMAGE, FEW, FEW, FEW, FEW), positional(0.1, 1e-5)),
@@ -146,6 +148,9 @@ def test_contradictions_are_refused_by_name(
         (OBSERVED, (torch.ones(1, 4), *[ONE] * 5, ONE.int()), positional(0.1, 0, 255, 0, True)),
         (aten.native_group_norm.default, (IMAGE,), lambda image: ((image, None, None, 1, 3, 64, 1, 1e-5), {})),
         (ATTENTION, (torch.ones(2, 8, 12, 4).transpose(1, 2)[:, :4],) * 3, positional()),
+        (aten.median.dim, (NARROW.expand(4, 1),), positional(1)),
+        (aten.median.dim, (torch.ones(3, 1).expand(3, 8),), positional(0)),
+        (aten.median.default, (NARROW.expand(64),), positional()),
         (OBSERVED, (torch.ones(9, 4), ONE, ONE, *[torch.ones(0)] * 3, ONE.int()), positional(0.1, 0, 255, 0, True)),
     ],
 )

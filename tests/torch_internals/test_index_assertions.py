@@ -10,18 +10,25 @@ import pytest
 from compilefarm.torch_internals.index_assertions import keeping_index_assertions, wrap_integers
 
 PROPAGATION = importlib.import_module("torch._inductor.index_propagation")
+HOW = ["check", "wrap_neg"]
 BUILDER = importlib.import_module("torch._inductor.cpp_builder")
 
 
 def test_assertions_are_left_out_in_two_places() -> None:
     folding = PROPAGATION.IndexPropagation
-    assert list(inspect.signature(folding.indirect_indexing).parameters)[:3] == ["self", "index", "size"]
+    assert list(inspect.signature(folding.indirect_indexing).parameters) == ["self", "index", "size", *HOW]
     source = inspect.getsource(folding)
-    for name in ("self.shape_env.var_to_range", "self.var_to_range = ", "self.indirect_var_ranges = ", "def unwrap("):
+    for name in (
+        "self.shape_env.var_to_range",
+        "self.var_to_range = ",
+        "self.indirect_var_ranges = ",
+        "def unwrap(",
+        "def statically_true(",
+    ):
         assert name in source, name
     assert "is_symbolic" in inspect.getsource(PROPAGATION.IndexPropVar)
     proxy = importlib.import_module("torch._inductor.codegen.common").CSEProxy
-    assert list(inspect.signature(proxy.indirect_indexing).parameters)[:3] == ["self", "var", "size"]
+    assert list(inspect.signature(proxy.indirect_indexing).parameters) == ["self", "var", "size", *HOW]
     generate = proxy.indirect_indexing
     assert "var.bounds" in inspect.getsource(generate)
     with keeping_index_assertions():

@@ -200,6 +200,15 @@ def _number_of_groups(given: Arguments) -> str | None:
     return None if given["groups"] > 0 else f"it has {given['groups']} groups"
 
 
+def _elements_apart(given: Arguments) -> str | None:
+    # aten/src/ATen/native/Sorting.cpp: median_with_indices_impl of CPUs gives what lies behind elements that are one.
+    values, dimension = given["self"], given.get("dim")
+    if dimension is None or values.device.type != "cpu" or values.dim() == 0:
+        return None
+    is_one = values.stride(dimension) == 0 and values.shape[dimension] > 1
+    return f"its elements along dimension {dimension} are the same memory" if is_one else None
+
+
 def _degree(given: Arguments) -> str | None:
     # aten/src/ATen/native/Math.h has as many steps for each element, in C++.
     degree = given["n"]
@@ -235,7 +244,9 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_weight_int4pack_mm_for_cpu": _groups_of_scales,
     "_weight_norm_interface": _lengths_of_weights,
     "channel_shuffle": _number_of_groups,
+    "median": _elements_apart,
     "mkldnn_rnn_layer": _sizes_of_a_layer,
+    "nanmedian": _elements_apart,
     "native_channel_shuffle": _number_of_groups,
     "special_laguerre_polynomial_l": _degree,
     "special_legendre_polynomial_p": _degree,

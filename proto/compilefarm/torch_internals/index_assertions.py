@@ -2,8 +2,11 @@
 within its tensor.
 
 Inductor leaves assertions out where it has proven that they hold, with integers that know no end
-(torch/_inductor/index_propagation.py, codegen/common.py). Machines have 64 bits. Nor does it assert an index that is an
-element of a tensor, where the graph selects by it (codegen/wrapper.py: codegen_dynamic_select_index).
+(torch/_inductor/index_propagation.py, codegen/common.py). Machines have 64 bits. With torch 2.11 it takes a negative
+index for proven where none is counted from the end. It leaves them out of its own operators, too (lowering.py:
+check=False): resizing finds its places in floating point of 32 bits, which rounds the last of many to one that there is
+not. Nor does it assert an index that is an element of a tensor, where the graph selects by it (codegen/wrapper.py:
+codegen_dynamic_select_index).
 """
 
 from __future__ import annotations
@@ -36,15 +39,18 @@ def keeping_index_assertions() -> Iterator[None]:
     fold = propagation.IndexPropagation.indirect_indexing
     generate = common.CSEProxy.indirect_indexing
 
-    def fold_small(self: Any, index: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(index, propagation.IndexPropVar) and index.is_symbolic and _may_overflow(self, index.value.expr):
-            index = self.unwrap(index)
-        return fold(self, index, *args, **kwargs)
+    # Whatever they say of `check`.
+    def fold_proven(self: Any, index: Any, size: Any, check: bool = True, wrap_neg: bool = True) -> Any:  # noqa: ARG001
+        if isinstance(index, propagation.IndexPropVar) and index.is_symbolic:
+            expression = sympy.sympify(index.value.expr)
+            if _may_overflow(self, expression) or not (wrap_neg or self.statically_true(expression >= 0)):
+                index = self.unwrap(index)
+        return fold(self, index, size, True, wrap_neg)
 
-    def generate_asserted(self: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
+    def generate_asserted(self: Any, var: Any, size: Any, check: bool = True, wrap_neg: bool = True) -> Any:  # noqa: ARG001
         # Of values that are not loaded bounds are known, as if nothing overflowed.
         var.bounds = ValueRanges.unknown()
-        return generate(self, var, *args, **kwargs)
+        return generate(self, var, size, True, wrap_neg)
 
     def select_asserted(self: Any, node: Any, clamp: bool) -> None:
         if not clamp:
@@ -53,7 +59,7 @@ def keeping_index_assertions() -> Iterator[None]:
 
     with (
         mock.patch.object(wrapper, "codegen_dynamic_select_index", select_asserted),
-        mock.patch.object(propagation.IndexPropagation, "indirect_indexing", fold_small),
+        mock.patch.object(propagation.IndexPropagation, "indirect_indexing", fold_proven),
         mock.patch.object(common.CSEProxy, "indirect_indexing", generate_asserted),
         keeping_block_masks_in_bounds(),
     ):
