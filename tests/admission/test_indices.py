@@ -69,7 +69,7 @@ TABLE = torch.ones(10)
         lambda table: torch.nn.functional.interpolate(table.view(1, 2, -1), scale_factor=2**23, mode="linear"),
         # Nothing is counted from the end.
         lambda table: table.scatter(0, torch.arange(4) - 4, 2.0),
-        lambda table: table.scatter_add(0, torch.arange(4) - 10, torch.ones(4)),
+        lambda table: table.scatter(0, torch.arange(4) - 10, torch.ones(4)),
     ],
 )
 def test_an_index_that_may_lie_outside(model: Callable[[torch.Tensor], torch.Tensor]) -> None:
