@@ -32,6 +32,11 @@ def _written(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> to
     return cache.clone()
 
 
+def _packed(padded: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """For each of six places the row that it belongs to, as batches of rows without padding have it."""
+    return padded[torch.searchsorted(offsets, torch.arange(6), right=True) - 1]
+
+
 def _distinct(found: torch.Tensor) -> bool:
     return len(found.unique()) == found.numel()
 
@@ -64,6 +69,7 @@ def _is_definite(found: torch.Tensor) -> bool:
         (torch.linalg.cholesky, (torch.eye(3).repeat(2, 1, 1),), 0, _is_definite),
         (torch.linalg.cholesky_ex, (torch.eye(300, dtype=torch.complex64),), 0, _is_definite),
         (torch.searchsorted, (torch.rand(6), torch.rand(3)), 0, lambda edges: (edges.diff() >= 0).all()),
+        (_packed, (torch.rand(3, 4), torch.tensor([0, 1, 4, 6])), 0, lambda at: at[0] == 0 and at[2] < 6 <= at[3]),
         (F.embedding_bag, (_IDS, torch.rand(9, 4), _IDS[:2]), 2, lambda at: at[0] == 0 and at[1] > 0),
         (lambda x, mask: x.masked_fill(mask, 0), (torch.rand(3, 9), torch.ones(3, 9).bool()), 1,
          lambda mask: mask.any(-1).all() and not mask.all(-1).any()),

@@ -34,7 +34,7 @@ def _mixture(logits: torch.Tensor, means: torch.Tensor, x: torch.Tensor) -> torc
 
 
 def _multivariate(mean: torch.Tensor, factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    scale = factor.tril() + 4 * torch.eye(3)
+    scale = factor.tril() + 4 * torch.eye(3, device=x.device)
     density: torch.Tensor = distributions.MultivariateNormal(mean, scale_tril=scale).log_prob(x)
     return density
 
@@ -44,7 +44,7 @@ def _divergence(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _there_and_back(x: torch.Tensor) -> torch.Tensor:
-    window = torch.hann_window(32)
+    window = torch.hann_window(32, device=x.device)
     spectrum = torch.stft(x, 32, 8, window=window, return_complex=True)
     return torch.istft(spectrum, 32, 8, window=window, length=x.shape[-1])
 

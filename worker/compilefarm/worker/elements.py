@@ -33,6 +33,8 @@ def elements_of(tensor: torch.Tensor, filler: Filler, *, uniform: torch.Tensor, 
             made = _places(tensor.shape, filler.bound)
         case Kind.OFFSETS:
             made = torch.arange(tensor.numel()) * filler.bound // max(tensor.numel(), 1)
+        case Kind.SPLITS:
+            made = _splits(tensor, filler.bound)
         case Kind.COUNT:
             made = torch.full_like(uniform, filler.bound)
         case Kind.COUNTING:
@@ -102,6 +104,14 @@ def _regions(tensor: torch.Tensor, shares: torch.Tensor, filler: Filler) -> torc
 def _coprime(bound: int) -> int:
     """A step that comes to every number below a bound before it comes to one again."""
     return next(step for step in range(int(bound * 0.6) + 1, 2 * bound + 2) if math.gcd(step, bound) == 1)
+
+
+def _splits(tensor: torch.Tensor, bound: int) -> torch.Tensor:
+    """Integers in order, the last one far enough beyond the bound for a trial at sizes that are larger by one."""
+    size = tensor.shape[-1] if tensor.dim() else 1
+    steps = torch.arange(size) * bound // max(size - 1, 1)
+    steps[-1:] = 2 * (bound + 1)
+    return steps.expand(tensor.shape).flatten()
 
 
 def _steps(tensor: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ class Kind(Enum):
         INDEX: integers below a number.
         PLACES: the same, each of them once in as many of the last dimensions as there are enough for.
         OFFSETS: integers from zero up to a number, in order.
+        SPLITS: the same, and a last one beyond it, so that each integer below the number lies between two of them.
         COUNT: the number itself.
         COUNTING: 0, 1, 2, ... along the last dimension.
         DIVISOR: no zeros, nor nearly zero.
@@ -40,6 +41,7 @@ class Kind(Enum):
     INDEX = auto()
     PLACES = auto()
     OFFSETS = auto()
+    SPLITS = auto()
     COUNT = auto()
     COUNTING = auto()
     DIVISOR = auto()
@@ -66,6 +68,9 @@ class Filler:
 
 
 Found = Iterable[tuple[object, Filler]]
+
+# Their elements depend on each other, and are not such that any other ones below a bound would do.
+_EXACT = (Kind.COUNT, Kind.COUNTING, Kind.OFFSETS, Kind.SPLITS)
 
 
 def _names(text: str) -> frozenset[str]:
@@ -104,7 +109,7 @@ def find_fillers(graph_module: GraphModule) -> Mapping[int, Filler]:
 
 def _strictness(filler: Filler) -> tuple[bool, int, int]:
     # Two that take an index and one that writes by it: each of them once, below the smaller bound.
-    return filler.kind not in (Kind.COUNT, Kind.COUNTING, Kind.OFFSETS), filler.bound, -filler.kind.value
+    return filler.kind not in _EXACT, filler.bound, -filler.kind.value
 
 
 def _followed(node: Node) -> Iterator[Filler]:
@@ -235,7 +240,13 @@ def _powers(node: Node) -> Found:
 
 
 def _boundaries(node: Node) -> Found:
-    yield node.args[0 if _name(node) == "searchsorted" else 1], Filler(kind=Kind.ORDERED)
+    first, second = _argument(node, 0, "sorted_sequence"), _argument(node, 1, "boundaries")
+    edges, values = (first, second) if _name(node) == "searchsorted" else (second, first)
+    # Which row of a batch each place belongs to, of rows that differ in length: that number is an index.
+    if _is_integral(edges) and getattr(getattr(values, "target", None), "__name__", "").partition(".")[0] == "arange":
+        yield edges, Filler(kind=Kind.SPLITS, bound=math.prod(_shape(values)))
+    else:
+        yield edges, Filler(kind=Kind.ORDERED)
 
 
 def _regions(node: Node) -> Found:
