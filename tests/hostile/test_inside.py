@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
 
-_NOBODY = 65534
+AS_NOBODY = (sys.executable, str(Path(__file__).with_name("as_nobody.py")))
 _HIDDEN = ("kcore", "keys", "key-users", "timer_list", "kallsyms", "kmsg", "sched_debug", "kpageflags", "vmallocinfo")
 
 Found = dict[str, Any]
@@ -29,23 +30,14 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         open_sandbox(interpreter=sys.executable, gpu=False)
     except SandboxUnavailable as error:
         pytest.skip(f"{error}: {error.remedy}")
-    is_nobody = request.param == "nobody"
-    if is_nobody and os.geteuid() != 0:
+    if request.param == "this user":
+        return _probe(tmp_path_factory.mktemp("host"), run=(sys.executable,))
+    if os.geteuid() != 0:
         pytest.skip("only the administrator can become somebody else")
-    if is_nobody and not _may_run(sys.executable):
-        pytest.skip(f"nobody may not run {sys.executable}")
-    user = _NOBODY if is_nobody else None
-    return _probe(tmp_path_factory.mktemp("host"), user=user)
+    return _probe(tmp_path_factory.mktemp("host"), run=AS_NOBODY)
 
 
-def _may_run(program: str) -> bool:
-    try:
-        return subprocess.run([program, "-c", ""], user=_NOBODY, group=_NOBODY, check=False).returncode == 0
-    except PermissionError:
-        return False
-
-
-def _probe(folder: Path, *, user: int | None) -> Found:
+def _probe(folder: Path, *, run: Sequence[str]) -> Found:
     name = f"compilefarm-{os.getpid()}"
     folder.chmod(0o777)
     (folder / "key").write_text("hush")
@@ -60,13 +52,9 @@ def _probe(folder: Path, *, user: int | None) -> Found:
             "STORE": str(folder),
             "STRANGER": str(os.getpid()),
         }
-        command = [sys.executable, str(Path(__file__).with_name("inside.py"))]
         told = subprocess.run(
-            command,
+            [*run, str(Path(__file__).with_name("inside.py"))],
             env={**os.environ, **reachable, "TMPDIR": "/tmp"},
-            user=user,
-            group=user,
-            extra_groups=None if user is None else (),
             capture_output=True,
             text=True,
             check=False,

@@ -118,7 +118,7 @@ async def test_the_bytes_of_a_request_go_once_it_is_parsed() -> None:
     async def come() -> AsyncIterator[Any]:
         yield contents.pop()
 
-    parts = {"semaphore": CallLimits().receiving, "clock": ManualClock(), "heavy": HeavyWork()}
+    parts = {"check": lambda _: None, "semaphore": CallLimits().receiving, "clock": ManualClock(), "heavy": HeavyWork()}
     async with _receive_one(come(), add=lambda _: None, parse=len, **parts) as request:
         assert request == 9
         assert watched() is None

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,20 @@ async def test_entries_are_removed_from_the_namespace_of_the_caller(caches: Entr
     assert caches.usage().entries == 1
     with pytest.raises(Refused, match="ask for at most 1000"):
         await calls.remove_entries(["key"] * 1001)
+
+
+@pytest.mark.parametrize("cache", [0, 99, -1])
+async def test_a_cache_that_there_is_not_is_refused(calls: Calls, cache: Any) -> None:
+    for ask in (
+        lambda: calls.get_entry("key", cache=cache),
+        lambda: calls.find_entries("key", cache=cache),
+        lambda: calls.list_entries(cache=cache),
+        # Also when nothing is asked for in it.
+        lambda: calls.find_missing_entries([], cache=cache),
+        lambda: calls.remove_entries([], cache=cache),
+    ):
+        with pytest.raises(Refused, match=f"there is no cache {cache}"):
+            await ask()
 
 
 async def test_what_is_not_there_is_said_not_to_be(calls: Calls) -> None:

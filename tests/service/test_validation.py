@@ -7,12 +7,18 @@ from collections.abc import Callable
 import pytest
 
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.service.parsing import MOST_NESTED
 from compilefarm.service.testing import Refused, ScriptedPool, calling, sample_job, serving
 from compilefarm.service.validation import validate
 from compilefarm.v1.graph_pb2 import Dictionary, NamedValue, Node, Sequence, Slice, Value
 from compilefarm.v1.job_pb2 import Job
+from tests.floods import Path, flood, name_of, paths
 
 DIGEST = "0123456789abcdef" * 4
+# All fields of a job, so that one that is added later is among them; hints are held to the number of symbols.
+REPEATED = [
+    path for path in paths(Job.DESCRIPTOR) if path[-1].label == path[-1].LABEL_REPEATED and name_of(path) != "hints"
+]
 
 
 def call_of(job: Job):  # type: ignore[no-untyped-def]  # generated code
@@ -160,3 +166,17 @@ async def test_a_large_graph_is_checked_and_keyed_like_a_small_one() -> None:
         job.graph.nodes[2000].call.args[0].node = 2000
         with pytest.raises(Refused, match="node 2000 refers to node 2000"):
             await calls.finish(job)
+
+
+@pytest.mark.parametrize("path", REPEATED, ids=name_of)
+def test_whatever_is_repeated_is_counted(path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"more than the 1100 values|at most 1000 are allowed"):
+        validate(Job.FromString(flood(path, count=1101)), max_nodes=10, max_values=1100)
+
+
+def test_messages_that_are_nested_too_deep_are_refused() -> None:
+    # protobuf parses 100 levels, and a job is part of other messages where it goes on.
+    job = sample_job()
+    call_of(job).args.append(nested(Value(node=0), depth=MOST_NESTED // 2))
+    with pytest.raises(InvalidRequest, match=f"nested more than {MOST_NESTED} deep"):
+        validate(job, max_nodes=10)

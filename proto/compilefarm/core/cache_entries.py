@@ -13,7 +13,7 @@ LONGEST_KEY = 1000
 ENTRIES_PER_ANSWER = 100
 KEYS_PER_QUESTION = 1000
 # Of a description: names, a digest and a signature.
-_LONGEST_DESCRIPTION_BYTES = 4096
+LONGEST_DESCRIPTION_BYTES = 4096
 _WORDS = {
     cache: name.removeprefix("TORCH_CACHE_").lower()
     for name, cache in TorchCache.items()
@@ -73,8 +73,8 @@ def check_entry(entry: CacheEntry, *, max_bytes: int) -> CacheEntry:
     check_digest(entry.digest)
     if is_named_by_content(entry.cache) and entry.key != entry.digest:
         raise InvalidRequest("the key of a part of a bundle is the sha256 of its bytes")
-    if entry.ByteSize() > _LONGEST_DESCRIPTION_BYTES:
-        raise InvalidRequest(f"the description of a cache entry has at most {_LONGEST_DESCRIPTION_BYTES} bytes")
+    if entry.ByteSize() > LONGEST_DESCRIPTION_BYTES:
+        raise InvalidRequest(f"the description of a cache entry has at most {LONGEST_DESCRIPTION_BYTES} bytes")
     if not 0 <= entry.size_bytes <= max_bytes:
         raise InvalidRequest(f"a cache entry of {entry.size_bytes} bytes: from 0 to {max_bytes} are allowed")
     return entry

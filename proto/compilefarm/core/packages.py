@@ -10,7 +10,7 @@ from compilefarm.v1.package_pb2 import SignedPackage
 # Of one package, packed. Those of large models have some hundred kilobytes.
 MAX_CONTENT_BYTES = 3 * 1024 * 1024
 # Key, name, signature and what the service adds.
-_MOST_FURTHER_BYTES = 4096
+MOST_FURTHER_BYTES = 4096
 # A signature of the same key for anything else is none of a package.
 _TITLE = b"compilefarm package v1\n"
 
@@ -41,8 +41,8 @@ def check_package(package: SignedPackage) -> SignedPackage:
     size_bytes = len(package.content)
     if not 0 < size_bytes <= MAX_CONTENT_BYTES:
         raise InvalidRequest(f"a package of {size_bytes} bytes: from 1 to {MAX_CONTENT_BYTES} are allowed")
-    if package.ByteSize() - size_bytes > _MOST_FURTHER_BYTES:
-        raise InvalidRequest(f"the description of a package has at most {_MOST_FURTHER_BYTES} bytes")
+    if package.ByteSize() - size_bytes > MOST_FURTHER_BYTES:
+        raise InvalidRequest(f"the description of a package has at most {MOST_FURTHER_BYTES} bytes")
     return package
 
 

@@ -27,6 +27,8 @@ from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import name_request
 from compilefarm.service.pace import Pace
+from compilefarm.service.parsing import PIECE_BYTES, merge_in_pieces
+from compilefarm.service.request_sizes import check_request_size
 
 # Receives what a call is about: a request, or a stream of them.
 Receive = Callable[..., AbstractAsyncContextManager[Any]]
@@ -139,10 +141,11 @@ def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: Hea
     parse = handler.request_deserializer
     call_limits = method.call_limits
     receiving = call_limits.health_receiving if method.is_health else call_limits.receiving
+    check = partial(check_request_size, method.name)
     receive: Receive = (
-        partial(_receive_stream, parse=parse, semaphore=call_limits.streaming, clock=clock)
+        partial(_receive_stream, check=check, parse=parse, semaphore=call_limits.streaming, clock=clock)
         if handler.request_streaming
-        else partial(_receive_one, parse=parse, semaphore=receiving, clock=clock, heavy=heavy)
+        else partial(_receive_one, check=check, parse=parse, semaphore=receiving, clock=clock, heavy=heavy)
     )
     answer = partial(_answer_stream, clock=clock) if handler.response_streaming else _answer_one
     # Without a deserializer gRPC hands over the bytes.
@@ -223,7 +226,11 @@ def _shorten(text: str) -> str:
 
 def _read_one(content: bytes, *, parse: Callable[[bytes], Any]) -> Any:
     try:
-        return parse(content)
+        if len(content) <= PIECE_BYTES:
+            return parse(content)
+        request = parse(b"")
+        merge_in_pieces(request, content)
+        return request
     except DecodeError:
         raise InvalidRequest("the request cannot be parsed: it is no message of this kind, or cut off") from None
 
@@ -233,6 +240,7 @@ async def _receive_one(
     contents: AsyncIterator[bytes],
     *,
     add: Add,
+    check: Callable[[int], None],
     parse: Callable[[bytes], Any],
     semaphore: FairSemaphore,
     clock: Clock,
@@ -244,6 +252,7 @@ async def _receive_one(
     if content is None:
         raise InvalidRequest("nothing was sent: the call has one request")
     add(len(content))
+    check(len(content))
     work = partial(_read_one, content, parse=parse)
     request = await heavy.run(work, size_bytes=len(content), account=account)
     # The bytes go now, not when the call is answered.
@@ -253,18 +262,25 @@ async def _receive_one(
 
 @asynccontextmanager
 async def _receive_stream(
-    contents: AsyncIterator[bytes], *, add: Add, parse: Callable[[bytes], Any], semaphore: FairSemaphore, clock: Clock
+    contents: AsyncIterator[bytes],
+    *,
+    add: Add,
+    check: Callable[[int], None],
+    parse: Callable[[bytes], Any],
+    semaphore: FairSemaphore,
+    clock: Clock,
 ) -> AsyncIterator[Any]:
     # Its messages are counted by whoever keeps them.
     del add
     async with semaphore.acquired(current_caller().account):
-        yield _read_stream(contents, parse=parse, clock=clock)
+        yield _read_stream(contents, check=check, parse=parse, clock=clock)
 
 
 async def _read_stream(
-    contents: AsyncIterator[bytes], *, parse: Callable[[bytes], Any], clock: Clock
+    contents: AsyncIterator[bytes], *, check: Callable[[int], None], parse: Callable[[bytes], Any], clock: Clock
 ) -> AsyncIterator[Any]:
     pace = Pace(clock=clock)
     while (content := await pace.wait(anext(contents, None))) is not None:
         pace.note(len(content))
+        check(len(content))
         yield _read_one(content, parse=parse)

@@ -1,7 +1,6 @@
 """Validates the form of requests, before anything is done with them.
 
-Cheap and without torch: names of targets and dtypes are the worker's to judge. Depth needs no check of its
-own, since protobuf refuses to parse messages nested more than 100 deep.
+Cheap and without torch: names of targets and dtypes are the worker's to judge.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from compilefarm.core.expressions import check_expression, check_symbols
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
 from compilefarm.core.process_groups import check_groups
+from compilefarm.service.parsing import MOST_NESTED
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.graph_pb2 import (
     Call,
@@ -60,11 +60,11 @@ def validate(job: Job, *, max_nodes: int, max_values: int = MAX_VALUES) -> int:
     Raises:
         InvalidRequest: it contradicts itself; the message names the place.
     """
+    values = _count_values(job, most=max_values)
     graph = job.graph
     nodes = _count_nodes(graph)
     if nodes > max_nodes:
         raise InvalidRequest(f"the graph has {nodes} nodes, more than the {max_nodes} that are allowed")
-    values = _count_values(job, most=max_values)
     _check_environment(job.environment)
     if len(graph.constants) > MAX_CONSTANTS:
         raise InvalidRequest(f"the graph holds {len(graph.constants)} tensors: at most {MAX_CONSTANTS} are allowed")
@@ -111,26 +111,15 @@ def _count_nodes(graph: Graph) -> int:
 
 
 def _count_values(job: Job, *, most: int) -> int:
-    found = (value for part in _parts(job) for value in _values_in(part))
-    count = sum(1 for _ in islice(found, most + 1))
+    count = sum(1 for _ in islice(_values_in(job), most + 1))
     if count > most:
         raise InvalidRequest(f"the job has more than the {most} values that are allowed")
     return count
 
 
-def _parts(job: Job) -> Iterator[Iterable[Message]]:
-    """Whatever holds values or texts, or is repeated like them."""
-    graphs = [job.graph]
-    while graphs:
-        graph = graphs.pop()
-        graphs += graph.subgraphs
-        yield from (graph.nodes, graph.constants, graph.kernels, graph.process_groups)
-    yield from (job.inputs, job.symbols, (job.options, job.ambient, job.environment))
-
-
-def _values_in(messages: Iterable[Message]) -> Iterator[Message]:
-    """These messages, and all that are nested in them."""
-    rest = [iter(messages)]
+def _values_in(job: Message) -> Iterator[Message]:
+    """The messages that are nested in one, at any depth."""
+    rest = [_below(job)]
     while rest:
         message = next(rest[-1], None)
         if message is None:
@@ -138,6 +127,8 @@ def _values_in(messages: Iterable[Message]) -> Iterator[Message]:
             continue
         yield message
         rest.append(_below(message))
+        if len(rest) > MOST_NESTED:
+            raise InvalidRequest(f"messages of the job are nested more than {MOST_NESTED} deep")
 
 
 def _below(message: Message) -> Iterator[Message]:

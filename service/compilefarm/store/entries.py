@@ -159,10 +159,12 @@ class EntryStore:
         """Removes entries of a namespace, if they are there.
 
         Raises:
+            InvalidRequest: there is no such cache.
             StoreUnavailable: the store cannot be written.
         """
+        word = word_of_cache(cache)
         for key in keys:
-            path = entry_path(word_of_cache(cache), key, namespace=namespace)
+            path = entry_path(word, key, namespace=namespace)
             await self._backend.delete(path)
             self._fresh.drop(path)
 
