@@ -200,8 +200,8 @@ async def test_a_job_that_finds_a_worker_when_another_gateway_has_begun_it_leave
         (await mine.next()).finish()
         assert (await third.finish()).outcome == Outcome.OUTCOME_COMPILED
         compile_.finish()
-        assert (await outcome(second, clock=clock)).outcome == Outcome.OUTCOME_JOINED
         assert (await first.finish()).outcome == Outcome.OUTCOME_COMPILED
+        assert (await outcome(second, clock=clock)).outcome == Outcome.OUTCOME_JOINED
         assert (await busy.finish()).outcome == Outcome.OUTCOME_COMPILED
     assert len(mine.started) == 2
 
