@@ -27,6 +27,18 @@ def listing(callers: Mapping[str, str]) -> str:
     return f"namespaces = {list(callers)}\n{''.join(entries)}"
 
 
+def asking(folder: Path, callers: Mapping[str, str], *, config: GatewayConfig = LOOPBACK) -> GatewayConfig:
+    """A configuration that asks who calls.
+
+    Args:
+        folder: for the list of callers.
+        callers: their roles by name, the most trusted first.
+        config: what is set beside.
+    """
+    (folder / "callers.toml").write_text(listing(callers))
+    return replace(config, auth_file=str(folder / "callers.toml"))
+
+
 @asynccontextmanager
 async def farm(
     folder: Path,
@@ -46,8 +58,7 @@ async def farm(
     """
     asks = set(callers) != {""}
     if asks:
-        (folder / "callers.toml").write_text(listing(callers))
-        config = replace(config, auth_file=str(folder / "callers.toml"))
+        config = asking(folder, callers, config=config)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(serving(pool=pool, store=store, config=config, clock=clock))
         yield {

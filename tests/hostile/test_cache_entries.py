@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import IO
 
+import grpc.aio
 import pytest
 
 from compilefarm.core.cache_entries import describe
@@ -20,7 +21,7 @@ from compilefarm.store.entries import EntryStore
 from compilefarm.store.entry_records import SMALLEST_ENTRY_BYTES
 from compilefarm.store.files import digest_of_file
 from compilefarm.store.opening import open_caches
-from compilefarm.v1.cache_service_pb2 import CacheEntry, PutRequest, TorchCache
+from compilefarm.v1.cache_service_pb2 import CacheEntry, ListEntriesRequest, PutRequest, TorchCache
 from compilefarm.v1.manifest_pb2 import Signature
 
 MIB = 1024 * 1024
@@ -153,3 +154,34 @@ async def test_an_entry_that_is_asked_for_again_and_again_is_compared_with_its_d
         await calls.put_entry(b"another", key="key")
         assert (await calls.get_entry("key"))[1] == b"another"
     assert compared == [len(b"first"), len(b"another")]
+
+
+async def test_who_takes_nothing_of_a_list_has_no_further_one_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each list of ten thousand entries is tens of megabytes, which was held for a minute by who read none of it.
+    caches = await caches_in(tmp_path)
+    listed = list[str]()
+
+    async def list_descriptions(*_: object, **__: object) -> list[CacheEntry]:
+        listed.append("once more")
+        return [describe(b"", cache=CACHE, key="k" * 1000) for _ in range(1000)]
+
+    monkeypatch.setattr(caches, "list_descriptions", list_descriptions)
+    config = GatewayConfig(listen="127.0.0.1:0", max_transfers_of_caller=1)
+    options = [("grpc.http2.bdp_probe", 0)]
+    async with (
+        serving(caches=caches, config=config) as gateway,
+        grpc.aio.insecure_channel(gateway.address, options=options) as channel,
+        calling(gateway.address) as calls,
+    ):
+        lists = channel.unary_stream("/compilefarm.v1.CacheService/ListEntries")
+        request = ListEntriesRequest(cache=CACHE).SerializeToString()
+        slow = [lists(request) for _ in range(3)]
+        while not listed:
+            await calls.status()
+        for _ in range(50):
+            await calls.status()
+        assert len(listed) == 1
+        for each in slow:
+            each.cancel()

@@ -85,3 +85,17 @@ async def test_what_comes_at_a_time_has_room_together(tmp_path: Path) -> None:
         await asyncio.gather(*map(calls.publish, given), return_exceptions=True)
         assert caches.usage().size_bytes <= MIB
         assert await calls.publish(package(bytes(200_000), name="later"))
+
+
+async def test_what_is_said_of_packages_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with publishers(tmp_path) as (greedy, _):
+        for _ in range(5):
+            assert not await greedy.withdraw_package(package(b"of nobody", name="name"))
+        await greedy.publish(package(b"forged", name="name"))
+        for _ in range(5):
+            assert not await greedy.publish(package(b"forged", name="name"))
+    told = [record.getMessage() for record in caplog.records if record.name.endswith("package_service")]
+    assert [("withdrawn" in each or "nothing is done" in each, "has package" in each) for each in told] == [
+        (True, False),
+        (False, True),
+    ]

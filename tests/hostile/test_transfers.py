@@ -24,7 +24,7 @@ from compilefarm.store.testing import MovedClock, sample_artifact, sample_key
 from compilefarm.store.uses import LEASE_SECONDS
 from compilefarm.v1.blob_service_pb2 import ReadRequest, WriteRequest
 from compilefarm.v1.cache_service_pb2 import GetRequest, TorchCache
-from tests.hostile.callers import farm
+from tests.hostile.callers import asking, farm
 
 MIB = 1024 * 1024
 BLOB = os.urandom(MIB)
@@ -166,11 +166,18 @@ async def test_a_reader_that_takes_nothing_loses_its_place(tmp_path: Path, asks:
     clock = ManualClock()
     config = replace(FREE_PORT, max_transfers_of_caller=1)
     store = await open_store(str(tmp_path / "store"))
-    async with farm(tmp_path, names(asks), store=store, clock=clock, config=config) as callers:
-        calls = next(iter(callers.values()))
+    if asks:
+        config = asking(tmp_path, names(asks), config=config)
+    token = next(iter(names(asks)))
+    async with (
+        serving(store=store, clock=clock, config=config) as gateway,
+        calling(gateway.address, token=token) as slow,
+        # The connection of the slow one is ended.
+        calling(gateway.address, token=token) as calls,
+    ):
         digest = await calls.write(WHOLE)
-        slow = calls.blobs.Read(ReadRequest(digest=digest))
-        await anext(aiter(slow))
+        read = slow.blobs.Read(ReadRequest(digest=digest))
+        await anext(aiter(read))
         waiting = asyncio.create_task(calls.read(digest))
         while not waiting.done():
             # As long as the slow one has its place, the other gets nothing. No faster than the other reads after that.

@@ -41,6 +41,18 @@ async def test_a_program_that_differs_is_compiled_anew_and_checked_once_an_hour(
         assert (await calls.status()).counters.withdrawn == 1
 
 
+async def test_what_is_not_believed_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    async with serving(config=OFF, clock=clock) as gateway, calling(gateway.address) as calls:
+        await calls.finish(JOB)
+        for _ in range(3):
+            await calls.report_self_checks(*[DIFFERS] * 100)
+        assert caplog.text.count("nothing is done about it") == 1
+        clock.advance(10.0)
+        await calls.report_self_checks(DIFFERS)
+        assert caplog.text.count("nothing is done about it") == 2
+
+
 class Withdrawn:
     """Withdraws whatever it is told to."""
 

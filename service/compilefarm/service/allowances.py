@@ -61,6 +61,6 @@ class Allowance:
 
 def _busy(who: str, limit_bytes: int) -> Busy:
     return Busy(
-        f"{who} {limit_bytes} bytes on their way to the farm, and more may not be: ask again when they have arrived",
+        f"{who} {limit_bytes} bytes on their way, and more may not be: ask again when they have arrived",
         retry_after_seconds=_RETRY_SECONDS,
     )

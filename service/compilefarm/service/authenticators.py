@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,13 +21,11 @@ from compilefarm.service.accounts import account_of_peer
 from compilefarm.service.callers import Caller
 from compilefarm.service.directory import Directory
 from compilefarm.service.grpc_types import Context
+from compilefarm.service.rarely import Rarely
 from compilefarm.service.roles import find_needed_role
 from compilefarm.service.watched import Watched
 
 log = logging.getLogger(__name__)
-
-_TOLD_EVERY_SECONDS = 10.0
-_MOST_TOLD = 1000
 
 
 class Authenticator(Protocol):
@@ -76,9 +73,7 @@ class DirectoryAuthenticator:
 
     def __init__(self, directory: Watched[Directory], *, now: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
-        self._now = now
-        # When it was last told that something was refused, by account.
-        self._told: dict[str, float] = {}
+        self._refusals = Rarely(now)
 
     def authenticate(self, context: Context, *, method: str) -> Caller:
         try:
@@ -97,14 +92,8 @@ class DirectoryAuthenticator:
         return len({each.caller.tenant for each in self._directory.current().listed}) > 1
 
     def _tell(self, method: str, peer: str, error: NotAllowed) -> None:
-        # Once in a while for each address: nobody fills a log with what is refused.
-        account, now = account_of_peer(peer), self._now()
-        if now - self._told.get(account, -math.inf) < _TOLD_EVERY_SECONDS:
-            return
-        log.info("%s is refused to %s: %s", method, peer, error)
-        self._told[account] = now
-        if len(self._told) > _MOST_TOLD:
-            self._told.pop(next(iter(self._told)))
+        if self._refusals.is_due(account_of_peer(peer)):
+            log.info("%s is refused to %s: %s", method, peer, error)
 
     def _identify(self, context: Context) -> Caller:
         directory = self._directory.current()

@@ -162,8 +162,10 @@ class CacheService(CacheServiceServicer):
             entries = await self._store.list_descriptions(
                 request.cache, key_prefix=request.key_prefix, namespaces=caller.namespaces
             )
-        for start in range(0, len(entries), ENTRIES_PER_ANSWER):
-            yield wire.ListEntriesResponse(entries=map(_without_writer, entries[start : start + ENTRIES_PER_ANSWER]))
+            # Within the place: who takes nothing of a list holds it in memory.
+            for start in range(0, len(entries), ENTRIES_PER_ANSWER):
+                part = entries[start : start + ENTRIES_PER_ANSWER]
+                yield wire.ListEntriesResponse(entries=map(_without_writer, part))
 
     async def FindMissingEntries(
         self, request: wire.FindMissingEntriesRequest, _context: Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 
 from compilefarm.core.errors import Busy, NotAuthenticated
@@ -24,6 +24,9 @@ MOST_HEALTH_CALLS = 64
 # A request stays in memory until it is answered. That of a large model has less than a megabyte.
 ACCOUNT_BYTES = 512 * 1024 * 1024
 ALL_BYTES = 2 * 1024 * 1024 * 1024
+# Of answers that are not taken yet. Some have a megabyte; those who read many at a time wait for places.
+ANSWERED_BYTES_OF_ACCOUNT = 512 * 1024 * 1024
+ANSWERED_BYTES = 2 * 1024 * 1024 * 1024
 # One that is on its way may be in memory up to the largest size of a message, and comes in milliseconds.
 RECEIVED_AT_ONCE = 256
 RECEIVED_AT_ONCE_OF_ACCOUNT = 32
@@ -43,6 +46,7 @@ class CallLimits:
     Attributes:
         requests: the bytes of requests that are not answered yet.
         receiving: places for requests that are on their way.
+        answers: the bytes of answers on their way, of which those who asked have to take some each second.
         health_requests, health_receiving: the same for calls that ask for health.
         streaming: places for streams of requests.
 
@@ -65,6 +69,8 @@ class CallLimits:
         self._connections: defaultdict[str, Counter[str]] = defaultdict(Counter)
         # Calls of each connection that were dropped by those who began them, or made by nobody who is known.
         self._wasted: Counter[str] = Counter()
+        # Connections that have taken too little of an answer.
+        self._stuck: set[str] = set()
         self.requests = Allowance(account_bytes=ACCOUNT_BYTES, all_bytes=ALL_BYTES)
         self.receiving = FairSemaphore(
             "receiving requests",
@@ -72,6 +78,7 @@ class CallLimits:
             account_places=RECEIVED_AT_ONCE_OF_ACCOUNT,
             account_waiting=calls,
         )
+        self.answers = Allowance(account_bytes=ANSWERED_BYTES_OF_ACCOUNT, all_bytes=ANSWERED_BYTES)
         self.health_requests = Allowance(account_bytes=HEALTH_ACCOUNT_BYTES, all_bytes=HEALTH_ALL_BYTES)
         self.health_receiving = FairSemaphore(
             "receiving requests for health",
@@ -111,6 +118,14 @@ class CallLimits:
         """
         self._wasted[peer] += 1
 
+    def note_stuck(self, peer: str) -> None:
+        """Notes that a connection does not take what it was sent.
+
+        Args:
+            peer: the connection, as gRPC names it.
+        """
+        self._stuck.add(peer)
+
     def peers(self) -> Iterator[str]:
         """The connections that have calls, as gRPC names them."""
         for connections in self._connections.values():
@@ -122,6 +137,11 @@ class CallLimits:
         """
         wasted, self._wasted = self._wasted, Counter()
         return wasted
+
+    def take_stuck(self) -> Set[str]:
+        """The connections that did not take what they were sent, since this was last asked."""
+        stuck, self._stuck = self._stuck, set()
+        return stuck
 
     def _check(self, address: str, *, peer: str, is_health: bool) -> None:
         connections: Mapping[str, int] = self._connections.get(address, {})

@@ -2,7 +2,8 @@
 
 gRPC reports calls, but no connection without calls. Where an address, or all together, have too many connections,
 those without calls are closed, and so is a connection whose calls are dropped or refused by the hundreds: gRPC bounds
-how many calls a connection has at a time, not how many it begins. Well-meaning clients connect again.
+how many calls a connection has at a time, not how many it begins. So is one that does not take what it is sent, which
+gRPC keeps in memory for as long as the connection lasts. Well-meaning clients connect again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
 class Connections:
-    """Closes connections that are too many, or that waste calls.
+    """Closes connections that are too many, waste calls, or take nothing.
 
     Args:
         port: at which they come in.
@@ -95,11 +96,14 @@ class Connections:
     def _look(self) -> None:
         wasted = self._call_limits.take_wasted()
         wasteful = _ends(peer for peer, calls in wasted.items() if calls > MOST_WASTED_CALLS)
-        if not _OPEN_FILES.exists() or (not wasteful and len(os.listdir(_OPEN_FILES)) <= self._most):
+        stuck = _ends(self._call_limits.take_stuck())
+        if not _OPEN_FILES.exists() or (not (wasteful | stuck) and len(os.listdir(_OPEN_FILES)) <= self._most):
             return
         for end in wasteful:
             log.warning("the connection of %s is ended: it begins calls and drops them, or is refused", end.address)
-        self._end(wasteful | self._find_too_many())
+        for end in stuck:
+            log.warning("the connection of %s is ended: it does not take what it asked for", end.address)
+        self._end(wasteful | stuck | self._find_too_many())
 
     def _find_too_many(self) -> set[End]:
         with_calls = _ends(self._call_limits.peers())

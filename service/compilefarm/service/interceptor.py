@@ -4,6 +4,7 @@ show strangers nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +15,15 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from compilefarm.core.errors import ESTIMATED_WAIT_KEY, REASON_KEY, RETRY_AFTER_KEY, Busy, FarmError, InvalidRequest
+from compilefarm.core.errors import (
+    ESTIMATED_WAIT_KEY,
+    REASON_KEY,
+    RETRY_AFTER_KEY,
+    Busy,
+    FarmError,
+    InvalidRequest,
+    TooSlow,
+)
 from compilefarm.core.metadata import REQUEST_KEY
 from compilefarm.service.allowances import Add
 from compilefarm.service.authenticators import AnonymousAuthenticator, Authenticator, with_key_formats
@@ -32,6 +41,8 @@ from compilefarm.service.request_sizes import check_request_size
 
 # Receives what a call is about: a request, or a stream of them.
 Receive = Callable[..., AbstractAsyncContextManager[Any]]
+# Sends a message to the other end.
+Send = Callable[..., Awaitable[None]]
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
@@ -128,13 +139,13 @@ def _unknown_method(call_limits: CallLimits) -> Handler:
 
 def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: HeavyWork) -> Handler:
     # Only this table knows the four kinds of calls; `behaviour` is what a servicer has written. On the wire a single
-    # request is a stream of one: taken as that, it is received after the caller was let in, and no slower than it may
-    # be. gRPC itself would hold any number of halves in memory, and ask nobody.
-    make, behaviour = {
-        (False, False): (grpc.stream_unary_rpc_method_handler, handler.unary_unary),
-        (False, True): (grpc.stream_stream_rpc_method_handler, handler.unary_stream),
-        (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
-        (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
+    # request, or answer, is a stream of one: taken as that, it is received after the caller was let in, and moves no
+    # slower than it may. gRPC itself would hold any number of halves, and of answers that nobody takes, in memory.
+    behaviour = {
+        (False, False): handler.unary_unary,
+        (False, True): handler.unary_stream,
+        (True, False): handler.stream_unary,
+        (True, True): handler.stream_stream,
     }[handler.request_streaming, handler.response_streaming]
     assert handler.request_deserializer is not None, "generated code always has one"
     assert handler.response_serializer is not None, "generated code always has one"
@@ -147,30 +158,46 @@ def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: Hea
         if handler.request_streaming
         else partial(_receive_one, check=check, parse=parse, semaphore=receiving, clock=clock, heavy=heavy)
     )
-    answer = partial(_answer_stream, clock=clock) if handler.response_streaming else _answer_one
-    # Without a deserializer gRPC hands over the bytes.
-    guarded: Handler = make(
-        _refusing(answer(behaviour, receive=receive, method=method), method=method.name),
-        response_serializer=partial(_serialized, serialize=handler.response_serializer),
+    answer = _answer_stream if handler.response_streaming else _answer_one
+    send = partial(_send, serialize=handler.response_serializer, call_limits=call_limits)
+    # Without a deserializer gRPC hands over the bytes, and takes them without a serializer.
+    guarded: Handler = grpc.stream_stream_rpc_method_handler(
+        _refusing(answer(behaviour, receive=receive, send=send, method=method, clock=clock), method=method.name)
     )
     return guarded
 
 
-def _serialized(response: Any, *, serialize: Callable[[Any], bytes]) -> bytes:
-    """The bytes of a response; a handler may have made them itself."""
-    return response if isinstance(response, bytes) else serialize(response)
+async def _send(
+    response: Any, *, context: Context, pace: Pace, serialize: Callable[[Any], bytes], call_limits: CallLimits
+) -> None:
+    """Sends a message, which counts until it was taken. A handler may have serialized it itself."""
+    content = response if isinstance(response, bytes) else serialize(response)
+    with call_limits.answers.using(current_caller().account) as add:
+        add(len(content))
+        try:
+            await pace.wait(context.write(content))
+        except grpc.aio.InternalError:
+            # Whoever asked has gone, as gRPC finds out when it writes. Otherwise it cancels what serves the call.
+            raise asyncio.CancelledError from None
+        except TooSlow:
+            # gRPC keeps what was not taken, and how the call ended, for as long as there is a connection.
+            call_limits.note_stuck(context.peer())
+            raise
+    pace.note(len(content))
 
 
-def _answer_one(behaviour: Any, *, receive: Receive, method: _GuardedMethod) -> Callable[[Any, Context], Any]:
-    async def answer(contents: AsyncIterator[bytes], context: Context) -> Any:
+def _answer_one(
+    behaviour: Any, *, receive: Receive, send: Send, method: _GuardedMethod, clock: Clock
+) -> Callable[[Any, Context], Any]:
+    async def answer(contents: AsyncIterator[bytes], context: Context) -> None:
         async with method.serving(context) as add, receive(contents, add=add) as request:
-            return await behaviour(request, context)
+            await send(await behaviour(request, context), context=context, pace=Pace(clock=clock))
 
     return answer
 
 
 def _answer_stream(
-    behaviour: Any, *, receive: Receive, method: _GuardedMethod, clock: Clock
+    behaviour: Any, *, receive: Receive, send: Send, method: _GuardedMethod, clock: Clock
 ) -> Callable[[Any, Context], Any]:
     async def answer(contents: AsyncIterator[bytes], context: Context) -> None:
         pace = Pace(clock=clock)
@@ -180,8 +207,7 @@ def _answer_stream(
             aclosing(behaviour(request, context)) as responses,
         ):
             async for response in responses:
-                await pace.wait(context.write(response))
-                pace.note(response.ByteSize())
+                await send(response, context=context, pace=pace)
 
     return answer
 
@@ -202,7 +228,11 @@ def _refusing(serve: Callable[[Any, Context], Awaitable[Any]], *, method: str) -
             raise
         except Exception as error:  # noqa: BLE001 - logged with its traceback by `incident`
             refusal = _refusal_of(incident(error, during=method))
-        return await context.abort(*refusal)
+        try:
+            return await context.abort(*refusal)
+        except grpc.aio.InternalError:
+            # Nothing can be said after an answer of which nothing was taken, nor to one who has gone.
+            raise asyncio.CancelledError from None
 
     return answer
 

@@ -16,6 +16,7 @@ from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.hourly_limits import HourlyLimits
 from compilefarm.service.quotas import Quotas
+from compilefarm.service.rarely import Rarely
 from compilefarm.store.packages import PackageStore
 from compilefarm.v1 import package_service_pb2 as wire
 from compilefarm.v1.package_service_pb2_grpc import PackageServiceServicer
@@ -74,6 +75,7 @@ class PackageService(PackageServiceServicer):
         self._counters = counters
         self._counts = counts
         self._read_only = read_only
+        self._disbelieved = Rarely(clock.monotonic)
         self._withdrawals = HourlyLimits(most=_WITHDRAWN_PER_HOUR, clock=clock)
 
     async def Find(self, request: wire.FindRequest, _context: Context) -> AsyncIterator[wire.FindResponse]:
@@ -98,7 +100,8 @@ class PackageService(PackageServiceServicer):
             self._counters.bytes_received += len(package.content)
             is_new = await self._store.publish(package)
         self._counts.note_word(_WORD, "write")
-        log.info("key %s has package %s of %s", package.key, package.name, caller.account)
+        if is_new:
+            log.info("key %s has package %s of %s", package.key, package.name, caller.account)
         return wire.PublishResponse(is_new=is_new)
 
     async def Withdraw(self, request: wire.WithdrawRequest, _context: Context) -> wire.WithdrawResponse:
@@ -112,8 +115,10 @@ class PackageService(PackageServiceServicer):
         is_withdrawn = is_believed and await self._store.withdraw(
             key, digest=digest, namespace=caller.namespace, reason=why
         )
-        done = "withdrawn" if is_withdrawn else "nothing is done about it"
-        log.error("key %s, package with content %s: %s; %s", key, digest, why, done)
+        if is_withdrawn:
+            log.error("key %s, package with content %s: %s; withdrawn", key, digest, why)
+        elif self._disbelieved.is_due(caller.account):
+            log.error("key %s, package with content %s: %s; nothing is done about it", key, digest, why)
         return wire.WithdrawResponse(is_withdrawn=is_withdrawn)
 
 

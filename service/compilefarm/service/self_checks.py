@@ -17,6 +17,7 @@ from compilefarm.core.errors import InvalidRequest, StoreUnavailable
 from compilefarm.core.keys import is_key
 from compilefarm.service.callers import Caller
 from compilefarm.service.clock import Clock
+from compilefarm.service.rarely import Rarely
 from compilefarm.service.reports import Reports
 from compilefarm.service.roles import Role
 from compilefarm.store.checks import KEPT_SECONDS
@@ -65,6 +66,7 @@ class SelfChecks:
         self._withdrawals = withdrawals
         self._reports = reports
         self._clock = clock
+        self._disbelieved = Rarely(clock.monotonic)
         # Those of the days for which the store keeps what was found, in their order.
         self._withdrawn: list[_Withdrawal] = []
 
@@ -86,7 +88,8 @@ class SelfChecks:
     async def _withdraw(self, report: SelfCheckReport, *, caller: Caller) -> None:
         why = f"a pod of {caller.account or 'this farm'} found that it computes something else: {report.detail!r}"
         if not self._may_withdraw(report.key, caller=caller):
-            log.error("job %s: %s; nothing is done about it", report.key, why)
+            if self._disbelieved.is_due(caller.account):
+                log.error("job %s: %s; nothing is done about it, nor about further ones for now", report.key, why)
             return
         # It counts before anything is waited for, so that many at a time are no more than one after the other.
         withdrawal = self._count(report.key, caller=caller)
