@@ -10,6 +10,7 @@ from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.composite import CompositePool
 from compilefarm.worker.pool import LocalPool, PoolSettings
 from compilefarm.worker.testing import scripted_command
+from tests.toolchains import KeptToolchains
 
 
 def settings(
@@ -50,6 +51,30 @@ async def test_the_compiler_is_tried_once_per_machine(tmp_path: Path) -> None:
     assert first[0]
     assert set(first) == set(second)
     assert len(set(first)) == 1
+
+
+async def test_what_one_machine_has_found_out_another_one_does_not_try(tmp_path: Path) -> None:
+    elsewhere, known = KeptToolchains(), []
+    for machine in ("one", "other"):
+        pool = LocalPool(settings(tmp_path / machine, slots=1), toolchains=elsewhere)
+        await pool.start()
+        await elsewhere.kept.wait()
+        known += [supervisor.toolchain.SerializeToString() for supervisor in pool._supervisors.values()]
+        await pool.close()
+    assert known[0]
+    assert known[0] == known[1]
+    # It is there from now on, also for who does not ask.
+    assert await toolchains(tmp_path / "other") == [known[0], known[0]]
+
+
+async def test_workers_say_what_their_start_was_made_of(tmp_path: Path) -> None:
+    pool = LocalPool(settings(tmp_path))
+    assert {view.start for view in pool.workers()} == {()}
+    await pool.start()
+    (start,) = {view.start for view in pool.workers()}
+    await pool.close()
+    assert [phase.name for phase in start] == ["process", "toolchain"]
+    assert all(phase.seconds > 0 for phase in start)
 
 
 def damage(folder: Path) -> None:

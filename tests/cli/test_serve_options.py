@@ -10,6 +10,7 @@ import pytest
 
 from compilefarm.cli import serve
 from compilefarm.core.errors import StoreFull
+from compilefarm.core.pool import NoToolchains
 from compilefarm.service.config import CannotStart, GatewayConfig
 from compilefarm.serving import pools
 from compilefarm.serving.config import ServeConfig, read_config
@@ -59,11 +60,11 @@ def test_every_option_reaches_the_gateway() -> None:
 
 def test_every_limit_of_compiles_reaches_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[PoolSettings] = []
-    monkeypatch.setattr(pools, "LocalPool", made.append)
+    monkeypatch.setattr(pools, "LocalPool", lambda given, **_: made.append(given))
     monkeypatch.setattr(pools, "CompositePool", list)
     limits = ("--compile-timeout", "60", "--memory-limit", "8", "--disk-limit", "1GB", "--slots", "2")
     options = ("--verify", "off", "--import", "my_ops", "--allow-triton-kernels")
-    pools.make_pool(settings("--device", "cpu", "--sandbox", "off", *limits, *options))
+    pools.make_pool(settings("--device", "cpu", "--sandbox", "off", *limits, *options), toolchains=NoToolchains())
     (given,) = made
     assert (given.compile_seconds, given.memory_bytes, given.disk_bytes) == (60, 8 * 10**9, 10**9)
     assert (given.slots, given.shares, given.cuda_devices, given.sandbox) == (2, 2, (), None)

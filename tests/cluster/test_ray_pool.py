@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compilefarm.core.digests import digest_of
-from compilefarm.core.pool import Artifact, Assignment, DeclaredEnvironment
+from compilefarm.core.pool import Artifact, Assignment, DeclaredEnvironment, NoToolchains, Toolchains
 from compilefarm.service.testing import calling, sample_job, serving
 from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED, WORKER_STATE_IDLE
 from compilefarm.v1.compile_service_pb2 import OUTCOME_COMPILED
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_QUEUED, PHASE_VERIFYING, Job, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.worker.testing import ENVIRONMENT, program_of
+from tests.toolchains import KeptToolchains
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -49,8 +50,10 @@ def spot_nodes(cluster: Cluster, count: int) -> Iterator[list[Any]]:
 
 
 @asynccontextmanager
-async def pool_of(cluster: Cluster, slots: Sequence[SlotSettings]) -> AsyncIterator[RayPool]:
-    pool = connected(cluster, slots)
+async def pool_of(
+    cluster: Cluster, slots: Sequence[SlotSettings], *, toolchains: Toolchains | None = None
+) -> AsyncIterator[RayPool]:
+    pool = connected(cluster, slots, toolchains=toolchains)
     try:
         await pool.start()
         yield pool
@@ -58,12 +61,12 @@ async def pool_of(cluster: Cluster, slots: Sequence[SlotSettings]) -> AsyncItera
         await pool.close()
 
 
-def connected(cluster: Cluster, slots: Sequence[SlotSettings]) -> RayPool:
+def connected(cluster: Cluster, slots: Sequence[SlotSettings], *, toolchains: Toolchains | None = None) -> RayPool:
     from compilefarm.cluster.connection import connect
     from compilefarm.cluster.pool import RayPool
 
     connect(cluster.address)
-    return RayPool(slots)
+    return RayPool(slots, toolchains=toolchains or NoToolchains())
 
 
 def slots(count: int, folder: Path, **given: Any) -> list[SlotSettings]:
@@ -99,6 +102,19 @@ async def test_a_job_is_compiled_on_a_node_and_comes_back_whole(cluster: Cluster
         assert isinstance(verified, Artifact)
         assert verified.manifest.verification.load_seconds == 0.25
         assert verified.blobs == made.blobs
+
+
+async def test_a_worker_that_comes_later_is_told_what_another_has_found_out(cluster: Cluster, tmp_path: Path) -> None:
+    known = KeptToolchains()
+    for node in ("one", "other"):
+        async with pool_of(cluster, slots(1, tmp_path / node), toolchains=known) as pool:
+            await asyncio.wait_for(known.kept.wait(), timeout=60)
+            (view,) = pool.workers()
+            assert [phase.name for phase in view.start] == ["node", "process", "toolchain"]
+    found = [path.read_bytes() for node in ("one", "other") for path in (tmp_path / node).glob("toolchain-*")]
+    # A scripted child finds out something else each time that it tries.
+    assert len(found) == 2
+    assert found[0] == found[1] != b""
 
 
 async def test_children_are_not_told_how_to_reach_ray(cluster: Cluster, tmp_path: Path) -> None:

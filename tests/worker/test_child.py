@@ -19,6 +19,7 @@ _FORKED = """
 import ctypes, json, os, sys, threading
 import torch
 from compilefarm.builder import kernel_compiles
+from compilefarm.core.starts import StartClock
 from compilefarm.worker import child
 try:
     ctypes.CDLL("libcuda.so.1")
@@ -27,7 +28,7 @@ except OSError:
     kernel_compiles.build_driver_module = lambda: None
 
 def serve(device, kind):
-    child._preload(verifier=kind == "verifier", device=torch.device(device))
+    child._preload(verifier=kind == "verifier", device=torch.device(device), clock=StartClock())
     threads = threading.active_count()
     if os.fork() == 0:
         with open("/proc/self/maps") as maps:

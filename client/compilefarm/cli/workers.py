@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from compilefarm.cli.farm import add_address, admin
 from compilefarm.cli.words import console, enum_words, key_words
 from compilefarm.core.environments import describe
+from compilefarm.core.starts import from_wire, start_words
 from compilefarm.v1.admin_service_pb2 import WORKER_STATE_IDLE, ListWorkersRequest, Worker, WorkerState
 
 # Of Ray's ids of 56 these tell nodes apart; `--json` has all.
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         to = console()
         to.print(table_of(response.workers))
-        for words in sandbox_words(response.workers):
+        for words in (*sandbox_words(response.workers), *start_lines(response.workers)):
             to.print(words)
     return 0
 
@@ -79,6 +80,15 @@ def sandbox_words(workers: Iterable[Worker]) -> list[str]:
         words = f"sandbox: {worker.sandbox}" if worker.sandbox else f"no sandbox ({worker.no_sandbox or 'not known'})"
         named.setdefault(words, []).append(worker.name)
     return [f"{words}: {_list(names)}" if len(named) > 1 else words for words, names in named.items()]
+
+
+def start_lines(workers: Iterable[Worker]) -> list[str]:
+    """How long workers took to be ready, by phase; those that started together in one line."""
+    named: dict[str, list[str]] = {}
+    for worker in workers:
+        if phases := from_wire(worker.start):
+            named.setdefault(f"ready after {start_words(phases)}", []).append(worker.name)
+    return [f"{words}: {_list(names)}" for words, names in named.items()]
 
 
 def _list(names: Sequence[str]) -> str:

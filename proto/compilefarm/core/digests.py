@@ -16,12 +16,17 @@ def digest_of(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def is_digest(text: str) -> bool:
+    """Returns whether `text` is written as a digest."""
+    return _DIGEST.fullmatch(text) is not None
+
+
 def check_digest(text: str) -> str:
     """Returns `text` if it is written as a digest.
 
     Raises:
         InvalidRequest: it is not.
     """
-    if _DIGEST.fullmatch(text) is None:
+    if not is_digest(text):
         raise InvalidRequest(f"{text[:80]!r} is not a digest: 64 lower-case hexadecimal digits are expected")
     return text

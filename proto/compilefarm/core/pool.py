@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from compilefarm.core.contents import Content
+from compilefarm.core.starts import StartPhase
 from compilefarm.v1.admin_service_pb2 import WorkerState
 from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.gateways_pb2 import ToolchainRecord
 from compilefarm.v1.job_pb2 import CompileFailure, Job, Phase
 from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.v1.vocabulary_pb2 import Vocabulary
@@ -35,6 +37,7 @@ class WorkerView:
         node: what a cluster calls that machine; empty without a cluster.
         kept_for: key of a job that it has gone on with while no gateway was there; it gets no other before that one was
             asked for, or was not for a while. Empty: none.
+        start: how long it took to be ready, by phase; empty while it starts.
     """
 
     name: str
@@ -49,6 +52,7 @@ class WorkerView:
     host: str = ""
     node: str = ""
     kept_for: str = ""
+    start: tuple[StartPhase, ...] = ()
 
     @property
     def device(self) -> str:
@@ -123,6 +127,31 @@ class Artifact:
 
     manifest: Manifest
     blobs: Mapping[str, Content]
+
+
+class Toolchains(Protocol):
+    """What workers have found out by trying the C++ compiler of their image, kept for workers that come later."""
+
+    async def find(self, machine: str) -> ToolchainRecord | None:
+        """What is kept for a machine and image, by the name that a worker has for them; None if nothing is, or if it
+        cannot be had: then the worker tries for itself.
+        """
+
+    async def keep(self, record: ToolchainRecord) -> None:
+        """Keeps what a worker has found out, if it can be kept."""
+
+
+class NoToolchains:
+    """Nothing is known of any C++ compiler, and nothing is kept. Satisfies Toolchains."""
+
+    async def find(self, machine: str) -> ToolchainRecord | None:
+        """See Toolchains.find."""
+        del machine
+        return None
+
+    async def keep(self, record: ToolchainRecord) -> None:
+        """See Toolchains.keep."""
+        del record
 
 
 @runtime_checkable

@@ -26,11 +26,13 @@ from compilefarm.core import cache_entries, packages
 from compilefarm.core.errors import UntrustedArtifact
 from compilefarm.core.public_keys import PublicKey
 from compilefarm.v1.cache_service_pb2 import CacheEntry
+from compilefarm.v1.gateways_pb2 import ToolchainRecord
 from compilefarm.v1.manifest_pb2 import Manifest, Signature
 from compilefarm.v1.package_pb2 import SignedPackage
 
 # A signature of this key for anything else is none of a manifest.
 _TITLE = b"compilefarm manifest v1\n"
+_TOOLCHAIN_TITLE = b"compilefarm toolchain v1\n"
 
 
 class SigningKey:
@@ -55,6 +57,10 @@ class SigningKey:
     def signature_of_package(self, package: SignedPackage) -> Signature:
         """Returns the signature of a package, ignoring one that it has."""
         return self._signature(packages.signed_content(package))
+
+    def signature_of_toolchain(self, record: ToolchainRecord) -> Signature:
+        """Returns the signature of what is known of a C++ compiler, ignoring one that it has."""
+        return self._signature(_signed_toolchain(record))
 
     def sign(self, manifest: Manifest) -> Manifest:
         """A copy of a manifest, signed."""
@@ -129,12 +135,30 @@ def check_signature_of_package(package: SignedPackage, *, trusted: Sequence[Publ
     _check(package.signature, packages.signed_content(package), trusted=trusted, what="the package")
 
 
+def check_signature_of_toolchain(record: ToolchainRecord, *, trusted: Sequence[PublicKey]) -> None:
+    """Passes if a trusted key has signed what is known of a C++ compiler.
+
+    Raises:
+        UntrustedArtifact: nobody has.
+    """
+    if not record.HasField("signature"):
+        raise UntrustedArtifact("what is known of the C++ compiler is not signed")
+    _check(record.signature, _signed_toolchain(record), trusted=trusted, what="what is known of the C++ compiler")
+
+
 def signed_content(manifest: Manifest) -> bytes:
     """Returns the bytes that a signature of a manifest covers."""
     unsigned = Manifest()
     unsigned.CopyFrom(manifest)
     unsigned.ClearField("signature")
     return _TITLE + unsigned.SerializeToString(deterministic=True)
+
+
+def _signed_toolchain(record: ToolchainRecord) -> bytes:
+    unsigned = ToolchainRecord()
+    unsigned.CopyFrom(record)
+    unsigned.ClearField("signature")
+    return _TOOLCHAIN_TITLE + unsigned.SerializeToString(deterministic=True)
 
 
 def _check(signature: Signature, content: bytes, *, trusted: Sequence[PublicKey], what: str) -> None:

@@ -16,77 +16,78 @@ from compilefarm.v1 import compile_service_pb2 as compilefarm_dot_v1_dot_compile
 from compilefarm.v1 import environment_pb2 as compilefarm_dot_v1_dot_environment__pb2
 from compilefarm.v1 import job_pb2 as compilefarm_dot_v1_dot_job__pb2
 from compilefarm.v1 import manifest_pb2 as compilefarm_dot_v1_dot_manifest__pb2
+from compilefarm.v1 import start_pb2 as compilefarm_dot_v1_dot_start__pb2
 from compilefarm.v1 import vocabulary_pb2 as compilefarm_dot_v1_dot_vocabulary__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"compilefarm/v1/admin_service.proto\x12\x0e\x63ompilefarm.v1\x1a$compilefarm/v1/compile_service.proto\x1a compilefarm/v1/environment.proto\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\x1a\x1f\x63ompilefarm/v1/vocabulary.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n\rStatusRequest\"\xa4\x04\n\x0eStatusResponse\x12\x14\n\x0c\x66\x61rm_version\x18\x01 \x01(\t\x12+\n\x07started\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x07workers\x18\x03 \x03(\x0b\x32\x16.compilefarm.v1.Worker\x12\x13\n\x0bqueued_jobs\x18\x04 \x01(\r\x12\x14\n\x0crunning_jobs\x18\x05 \x01(\r\x12*\n\x08\x63ounters\x18\x06 \x01(\x0b\x32\x18.compilefarm.v1.Counters\x12)\n\x05store\x18\x07 \x01(\x0b\x32\x1a.compilefarm.v1.StoreUsage\x12(\n\x05state\x18\x08 \x01(\x0e\x32\x19.compilefarm.v1.FarmState\x12\x18\n\x10quarantined_keys\x18\t \x01(\r\x12.\n\x07reports\x18\n \x01(\x0b\x32\x1d.compilefarm.v1.ClientReports\x12\'\n\x03now\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x05trust\x18\x0c \x01(\x0b\x32\x15.compilefarm.v1.Trust\x12*\n\x06\x63\x61\x63hes\x18\r \x01(\x0b\x32\x1a.compilefarm.v1.CacheUsage\x12\x35\n\x0e\x64\x65vice_seconds\x18\x0e \x03(\x0b\x32\x1d.compilefarm.v1.DeviceSeconds\"r\n\rDeviceSeconds\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x15\n\rspent_seconds\x18\x04 \x01(\x01\x12\x17\n\x0f\x61voided_seconds\x18\x05 \x01(\x01\"\x8d\x01\n\nCacheUsage\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x04\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x18\n\x10size_limit_bytes\x18\x03 \x01(\x04\x12\x0f\n\x07\x65victed\x18\x04 \x01(\x04\x12/\n\x08requests\x18\x05 \x03(\x0b\x32\x1d.compilefarm.v1.CacheRequests\"L\n\rCacheRequests\x12\r\n\x05\x63\x61\x63he\x18\x01 \x01(\t\x12\x0c\n\x04hits\x18\x02 \x01(\x04\x12\x0e\n\x06misses\x18\x03 \x01(\x04\x12\x0e\n\x06writes\x18\x04 \x01(\x04\"\x9c\x01\n\x05Trust\x12\x14\n\x0c\x61sks_callers\x18\x01 \x01(\x08\x12\x37\n\x13\x63\x65rtificate_expires\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\npublic_key\x18\x03 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x04 \x01(\t\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x12\n\nnamespaces\x18\x06 \x03(\t\"\x8b\x01\n\rClientReports\x12\x0e\n\x06graphs\x18\x01 \x01(\x04\x12\x11\n\tfallbacks\x18\x02 \x01(\x04\x12\x10\n\x08\x62ypasses\x18\x03 \x01(\x04\x12\x15\n\rspent_seconds\x18\x04 \x01(\x01\x12\x17\n\x0f\x61voided_seconds\x18\x05 \x01(\x01\x12\x15\n\rlocal_seconds\x18\x06 \x01(\x01\"\x82\x02\n\x06Worker\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.compilefarm.v1.WorkerState\x12\x30\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12\x0f\n\x07job_key\x18\x04 \x01(\t\x12\x0f\n\x07is_warm\x18\x05 \x01(\x08\x12\x0f\n\x07problem\x18\x06 \x01(\t\x12\x0f\n\x07sandbox\x18\x07 \x01(\t\x12\x12\n\nno_sandbox\x18\x08 \x01(\t\x12\x18\n\x10\x65nvironment_name\x18\t \x01(\t\x12\x0c\n\x04host\x18\n \x01(\t\x12\x0c\n\x04node\x18\x0b \x01(\t\"\xf1\x01\n\x08\x43ounters\x12\x0c\n\x04hits\x18\x01 \x01(\x04\x12\x0e\n\x06misses\x18\x02 \x01(\x04\x12\r\n\x05joins\x18\x03 \x01(\x04\x12\x10\n\x08\x63ompiled\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x04\x12\x0f\n\x07refused\x18\x06 \x01(\x04\x12\x13\n\x0bquarantined\x18\x07 \x01(\x04\x12\x12\n\nbytes_sent\x18\x08 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\t \x01(\x04\x12\x11\n\twithdrawn\x18\x0c \x01(\x04\x12\x15\n\rfailed_checks\x18\r \x01(\x04\x12\x1a\n\x12unexpected_sources\x18\x0e \x01(\x04\"\xd5\x01\n\nStoreUsage\x12\x10\n\x08location\x18\x01 \x01(\t\x12\x11\n\tartifacts\x18\x02 \x01(\x04\x12\r\n\x05\x62lobs\x18\x03 \x01(\x04\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x15\n\rcorrupt_blobs\x18\x05 \x01(\x04\x12\x19\n\x11\x63orrupt_manifests\x18\x06 \x01(\x04\x12\x1d\n\x10size_limit_bytes\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x11\x65victed_artifacts\x18\x08 \x01(\x04\x42\x13\n\x11_size_limit_bytes\"\x1d\n\x0eInspectRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\"d\n\x0fInspectResponse\x12*\n\x08manifest\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.Manifest\x12%\n\x06\x63hecks\x18\n \x03(\x0b\x32\x15.compilefarm.v1.Check\"\x11\n\x0fListJobsRequest\"\x9b\x01\n\x10ListJobsResponse\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.compilefarm.v1.JobStatus\x12\x33\n\x0bquarantined\x18\x02 \x03(\x0b\x32\x1e.compilefarm.v1.QuarantinedKey\x12)\n\x06\x63hecks\x18\x03 \x03(\x0b\x32\x19.compilefarm.v1.JobStatus\"\x97\x02\n\tJobStatus\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05phase\x18\x02 \x01(\x0e\x32\x15.compilefarm.v1.Phase\x12\x0e\n\x06worker\x18\x03 \x01(\t\x12*\n\x08priority\x18\x04 \x01(\x0e\x32\x18.compilefarm.v1.Priority\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x18\n\x10waiting_requests\x18\x06 \x01(\r\x12\x17\n\x0f\x65lapsed_seconds\x18\x07 \x01(\x01\x12\x12\n\njobs_ahead\x18\x08 \x01(\r\x12\x1e\n\x16\x65stimated_wait_seconds\x18\t \x01(\x01\x12\x11\n\tnamespace\x18\n \x01(\t\x12\x11\n\twaits_for\x18\x0b \x01(\t\"\xd8\x01\n\x0eQuarantinedKey\x12\x0b\n\x03key\x18\x01 \x01(\t\x12/\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailure\x12\x0e\n\x06\x64\x65\x61ths\x18\x03 \x01(\r\x12)\n\x05since\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tnamespace\x18\x06 \x01(\t\x12\x0f\n\x07refused\x18\x07 \x01(\x08\"\x1f\n\x10\x43\x61ncelJobRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\" \n\x11\x43\x61ncelJobResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x1e\n\x0fRetryJobRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x1f\n\x10RetryJobResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x14\n\x12ListWorkersRequest\">\n\x13ListWorkersResponse\x12\'\n\x07workers\x18\x01 \x03(\x0b\x32\x16.compilefarm.v1.Worker\"*\n\x1a\x44\x65scribeEnvironmentRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x7f\n\x1b\x44\x65scribeEnvironmentResponse\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12.\n\nvocabulary\x18\x02 \x01(\x0b\x32\x1a.compilefarm.v1.Vocabulary\"\x12\n\x10ListTunedRequest\"\xb9\x01\n\x11ListTunedResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x30\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12+\n\x07\x63reated\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x07sources\x18\x05 \x01(\x0b\x32\x14.compilefarm.v1.Blob\"\x0e\n\x0c\x44rainRequest\":\n\rDrainResponse\x12\x13\n\x0bqueued_jobs\x18\x01 \x01(\r\x12\x14\n\x0crunning_jobs\x18\x02 \x01(\r*\x8c\x01\n\tFarmState\x12\x1a\n\x16\x46\x41RM_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46\x41RM_STATE_STARTING\x10\x01\x12\x16\n\x12\x46\x41RM_STATE_SERVING\x10\x02\x12\x19\n\x15\x46\x41RM_STATE_NO_WORKERS\x10\x03\x12\x17\n\x13\x46\x41RM_STATE_DRAINING\x10\x04*\x8d\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_STATE_STARTING\x10\x01\x12\x15\n\x11WORKER_STATE_IDLE\x10\x02\x12\x15\n\x11WORKER_STATE_BUSY\x10\x03\x12\x17\n\x13WORKER_STATE_FAILED\x10\x04\x32\xf7\x05\n\x0c\x41\x64minService\x12G\n\x06Status\x12\x1d.compilefarm.v1.StatusRequest\x1a\x1e.compilefarm.v1.StatusResponse\x12J\n\x07Inspect\x12\x1e.compilefarm.v1.InspectRequest\x1a\x1f.compilefarm.v1.InspectResponse\x12M\n\x08ListJobs\x12\x1f.compilefarm.v1.ListJobsRequest\x1a .compilefarm.v1.ListJobsResponse\x12P\n\tCancelJob\x12 .compilefarm.v1.CancelJobRequest\x1a!.compilefarm.v1.CancelJobResponse\x12M\n\x08RetryJob\x12\x1f.compilefarm.v1.RetryJobRequest\x1a .compilefarm.v1.RetryJobResponse\x12V\n\x0bListWorkers\x12\".compilefarm.v1.ListWorkersRequest\x1a#.compilefarm.v1.ListWorkersResponse\x12n\n\x13\x44\x65scribeEnvironment\x12*.compilefarm.v1.DescribeEnvironmentRequest\x1a+.compilefarm.v1.DescribeEnvironmentResponse\x12R\n\tListTuned\x12 .compilefarm.v1.ListTunedRequest\x1a!.compilefarm.v1.ListTunedResponse0\x01\x12\x46\n\x05\x44rain\x12\x1c.compilefarm.v1.DrainRequest\x1a\x1d.compilefarm.v1.DrainResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"compilefarm/v1/admin_service.proto\x12\x0e\x63ompilefarm.v1\x1a$compilefarm/v1/compile_service.proto\x1a compilefarm/v1/environment.proto\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\x1a\x1a\x63ompilefarm/v1/start.proto\x1a\x1f\x63ompilefarm/v1/vocabulary.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n\rStatusRequest\"\xa4\x04\n\x0eStatusResponse\x12\x14\n\x0c\x66\x61rm_version\x18\x01 \x01(\t\x12+\n\x07started\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x07workers\x18\x03 \x03(\x0b\x32\x16.compilefarm.v1.Worker\x12\x13\n\x0bqueued_jobs\x18\x04 \x01(\r\x12\x14\n\x0crunning_jobs\x18\x05 \x01(\r\x12*\n\x08\x63ounters\x18\x06 \x01(\x0b\x32\x18.compilefarm.v1.Counters\x12)\n\x05store\x18\x07 \x01(\x0b\x32\x1a.compilefarm.v1.StoreUsage\x12(\n\x05state\x18\x08 \x01(\x0e\x32\x19.compilefarm.v1.FarmState\x12\x18\n\x10quarantined_keys\x18\t \x01(\r\x12.\n\x07reports\x18\n \x01(\x0b\x32\x1d.compilefarm.v1.ClientReports\x12\'\n\x03now\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x05trust\x18\x0c \x01(\x0b\x32\x15.compilefarm.v1.Trust\x12*\n\x06\x63\x61\x63hes\x18\r \x01(\x0b\x32\x1a.compilefarm.v1.CacheUsage\x12\x35\n\x0e\x64\x65vice_seconds\x18\x0e \x03(\x0b\x32\x1d.compilefarm.v1.DeviceSeconds\"r\n\rDeviceSeconds\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x15\n\rspent_seconds\x18\x04 \x01(\x01\x12\x17\n\x0f\x61voided_seconds\x18\x05 \x01(\x01\"\x8d\x01\n\nCacheUsage\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x04\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x18\n\x10size_limit_bytes\x18\x03 \x01(\x04\x12\x0f\n\x07\x65victed\x18\x04 \x01(\x04\x12/\n\x08requests\x18\x05 \x03(\x0b\x32\x1d.compilefarm.v1.CacheRequests\"L\n\rCacheRequests\x12\r\n\x05\x63\x61\x63he\x18\x01 \x01(\t\x12\x0c\n\x04hits\x18\x02 \x01(\x04\x12\x0e\n\x06misses\x18\x03 \x01(\x04\x12\x0e\n\x06writes\x18\x04 \x01(\x04\"\x9c\x01\n\x05Trust\x12\x14\n\x0c\x61sks_callers\x18\x01 \x01(\x08\x12\x37\n\x13\x63\x65rtificate_expires\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\npublic_key\x18\x03 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x04 \x01(\t\x12\x0c\n\x04role\x18\x05 \x01(\t\x12\x12\n\nnamespaces\x18\x06 \x03(\t\"\x8b\x01\n\rClientReports\x12\x0e\n\x06graphs\x18\x01 \x01(\x04\x12\x11\n\tfallbacks\x18\x02 \x01(\x04\x12\x10\n\x08\x62ypasses\x18\x03 \x01(\x04\x12\x15\n\rspent_seconds\x18\x04 \x01(\x01\x12\x17\n\x0f\x61voided_seconds\x18\x05 \x01(\x01\x12\x15\n\rlocal_seconds\x18\x06 \x01(\x01\"\xad\x02\n\x06Worker\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.compilefarm.v1.WorkerState\x12\x30\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12\x0f\n\x07job_key\x18\x04 \x01(\t\x12\x0f\n\x07is_warm\x18\x05 \x01(\x08\x12\x0f\n\x07problem\x18\x06 \x01(\t\x12\x0f\n\x07sandbox\x18\x07 \x01(\t\x12\x12\n\nno_sandbox\x18\x08 \x01(\t\x12\x18\n\x10\x65nvironment_name\x18\t \x01(\t\x12\x0c\n\x04host\x18\n \x01(\t\x12\x0c\n\x04node\x18\x0b \x01(\t\x12)\n\x05start\x18\x0c \x03(\x0b\x32\x1a.compilefarm.v1.StartPhase\"\xf1\x01\n\x08\x43ounters\x12\x0c\n\x04hits\x18\x01 \x01(\x04\x12\x0e\n\x06misses\x18\x02 \x01(\x04\x12\r\n\x05joins\x18\x03 \x01(\x04\x12\x10\n\x08\x63ompiled\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x04\x12\x0f\n\x07refused\x18\x06 \x01(\x04\x12\x13\n\x0bquarantined\x18\x07 \x01(\x04\x12\x12\n\nbytes_sent\x18\x08 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\t \x01(\x04\x12\x11\n\twithdrawn\x18\x0c \x01(\x04\x12\x15\n\rfailed_checks\x18\r \x01(\x04\x12\x1a\n\x12unexpected_sources\x18\x0e \x01(\x04\"\xd5\x01\n\nStoreUsage\x12\x10\n\x08location\x18\x01 \x01(\t\x12\x11\n\tartifacts\x18\x02 \x01(\x04\x12\r\n\x05\x62lobs\x18\x03 \x01(\x04\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x15\n\rcorrupt_blobs\x18\x05 \x01(\x04\x12\x19\n\x11\x63orrupt_manifests\x18\x06 \x01(\x04\x12\x1d\n\x10size_limit_bytes\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x11\x65victed_artifacts\x18\x08 \x01(\x04\x42\x13\n\x11_size_limit_bytes\"\x1d\n\x0eInspectRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\"d\n\x0fInspectResponse\x12*\n\x08manifest\x18\x01 \x01(\x0b\x32\x18.compilefarm.v1.Manifest\x12%\n\x06\x63hecks\x18\n \x03(\x0b\x32\x15.compilefarm.v1.Check\"\x11\n\x0fListJobsRequest\"\x9b\x01\n\x10ListJobsResponse\x12\'\n\x04jobs\x18\x01 \x03(\x0b\x32\x19.compilefarm.v1.JobStatus\x12\x33\n\x0bquarantined\x18\x02 \x03(\x0b\x32\x1e.compilefarm.v1.QuarantinedKey\x12)\n\x06\x63hecks\x18\x03 \x03(\x0b\x32\x19.compilefarm.v1.JobStatus\"\x97\x02\n\tJobStatus\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05phase\x18\x02 \x01(\x0e\x32\x15.compilefarm.v1.Phase\x12\x0e\n\x06worker\x18\x03 \x01(\t\x12*\n\x08priority\x18\x04 \x01(\x0e\x32\x18.compilefarm.v1.Priority\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x18\n\x10waiting_requests\x18\x06 \x01(\r\x12\x17\n\x0f\x65lapsed_seconds\x18\x07 \x01(\x01\x12\x12\n\njobs_ahead\x18\x08 \x01(\r\x12\x1e\n\x16\x65stimated_wait_seconds\x18\t \x01(\x01\x12\x11\n\tnamespace\x18\n \x01(\t\x12\x11\n\twaits_for\x18\x0b \x01(\t\"\xd8\x01\n\x0eQuarantinedKey\x12\x0b\n\x03key\x18\x01 \x01(\t\x12/\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailure\x12\x0e\n\x06\x64\x65\x61ths\x18\x03 \x01(\r\x12)\n\x05since\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tnamespace\x18\x06 \x01(\t\x12\x0f\n\x07refused\x18\x07 \x01(\x08\"\x1f\n\x10\x43\x61ncelJobRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\" \n\x11\x43\x61ncelJobResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x1e\n\x0fRetryJobRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x1f\n\x10RetryJobResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x14\n\x12ListWorkersRequest\">\n\x13ListWorkersResponse\x12\'\n\x07workers\x18\x01 \x03(\x0b\x32\x16.compilefarm.v1.Worker\"*\n\x1a\x44\x65scribeEnvironmentRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x7f\n\x1b\x44\x65scribeEnvironmentResponse\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12.\n\nvocabulary\x18\x02 \x01(\x0b\x32\x1a.compilefarm.v1.Vocabulary\"\x12\n\x10ListTunedRequest\"\xb9\x01\n\x11ListTunedResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x30\n\x0b\x65nvironment\x18\x03 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12+\n\x07\x63reated\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x07sources\x18\x05 \x01(\x0b\x32\x14.compilefarm.v1.Blob\"\x0e\n\x0c\x44rainRequest\":\n\rDrainResponse\x12\x13\n\x0bqueued_jobs\x18\x01 \x01(\r\x12\x14\n\x0crunning_jobs\x18\x02 \x01(\r*\x8c\x01\n\tFarmState\x12\x1a\n\x16\x46\x41RM_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x46\x41RM_STATE_STARTING\x10\x01\x12\x16\n\x12\x46\x41RM_STATE_SERVING\x10\x02\x12\x19\n\x15\x46\x41RM_STATE_NO_WORKERS\x10\x03\x12\x17\n\x13\x46\x41RM_STATE_DRAINING\x10\x04*\x8d\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_STATE_STARTING\x10\x01\x12\x15\n\x11WORKER_STATE_IDLE\x10\x02\x12\x15\n\x11WORKER_STATE_BUSY\x10\x03\x12\x17\n\x13WORKER_STATE_FAILED\x10\x04\x32\xf7\x05\n\x0c\x41\x64minService\x12G\n\x06Status\x12\x1d.compilefarm.v1.StatusRequest\x1a\x1e.compilefarm.v1.StatusResponse\x12J\n\x07Inspect\x12\x1e.compilefarm.v1.InspectRequest\x1a\x1f.compilefarm.v1.InspectResponse\x12M\n\x08ListJobs\x12\x1f.compilefarm.v1.ListJobsRequest\x1a .compilefarm.v1.ListJobsResponse\x12P\n\tCancelJob\x12 .compilefarm.v1.CancelJobRequest\x1a!.compilefarm.v1.CancelJobResponse\x12M\n\x08RetryJob\x12\x1f.compilefarm.v1.RetryJobRequest\x1a .compilefarm.v1.RetryJobResponse\x12V\n\x0bListWorkers\x12\".compilefarm.v1.ListWorkersRequest\x1a#.compilefarm.v1.ListWorkersResponse\x12n\n\x13\x44\x65scribeEnvironment\x12*.compilefarm.v1.DescribeEnvironmentRequest\x1a+.compilefarm.v1.DescribeEnvironmentResponse\x12R\n\tListTuned\x12 .compilefarm.v1.ListTunedRequest\x1a!.compilefarm.v1.ListTunedResponse0\x01\x12\x46\n\x05\x44rain\x12\x1c.compilefarm.v1.DrainRequest\x1a\x1d.compilefarm.v1.DrainResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.admin_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_FARMSTATE']._serialized_start=3664
-  _globals['_FARMSTATE']._serialized_end=3804
-  _globals['_WORKERSTATE']._serialized_start=3807
-  _globals['_WORKERSTATE']._serialized_end=3948
-  _globals['_STATUSREQUEST']._serialized_start=249
-  _globals['_STATUSREQUEST']._serialized_end=264
-  _globals['_STATUSRESPONSE']._serialized_start=267
-  _globals['_STATUSRESPONSE']._serialized_end=815
-  _globals['_DEVICESECONDS']._serialized_start=817
-  _globals['_DEVICESECONDS']._serialized_end=931
-  _globals['_CACHEUSAGE']._serialized_start=934
-  _globals['_CACHEUSAGE']._serialized_end=1075
-  _globals['_CACHEREQUESTS']._serialized_start=1077
-  _globals['_CACHEREQUESTS']._serialized_end=1153
-  _globals['_TRUST']._serialized_start=1156
-  _globals['_TRUST']._serialized_end=1312
-  _globals['_CLIENTREPORTS']._serialized_start=1315
-  _globals['_CLIENTREPORTS']._serialized_end=1454
-  _globals['_WORKER']._serialized_start=1457
-  _globals['_WORKER']._serialized_end=1715
-  _globals['_COUNTERS']._serialized_start=1718
-  _globals['_COUNTERS']._serialized_end=1959
-  _globals['_STOREUSAGE']._serialized_start=1962
-  _globals['_STOREUSAGE']._serialized_end=2175
-  _globals['_INSPECTREQUEST']._serialized_start=2177
-  _globals['_INSPECTREQUEST']._serialized_end=2206
-  _globals['_INSPECTRESPONSE']._serialized_start=2208
-  _globals['_INSPECTRESPONSE']._serialized_end=2308
-  _globals['_LISTJOBSREQUEST']._serialized_start=2310
-  _globals['_LISTJOBSREQUEST']._serialized_end=2327
-  _globals['_LISTJOBSRESPONSE']._serialized_start=2330
-  _globals['_LISTJOBSRESPONSE']._serialized_end=2485
-  _globals['_JOBSTATUS']._serialized_start=2488
-  _globals['_JOBSTATUS']._serialized_end=2767
-  _globals['_QUARANTINEDKEY']._serialized_start=2770
-  _globals['_QUARANTINEDKEY']._serialized_end=2986
-  _globals['_CANCELJOBREQUEST']._serialized_start=2988
-  _globals['_CANCELJOBREQUEST']._serialized_end=3019
-  _globals['_CANCELJOBRESPONSE']._serialized_start=3021
-  _globals['_CANCELJOBRESPONSE']._serialized_end=3053
-  _globals['_RETRYJOBREQUEST']._serialized_start=3055
-  _globals['_RETRYJOBREQUEST']._serialized_end=3085
-  _globals['_RETRYJOBRESPONSE']._serialized_start=3087
-  _globals['_RETRYJOBRESPONSE']._serialized_end=3118
-  _globals['_LISTWORKERSREQUEST']._serialized_start=3120
-  _globals['_LISTWORKERSREQUEST']._serialized_end=3140
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=3142
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=3204
-  _globals['_DESCRIBEENVIRONMENTREQUEST']._serialized_start=3206
-  _globals['_DESCRIBEENVIRONMENTREQUEST']._serialized_end=3248
-  _globals['_DESCRIBEENVIRONMENTRESPONSE']._serialized_start=3250
-  _globals['_DESCRIBEENVIRONMENTRESPONSE']._serialized_end=3377
-  _globals['_LISTTUNEDREQUEST']._serialized_start=3379
-  _globals['_LISTTUNEDREQUEST']._serialized_end=3397
-  _globals['_LISTTUNEDRESPONSE']._serialized_start=3400
-  _globals['_LISTTUNEDRESPONSE']._serialized_end=3585
-  _globals['_DRAINREQUEST']._serialized_start=3587
-  _globals['_DRAINREQUEST']._serialized_end=3601
-  _globals['_DRAINRESPONSE']._serialized_start=3603
-  _globals['_DRAINRESPONSE']._serialized_end=3661
-  _globals['_ADMINSERVICE']._serialized_start=3951
-  _globals['_ADMINSERVICE']._serialized_end=4710
+  _globals['_FARMSTATE']._serialized_start=3735
+  _globals['_FARMSTATE']._serialized_end=3875
+  _globals['_WORKERSTATE']._serialized_start=3878
+  _globals['_WORKERSTATE']._serialized_end=4019
+  _globals['_STATUSREQUEST']._serialized_start=277
+  _globals['_STATUSREQUEST']._serialized_end=292
+  _globals['_STATUSRESPONSE']._serialized_start=295
+  _globals['_STATUSRESPONSE']._serialized_end=843
+  _globals['_DEVICESECONDS']._serialized_start=845
+  _globals['_DEVICESECONDS']._serialized_end=959
+  _globals['_CACHEUSAGE']._serialized_start=962
+  _globals['_CACHEUSAGE']._serialized_end=1103
+  _globals['_CACHEREQUESTS']._serialized_start=1105
+  _globals['_CACHEREQUESTS']._serialized_end=1181
+  _globals['_TRUST']._serialized_start=1184
+  _globals['_TRUST']._serialized_end=1340
+  _globals['_CLIENTREPORTS']._serialized_start=1343
+  _globals['_CLIENTREPORTS']._serialized_end=1482
+  _globals['_WORKER']._serialized_start=1485
+  _globals['_WORKER']._serialized_end=1786
+  _globals['_COUNTERS']._serialized_start=1789
+  _globals['_COUNTERS']._serialized_end=2030
+  _globals['_STOREUSAGE']._serialized_start=2033
+  _globals['_STOREUSAGE']._serialized_end=2246
+  _globals['_INSPECTREQUEST']._serialized_start=2248
+  _globals['_INSPECTREQUEST']._serialized_end=2277
+  _globals['_INSPECTRESPONSE']._serialized_start=2279
+  _globals['_INSPECTRESPONSE']._serialized_end=2379
+  _globals['_LISTJOBSREQUEST']._serialized_start=2381
+  _globals['_LISTJOBSREQUEST']._serialized_end=2398
+  _globals['_LISTJOBSRESPONSE']._serialized_start=2401
+  _globals['_LISTJOBSRESPONSE']._serialized_end=2556
+  _globals['_JOBSTATUS']._serialized_start=2559
+  _globals['_JOBSTATUS']._serialized_end=2838
+  _globals['_QUARANTINEDKEY']._serialized_start=2841
+  _globals['_QUARANTINEDKEY']._serialized_end=3057
+  _globals['_CANCELJOBREQUEST']._serialized_start=3059
+  _globals['_CANCELJOBREQUEST']._serialized_end=3090
+  _globals['_CANCELJOBRESPONSE']._serialized_start=3092
+  _globals['_CANCELJOBRESPONSE']._serialized_end=3124
+  _globals['_RETRYJOBREQUEST']._serialized_start=3126
+  _globals['_RETRYJOBREQUEST']._serialized_end=3156
+  _globals['_RETRYJOBRESPONSE']._serialized_start=3158
+  _globals['_RETRYJOBRESPONSE']._serialized_end=3189
+  _globals['_LISTWORKERSREQUEST']._serialized_start=3191
+  _globals['_LISTWORKERSREQUEST']._serialized_end=3211
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=3213
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=3275
+  _globals['_DESCRIBEENVIRONMENTREQUEST']._serialized_start=3277
+  _globals['_DESCRIBEENVIRONMENTREQUEST']._serialized_end=3319
+  _globals['_DESCRIBEENVIRONMENTRESPONSE']._serialized_start=3321
+  _globals['_DESCRIBEENVIRONMENTRESPONSE']._serialized_end=3448
+  _globals['_LISTTUNEDREQUEST']._serialized_start=3450
+  _globals['_LISTTUNEDREQUEST']._serialized_end=3468
+  _globals['_LISTTUNEDRESPONSE']._serialized_start=3471
+  _globals['_LISTTUNEDRESPONSE']._serialized_end=3656
+  _globals['_DRAINREQUEST']._serialized_start=3658
+  _globals['_DRAINREQUEST']._serialized_end=3672
+  _globals['_DRAINRESPONSE']._serialized_start=3674
+  _globals['_DRAINRESPONSE']._serialized_end=3732
+  _globals['_ADMINSERVICE']._serialized_start=4022
+  _globals['_ADMINSERVICE']._serialized_end=4781
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ import compilefarm.v1.compile_service_pb2
 import compilefarm.v1.environment_pb2
 import compilefarm.v1.job_pb2
 import compilefarm.v1.manifest_pb2
+import compilefarm.v1.start_pb2
 import compilefarm.v1.vocabulary_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
@@ -390,6 +391,7 @@ class Worker(google.protobuf.message.Message):
     ENVIRONMENT_NAME_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
     NODE_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Its name."""
     state: global___WorkerState.ValueType
@@ -414,6 +416,10 @@ class Worker(google.protobuf.message.Message):
     def environment(self) -> compilefarm.v1.environment_pb2.Environment:
         """What it can compile for. Absent while it starts."""
 
+    @property
+    def start(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[compilefarm.v1.start_pb2.StartPhase]:
+        """How long it took to be ready, by phase, in order. Absent while it starts, and from farms of an older release."""
+
     def __init__(
         self,
         *,
@@ -428,9 +434,10 @@ class Worker(google.protobuf.message.Message):
         environment_name: builtins.str = ...,
         host: builtins.str = ...,
         node: builtins.str = ...,
+        start: collections.abc.Iterable[compilefarm.v1.start_pb2.StartPhase] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment", b"environment", "environment_name", b"environment_name", "host", b"host", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "no_sandbox", b"no_sandbox", "node", b"node", "problem", b"problem", "sandbox", b"sandbox", "state", b"state"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "environment_name", b"environment_name", "host", b"host", "is_warm", b"is_warm", "job_key", b"job_key", "name", b"name", "no_sandbox", b"no_sandbox", "node", b"node", "problem", b"problem", "sandbox", b"sandbox", "start", b"start", "state", b"state"]) -> None: ...
 
 global___Worker = Worker
 

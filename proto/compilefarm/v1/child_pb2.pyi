@@ -11,6 +11,7 @@ import compilefarm.v1.environment_pb2
 import compilefarm.v1.graph_pb2
 import compilefarm.v1.job_pb2
 import compilefarm.v1.manifest_pb2
+import compilefarm.v1.start_pb2
 import compilefarm.v1.vocabulary_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
@@ -247,6 +248,7 @@ class ChildReady(google.protobuf.message.Message):
     FARM_VERSION_FIELD_NUMBER: builtins.int
     VOCABULARY_FIELD_NUMBER: builtins.int
     BUILD_COMMAND_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
     farm_version: builtins.str
     """Version of Compilefarm that its interpreter has, which may be another than the supervisor's."""
     build_command: builtins.str
@@ -261,6 +263,10 @@ class ChildReady(google.protobuf.message.Message):
     def vocabulary(self) -> compilefarm.v1.vocabulary_pb2.Vocabulary:
         """What its torch understands. Absent of one that only checks artifacts."""
 
+    @property
+    def start(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[compilefarm.v1.start_pb2.StartPhase]:
+        """What it and its fork server have spent time on until now, the latter once for all of its children."""
+
     def __init__(
         self,
         *,
@@ -268,9 +274,10 @@ class ChildReady(google.protobuf.message.Message):
         farm_version: builtins.str = ...,
         vocabulary: compilefarm.v1.vocabulary_pb2.Vocabulary | None = ...,
         build_command: builtins.str = ...,
+        start: collections.abc.Iterable[compilefarm.v1.start_pb2.StartPhase] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["environment", b"environment", "vocabulary", b"vocabulary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["build_command", b"build_command", "environment", b"environment", "farm_version", b"farm_version", "vocabulary", b"vocabulary"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["build_command", b"build_command", "environment", b"environment", "farm_version", b"farm_version", "start", b"start", "vocabulary", b"vocabulary"]) -> None: ...
 
 global___ChildReady = ChildReady
 

@@ -12,25 +12,31 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from compilefarm.v1 import child_pb2 as compilefarm_dot_v1_dot_child__pb2
 from compilefarm.v1 import environment_pb2 as compilefarm_dot_v1_dot_environment__pb2
 from compilefarm.v1 import job_pb2 as compilefarm_dot_v1_dot_job__pb2
+from compilefarm.v1 import manifest_pb2 as compilefarm_dot_v1_dot_manifest__pb2
 from compilefarm.v1 import vocabulary_pb2 as compilefarm_dot_v1_dot_vocabulary__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63ompilefarm/v1/gateways.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1f\x63ompilefarm/v1/vocabulary.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"-\n\x0bLeaseRecord\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\t\"\xed\x01\n\x10QuarantineRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12/\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailure\x12\r\n\x05\x64\x65\x61th\x18\x04 \x01(\x08\x12\r\n\x05hints\x18\x05 \x03(\x12\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x66\x61rm_version\x18\x08 \x01(\t\"u\n\x11\x45nvironmentRecord\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12.\n\nvocabulary\x18\x02 \x01(\x0b\x32\x1a.compilefarm.v1.Vocabulary\"O\n\rFailureRecord\x12/\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailure\x12\r\n\x05hints\x18\x02 \x03(\x12\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63ompilefarm/v1/gateways.proto\x12\x0e\x63ompilefarm.v1\x1a\x1a\x63ompilefarm/v1/child.proto\x1a compilefarm/v1/environment.proto\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\x1a\x1f\x63ompilefarm/v1/vocabulary.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"-\n\x0bLeaseRecord\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\t\"\xed\x01\n\x10QuarantineRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12/\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailure\x12\r\n\x05\x64\x65\x61th\x18\x04 \x01(\x08\x12\r\n\x05hints\x18\x05 \x03(\x12\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x66\x61rm_version\x18\x08 \x01(\t\"u\n\x11\x45nvironmentRecord\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12.\n\nvocabulary\x18\x02 \x01(\x0b\x32\x1a.compilefarm.v1.Vocabulary\"\xad\x01\n\x0fToolchainRecord\x12\x0f\n\x07machine\x18\x01 \x01(\t\x12,\n\ttoolchain\x18\x02 \x01(\x0b\x32\x19.compilefarm.v1.Toolchain\x12-\n\x07headers\x18\x03 \x03(\x0b\x32\x1c.compilefarm.v1.PackedHeader\x12,\n\tsignature\x18\x0f \x01(\x0b\x32\x19.compilefarm.v1.Signature\"A\n\x0cPackedHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"O\n\rFailureRecord\x12/\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailure\x12\r\n\x05hints\x18\x02 \x03(\x12\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'compilefarm.v1.gateways_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_LEASERECORD']._serialized_start=175
-  _globals['_LEASERECORD']._serialized_end=220
-  _globals['_QUARANTINERECORD']._serialized_start=223
-  _globals['_QUARANTINERECORD']._serialized_end=460
-  _globals['_ENVIRONMENTRECORD']._serialized_start=462
-  _globals['_ENVIRONMENTRECORD']._serialized_end=579
-  _globals['_FAILURERECORD']._serialized_start=581
-  _globals['_FAILURERECORD']._serialized_end=660
+  _globals['_LEASERECORD']._serialized_start=234
+  _globals['_LEASERECORD']._serialized_end=279
+  _globals['_QUARANTINERECORD']._serialized_start=282
+  _globals['_QUARANTINERECORD']._serialized_end=519
+  _globals['_ENVIRONMENTRECORD']._serialized_start=521
+  _globals['_ENVIRONMENTRECORD']._serialized_end=638
+  _globals['_TOOLCHAINRECORD']._serialized_start=641
+  _globals['_TOOLCHAINRECORD']._serialized_end=814
+  _globals['_PACKEDHEADER']._serialized_start=816
+  _globals['_PACKEDHEADER']._serialized_end=881
+  _globals['_FAILURERECORD']._serialized_start=883
+  _globals['_FAILURERECORD']._serialized_end=962
 # @@protoc_insertion_point(module_scope)

@@ -5,8 +5,10 @@ What gateways that use the same store tell each other there."""
 
 import builtins
 import collections.abc
+import compilefarm.v1.child_pb2
 import compilefarm.v1.environment_pb2
 import compilefarm.v1.job_pb2
+import compilefarm.v1.manifest_pb2
 import compilefarm.v1.vocabulary_pb2
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
@@ -119,6 +121,69 @@ class EnvironmentRecord(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["environment", b"environment", "vocabulary", b"vocabulary"]) -> None: ...
 
 global___EnvironmentRecord = EnvironmentRecord
+
+@typing.final
+class ToolchainRecord(google.protobuf.message.Message):
+    """What a worker has found out by trying the C++ compiler of its image, for workers that come later."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MACHINE_FIELD_NUMBER: builtins.int
+    TOOLCHAIN_FIELD_NUMBER: builtins.int
+    HEADERS_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
+    machine: builtins.str
+    """For which machines and images it holds: sha256 (hex) of the processor, torch, compiler, and how that is called."""
+    @property
+    def toolchain(self) -> compilefarm.v1.child_pb2.Toolchain:
+        """What was found out, and the names of the headers."""
+
+    @property
+    def headers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PackedHeader]:
+        """Contents of the headers; empty where they are not handed on."""
+
+    @property
+    def signature(self) -> compilefarm.v1.manifest_pb2.Signature:
+        """Of the farm, where it signs. It covers all else."""
+
+    def __init__(
+        self,
+        *,
+        machine: builtins.str = ...,
+        toolchain: compilefarm.v1.child_pb2.Toolchain | None = ...,
+        headers: collections.abc.Iterable[global___PackedHeader] | None = ...,
+        signature: compilefarm.v1.manifest_pb2.Signature | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["signature", b"signature", "toolchain", b"toolchain"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["headers", b"headers", "machine", b"machine", "signature", b"signature", "toolchain", b"toolchain"]) -> None: ...
+
+global___ToolchainRecord = ToolchainRecord
+
+@typing.final
+class PackedHeader(google.protobuf.message.Message):
+    """A precompiled header."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    SIZE_BYTES_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Its name."""
+    content: builtins.bytes
+    """Its content, compressed (zlib)."""
+    size_bytes: builtins.int
+    """How large that is uncompressed."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        content: builtins.bytes = ...,
+        size_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "name", b"name", "size_bytes", b"size_bytes"]) -> None: ...
+
+global___PackedHeader = PackedHeader
 
 @typing.final
 class FailureRecord(google.protobuf.message.Message):

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 
 from compilefarm.core.pool import WorkerView
+from compilefarm.core.starts import to_wire
 from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.active_jobs import ActiveJobs
 from compilefarm.service.cache_report import describe_caches
@@ -150,6 +151,7 @@ def _worker(view: WorkerView, *, job: ActiveJob | None) -> wire.Worker:
         no_sandbox=view.no_sandbox,
         host=view.host,
         node=view.node,
+        start=to_wire(view.start),
     )
 
 

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from compilefarm.core.pool import WorkerView
+from compilefarm.core.starts import PHASES
 from compilefarm.service.cache_service import CacheCounts
 from compilefarm.service.counters import Counters
 from compilefarm.service.device_seconds import DeviceSeconds
@@ -104,6 +105,7 @@ def _of_service(sources: Sources, *, quarantined: int) -> Iterator[Metric]:
         workers.add_metric([name], states[number])
     yield workers
     yield _by_host(sources.queue.workers())
+    yield _starts(sources.queue.workers())
     state = GaugeMetricFamily(
         "compilefarm_state", "1 for the current state of the farm, 0 for the others", labels=["state"]
     )
@@ -130,6 +132,19 @@ def _by_host(workers: Iterable[WorkerView]) -> Metric:
     for values, count in sorted(counts.items()):
         by_host.add_metric(values, count)
     return by_host
+
+
+def _starts(workers: Iterable[WorkerView]) -> Metric:
+    starts = GaugeMetricFamily(
+        "compilefarm_worker_start_seconds",
+        "Seconds that each worker took to be ready, by phase: "
+        + "; ".join(f"{name} ({meaning})" for name, meaning in PHASES.items()),
+        labels=["worker", "phase"],
+    )
+    for worker in workers:
+        for phase in worker.start:
+            starts.add_metric([worker.name, phase.name], phase.seconds)
+    return starts
 
 
 def _of_devices(seconds: DeviceSeconds) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ import logging
 from compilefarm.service.app import Gateway
 from compilefarm.service.signing import open_signing_policy
 from compilefarm.service.state_folder import using
+from compilefarm.service.toolchains import StoredToolchains
 from compilefarm.serving.config import ServeConfig
 from compilefarm.serving.pools import make_pool
 from compilefarm.serving.process import end_asked
@@ -44,7 +45,8 @@ async def serve(config: ServeConfig) -> None:
     )
     log.info("starting workers; artifacts are kept in %s", (await store.usage()).location)
     with using(config.state_folder()):
-        pool = await asyncio.to_thread(_MAKERS[config.pool], config)
+        toolchains = StoredToolchains(store.shared, signing=signing, writes=not config.read_only)
+        pool = await asyncio.to_thread(_MAKERS[config.pool], config, toolchains=toolchains)
         # Ray has put a handler before this one, which prints a report as of a crash.
         end_asked(end)
         gateway = Gateway(

@@ -7,7 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from compilefarm.core.pool import WorkerPool
+from compilefarm.core.pool import Toolchains, WorkerPool
+from compilefarm.core.starts import StartClock
 from compilefarm.serving.config import ServeConfig
 from compilefarm.serving.safeguards import sandbox_mode
 from compilefarm.worker.composite import CompositePool
@@ -17,21 +18,45 @@ from compilefarm.worker.sandbox import choose_sandbox
 log = logging.getLogger(__name__)
 
 
-def make_pool(config: ServeConfig) -> WorkerPool:
+def make_pool(config: ServeConfig, *, toolchains: Toolchains) -> WorkerPool:
     """Makes the pool of a farm with its workers on this host; it has no children yet.
+
+    Args:
+        config: the settings of the farm.
+        toolchains: what is known of C++ compilers elsewhere.
 
     Raises:
         CannotStart: two environments have one name.
         RuntimeError: an interpreter has no torch, no GPU where one was asked for, or no sandbox.
     """
     pythons = config.interpreters()
+    clock = StartClock()
     devices = {name: cuda_devices(config.device, python=python) for name, python in pythons.items()}
+    clock.end("devices")
     shares = config.slots * sum(max(len(found), 1) for found in devices.values())
-    pools = [local_pool(config, environment_name=name, devices=devices[name], shares=shares) for name in pythons]
+    pools = [
+        local_pool(
+            config,
+            environment_name=name,
+            devices=devices[name],
+            shares=shares,
+            toolchains=toolchains,
+            clock=StartClock(phases=clock.phases),
+        )
+        for name in pythons
+    ]
     return CompositePool(pools)
 
 
-def local_pool(config: ServeConfig, *, environment_name: str, devices: tuple[str, ...], shares: int) -> LocalPool:
+def local_pool(
+    config: ServeConfig,
+    *,
+    environment_name: str,
+    devices: tuple[str, ...],
+    shares: int,
+    toolchains: Toolchains,
+    clock: StartClock,
+) -> LocalPool:
     """Makes the pool of one environment on this host.
 
     Args:
@@ -39,6 +64,8 @@ def local_pool(config: ServeConfig, *, environment_name: str, devices: tuple[str
         environment_name: which of its environments.
         devices: the GPUs, as CUDA_VISIBLE_DEVICES names them; empty compiles for the CPU.
         shares: among how many jobs at a time this host is shared.
+        toolchains: what is known of C++ compilers elsewhere.
+        clock: of the start of its workers, which has begun.
 
     Raises:
         RuntimeError: there is no sandbox.
@@ -50,6 +77,7 @@ def local_pool(config: ServeConfig, *, environment_name: str, devices: tuple[str
         gpu=bool(devices),
         hidden=kept_from_compiles(config),
     )
+    clock.end("sandbox")
     if sandbox is None:
         log.warning(
             "compiles of the environment %s can reach the network and the files of this user: no sandbox (%s)",
@@ -74,7 +102,9 @@ def local_pool(config: ServeConfig, *, environment_name: str, devices: tuple[str
             sandbox=sandbox,
             no_sandbox=no_sandbox,
             command=child_command(python),
-        )
+            prepared=clock.phases,
+        ),
+        toolchains=toolchains,
     )
 
 

@@ -12,7 +12,8 @@ from typing import Literal
 
 from compilefarm.cluster.own_ray import keep_to_this_host
 from compilefarm.cluster.settings import SlotSettings
-from compilefarm.core.pool import DEFAULT_ENVIRONMENT, WorkerPool
+from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Toolchains, WorkerPool
+from compilefarm.core.starts import StartClock
 from compilefarm.service.config import CannotStart
 from compilefarm.serving.config import ServeConfig
 from compilefarm.serving.pools import cuda_devices, local_pool
@@ -25,8 +26,12 @@ _LEAST_IDLE_SECONDS = 10
 _OWNER = ".owner"
 
 
-def make_ray_pool(config: ServeConfig) -> WorkerPool:
+def make_ray_pool(config: ServeConfig, *, toolchains: Toolchains) -> WorkerPool:
     """Connects to a Ray cluster, or starts Ray on this host, and makes a pool of its actors; there are none yet.
+
+    Args:
+        config: the settings of the farm.
+        toolchains: what is known of C++ compilers from workers that came before.
 
     Raises:
         CannotStart: Ray is not installed, two environments have one name, one has no interpreter, or the cluster has no
@@ -47,9 +52,10 @@ def make_ray_pool(config: ServeConfig) -> WorkerPool:
     slots = [*lasting_slots(config, nodes), *declared_slots(config, nodes)]
     if config.ray_address is None:
         # A Ray of its own ends with the farm.
-        return RayPool(slots)
+        return RayPool(slots, toolchains=toolchains)
     owner = owner_of(config.state_folder())
-    return RayPool([replace(each, owner=owner, lifetime_seconds=config.worker_lifetime) for each in slots])
+    lasting = [replace(each, owner=owner, lifetime_seconds=config.worker_lifetime) for each in slots]
+    return RayPool(lasting, toolchains=toolchains)
 
 
 def owner_of(state: Path) -> str:
@@ -117,20 +123,30 @@ def declared_slots(config: ServeConfig, nodes: Nodes) -> Iterator[SlotSettings]:
             )
 
 
-def pool_of_slot(config: ServeConfig, environment_name: str, shares: int) -> WorkerPool:
+def pool_of_slot(config: ServeConfig, environment_name: str, shares: int, toolchains: Toolchains) -> WorkerPool:
     """Makes the pool of a worker on its node, with one slot.
 
     Args:
         config: the settings of the farm, for the device of this worker.
         environment_name: which of its environments.
         shares: among how many workers the node is shared.
+        toolchains: what the gateway knows of C++ compilers.
 
     Raises:
         RuntimeError: the interpreter has no torch here, sees no GPU, or there is no sandbox.
     """
+    clock = StartClock()
     # Ray has set CUDA_VISIBLE_DEVICES to what this worker has.
     devices = cuda_devices(config.device, python=config.interpreters()[environment_name])
-    return local_pool(config, environment_name=environment_name, devices=devices[:1], shares=shares)
+    clock.end("devices")
+    return local_pool(
+        config,
+        environment_name=environment_name,
+        devices=devices[:1],
+        shares=shares,
+        toolchains=toolchains,
+        clock=clock,
+    )
 
 
 def device_of(asked: Device | Literal["auto"], *, nodes: Nodes) -> Device:

@@ -12,6 +12,7 @@ leases/<graph digest>/<rest of the key>/[<namespace>/]<n>         which gateway 
 leases/<graph digest>/<rest>/[<namespace>/]<n>.failed             the failure in which that compile ended
 failures/<graph digest>/<rest>/[<namespace>/]<sha256>             why the key is not compiled for a while
 environments/<name>/<sha256>                  what the last worker of a declared environment was
+toolchains/<machine>/<sha256>                 what workers have found out about the C++ compiler of their image
 gateways/<session>                            empty; renewed while that gateway lives
 journal/<session>/<key>-<account>-<sha256>    an accepted prewarm, in the folder of the gateway that has it to do
 used/<path of a blob or a manifest>           empty; its time is when the object was last used, roughly
@@ -42,6 +43,7 @@ CHECKS = "checks"
 KEY_LEASES = "leases"
 FAILURES = "failures"
 ENVIRONMENTS = "environments"
+TOOLCHAINS = "toolchains"
 SESSIONS = "gateways"
 JOURNAL = "journal"
 # A key begins with this many digits of its graph's digest, then a dash.

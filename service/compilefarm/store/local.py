@@ -40,6 +40,7 @@ from compilefarm.store.layout import (
     SESSIONS,
     SET_ASIDE,
     STAGING,
+    TOOLCHAINS,
 )
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
@@ -250,7 +251,7 @@ def _end_sessions(root: Path) -> None:
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    areas = (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, ENVIRONMENTS, FAILURES, JOURNAL, KEY_LEASES, PROBES, STAGING)
-    for area in areas:
+    artifacts, messages = (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, STAGING, PROBES), (FAILURES, JOURNAL, KEY_LEASES)
+    for area in (*artifacts, *messages, ENVIRONMENTS, TOOLCHAINS):
         for folder, _, names in os.walk(root / area):
             yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))

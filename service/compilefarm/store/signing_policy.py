@@ -9,7 +9,8 @@ from typing import Protocol
 
 from compilefarm.core.errors import UntrustedArtifact
 from compilefarm.core.public_keys import PublicKey
-from compilefarm.core.signatures import SigningKey, check_signature, with_signature
+from compilefarm.core.signatures import SigningKey, check_signature, check_signature_of_toolchain, with_signature
+from compilefarm.v1.gateways_pb2 import ToolchainRecord
 from compilefarm.v1.manifest_pb2 import Manifest, Signature
 
 
@@ -37,6 +38,12 @@ class SigningPolicy(Protocol):
     def is_trusted(self, manifest: Manifest) -> bool:
         """Returns whether a stored manifest may be served."""
 
+    def signed_toolchain(self, record: ToolchainRecord) -> ToolchainRecord | None:
+        """Returns what is known of a C++ compiler as it is to be stored; None if it cannot be signed, and is not."""
+
+    def is_trusted_toolchain(self, record: ToolchainRecord) -> bool:
+        """Returns whether workers may be given what is stored of a C++ compiler."""
+
 
 class ManifestSigner(Protocol):
     """Signs manifests, with a key of this process or through another one."""
@@ -55,6 +62,9 @@ class ManifestSigner(Protocol):
             SignerUnavailable: who has the key does not answer, or refuses.
         """
 
+    def signature_of_toolchain(self, record: ToolchainRecord) -> Signature | None:
+        """The signature of what is known of a C++ compiler; None of who signs manifests alone."""
+
 
 class UnsignedManifests:
     """Nothing is signed, and whatever is stored is served."""
@@ -71,6 +81,13 @@ class UnsignedManifests:
 
     def is_trusted(self, manifest: Manifest) -> bool:
         del manifest
+        return True
+
+    def signed_toolchain(self, record: ToolchainRecord) -> ToolchainRecord | None:
+        return record
+
+    def is_trusted_toolchain(self, record: ToolchainRecord) -> bool:
+        del record
         return True
 
 
@@ -106,6 +123,22 @@ class SignedManifests:
             return False
         return True
 
+    def signed_toolchain(self, record: ToolchainRecord) -> ToolchainRecord | None:
+        signature = self._signer.signature_of_toolchain(record)
+        if signature is None:
+            return None
+        signed = ToolchainRecord()
+        signed.CopyFrom(record)
+        signed.signature.CopyFrom(signature)
+        return signed
+
+    def is_trusted_toolchain(self, record: ToolchainRecord) -> bool:
+        try:
+            check_signature_of_toolchain(record, trusted=self._trusted)
+        except UntrustedArtifact:
+            return False
+        return True
+
 
 class LocalSigner:
     """Signs with a key that this process holds.
@@ -126,3 +159,6 @@ class LocalSigner:
 
     async def signature_of(self, manifest: Manifest) -> Signature:
         return self._key.signature_of(manifest)
+
+    def signature_of_toolchain(self, record: ToolchainRecord) -> Signature | None:
+        return self._key.signature_of_toolchain(record)

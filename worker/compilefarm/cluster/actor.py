@@ -15,11 +15,13 @@ import ray
 
 from compilefarm.cluster.parts import split
 from compilefarm.cluster.settings import MakePool
+from compilefarm.cluster.wishes import GatewayToolchains, Wish
 from compilefarm.cluster.work import Kept, News, OnPhase, Result, Work
 from compilefarm.core.contents import Content
 from compilefarm.core.errors import WorkerLost
 from compilefarm.core.pool import Artifact, Assignment, WorkerPool, WorkerView
 from compilefarm.v1.child_pb2 import ChildBlob
+from compilefarm.v1.gateways_pb2 import ToolchainRecord
 from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.worker.spooling import SpoolingAssembly
 
@@ -58,6 +60,7 @@ class WorkerActor:
         self._make_pool = make_pool
         self._lifetime_seconds = lifetime_seconds
         self._pool: WorkerPool | None = None
+        self._toolchains = GatewayToolchains()
         self._start = asyncio.Lock()
         # A job that was given up ends before the next one begins.
         self._turn = asyncio.Lock()
@@ -83,6 +86,14 @@ class WorkerActor:
             problem = None if self._pool is not None else await self._started()
         self._heard_seconds = time.monotonic()
         return problem
+
+    async def wish(self) -> Wish | None:
+        """What the worker wants of its gateway; None if there is nothing for a while."""
+        return await self._toolchains.wish()
+
+    async def grant(self, machine: str, record: ToolchainRecord | None) -> None:
+        """Hears what is known of the C++ compiler of a machine, which was a wish; None: nothing is."""
+        self._toolchains.grant(machine, record)
 
     async def look(self, seen: WorkerView | None) -> WorkerView:
         """The state of the worker, once it differs from what was seen, or after a while."""
@@ -165,7 +176,7 @@ class WorkerActor:
     async def _started(self) -> str | None:
         try:
             shares = await asyncio.to_thread(_shares)
-            self._pool = await asyncio.to_thread(self._make_pool, shares)
+            self._pool = await asyncio.to_thread(self._make_pool, shares, self._toolchains)
         except (OSError, RuntimeError) as error:
             return str(error)
         try:

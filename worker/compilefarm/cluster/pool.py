@@ -17,12 +17,13 @@ from compilefarm.cluster.settings import SlotSettings
 from compilefarm.cluster.slot import Slot, cause_of
 from compilefarm.cluster.work import OnPhase, Result
 from compilefarm.core.errors import WorkerLost
-from compilefarm.core.pool import Artifact, Assignment, WorkerView
+from compilefarm.core.pool import Artifact, Assignment, NoToolchains, Toolchains, WorkerView
 from compilefarm.v1.admin_service_pb2 import WORKER_STATE_FAILED
 from compilefarm.v1.job_pb2 import CompileFailure
 
 # Ray does not say when a node is about to go, so it is asked.
 _LOOK_SECONDS = 1.0
+_NONE_KNOWN = NoToolchains()
 
 
 class RayPool:
@@ -31,11 +32,15 @@ class RayPool:
 
     Actors end with this process, and so do the jobs that they have; those of slots that have an owner go on for a
     while, so that a gateway that starts again has them.
+
+    Args:
+        slots: of the workers.
+        toolchains: what is known of C++ compilers, for workers that come.
     """
 
-    def __init__(self, slots: Sequence[SlotSettings]) -> None:
+    def __init__(self, slots: Sequence[SlotSettings], *, toolchains: Toolchains = _NONE_KNOWN) -> None:
         self._settings = list(slots)
-        self._slots = {settings.name: Slot(settings) for settings in slots}
+        self._slots = {settings.name: Slot(settings, toolchains=toolchains) for settings in slots}
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

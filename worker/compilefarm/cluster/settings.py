@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from compilefarm.core.pool import WorkerPool
+from compilefarm.core.pool import Toolchains, WorkerPool
 
-# Makes the pool of a slot, given among how many slots its node is shared.
-MakePool = Callable[[int], WorkerPool]
+# Makes the pool of a slot, given among how many slots its node is shared, and what is known of C++ compilers.
+MakePool = Callable[[int, Toolchains], WorkerPool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

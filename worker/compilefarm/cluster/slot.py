@@ -20,8 +20,10 @@ from compilefarm.cluster.places import missing_place
 from compilefarm.cluster.reservation import Reservation
 from compilefarm.cluster.settings import SlotSettings
 from compilefarm.cluster.use import Use, until_first
+from compilefarm.cluster.wishes import granting_wishes
 from compilefarm.core.errors import WorkerLost
-from compilefarm.core.pool import Assignment, WorkerView
+from compilefarm.core.pool import Assignment, Toolchains, WorkerView
+from compilefarm.core.starts import StartClock, start_words
 from compilefarm.v1.admin_service_pb2 import (
     WORKER_STATE_FAILED,
     WORKER_STATE_IDLE,
@@ -38,10 +40,17 @@ _LOSSES_OF_A_START = 3
 
 
 class Slot:
-    """Keeps one actor alive from `open` to `close`."""
+    """Keeps one actor alive from `open` to `close`.
 
-    def __init__(self, settings: SlotSettings) -> None:
+    Args:
+        settings: of the worker.
+        toolchains: what is known of C++ compilers, for actors that start.
+    """
+
+    def __init__(self, settings: SlotSettings, *, toolchains: Toolchains) -> None:
         self._settings = settings
+        self._toolchains = toolchains
+        self._clock = StartClock()
         self._view = WorkerView(
             name=settings.name,
             state=WORKER_STATE_STARTING,
@@ -167,11 +176,14 @@ class Slot:
     async def _live(self) -> None:
         """Lasts as long as an actor does, or until it turns out that there is none."""
         found, self._found = self._found, None
+        self._clock = StartClock()
         actor = found or make_actor(self._settings)
         try:
             place = await self._placed(actor)
+            self._clock.end("node")
             try:
-                await self._follow(actor, place, is_found=found is not None)
+                async with granting_wishes(actor, self._toolchains):
+                    await self._follow(actor, place, is_found=found is not None)
             finally:
                 self._actor = None
                 await _close(actor)
@@ -216,9 +228,13 @@ class Slot:
             log.warning("worker %s: %s", self._settings.name, problem)
 
     def _see(self, view: WorkerView, place: Place) -> None:
-        self._view = replace(view, name=self._settings.name, host=place.host, node=place.node)
-        if view.state != WORKER_STATE_STARTING:
-            self._attempted.set()
+        start = (*self._clock.phases, *view.start) if view.start else ()
+        self._view = replace(view, name=self._settings.name, host=place.host, node=place.node, start=start)
+        if view.state == WORKER_STATE_STARTING:
+            return
+        if not self._attempted.is_set() and start:
+            log.info("worker %s ready after %s", self._settings.name, start_words(start))
+        self._attempted.set()
 
     def _wait(self, problem: str) -> None:
         if not self._settings.nodes_come:

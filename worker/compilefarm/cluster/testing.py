@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from compilefarm.cluster.settings import SlotSettings
-from compilefarm.core.pool import DEFAULT_ENVIRONMENT, WorkerPool
+from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Toolchains, WorkerPool
 from compilefarm.worker.pool import LocalPool, PoolSettings
 from compilefarm.worker.testing import scripted_command
 
@@ -57,5 +57,6 @@ def scripted_slots(
     ]
 
 
-def _pool(folder: Path, command: tuple[str, ...], verify: bool, shares: int) -> WorkerPool:
-    return LocalPool(PoolSettings(cache_folder=folder, shares=shares, command=command, verify=verify))
+def _pool(folder: Path, command: tuple[str, ...], verify: bool, shares: int, toolchains: Toolchains) -> WorkerPool:
+    settings = PoolSettings(cache_folder=folder, shares=shares, command=command, verify=verify)
+    return LocalPool(settings, toolchains=toolchains)

@@ -26,6 +26,7 @@ from compilefarm.builder.generated_sources import imports_written, paths_written
 from compilefarm.builder.headers import precompile_headers
 from compilefarm.builder.preloading import compile_once, preload_compiler
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.core.starts import StartClock, process_began_seconds, to_wire
 from compilefarm.graph.admission import Admitted, with_libraries_of
 from compilefarm.graph.contractions import CONTRACTION_LIBRARY
 from compilefarm.graph.encode import EnvironmentNeeds
@@ -60,6 +61,8 @@ from compilefarm.worker.verify import verify_task, warm_up_comparison
 
 
 def main() -> int:
+    clock = StartClock(began_seconds=process_began_seconds())
+    clock.end("torch")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cuda-device", type=int, default=None, help="number of the GPU to compile for")
     parser.add_argument("--verifier", action="store_true", help="import what a pod imports, and no compiler")
@@ -71,10 +74,11 @@ def main() -> int:
     on_gpu = arguments.cuda_device is not None
     compiles_kernels = on_gpu and not arguments.verifier
     device = torch.device("cuda", arguments.cuda_device) if on_gpu else torch.device("cpu")
-    vocabulary = _preload(verifier=arguments.verifier, device=device)
+    vocabulary = _preload(verifier=arguments.verifier, device=device, clock=clock)
     libraries = installed_libraries(arguments.libraries)
     command = "" if arguments.verifier else build_command()
     wait_to_be_forked()
+    clock.go_on()
     answers = _take_standard_output()
     if not arguments.verifier:
         decide_headers_folder_again()
@@ -82,6 +86,8 @@ def main() -> int:
         _start_cuda(device)
     if compiles_kernels:
         kernel_compiles.prepare()
+    if on_gpu:
+        clock.end("cuda")
     # Whatever they do when they are imported, they do it in here.
     admitted = Admitted(
         operators=_import_operators(arguments.modules),
@@ -97,12 +103,7 @@ def main() -> int:
     )
     environment = describe_environment(needs)
     environment.operator_libraries.extend(libraries)
-    ready = ChildReady(
-        environment=environment,
-        farm_version=importlib.metadata.version("compilefarm"),
-        vocabulary=vocabulary,
-        build_command=command,
-    )
+    clock.end("operators")
     limits.impose(arguments)
     if compiles_kernels:
         # Under the limits, which the processes that it starts have as well.
@@ -111,6 +112,15 @@ def main() -> int:
         draw_noise(seed=INPUT_SEED)
     elif on_gpu:
         warm_up_comparison(device)
+    if on_gpu:
+        clock.end("practice")
+    ready = ChildReady(
+        environment=environment,
+        farm_version=importlib.metadata.version("compilefarm"),
+        vocabulary=vocabulary,
+        build_command=command,
+        start=to_wire(clock.phases),
+    )
     _say(answers, ChildMessage(ready=ready))
     task = receive_task(sys.stdin.buffer, answers)
     if task is not None:
@@ -129,7 +139,7 @@ def _import_operators(modules: Collection[str]) -> frozenset[str]:
     return imported
 
 
-def _preload(*, verifier: bool, device: torch.device) -> Vocabulary | None:
+def _preload(*, verifier: bool, device: torch.device, clock: StartClock) -> Vocabulary | None:
     """Does what need not be done in each child, and nothing that would be of no use after a fork: CUDA is not started,
     and no thread is.
 
@@ -161,8 +171,10 @@ def _preload(*, verifier: bool, device: torch.device) -> Vocabulary | None:
         for read in (words_of_generators, imports_written, paths_written):
             read()
     torch.cuda.is_available = is_available
+    clock.end("inductor")
     if not (verifier or with_triton):
         compile_once(device)
+        clock.end("practice")
     return vocabulary
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
+from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, Toolchains, WorkerView
+from compilefarm.core.starts import StartClock, StartPhase, from_wire, start_words
 from compilefarm.v1.child_pb2 import Toolchain
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.worker.control_groups import ControlGroups, memory_limits
@@ -22,7 +23,7 @@ from compilefarm.worker.process import ChildDied, ChildSettings
 from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.scratch import remove_abandoned
 from compilefarm.worker.supervisor import OnPhase, SlotSettings, Supervisor
-from compilefarm.worker.toolchain import ToolchainCache
+from compilefarm.worker.toolchain import ToolchainCache, machine_of
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class PoolSettings:
         sandbox: what children are started in; None starts them as any other process.
         no_sandbox: why there is none; empty if there is one.
         command: the program that children run.
+        prepared: what came before the start of the workers, and how long it took.
     """
 
     environment_name: str = DEFAULT_ENVIRONMENT
@@ -83,19 +85,28 @@ class PoolSettings:
     sandbox: Sandbox | None = None
     no_sandbox: str = ""
     command: tuple[str, ...] = child_command(sys.executable)
+    prepared: tuple[StartPhase, ...] = ()
 
 
 class LocalPool:
-    """A supervisor for each slot. Satisfies compilefarm.core.pool.WorkerPool."""
+    """A supervisor for each slot. Satisfies compilefarm.core.pool.WorkerPool.
 
-    def __init__(self, settings: PoolSettings) -> None:
+    Args:
+        settings: of the pool.
+        toolchains: what workers elsewhere have found out about the C++ compiler; None: this machine is alone.
+    """
+
+    def __init__(self, settings: PoolSettings, *, toolchains: Toolchains | None = None) -> None:
         self._settings = settings
+        self._toolchains = toolchains
+        self._keeping: asyncio.Task[None] | None = None
         self._cache = ToolchainCache(settings.cache_folder)
         self._servers = _Servers(settings)
         self._supervisors = {slot.name: Supervisor(slot) for slot in _slots(settings, self._servers, self._cache)}
 
     async def start(self) -> None:
         """See WorkerPool.start."""
+        clock = StartClock(phases=self._settings.prepared)
         groups = _groups(self._settings)
         if groups is not None:
             groups.check()
@@ -104,15 +115,28 @@ class LocalPool:
         await asyncio.to_thread(remove_abandoned, Path(tempfile.gettempdir()))
         await first.start()
         try:
+            clock.end_of(from_wire(first.ready.start if first.ready is not None else ()), rest="process")
             toolchain = await self._toolchain(first)
+            clock.end("toolchain")
             for supervisor in self._supervisors.values():
                 supervisor.toolchain = toolchain
         finally:
             # Those that fail go on trying, and show why.
             await asyncio.gather(*(supervisor.start() for supervisor in others))
+            # After a trial of the compiler another child is started.
+            await first.start()
+        clock.end("process")
+        for supervisor in self._supervisors.values():
+            supervisor.start_phases = clock.phases
+        log.info(
+            "workers of the environment %s ready after %s", self._settings.environment_name, start_words(clock.phases)
+        )
 
     async def close(self) -> None:
         """See WorkerPool.close."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait({self._keeping})
         await asyncio.gather(*(supervisor.close() for supervisor in self._supervisors.values()))
         await self._servers.close()
 
@@ -134,14 +158,31 @@ class LocalPool:
             name = self._settings.environment_name
             raise RuntimeError(f"no worker of the environment {name} could start: {supervisor.view().problem}")
         # In a thread: it starts the compiler.
-        known = await asyncio.to_thread(self._cache.find, ready)
+        machine = await asyncio.to_thread(machine_of, ready)
+        known = await asyncio.to_thread(self._cache.find, machine) or await self._found_elsewhere(machine)
         if known is not None:
             return known
-        log.info("trying the C++ compiler: once per machine, about half a minute")
+        log.info("trying the C++ compiler: once per machine and image, about half a minute")
         try:
-            return await supervisor.probe(keep=partial(self._cache.keep, ready))
+            found = await supervisor.probe(keep=partial(self._cache.keep, machine))
         except ChildDied as died:
             raise RuntimeError(f"the C++ compiler could not be tried: {died}") from died
+        if self._toolchains is not None:
+            self._keeping = asyncio.create_task(self._hand_on(machine, found, self._toolchains))
+        return found
+
+    async def _found_elsewhere(self, machine: str) -> Toolchain | None:
+        record = None if self._toolchains is None else await self._toolchains.find(machine)
+        if record is None:
+            return None
+        log.info("what the C++ compiler can do is known from another worker of this image")
+        return await asyncio.to_thread(self._cache.take, record)
+
+    async def _hand_on(self, machine: str, found: Toolchain, toolchains: Toolchains) -> None:
+        """Hands on what was found out to workers that come later. Nobody waits for it."""
+        record = await asyncio.to_thread(self._cache.record_of, machine, found)
+        if record is not None:
+            await toolchains.keep(record)
 
 
 class _Servers:

@@ -18,6 +18,7 @@ from compilefarm.core.contents import Content
 from compilefarm.core.environments import narrowed
 from compilefarm.core.errors import InvalidRequest, ProcessDied, WorkerLost
 from compilefarm.core.pool import DEFAULT_ENVIRONMENT, Artifact, Assignment, WorkerView
+from compilefarm.core.starts import StartPhase
 from compilefarm.v1.admin_service_pb2 import (
     WORKER_STATE_FAILED,
     WORKER_STATE_IDLE,
@@ -111,6 +112,8 @@ class Supervisor:
         self._settings = settings
         # What children are told of the C++ compiler; without it each tries it for itself.
         self.toolchain = Toolchain()
+        # How long it took to be ready.
+        self.start_phases: tuple[StartPhase, ...] = ()
         self._has_job = False
         self._compiler = self._spare(settings.compiler)
         self._verifier = self._spare(settings.verifier) if settings.verifier is not None else None
@@ -129,6 +132,7 @@ class Supervisor:
             is_warm=all(spare.is_ready for spare in self._spares),
             sandbox=sandbox.version if (sandbox := self._settings.compiler.sandbox) else "",
             no_sandbox=self._settings.no_sandbox,
+            start=self.start_phases,
         )
 
     @property
