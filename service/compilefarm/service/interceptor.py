@@ -142,9 +142,9 @@ def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: Hea
     # request, or answer, is a stream of one: taken as that, it is received after the caller was let in, and moves no
     # slower than it may. gRPC itself would hold any number of halves, and of answers that nobody takes, in memory.
     behaviour = {
-        (False, False): handler.unary_unary,
+        (False, False): partial(_one_answer, behaviour=handler.unary_unary),
         (False, True): handler.unary_stream,
-        (True, False): handler.stream_unary,
+        (True, False): partial(_one_answer, behaviour=handler.stream_unary),
         (True, True): handler.stream_stream,
     }[handler.request_streaming, handler.response_streaming]
     assert handler.request_deserializer is not None, "generated code always has one"
@@ -158,20 +158,47 @@ def _guard(handler: Handler, *, method: _GuardedMethod, clock: Clock, heavy: Hea
         if handler.request_streaming
         else partial(_receive_one, check=check, parse=parse, semaphore=receiving, clock=clock, heavy=heavy)
     )
-    answer = _answer_stream if handler.response_streaming else _answer_one
-    send = partial(_send, serialize=handler.response_serializer, call_limits=call_limits)
-    # Without a deserializer gRPC hands over the bytes, and takes them without a serializer.
-    guarded: Handler = grpc.stream_stream_rpc_method_handler(
-        _refusing(answer(behaviour, receive=receive, send=send, method=method, clock=clock), method=method.name)
+    send = partial(_send, call_limits=call_limits)
+    answer = _answer(
+        behaviour, receive=receive, serialize=handler.response_serializer, send=send, method=method, clock=clock
     )
+    # Without a deserializer gRPC hands over the bytes, and takes them without a serializer.
+    guarded: Handler = grpc.stream_stream_rpc_method_handler(_refusing(answer, method=method.name))
     return guarded
 
 
-async def _send(
-    response: Any, *, context: Context, pace: Pace, serialize: Callable[[Any], bytes], call_limits: CallLimits
-) -> None:
-    """Sends a message, which counts until it was taken. A handler may have serialized it itself."""
-    content = response if isinstance(response, bytes) else serialize(response)
+async def _one_answer(request: Any, context: Context, *, behaviour: Any) -> AsyncIterator[Any]:
+    yield await behaviour(request, context)
+
+
+def _answer(
+    behaviour: Any,
+    *,
+    receive: Receive,
+    serialize: Callable[[Any], bytes],
+    send: Send,
+    method: _GuardedMethod,
+    clock: Clock,
+) -> Callable[[Any, Context], Awaitable[None]]:
+    async def answer(contents: AsyncIterator[bytes], context: Context) -> None:
+        pace = Pace(clock=clock)
+        async with (
+            method.serving(context) as add,
+            receive(contents, add=add) as request,
+            aclosing(behaviour(request, context)) as responses,
+        ):
+            async for response in responses:
+                # A handler may have serialized it itself.
+                content = response if isinstance(response, bytes) else serialize(response)
+                # In memory it takes several times as much as its bytes.
+                del response
+                await send(content, context=context, pace=pace)
+
+    return answer
+
+
+async def _send(content: bytes, *, context: Context, pace: Pace, call_limits: CallLimits) -> None:
+    """Sends a message, which counts until it was taken."""
     with call_limits.answers.using(current_caller().account) as add:
         add(len(content))
         try:
@@ -184,32 +211,6 @@ async def _send(
             call_limits.note_stuck(context.peer())
             raise
     pace.note(len(content))
-
-
-def _answer_one(
-    behaviour: Any, *, receive: Receive, send: Send, method: _GuardedMethod, clock: Clock
-) -> Callable[[Any, Context], Any]:
-    async def answer(contents: AsyncIterator[bytes], context: Context) -> None:
-        async with method.serving(context) as add, receive(contents, add=add) as request:
-            await send(await behaviour(request, context), context=context, pace=Pace(clock=clock))
-
-    return answer
-
-
-def _answer_stream(
-    behaviour: Any, *, receive: Receive, send: Send, method: _GuardedMethod, clock: Clock
-) -> Callable[[Any, Context], Any]:
-    async def answer(contents: AsyncIterator[bytes], context: Context) -> None:
-        pace = Pace(clock=clock)
-        async with (
-            method.serving(context) as add,
-            receive(contents, add=add) as request,
-            aclosing(behaviour(request, context)) as responses,
-        ):
-            async for response in responses:
-                await send(response, context=context, pace=pace)
-
-    return answer
 
 
 def _refusing(serve: Callable[[Any, Context], Awaitable[Any]], *, method: str) -> Callable[[Any, Context], Any]:
