@@ -32,6 +32,9 @@ AT_ONE_END = {
 # A test that hangs in native code with Python's lock is not interrupted by its timeout of 600 s. This says where each
 # thread is, and ends the tests.
 NEVER_FOR_EVER = ("-o", "faulthandler_timeout=900", "-o", "faulthandler_exit_on_timeout=true")
+# Threads of OpenMP that wait for work do it asleep. Otherwise they spin, each on a core that the tests of the other end
+# want: a fifth of the processor time of tests that call torch.
+WAITING_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
 # What needs no test; run with the newest end.
 STATIC = (
     "ruff check .",
@@ -117,7 +120,7 @@ def start_pytest(end: str, arguments: Sequence[str], output: IO[bytes] | None = 
     # to be set up.
     python = ROOT / ".venv-oldest" / "bin" / "python"
     has_other = end == "newest" and python.exists()
-    variables = {**os.environ, "OTHER_TORCH_PYTHON": str(python) if has_other else ""}
+    variables = {**WAITING_THREADS, **os.environ, "OTHER_TORCH_PYTHON": str(python) if has_other else ""}
     command = [str(folder_of(end) / "bin" / "python"), "-m", "pytest", *arguments]
     return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=output and subprocess.STDOUT)
 

@@ -1,6 +1,7 @@
 """A pod that compiles locally with torch's remote caches, and prints what torch's own counters say of them as JSON.
 
-Arguments: "variable" if COMPILEFARM_TORCH_CACHES is to do it, "call" if `install()` is.
+Arguments: "variable" if COMPILEFARM_TORCH_CACHES is to do it, "call" if `install()` is; a folder for what it keeps;
+"worker" to have a process that compiles kernels look one up, too, which takes as long as all the rest.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def tune_bundled(folder: Path) -> int:
     return found
 
 
-def main(way: str, folder: str) -> None:
+def main(way: str, folder: str, *further: str) -> None:
     if way == "call":
         from compilefarm.client.torch_caches import install
 
@@ -125,7 +126,8 @@ def main(way: str, folder: str) -> None:
         told["aot_autograd"] = compile_graph(48)
         told["compiles"] = compile_at_two_sizes()
     told["warps"] = tune(Path(folder))
-    told["warps_in_worker"] = tune_in_worker(Path(folder))
+    if "worker" in further:
+        told["warps_in_worker"] = tune_in_worker(Path(folder))
     told["bundled"] = tune_bundled(Path(folder))
     told["hits"] = {name: stat.hit for name, stat in cache_stats._stats.items() if name.startswith("Remote")}
     print(json.dumps(told))

@@ -46,14 +46,14 @@ def python_path(*further: Path) -> str:
     return os.pathsep.join(str(path) for path in (*further, *(ROOT / name for name in ("client", "proto", "service"))))
 
 
-def run_pod(folder: Path, *, way: str, further: Mapping[str, str], path: str | None = None) -> dict[str, Any]:
+def run_pod(folder: Path, *tasks: str, way: str, further: Mapping[str, str], path: str | None = None) -> dict[str, Any]:
     """What a pod with empty caches of its own prints; its log beside that."""
     folder.mkdir()
     environ = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHERS)}
     local = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
     environ |= local | SWITCHES | further | ({"PYTHONPATH": path} if path else {})
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.client.caching_pod", way, str(folder / "inductor")],
+        [sys.executable, "-m", "tests.client.caching_pod", way, str(folder / "inductor"), *tasks],
         cwd=ROOT,
         env=environ,
         capture_output=True,
@@ -108,10 +108,10 @@ def tuned(store: Path) -> Iterator[TuningEntry]:
 def pods(farm: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
     """What two pods tell, one after the other: the first calls `install()`, of the second the variable says so."""
     folder = tmp_path_factory.mktemp("pods")
-    first = run_pod(folder / "first", way="call", further={"COMPILEFARM_ADDRESS": farm})
+    first = run_pod(folder / "first", "worker", way="call", further={"COMPILEFARM_ADDRESS": farm})
     variables = {"COMPILEFARM_ADDRESS": farm, "COMPILEFARM_TORCH_CACHES": "yes"}
     path = python_path(declare_entry_points(tmp_path_factory.mktemp("installed")))
-    return first, run_pod(folder / "second", way="variable", further=variables, path=path)
+    return first, run_pod(folder / "second", "worker", way="variable", further=variables, path=path)
 
 
 def test_compiled_graphs_of_inductor(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
