@@ -91,6 +91,12 @@ def test_calls_that_lead_out_are_refused(machine: str, call: str) -> None:
         ("prctl", (15,), None),
         ("prctl", (22, 2), errno.EPERM),
         ("prctl", (4, 0), errno.EPERM),
+        ("setrlimit", (7, 0x1000), None),
+        ("setrlimit", (4, 0x1000), errno.EPERM),  # A limit on cores of 0 has a program started for one.
+        ("prlimit64", (0, 7, 0x1000, 0), None),
+        ("prlimit64", (0, 4, 0, 0x1000), None),  # It asks.
+        ("prlimit64", (0, 4, 0x1000, 0), errno.EPERM),
+        ("prlimit64", (1, 4, 0x100000000, 0), errno.EPERM),  # A pointer of which the lower half is zero.
         ("socket", (1, 1), None),
         *[("socket", (family, 1), errno.EAFNOSUPPORT) for family in (2, 10)],
         *[("socket", (family, 3), errno.EPERM) for family in (0, 3, 17, 38, 40, 44)],

@@ -33,10 +33,12 @@ from compilefarm.worker.system_calls import EXAMINED, REFUSED
 _NEW_USER = 0x10000000
 _SOL_SOCKET, _SO_ATTACH_FILTER, _SO_ATTACH_BPF = 1, 26, 50
 _FOREIGN_FAMILIES = {"netlink filter": (16, 12), "packet": (17, 0), "alg": (38, 0), "vsock": (40, 0)}
-# prctl(2), ioctl(2), personality(2), each with what the filter refuses.
+# prctl(2), ioctl(2), personality(2), setrlimit(2), each with what the filter refuses.
 _CLOSELY = {
     "prctl seccomp": ("prctl", 22, 2, 0),
     "terminal input": ("ioctl", 0, 0x5412, 0),
+    "limit of cores": ("setrlimit", 4, 0),
+    "limit of cores of a process": ("prlimit64", 1, 4, 8, 0),
     "personality": ("personality", 0x0040000),
     "clone user": ("clone", _NEW_USER, 0, 0, 0, 0),
     "clone3": ("clone3", 0, 0),

@@ -47,6 +47,9 @@ _NETLINK_PROTOCOLS = (0, 15)
 _SOL_SOCKET = 1
 _SOCKET_FILTERS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+# asm-generic/resource.h. Only with a limit of 1 does the kernel start no program for a core (namespaces.py); everybody
+# may lower a limit, and 0 is one of files alone.
+_RLIMIT_CORE = 4
 # Linux as it is, and the question which one it is. Others give up the random places of memory.
 _PERSONALITIES = (0, 0xFFFFFFFF)
 
@@ -90,13 +93,13 @@ class UnknownMachine(RuntimeError):
     """The system calls of this architecture are not known here."""
 
 
-def filter_program(machine: str | None = None, *, may_hide: bool = False) -> bytes:
+def filter_program(machine: str | None = None, *, is_first: bool = False) -> bytes:
     """The filter, as an array of struct sock_filter (linux/filter.h).
 
     Args:
         machine: an architecture as uname(2) calls it; None is this machine's.
-        may_hide: whether a process may close its memory to others of its user (PR_SET_DUMPABLE), which also hides how
-            much memory it takes.
+        is_first: whether it is for the first process of a sandbox, which sees to itself that it leaves no core, and
+            closes its memory to others of its user (PR_SET_DUMPABLE). That also hides how much memory a process takes.
 
     Raises:
         UnknownMachine: its system calls are not known.
@@ -105,7 +108,7 @@ def filter_program(machine: str | None = None, *, may_hide: bool = False) -> byt
     if name not in MACHINES:
         raise UnknownMachine(f"no filter of system calls is known for {name}, only for {' and '.join(MACHINES)}")
     return b"".join(
-        struct.pack("=HBBI", *instruction) for instruction in _instructions(MACHINES[name], may_hide=may_hide)
+        struct.pack("=HBBI", *instruction) for instruction in _instructions(MACHINES[name], is_first=is_first)
     )
 
 
@@ -114,7 +117,7 @@ def open_filter() -> int:
     (bwrap --seccomp).
     """
     descriptor = os.memfd_create("filter")
-    os.write(descriptor, filter_program(may_hide=True))
+    os.write(descriptor, filter_program(is_first=True))
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
@@ -135,7 +138,7 @@ def filter_system_calls() -> None:
         raise OSError(number, f"prctl(2) PR_SET_SECCOMP failed: {os.strerror(number)}")
 
 
-def _instructions(machine: Machine, *, may_hide: bool) -> list[_Instruction]:
+def _instructions(machine: Machine, *, is_first: bool) -> list[_Instruction]:
     program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine.audit), _refuse(errno.EPERM), _RELOAD]
     if machine.first_foreign is not None:
         program += [(_GREATER_OR_EQUAL, 0, 1, machine.first_foreign), _refuse(errno.EPERM)]
@@ -147,8 +150,12 @@ def _instructions(machine: Machine, *, may_hide: bool) -> list[_Instruction]:
     program += _if_call(machine.number("clone"), _refuse_bits(0, _NEW_NAMESPACES))
     program += _if_call(machine.number("ioctl"), _refuse_values(1, _TERMINAL_INPUT))
     program += _if_call(machine.number("personality"), _refuse_others(0, _PERSONALITIES))
-    options = (_PR_SET_SECCOMP,) if may_hide else (_PR_SET_DUMPABLE, _PR_SET_SECCOMP)
+    options = (_PR_SET_SECCOMP,) if is_first else (_PR_SET_DUMPABLE, _PR_SET_SECCOMP)
     program += _if_call(machine.number("prctl"), _refuse_values(0, options))
+    if not is_first:
+        # To ask for the limit is allowed.
+        program += _if_call(machine.number("setrlimit"), _refuse_values(0, (_RLIMIT_CORE,)))
+        program += _if_call(machine.number("prlimit64"), _if_argument(1, _RLIMIT_CORE, _refuse_pointer(2)))
     netlink = _if_argument(0, _AF_NETLINK, _refuse_others(2, _NETLINK_PROTOCOLS))
     # As on a kernel that has no internet.
     internet = _refuse_values(0, _INTERNET, error=errno.EAFNOSUPPORT)
@@ -183,6 +190,14 @@ def _refuse_bits(argument: int, bits: int) -> list[_Instruction]:
 def _refuse_values(argument: int, values: Iterable[int], *, error: int = errno.EPERM) -> list[_Instruction]:
     tests = [instruction for value in values for instruction in ((_EQUAL, 0, 1, value), _refuse(error))]
     return [_load(argument), *tests, _RELOAD]
+
+
+def _refuse_pointer(argument: int) -> list[_Instruction]:
+    """Refuses whatever is not NULL, of which both halves are zero."""
+    tests = [
+        ((_LOAD, 0, 0, _ARGUMENTS + 8 * argument + half), (_EQUAL, 1, 0, 0), _refuse(errno.EPERM)) for half in (0, 4)
+    ]
+    return [*(instruction for test in tests for instruction in test), _RELOAD]
 
 
 def _refuse_others(argument: int, values: tuple[int, ...]) -> list[_Instruction]:

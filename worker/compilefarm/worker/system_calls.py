@@ -101,6 +101,8 @@ EXAMINED: dict[str, tuple[int, int]] = {
     "ioctl": (16, 29),
     "personality": (135, 92),
     "prctl": (157, 167),
+    "prlimit64": (302, 261),
+    "setrlimit": (160, 164),
     "setsockopt": (54, 208),
     "socket": (41, 198),
     "socketpair": (53, 199),
