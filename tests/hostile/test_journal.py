@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -285,5 +285,34 @@ async def test_an_entry_without_namespaces_is_given_up_and_keeps_nobody_from_bei
             await journal.keep(KEY, job=sample_job(), tenant="", namespaces=namespaces, account="one")
     pool, store = ScriptedPool(), await open_store(str(tmp_path))
     async with serving(pool=pool, store=store, clock=ManualClock()):
+        await empty(tmp_path)
+    assert len(pool.assignments) == 1
+
+
+def beyond_the_calendar(accepted: AcceptedJob) -> str:
+    accepted.accepted.seconds = 2**62
+    return accepted.key
+
+
+def under_the_key_of_another(accepted: AcceptedJob) -> str:
+    return f"{'0' * 16}{accepted.key[16:]}"
+
+
+@pytest.mark.parametrize("damage", [beyond_the_calendar, under_the_key_of_another])
+async def test_an_entry_that_no_gateway_wrote_keeps_none_from_being_done(
+    tmp_path: Path, damage: Callable[[AcceptedJob], str]
+) -> None:
+    async with journal_in(tmp_path) as journal:
+        for namespace in ("prod", "dev"):
+            await journal.keep(KEY, job=sample_job(), tenant="", namespaces=[namespace], account="one")
+    first = next((tmp_path / JOURNAL).glob("*/*"))
+    accepted = AcceptedJob.FromString(first.read_bytes())
+    key = damage(accepted)
+    content = accepted.SerializeToString(deterministic=True)
+    first.unlink()
+    first.with_name(f"{key}-{'0' * 16}-{digest_of(content)}").write_bytes(content)
+    pool, store = ScriptedPool(), await open_store(str(tmp_path))
+    async with serving(pool=pool, store=store, clock=ManualClock()):
+        # One ended what looks after all others; another was done for ever.
         await empty(tmp_path)
     assert len(pool.assignments) == 1

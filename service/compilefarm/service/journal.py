@@ -310,6 +310,10 @@ def _parse(name: str, content: bytes) -> AcceptedJob | None:
     if name.rpartition("-")[2] != digest_of(content):
         return None
     try:
-        return AcceptedJob.FromString(content)
-    except DecodeError:
+        accepted = AcceptedJob.FromString(content)
+        # A time beyond the calendar is none of a job.
+        accepted.accepted.ToDatetime()
+    except (DecodeError, ValueError, OverflowError):
         return None
+    # Under another's key it would be done for ever: it goes when the job of its name has a result.
+    return accepted if name.startswith(f"{accepted.key}-") else None
