@@ -115,8 +115,8 @@ class WorkerActor:
                 await self._end_work()
             return kept
 
-    async def begin(self, name: str, assignment: Assignment) -> None:
-        """Begins to compile, as WorkerPool.run.
+    async def begin(self, name: str, assignment: Assignment) -> News:
+        """Begins to compile, as WorkerPool.run, and returns the first news of it.
 
         Args:
             name: by which the work is asked for.
@@ -125,6 +125,7 @@ class WorkerActor:
         pool, worker = self._get_pool(), self._view().name
         kept = Kept.of(assignment, name=name)
         await self._take(name, lambda on_phase: pool.run(assignment, worker=worker, on_phase=on_phase), kept=kept)
+        return await self.news(name, 0)
 
     async def receive(self, name: str, digest: str, continues: bool, *parts: bytes) -> None:
         """Takes a piece of a blob of an artifact that is to be verified.
@@ -139,13 +140,14 @@ class WorkerActor:
             self._parcel = _Parcel(name)
         await self._parcel.add(ChildBlob(digest=digest, content=b"".join(parts), continues=continues))
 
-    async def verify(self, name: str, assignment: Assignment, manifest: Manifest) -> None:
-        """Begins to verify the artifact whose blobs were received, as WorkerPool.verify."""
+    async def verify(self, name: str, assignment: Assignment, manifest: Manifest) -> News:
+        """Begins to verify the artifact whose blobs were received, as WorkerPool.verify, and returns the first news."""
         received, self._parcel = self._parcel, _Parcel("")
         blobs = received.blobs if received.name == name else {}
         pool, worker = self._get_pool(), self._view().name
         artifact = Artifact(manifest=manifest, blobs=blobs)
         await self._take(name, lambda _: pool.verify(assignment, artifact, worker=worker))
+        return await self.news(name, 0)
 
     async def news(self, name: str, seen: int) -> News:
         """What has come of a piece of work after so many phases; see Work.news."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from compilefarm.cluster.parts import PARTS, PIECE_BYTES, split
-from compilefarm.cluster.work import Made, OnPhase, Result
+from compilefarm.cluster.work import Made, News, OnPhase, Result
 from compilefarm.core.contents import Content
 from compilefarm.core.errors import FarmError, StoreUnavailable
 from compilefarm.core.pool import Artifact
@@ -20,37 +20,38 @@ from compilefarm.worker.spooling import SpoolingAssembly
 _PIECES_AHEAD = 4
 
 
-async def outcome_of(actor: Any, work: str, *, on_phase: OnPhase) -> Made | CompileFailure:
+async def outcome_of(actor: Any, work: str, *, on_phase: OnPhase, first: News | None = None) -> Made | CompileFailure:
     """Waits for the end of a piece of work.
 
     Args:
         actor: that does it.
         work: its name.
         on_phase: called at every change of phase, also those that happened before.
+        first: the news with which it began; None: it began earlier.
 
     Raises:
         FarmError: the one that the worker raised.
         RayError: the actor is lost.
     """
     seen = 0
+    news: News = first or await actor.news.remote(work, seen)
     while True:
-        news = await actor.news.remote(work, seen)
         for phase in news.phases:
             on_phase(phase)
         seen += len(news.phases)
         if isinstance(news.outcome, FarmError):
             raise news.outcome
         if news.outcome is not None:
-            outcome: Made | CompileFailure = news.outcome
-            return outcome
+            return news.outcome
+        news = await actor.news.remote(work, seen)
 
 
-async def result_of(actor: Any, work: str, *, on_phase: OnPhase) -> Result:
+async def result_of(actor: Any, work: str, *, on_phase: OnPhase, first: News | None = None) -> Result:
     """As `outcome_of`, with the blobs: large ones in files."""
-    outcome = await outcome_of(actor, work, on_phase=on_phase)
+    outcome = await outcome_of(actor, work, on_phase=on_phase, first=first)
     if isinstance(outcome, CompileFailure):
         return outcome
-    return Artifact(manifest=outcome.manifest, blobs=await _blobs(actor, work, outcome.sizes))
+    return Artifact(manifest=outcome.manifest, blobs={**outcome.small, **await _blobs(actor, work, outcome.sizes)})
 
 
 async def send(actor: Any, work: str, blobs: Mapping[str, Content]) -> None:

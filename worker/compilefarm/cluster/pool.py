@@ -84,9 +84,8 @@ class RayPool:
         actor, kept = slot.actor(), slot.take_kept(assignment)
         with slot.in_use():
             async with _work_of(actor, kept, worker=worker) as work:
-                if kept is None:
-                    await actor.begin.remote(work, assignment)
-                result = await result_of(actor, work, on_phase=on_phase)
+                first = await actor.begin.remote(work, assignment) if kept is None else None
+                result = await result_of(actor, work, on_phase=on_phase, first=first)
         if isinstance(result, Artifact):
             result.manifest.worker = worker
         return result
@@ -97,8 +96,8 @@ class RayPool:
         with self._slots[worker].in_use():
             async with _work_of(actor, None, worker=worker) as work:
                 await send(actor, work, artifact.blobs)
-                await actor.verify.remote(work, assignment, artifact.manifest)
-                outcome = await outcome_of(actor, work, on_phase=lambda _: None)
+                first = await actor.verify.remote(work, assignment, artifact.manifest)
+                outcome = await outcome_of(actor, work, on_phase=lambda _: None, first=first)
         # The gateway has the blobs.
         return (
             outcome

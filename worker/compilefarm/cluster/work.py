@@ -20,19 +20,23 @@ Result = Artifact | CompileFailure
 
 # So often an answer comes although there is nothing new.
 _NEWS_SECONDS = 5.0
+# Blobs of so many bytes in all come with the news of their artifact, which Ray still sends with its answer then.
+_SMALL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """An artifact whose blobs are read piece by piece.
+    """An artifact whose blobs are read piece by piece, but for small ones.
 
     Attributes:
         manifest: its description.
-        sizes: bytes of each blob, by digest.
+        sizes: bytes of each blob that is to be read, by digest.
+        small: the other blobs, by digest.
     """
 
     manifest: Manifest
     sizes: Mapping[str, int]
+    small: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +135,19 @@ class Work:
             return error
         if isinstance(result, CompileFailure):
             return result
-        return Made(manifest=result.manifest, sizes={digest: len(content) for digest, content in result.blobs.items()})
+        return _made(result)
+
+
+def _made(artifact: Artifact) -> Made:
+    small: dict[str, bytes] = {}
+    left_bytes = _SMALL_BYTES
+    for digest, content in sorted(artifact.blobs.items(), key=lambda each: len(each[1])):
+        left_bytes -= len(content)
+        if left_bytes < 0:
+            break
+        small[digest] = content[: len(content)]
+    sizes = {digest: len(content) for digest, content in artifact.blobs.items() if digest not in small}
+    return Made(manifest=artifact.manifest, sizes=sizes, small=small)
 
 
 def _piece(content: Content, start: int) -> bytes:
