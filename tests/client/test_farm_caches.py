@@ -6,7 +6,11 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -21,7 +25,7 @@ from compilefarm.client.read_ahead import ReadAhead
 from compilefarm.client.settings import ConfigurationError
 from compilefarm.client.trust import Trust
 from compilefarm.core.cache_entries import describe
-from compilefarm.core.errors import CorruptArtifact
+from compilefarm.core.errors import CorruptArtifact, Silent, Unreachable
 from compilefarm.core.signatures import SigningKey, new_signing_key
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
@@ -91,6 +95,50 @@ def test_a_second_pod_asks_once_for_what_the_first_has_asked_for_one_by_one(farm
     assert writer.find(FX_GRAPH, "b") == b"anew"
 
 
+def test_the_first_reader_asks_once_for_what_the_pod_that_compiled_has_missed_and_written(farm: str) -> None:
+    contents = {key: key.encode() * 100_000 for key in "abcdefgh"}
+    compiling = caches_at(farm)
+    for key, content in contents.items():
+        assert compiling.find(FX_GRAPH, key) is None
+        compiling.keep(FX_GRAPH, key, content)
+    assert find_all(caches_at(farm), "abcdefgh") == contents
+    assert questions(farm) == 9
+
+
+def test_a_forked_process_asks_for_itself_while_more_is_on_its_way_to_its_parent(farm: str) -> None:
+    for key in "abcd":
+        caches_at(farm).keep(FX_GRAPH, key, bytes(300_000))
+    find_all(caches_at(farm), "abcd")
+    command = [sys.executable, str(Path(__file__).with_name("forking_reader.py")), farm, "abcd"]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert ended.stdout.splitlines() == [
+        "parent: a300000",
+        "child: a300000 b300000 c300000 d300000",
+        "parent: b300000 c300000 d300000",
+    ]
+
+
+def test_a_fork_ends_what_is_on_its_way_and_leaves_what_came() -> None:
+    ended = []
+
+    def answer() -> Iterator[FoundEntry]:
+        try:
+            yield from map(found, "acb")
+        finally:
+            ended.append(True)
+
+    calls, reads = scripted(answer(), [found("b")])  # type: ignore[arg-type]
+    reads.read(FX_GRAPH, "a")
+    assert not ended
+    process = os.fork()
+    if process == 0:
+        os._exit(0)
+    os.waitpid(process, 0)
+    assert ended
+    assert reads.read(FX_GRAPH, "b") == b"content"
+    assert calls.asked == ["a", "b"]
+
+
 def test_where_entries_that_come_ahead_are_of_no_use_fewer_come(farm: str) -> None:
     writer, reader = caches_at(farm), caches_at(farm)
     for key in "abcdef":
@@ -99,7 +147,7 @@ def test_where_entries_that_come_ahead_are_of_no_use_fewer_come(farm: str) -> No
     wandering = caches_at(farm)
     assert all(find_all(wandering, "acebdf").values())
     # Of 2 MiB two come each time, of 512 KiB none: only the first answers hold what nobody takes.
-    assert wandering._reads._ahead_bytes < 700_000
+    assert wandering._reads._state().ahead_bytes < 700_000
 
 
 def test_what_comes_ahead_is_trusted_and_checked_as_what_was_asked_for(
@@ -115,24 +163,94 @@ def test_what_comes_ahead_is_trusted_and_checked_as_what_was_asked_for(
     assert [line for line in lines(caplog) if "untrusted_artifact" in line] != []
 
 
-class LyingCalls(CacheCalls):
-    """Calls to a farm that answers every question alike."""
+class ScriptedCalls(CacheCalls):
+    """Calls to a farm whose answers hold these entries, and end with these errors.
 
-    answer: FoundEntry
+    Attributes:
+        answers: for each question.
+        asked: the keys that were asked for.
+    """
 
-    def find(self, cache: TorchCache.ValueType, key: str, *, ahead_bytes: int) -> list[FoundEntry]:
-        return [self.answer]
+    answers: list[list[FoundEntry | Exception]]
+
+    def find(self, cache: TorchCache.ValueType, key: str, *, ahead_bytes: int) -> Generator[FoundEntry]:
+        self.asked = [*getattr(self, "asked", []), key]
+        for each in self.answers.pop(0):
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+
+def scripted(*answers: list[FoundEntry | Exception]) -> tuple[ScriptedCalls, ReadAhead]:
+    config, clock = ClientConfig(address="127.0.0.1:1"), SystemClock()
+    calls = ScriptedCalls(config, connection=Connection(config, clock=clock), clock=clock)
+    calls.answers = list(answers)
+    return calls, ReadAhead(calls, clock=clock, timeout_seconds=30)
+
+
+def found(key: str, content: bytes = b"content") -> FoundEntry:
+    return FoundEntry(entry=describe(b"content", cache=FX_GRAPH, key=key), content=content)
 
 
 @pytest.mark.parametrize(
     ("key", "content", "message"), [("other", b"content", "instead of"), ("key", b"damaged", "other bytes")]
 )
 def test_what_is_found_is_what_was_asked_for_as_its_digest_says(key: str, content: bytes, message: str) -> None:
-    config, clock = ClientConfig(address="127.0.0.1:1"), SystemClock()
-    calls = LyingCalls(config, connection=Connection(config, clock=clock), clock=clock)
-    calls.answer = FoundEntry(entry=describe(b"content", cache=FX_GRAPH, key=key), content=content)
+    _, reads = scripted([found(key, content)])
     with pytest.raises(CorruptArtifact, match=message):
-        ReadAhead(calls, clock=clock).read(FX_GRAPH, "key")
+        reads.read(FX_GRAPH, "key")
+
+
+def test_what_comes_ahead_damaged_is_an_error_for_that_entry_alone() -> None:
+    calls, reads = scripted([found("a"), found("b", b"damaged"), found("c")])
+    reads.read(FX_GRAPH, "a")
+    with pytest.raises(CorruptArtifact, match="other bytes"):
+        reads.read(FX_GRAPH, "b")
+    assert reads.read(FX_GRAPH, "c") == b"content"
+    assert calls.asked == ["a"]
+
+
+def test_an_answer_that_ends_with_its_connection_is_asked_for_anew() -> None:
+    calls, reads = scripted([found("a"), found("b"), Unreachable("gone")], [found("c")])
+    for key in "abc":
+        assert reads.read(FX_GRAPH, key) == b"content"
+    assert calls.asked == ["a", "c"]
+
+
+def test_a_farm_that_does_not_go_on_is_waited_for_once() -> None:
+    calls, reads = scripted([found("a"), Silent("nothing comes")])
+    reads.read(FX_GRAPH, "a")
+    with pytest.raises(Silent):
+        reads.read(FX_GRAPH, "b")
+    assert calls.asked == ["a"]
+
+
+def test_a_thread_does_not_wait_for_one_that_waits_for_the_farm() -> None:
+    waiting, answered = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[FoundEntry]:
+        yield found("a")
+        waiting.set()
+        assert answered.wait(10)
+        yield found("b")
+
+    calls, reads = scripted(slow(), [found("c")])  # type: ignore[arg-type]
+    reads.read(FX_GRAPH, "a")
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(reads.read, FX_GRAPH, "b")
+        assert waiting.wait(10)
+        assert reads.read(FX_GRAPH, "c") == b"content"
+        answered.set()
+        assert second.result() == b"content"
+    assert calls.asked == ["a", "c"]
+
+
+def test_what_a_pod_writes_itself_it_does_not_take_from_what_is_on_its_way() -> None:
+    calls, reads = scripted([found("a"), found("b")], [found("b")])
+    reads.read(FX_GRAPH, "a")
+    reads.forget(FX_GRAPH, "b")
+    reads.read(FX_GRAPH, "b")
+    assert calls.asked == ["a", "b"]
 
 
 def test_a_farm_that_is_down_costs_one_attempt_and_one_line(caplog: pytest.LogCaptureFixture) -> None:

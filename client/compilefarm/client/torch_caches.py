@@ -71,11 +71,15 @@ def _key_in_farm(name: str, key: str) -> str:
     (torch/_inductor/codecache.py: FxGraphHashDetails). With fewer of them a machine would compile the same source, and
     compute something else.
     """
-    if name not in _FOR_PROCESSORS:
-        return key
+    return f"{_processor()} {key}" if name in _FOR_PROCESSORS else key
+
+
+@cache
+def _processor() -> str:
+    """This processor, and what the environment says of its use, which torch reads once in a process, too."""
     from compilefarm.loader.environment import describe_processor
 
-    return f"{digest_of(describe_processor().SerializeToString(deterministic=True))[:_PROCESSOR_DIGITS]} {key}"
+    return digest_of(describe_processor().SerializeToString(deterministic=True))[:_PROCESSOR_DIGITS]
 
 
 @cache

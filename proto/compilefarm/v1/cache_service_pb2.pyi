@@ -173,15 +173,15 @@ global___FindEntryRequest = FindEntryRequest
 
 @typing.final
 class FindEntryResponse(google.protobuf.message.Message):
-    """What was found."""
+    """Some of what was found."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: builtins.int
     @property
     def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FoundEntry]:
-        """None if there is no such entry; else that entry, and then those that earlier readers have asked for after it, in
-        that order.
+        """At the beginning of the first one the entry that was asked for; then those that earlier callers have asked for after
+        it, in that order. A few small ones come in one piece.
         """
 
     def __init__(

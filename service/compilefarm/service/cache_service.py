@@ -58,8 +58,11 @@ class NoCacheService(CacheServiceServicer):
         raise _no_caches()
         yield
 
-    async def FindEntry(self, _request: wire.FindEntryRequest, _context: Context) -> wire.FindEntryResponse:
+    async def FindEntry(
+        self, _request: wire.FindEntryRequest, _context: Context
+    ) -> AsyncIterator[wire.FindEntryResponse]:
         raise _no_caches()
+        yield
 
     async def Put(self, _requests: AsyncIterator[wire.PutRequest], _context: Context) -> wire.PutResponse:
         raise _no_caches()
@@ -113,7 +116,7 @@ class CacheService(CacheServiceServicer):
         self._batches = EntryBatches(store)
         self._answers = Allowance(account_bytes=ANSWERED_BYTES_OF_ACCOUNT, all_bytes=ANSWERED_BYTES)
 
-    async def FindEntry(self, request: wire.FindEntryRequest, context: Context) -> Any:
+    async def FindEntry(self, request: wire.FindEntryRequest, context: Context) -> AsyncIterator[Any]:
         # Serialized: protobuf takes a millisecond for a megabyte.
         word_of_cache(request.cache)
         caller, key = current_caller(), check_key(request.key)
@@ -121,7 +124,8 @@ class CacheService(CacheServiceServicer):
         async with self._reads.acquired(caller.account):
             batch = await self._batches.find(name, ahead_bytes=request.ahead_bytes, reader=context.peer())
         self._counts.note(request.cache, "miss" if batch is None else "hit")
-        return b"" if batch is None else self._answer(batch, account=caller.account, context=context)
+        for answer in () if batch is None else self._answers_of(batch, account=caller.account, context=context):
+            yield answer
 
     async def Get(self, request: wire.GetRequest, _context: Context) -> AsyncIterator[wire.GetResponse]:
         word_of_cache(request.cache)
@@ -149,7 +153,8 @@ class CacheService(CacheServiceServicer):
             async for piece in request_iterator:
                 await _add(upload, piece, entry=entry)
             await self._store.put(entry, upload.blob)
-        self._batches.note_write()
+        name = EntryName(cache=entry.cache, key=entry.key, namespaces=tuple(caller.namespaces))
+        self._batches.note_write(name, size_bytes=entry.size_bytes)
         self._counts.note(entry.cache, "write")
         log.info("cache %s has entry %s of %s", word_of_cache(entry.cache), entry.key, caller.account)
         return wire.PutResponse()
@@ -180,12 +185,12 @@ class CacheService(CacheServiceServicer):
         caller, keys = current_caller(), _check_keys(request.keys)
         async with self._reads.acquired(caller.account):
             await self._store.remove(request.cache, keys, namespace=caller.namespace)
-        self._batches.note_write()
+        self._batches.note_removal()
         return wire.RemoveEntriesResponse()
 
-    def _answer(self, batch: EntryBatch, *, account: str, context: Context) -> bytes:
-        """An answer with the bytes of entries, serialized. Where too many are on their way to the caller, it has to
-        read them with Get, which waits until they are taken.
+    def _answers_of(self, batch: EntryBatch, *, account: str, context: Context) -> Sequence[bytes]:
+        """Messages with the bytes of entries, serialized. Where too many are on their way to the caller, it has to read
+        them with Get, which waits until they are taken.
         """
         held = ExitStack()
 
@@ -196,10 +201,11 @@ class CacheService(CacheServiceServicer):
             held.enter_context(self._answers.using(account))(batch.size_bytes)
         except Busy:
             held.close()
-            return answer_of(batch.first.entry, None)
+            return [answer_of(batch.first.entry, None)]
+        # gRPC holds what a caller does not take until the call ends.
         context.add_done_callback(release)  # type: ignore[arg-type]  # the stubs ask for a class of their own
         self._counters.bytes_sent += batch.size_bytes
-        return batch.answer
+        return batch.answers
 
     def _require_writable(self) -> None:
         if self._read_only:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,8 @@ from compilefarm.store.entries import EntryStore
 
 # cache_service.proto: FindEntryRequest.ahead_bytes.
 _MOST_AHEAD_BYTES = 2 * 1024 * 1024
+# What is sent at once, if entries are no larger: less costs more messages, and of more the first one comes late.
+_PIECE_BYTES = 256 * 1024
 _KEPT_SECONDS = 1.0
 _KEPT_BYTES = 32 * 1024 * 1024
 # Of a batch without entries, in memory.
@@ -28,13 +31,13 @@ class EntryBatch:
     Attributes:
         first: the entry.
         last: the name of the last one that comes ahead, or of the entry.
-        answer: a FindEntryResponse with all, serialized.
+        answers: messages (FindEntryResponse) with all, serialized.
         size_bytes: their bytes.
     """
 
     first: CheckedEntry
     last: EntryName
-    answer: bytes
+    answers: Sequence[bytes]
     size_bytes: int
 
 
@@ -47,11 +50,12 @@ class EntryBatches:
 
     def __init__(self, store: EntryStore) -> None:
         self._store = store
-        self._trails = Trails()
+        # By the namespaces of the caller: nobody learns of others what they ask for, or has them forgotten.
+        self._trails: defaultdict[tuple[str, ...], Trails] = defaultdict(Trails)
         self._writes = 0
-        self._batches: Cache[tuple[EntryName, int, int, int], EntryBatch] = Cache(
+        self._batches: Cache[tuple[tuple[EntryName, ...], int], EntryBatch] = Cache(
             limit_bytes=_KEPT_BYTES,
-            size_of=lambda batch: _EMPTY_BYTES + len(batch.answer),
+            size_of=lambda batch: _EMPTY_BYTES + sum(map(len, batch.answers)),
             kept_seconds=_KEPT_SECONDS,
         )
 
@@ -67,32 +71,39 @@ class EntryBatches:
             StoreUnavailable: the store cannot be read.
         """
         if is_rewritten(name.cache):
-            return await self._load(name, room_bytes=0)
-        room_bytes = min(ahead_bytes, _MOST_AHEAD_BYTES)
-        # Another order, or something that was written, makes another batch.
-        question = name, room_bytes, self._trails.changes, self._writes
-        batch = await self._batches.get(question, load=partial(self._load, name, room_bytes=room_bytes))
+            return await self._load((name,))
+        trails = self._trails[name.namespaces]
+        trails.note(name, reader=reader)
+        names = (name, *trails.after(name, room_bytes=min(ahead_bytes, _MOST_AHEAD_BYTES)))
+        # Something that was written makes another batch.
+        batch = await self._batches.get((names, self._writes), load=partial(self._load, names))
         if batch is not None and batch.first.content is not None:
-            self._trails.note(name, size_bytes=len(batch.first.content), reader=reader)
-            self._trails.note_sent(batch.last, reader=reader)
+            trails.note_stored(name, size_bytes=len(batch.first.content))
+            if batch.last != name:
+                trails.note_sent(batch.last, reader=reader)
         return batch
 
-    def note_write(self) -> None:
-        """Notes that an entry was written or removed."""
+    def note_write(self, name: EntryName, *, size_bytes: int) -> None:
+        """Notes that an entry was written."""
+        self._writes += 1
+        self._trails[name.namespaces].note_stored(name, size_bytes=size_bytes)
+
+    def note_removal(self) -> None:
+        """Notes that entries were removed."""
         self._writes += 1
 
-    async def _load(self, name: EntryName, *, room_bytes: int) -> EntryBatch | None:
+    async def _load(self, names: Sequence[EntryName]) -> EntryBatch | None:
+        name, *following = names
         first = await self._find(name)
         if first is None:
             return None
-        names = self._trails.after(name, room_bytes=room_bytes)
         # At once where they have to be looked for; a task for each that is in memory takes longer than to find it.
-        await asyncio.gather(*(self._find(each) for each in names if not self._is_fresh(each)))
-        ahead = _fitting([await self._find(each) for each in names], room_bytes=_MOST_AHEAD_BYTES)
+        await asyncio.gather(*(self._find(each) for each in following if not self._is_fresh(each)))
+        ahead = _fitting([await self._find(each) for each in following], room_bytes=_MOST_AHEAD_BYTES)
         return EntryBatch(
             first=first,
-            last=names[-1] if names else name,
-            answer=b"".join(each.answer for each in (first, *ahead)),
+            last=names[-1],
+            answers=_joined([each.answer for each in (first, *ahead)]),
             size_bytes=sum(len(each.content or b"") for each in (first, *ahead)),
         )
 
@@ -111,3 +122,16 @@ def _fitting(found: Sequence[CheckedEntry | None], *, room_bytes: int) -> list[C
             room_bytes -= len(each.content)
             fitting.append(each)
     return fitting
+
+
+def _joined(answers: Sequence[bytes]) -> list[bytes]:
+    """Messages joined to some of _PIECE_BYTES, or of the size of one that is larger."""
+    pieces: list[list[bytes]] = []
+    room_bytes = 0
+    for answer in answers:
+        if len(answer) > room_bytes:
+            pieces.append([])
+            room_bytes = _PIECE_BYTES
+        pieces[-1].append(answer)
+        room_bytes -= len(answer)
+    return [b"".join(piece) for piece in pieces]

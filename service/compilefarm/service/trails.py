@@ -13,8 +13,9 @@ from compilefarm.v1.cache_service_pb2 import TorchCache
 
 # Entries and readers that are remembered.
 _MOST_REMEMBERED = 10_000
-# Entries that are sent ahead in one answer.
+# Entries that are sent ahead in one answer, and names that are looked at for them.
 _MOST_AHEAD = 128
+_MOST_FOLLOWED = 2 * _MOST_AHEAD
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -35,46 +36,52 @@ class EntryName:
 
 
 class Trails:
-    """For each entry the one that was asked for after it, by whoever did so last.
-
-    Attributes:
-        changes: how often that became another one.
+    """For each entry the one that was asked for after it, by whoever did so last. What was not there when it was asked
+    for counts as well: who misses an entry compiles, and writes it.
     """
 
     def __init__(self) -> None:
-        self.changes = 0
-        self._next: OrderedDict[EntryName, tuple[EntryName, int]] = OrderedDict()
+        self._next: OrderedDict[EntryName, EntryName] = OrderedDict()
+        # Of those that are known to be there.
+        self._sizes: OrderedDict[EntryName, int] = OrderedDict()
         self._last: OrderedDict[str, EntryName] = OrderedDict()
 
-    def note(self, name: EntryName, *, size_bytes: int, reader: str) -> None:
-        """Notes that a reader was given an entry.
+    def note(self, name: EntryName, *, reader: str) -> None:
+        """Notes that a reader has asked for an entry.
 
         Args:
             name: of the entry.
-            size_bytes: its size.
             reader: a name for the reader.
         """
         previous = self._last.get(reader)
-        if previous is not None and previous.namespaces == name.namespaces and previous != name:
-            self.changes += self._next.get(previous) != (name, size_bytes)
-            _put(self._next, previous, (name, size_bytes))
+        if previous is not None and previous != name:
+            _put(self._next, previous, name)
         self.note_sent(name, reader=reader)
 
     def note_sent(self, name: EntryName, *, reader: str) -> None:
         """Notes the last entry that a reader has, which it did not ask for: what it asks for next comes after that."""
         _put(self._last, reader, name)
 
+    def note_stored(self, name: EntryName, *, size_bytes: int) -> None:
+        """Notes that an entry is there, and its size."""
+        _put(self._sizes, name, size_bytes)
+
     def after(self, name: EntryName, *, room_bytes: int) -> Sequence[EntryName]:
-        """Returns what was asked for after an entry, as far as it fits into so many bytes."""
+        """Returns what was asked for after an entry and is there, as far as it fits into so many bytes."""
         found: list[EntryName] = []
         seen = {name}
-        while len(found) < _MOST_AHEAD and (following := self._next.get(name)) is not None:
-            name, size_bytes = following
-            room_bytes -= size_bytes
-            if name in seen or room_bytes < 0:
+        while len(found) < _MOST_AHEAD and len(seen) <= _MOST_FOLLOWED:
+            following = self._next.get(name)
+            if following is None or following in seen:
                 break
+            name = following
             seen.add(name)
-            found.append(name)
+            size_bytes = self._sizes.get(name)
+            if size_bytes is not None:
+                room_bytes -= size_bytes
+                if room_bytes < 0:
+                    break
+                found.append(name)
         return found
 
 

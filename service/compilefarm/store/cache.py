@@ -56,6 +56,10 @@ class Cache(Generic[K, V]):
         # Whoever goes away takes nothing from those who wait for the same.
         return await asyncio.shield(self._loading.get(key) or self._begin(key, load))
 
+    def keep(self, key: K, value: V) -> None:
+        """Keeps something that need not be loaded, under a key under which nothing is kept."""
+        self._keep(key, value, self._now())
+
     def is_fresh(self, key: K) -> bool:
         """Returns whether something is kept under a key that need not be loaded."""
         _, loaded_seconds = self._kept.get(key, (None, math.inf))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from compilefarm.core.digests import digest_of
@@ -56,6 +57,22 @@ def check_entry_file(file: IO[bytes]) -> CheckedEntry:
     if digest_of(content) != entry.digest:
         raise DamagedRecord("its bytes do not match its digest")
     return CheckedEntry(entry=entry, content=content, answer=answer_of(entry, content))
+
+
+def read_written(path: Path, entry: CacheEntry) -> CheckedEntry | None:
+    """Returns an entry as it was just written, whose bytes matched its digest when they came; None if they are many.
+
+    Args:
+        path: of the file.
+        entry: its description.
+    """
+    if entry.size_bytes > _LARGEST_IN_MEMORY_BYTES:
+        return None
+    with path.open("rb") as file:
+        content = file.read(entry.size_bytes)
+    kept = CacheEntry()
+    kept.CopyFrom(entry)
+    return CheckedEntry(entry=kept, content=content, answer=answer_of(entry, content))
 
 
 def answer_of(entry: CacheEntry, content: bytes | None) -> bytes:

@@ -17,7 +17,7 @@ from typing import IO
 from compilefarm.core.cache_entries import is_named_by_content, is_rewritten, word_of_cache
 from compilefarm.core.errors import DigestMismatch, NotStored, StoreFull, StoreUnavailable
 from compilefarm.store.cache import Cache
-from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry, check_entry_file
+from compilefarm.store.checked_entries import CheckedEntries, CheckedEntry, check_entry_file, read_written
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.entry_collector import CollectedEntries, EntryCollector
 from compilefarm.store.entry_records import (
@@ -254,7 +254,9 @@ class EntryStore:
             )
         entry.written_seconds = self._uses.now()
         await blob.append(trailer_of(entry))
-        await self._replace(entry, blob)
+        # Whoever compiled it writes it, and many others ask for it then.
+        written = None if is_named_by_content(entry.cache) else await asyncio.to_thread(read_written, blob.path, entry)
+        await self._replace(entry, blob, written=written)
 
     def usage(self) -> EntryUsage:
         """Returns how much is stored."""
@@ -340,11 +342,13 @@ class EntryStore:
             # It is a miss in a store that is read-only, too.
             _logger.warning("it stays there: %s", error)
 
-    async def _replace(self, entry: CacheEntry, blob: StagedBlob) -> None:
+    async def _replace(self, entry: CacheEntry, blob: StagedBlob, *, written: CheckedEntry | None) -> None:
         path = entry_path(word_of_cache(entry.cache), entry.key, namespace=entry.namespace)
         for _ in range(_MOST_TRIALS):
             if await self._backend.create_from(path, file=blob.path):
                 self._fresh.drop(path)
+                if written is not None:
+                    self._fresh.keep(path, written)
                 return
             # What many write would be gone again and again, for a moment each time.
             if is_named_by_content(entry.cache) and await self._is_whole(path, entry):
