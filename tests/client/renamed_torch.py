@@ -64,7 +64,7 @@ def compile_and_call(backend: Any) -> None:
 
 
 def reached() -> str:
-    """What a pod whose torch lacks nothing imports for a graph, as JSON."""
+    """What a pod whose torch lacks nothing imports and reads for a graph, as JSON."""
     before = set(sys.modules)
     asked: set[str] = set()
     import_module = importlib.import_module
@@ -74,9 +74,72 @@ def reached() -> str:
         return import_module(wanted, package)
 
     importlib.import_module = noting
-    run_case(("", ""))
+    remove("", "")
+    attributes = list(private_attributes())
+    read = note_reads({path for name in attributes for path in _above(name)})
+    went_wrong = run_pod(resort="local")
     modules = [name for name in set(sys.modules) - before if name.startswith(_OURS)]
-    return json.dumps({"modules": sorted(modules), "by_name": sorted(filter(_is_private, asked))})
+    found = {
+        "modules": sorted(modules),
+        "by_name": sorted(filter(_is_private, asked)),
+        "attributes": [name for name in attributes if _read_first(name) in read],
+        "went_wrong": went_wrong,
+    }
+    return json.dumps(found)
+
+
+def note_reads(paths: set[str]) -> set[str]:
+    """Returns a set that gets the names that ours read off some modules from now on, with dots.
+
+    A name that is not read may be gone: nothing would differ. One in a class or a table is read where that is.
+    """
+    read: set[str] = set()
+    imported = builtins.__import__
+
+    def note_in_imported_ones() -> None:
+        for path in [path for path in paths if isinstance(sys.modules.get(path), ModuleType)]:
+            paths.remove(path)
+            # Modules of settings refuse names that are no setting.
+            ModuleType.__setattr__(sys.modules[path], "__class__", _noting(sys.modules[path], path=path, read=read))
+
+    def guarded(wanted: str, given: Any = None, local: Any = None, names: Any = (), level: int = 0) -> ModuleType:
+        module = imported(wanted, given, local, names, level)
+        if _is_ours(given):
+            note_in_imported_ones()
+        return module
+
+    builtins.__import__ = guarded
+    note_in_imported_ones()
+    return read
+
+
+def _above(name: str) -> Iterator[str]:
+    """What may be a module above a name with dots."""
+    while name := name.rpartition(".")[0]:
+        yield name
+
+
+def _noting(module: ModuleType, *, path: str, read: set[str]) -> Any:
+    """The class of a module that takes note of what ours read."""
+
+    class Noting(type(module)):  # type: ignore[misc]  # which it is only known here
+        def __getattribute__(self, name: str) -> Any:
+            if sys._getframe(1).f_globals.get("__name__", "").startswith((_LOCAL, _INTERNALS)):
+                read.add(f"{path}.{name}")
+            return super().__getattribute__(name)
+
+    return Noting
+
+
+def _module_of(name: str) -> str:
+    """The module that a name with dots is taken from, by what is imported."""
+    return next(path for path in _above(name) if isinstance(sys.modules.get(path), ModuleType))
+
+
+def _read_first(name: str) -> str:
+    """What is read off a module to get at a name: the first part of it after the module."""
+    module = _module_of(name)
+    return f"{module}.{name.removeprefix(f'{module}.').partition('.')[0]}"
 
 
 def private_names() -> Iterator[Case]:
@@ -240,9 +303,9 @@ def main() -> None:
     imported = json.loads(in_fork(reached)())
     modules = [*((name, "") for name in (*imported["modules"], *imported["by_name"])), *private_names()]
     cases = {".".join(case).rstrip("."): partial(run_case, case) for case in modules}
-    attributes = {f"{name} as an attribute": partial(run_case_of_attribute, name) for name in private_attributes()}
+    attributes = {f"{name} as an attribute": partial(run_case_of_attribute, name) for name in imported["attributes"]}
     cases |= attributes
-    failed = {}
+    failed = {"nothing": imported["went_wrong"]} if imported["went_wrong"] else {}
     names = list(cases)
     for start in range(0, len(names), 4):
         waits = [(name, in_fork(cases[name])) for name in names[start : start + 4]]
