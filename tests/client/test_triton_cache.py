@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from compilefarm.client import torch_caches
+from compilefarm.client.cache_calls import CacheCalls
+from compilefarm.client.clock import SystemClock
+from compilefarm.client.config import ClientConfig
+from compilefarm.client.connection import Connection
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
+from compilefarm.v1.cache_service_pb2 import TorchCache
 
 # In the letters that Triton makes keys of.
 KERNEL = "ab" * 32
@@ -79,9 +84,14 @@ def test_a_kernel_is_found_here_when_the_farm_is_gone(
     assert read(Machine(tmp_path / "other", address="127.0.0.1:1", monkeypatch=monkeypatch)) == {}
 
 
-def test_a_kernel_of_which_the_farm_has_lost_a_file_is_a_miss(machines: list[Machine], tmp_path: Path) -> None:
+def test_a_kernel_of_which_the_farm_has_lost_a_file_is_a_miss(machines: list[Machine], farm: str) -> None:
     write(machines[0])
-    for path in tmp_path.glob("farm/caches/entries/triton/*/*"):
-        if FILES["kernel.cubin"] in path.read_bytes():
-            path.unlink()
+    config, clock = ClientConfig(address=farm), SystemClock()
+    calls = CacheCalls(config, connection=Connection(config, clock=clock), clock=clock)
+    (lost,) = [
+        entry.key
+        for entry in calls.list_entries(TorchCache.TORCH_CACHE_TRITON, key_prefix="")
+        if entry.key.endswith("kernel.cubin")
+    ]
+    calls.remove(TorchCache.TORCH_CACHE_TRITON, [lost])
     assert read(machines[1]) == {}
