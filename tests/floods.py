@@ -20,8 +20,15 @@ def paths(message: Descriptor, *, within: frozenset[str] = frozenset()) -> Itera
             yield (field,)
             if field.message_type.full_name not in within:
                 yield from ((field, *path) for path in paths(field.message_type, within=within))
-        elif field.label == FieldDescriptor.LABEL_REPEATED:
+        elif is_repeated(field):
             yield (field,)
+
+
+def is_repeated(field: FieldDescriptor) -> bool:
+    """Whether a field is a list. protobuf has another word for it since 6.30, and since 7 no other."""
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == FieldDescriptor.LABEL_REPEATED)
 
 
 def name_of(path: Path) -> str:

@@ -12,13 +12,11 @@ from compilefarm.service.testing import Refused, ScriptedPool, calling, sample_j
 from compilefarm.service.validation import validate
 from compilefarm.v1.graph_pb2 import Dictionary, NamedValue, Node, Sequence, Slice, Value
 from compilefarm.v1.job_pb2 import Job
-from tests.floods import Path, flood, name_of, paths
+from tests.floods import Path, flood, is_repeated, name_of, paths
 
 DIGEST = "0123456789abcdef" * 4
 # All fields of a job, so that one that is added later is among them; hints are held to the number of symbols.
-REPEATED = [
-    path for path in paths(Job.DESCRIPTOR) if path[-1].label == path[-1].LABEL_REPEATED and name_of(path) != "hints"
-]
+REPEATED = [path for path in paths(Job.DESCRIPTOR) if is_repeated(path[-1]) and name_of(path) != "hints"]
 
 
 def call_of(job: Job):  # type: ignore[no-untyped-def]  # generated code
