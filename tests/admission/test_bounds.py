@@ -136,6 +136,7 @@ def test_a_view_that_fits_the_sizes_at_hand_and_not_others() -> None:
         (torch.unbind, ()),
         (torch.chunk, (2**20,)),
         (numpy_calls()["torch._numpy.split"], (2**20,)),
+        (numpy_calls()["torch._numpy.array_split"], (2**20,)),
     ],
 )
 def test_a_tensor_that_is_taken_apart_into_more_parts_than_any_model_has(

@@ -105,10 +105,12 @@ def _there_and_back(encoded: EncodedJob) -> tuple[GraphModule, bool]:
         if any(type(given) is int for given in decoded.inputs):
             # A symbol that is known to be one number is decoded as that number, of which Dynamo makes no input.
             return decoded.graph_module, True
+        if job.graph.constants:
+            # What the graph holds comes back as literals, which are nodes of their own.
+            return decoded.graph_module, True
         again = _encoded(decoded.graph_module, decoded.inputs)
     expected = _content(encoded, numbers=_merged(decoded.symbolic.symbols))
-    # What the graph holds comes back as literals, which are nodes of their own.
-    return decoded.graph_module, bool(job.graph.constants) or _content(again) == expected
+    return decoded.graph_module, _content(again) == expected
 
 
 def _merged(symbols: Symbols) -> list[int]:

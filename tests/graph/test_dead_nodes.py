@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional
 
 from compilefarm.core.keys import key_of
+from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.dead_nodes import OPERATORS, find_dead_nodes
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import EnvironmentNeeds, encode_job
@@ -130,6 +131,36 @@ def test_a_processor_that_only_dead_nodes_need_is_not_asked_for() -> None:
     graph.output((graph.call_method("sin", (x,)),))
     encode_job(GraphModule(torch.nn.Module(), graph), [on_gpu], options={}, environment=environment)
     assert needs == [EnvironmentNeeds(cpu=False, cuda_device=0)]
+
+
+class _Converted(torch.nn.Module):
+    """A layer that is brought to the dtype of its input at each call, as routers of transformers are."""
+
+    def __init__(self, *, converts: bool) -> None:
+        super().__init__()
+        self.layer, self.converts = torch.nn.Linear(3, 3), converts
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.converts:
+            self.layer.to(x.dtype)
+        return self.layer(x)
+
+
+def test_a_layer_that_is_of_the_dtype_already_is_not_converted() -> None:
+    with torch.no_grad():
+        made = [capture(_Converted(converts=each), torch.ones(2, 3)).encode().job.graph for each in (False, True)]
+    assert [*_calls(made[0])] == [*_calls(made[1])] == ["torch._C._nn.linear"]
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "shallow_copy_data_"), reason="torch writes it otherwise")
+@pytest.mark.parametrize("of", [lambda x: x.conj(), lambda x: x.t(), lambda x: x.clone()])
+def test_a_tensor_that_takes_other_data_is_written_to(of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        x.data = of(x)
+        return x + 1
+
+    with pytest.raises(Bypass):
+        capture(model, torch.ones(2, 2, dtype=torch.complex64)).encode()
 
 
 def test_what_is_not_known_of_stays() -> None:

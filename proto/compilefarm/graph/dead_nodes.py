@@ -30,6 +30,7 @@ from compilefarm.graph.targets import (
     find_items,
     name_call,
 )
+from compilefarm.graph.writes import find_storage
 from compilefarm.torch_internals.traced_functions import is_usage_log
 
 # Operators that make, view, copy or compute tensors, as do the functions and methods of these names. They write to
@@ -64,6 +65,8 @@ _PYTHON_FUNCTIONS = frozenset(
     )
 ) | {"builtins.getattr"}  # fmt: skip
 
+_TAKES_DATA = "aten.shallow_copy_data_"
+
 
 def find_dead_nodes(graph: Graph) -> Set[Node]:
     """The nodes of a graph that can be left out: they have no effect, and only others of them use what they give.
@@ -82,7 +85,28 @@ def _has_no_effect(node: Node) -> bool:
         return True
     if node.op not in ("call_function", "call_method"):
         return False
-    return is_usage_log(node.target) or (_only_computes(node) and _is_settled(node.meta.get("example_value")))
+    return (
+        is_usage_log(node.target)
+        or _takes_own_data(node)
+        or (_only_computes(node) and _is_settled(node.meta.get("example_value")))
+    )
+
+
+def _takes_own_data(node: Node) -> bool:
+    """Whether a node gives a tensor the memory that it has, as `module.to(dtype)` within a model does with torch 2.15
+    where the module is of that dtype."""
+    if str(node.target).partition(".default")[0] != _TAKES_DATA or len(node.args) != 2:
+        return False
+    taking, taken = (each.meta.get("example_value") if isinstance(each, Node) else None for each in node.args)
+    return _looks(taking) is not None and _looks(taking) == _looks(taken)
+
+
+def _looks(value: object) -> tuple[object, ...] | None:
+    """Where the elements of a tensor lie, and how; None where that is not known."""
+    if not isinstance(value, torch.Tensor) or find_storage(value) is None or not _is_settled(value):
+        return None
+    bits = value.dtype, value.is_conj(), value.is_neg()
+    return id(find_storage(value)), bits, value.shape, value.stride(), value.storage_offset()
 
 
 def _only_computes(node: Node) -> bool:

@@ -67,7 +67,7 @@ def _calls_function_of_others(node: Node) -> bool:
     if node.op != "call_function" or not isinstance(target, FunctionType | type):
         return False
     is_of_others = str(target.__module__).partition(".")[0] != "torch" or dynamo.is_of_dynamo(target)
-    return is_of_others and find_items(node) is None and not is_known(target)
+    return is_of_others and find_items(node) is None and not is_known(node)
 
 
 def compile_plain_graphs(

@@ -161,10 +161,10 @@ def name_target(target: object) -> tuple[TargetKind.ValueType, str]:
     raise Bypass("unknown_target", f"the graph calls {_describe(target)}, which the farm does not take")
 
 
-def is_known(target: object) -> bool:
-    """Whether a request can name something that a node calls."""
+def is_known(node: Node) -> bool:
+    """Whether a request can name what a node calls."""
     try:
-        name_target(target)
+        name_call(node)
     except Bypass:
         return False
     return True

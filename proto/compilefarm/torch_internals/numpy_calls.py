@@ -14,21 +14,24 @@ from typing import Any
 _NUMPY = "torch._numpy"
 # They compute on tensors, and write to none.
 _FUNCTIONS = """
-    absolute add all amax amin angle any arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax
-    argmin argsort around array asarray atleast_1d atleast_2d atleast_3d average bitwise_and bitwise_not
-    bitwise_or bitwise_xor broadcast_to cbrt ceil clip column_stack concatenate copy copysign cos cosh
-    count_nonzero cross cumprod cumsum deg2rad diag diagonal diff divide dot dstack einsum empty_like equal exp
-    exp2 expand_dims expm1 eye flip fliplr flipud float_power floor floor_divide fmax fmin fmod full full_like
-    greater greater_equal heaviside hstack hypot identity imag inner isclose isfinite isinf isnan kron less
-    less_equal linspace log log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or logical_xor
-    matmul max maximum mean median meshgrid min minimum moveaxis multiply nan_to_num negative nextafter
-    not_equal ones ones_like outer percentile positive power prod ptp quantile rad2deg ravel real reciprocal
-    remainder repeat reshape roll rollaxis rot90 round sign signbit sin sinc sinh sort split sqrt square squeeze
-    stack std subtract sum swapaxes take take_along_axis tan tanh tensordot tile trace transpose tri tril triu
-    true_divide trunc vander var vdot vstack where zeros zeros_like fft.fft fft.fft2 fft.fftn fft.fftshift
-    fft.ifft fft.ifft2 fft.ifftn fft.ifftshift fft.irfft fft.rfft linalg.cholesky linalg.det linalg.eigh
-    linalg.eigvalsh linalg.inv linalg.matrix_power linalg.norm linalg.pinv linalg.qr linalg.slogdet linalg.solve
-    linalg.svd
+    absolute add all amax amin angle any append arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax
+    argmin argsort around array array_split asarray ascontiguousarray atleast_1d atleast_2d atleast_3d average
+    bartlett bitwise_and bitwise_not bitwise_or bitwise_xor blackman broadcast_arrays broadcast_to cbrt ceil clip
+    column_stack concatenate conj conjugate convolve copy copysign corrcoef correlate cos cosh count_nonzero cov
+    cross cumprod cumsum deg2rad degrees diag diagflat diagonal diff divide divmod dot dsplit dstack einsum
+    empty_like equal exp exp2 expand_dims expm1 eye fabs fix flip fliplr flipud float_power floor floor_divide
+    fmax fmin fmod full full_like gcd geomspace gradient greater greater_equal hamming hanning heaviside hsplit
+    hstack hypot i0 identity imag indices inner invert isclose iscomplex isfinite isinf isnan isneginf isposinf
+    isreal kaiser kron lcm ldexp less less_equal linspace log log10 log1p log2 logaddexp logaddexp2 logical_and
+    logical_not logical_or logical_xor logspace matmul max maximum mean median meshgrid min minimum mod modf
+    moveaxis multiply nan_to_num negative nextafter not_equal ones ones_like outer pad percentile positive power
+    prod ptp quantile rad2deg radians ravel real reciprocal remainder repeat reshape rint roll rollaxis rot90
+    round searchsorted sign signbit sin sinc sinh sort split sqrt square squeeze stack std subtract sum swapaxes
+    take take_along_axis tan tanh tensordot tile trace transpose tri tril tril_indices triu triu_indices
+    true_divide trunc vander var vdot vsplit vstack where zeros zeros_like fft.fft fft.fft2 fft.fftfreq fft.fftn
+    fft.fftshift fft.ifft fft.ifft2 fft.ifftn fft.ifftshift fft.irfft fft.irfft2 fft.irfftn fft.rfft fft.rfft2
+    fft.rfftfreq fft.rfftn linalg.cholesky linalg.cond linalg.det linalg.eigh linalg.eigvalsh linalg.inv
+    linalg.matrix_power linalg.multi_dot linalg.norm linalg.pinv linalg.qr linalg.slogdet linalg.solve linalg.svd
 """
 _METHODS = """
     all any argmax argmin argsort astype clip conj copy cumprod cumsum diagonal dot flatten max mean min prod ptp ravel
@@ -102,7 +105,7 @@ def find_attribute(target: object, args: Sequence[object]) -> str | None:
     """The attribute that a graph reads of an array, if a tensor has the same by that name; else None."""
     if getattr(target, "__qualname__", "") != "numpy_attr_wrapper" or len(args) != 2:
         return None
-    return str(args[1]) if args[1] in ("T", "ndim", "shape") else None
+    return str(args[1]) if args[1] in ("T", "ndim", "real", "shape") else None
 
 
 def function_behind(target: object) -> object:

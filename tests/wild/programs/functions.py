@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributions, func
 
@@ -14,11 +15,11 @@ from tests.wild.program import Program, program_of_case
 _Tensors = Callable[..., Any]
 
 
-def _program(name: str, function: _Tensors, *shapes: tuple[int, ...]) -> Program:
+def _program(name: str, function: _Tensors, *shapes: tuple[int, ...], **flags: Any) -> Program:
     def build() -> Case:
         return Case(function=function, calls=[call(*map(torch.randn, shapes))])
 
-    return program_of_case(name, build)
+    return program_of_case(name, build, **flags)
 
 
 def _ntk(weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -49,6 +50,17 @@ def _there_and_back(x: torch.Tensor) -> torch.Tensor:
     return torch.istft(spectrum, 32, 8, window=window, length=x.shape[-1])
 
 
+def _with_numpy(x: torch.Tensor) -> torch.Tensor:
+    """Signals and integers as programs write them that were made for NumPy."""
+    signals = x.numpy()
+    smooth = np.convolve(np.pad(signals[0], 2), np.hanning(5))
+    spectrum = np.fft.rfft2(signals.T).real * np.conj(signals[:, :3].T).sum()
+    steps = np.gradient(np.fabs(signals)[1]) + np.rint(signals[2])
+    period = np.lcm(np.arange(1, 5), 6) + np.gcd(np.arange(4), 4)
+    parts = [torch.as_tensor(each).double().flatten() for each in (smooth, spectrum, steps, period, np.cov(signals))]
+    return torch.cat(parts)
+
+
 PROGRAMS = (
     _program("vmap of vmap", lambda x: func.vmap(func.vmap(lambda row: row.softmax(0).cumsum(0)))(x), (4, 3, 5)),
     _program("jvp", lambda x, t: func.jvp(lambda given: (given**3).sum(), (x,), (t,)), (4,), (4,)),
@@ -60,6 +72,7 @@ PROGRAMS = (
     _program("multivariate normal", _multivariate, (3,), (3, 3), (5, 3)),
     _program("divergence of Dirichlets", _divergence, (4,), (4,)),
     _program("short-time Fourier transform", _there_and_back, (2, 256)),
+    _program("NumPy", _with_numpy, (3, 8), precision=torch.float32),
     _program("combinations", lambda x: torch.combinations(x, 3).sum(1), (6,)),
     _program("complex products", lambda x, y: torch.view_as_real(torch.complex(x, y) ** 2), (3, 4), (3, 4)),
 )
