@@ -10,7 +10,7 @@ from compilefarm.v1.manifest_pb2 import Manifest
 
 pytest.importorskip("ray")
 
-from compilefarm.cluster.work import Made, Work  # noqa: E402
+from compilefarm.cluster.work import Made, Work
 
 SMALL, MIDDLE, LARGE = b"small", bytes(60 * 1024), bytes(200 * 1024)
 
