@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from compilefarm.core.pool import Artifact, Assignment  # noqa: E402
 from compilefarm.service.config import GatewayConfig  # noqa: E402
+from compilefarm.service.garbage import collect_seldom  # noqa: E402
 from compilefarm.service.testing import (  # noqa: E402
     ENVIRONMENT,
     Calls,
@@ -107,6 +108,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         callers = Path(folder, "callers.toml")
         await asyncio.to_thread(callers.write_text, listing({_CROWD: "compile", _PROBER: "compile"}))
         async with serving(pool=pool, store=store, config=replace(config, auth_file=str(callers))) as gateway:
+            collect_seldom()
             print(gateway.address, flush=True)
             await asyncio.to_thread(sys.stdin.read)
 

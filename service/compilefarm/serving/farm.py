@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from compilefarm.service.app import Gateway
+from compilefarm.service.garbage import collect_seldom
 from compilefarm.service.signing import open_signing_policy
 from compilefarm.service.state_folder import using
 from compilefarm.service.toolchains import StoredToolchains
@@ -86,6 +87,7 @@ async def _run(gateway: Gateway, *, end: asyncio.Event, grace_seconds: float) ->
             await asyncio.gather(starting, return_exceptions=True)
             return
         starting.result()
+        collect_seldom()
         print(f"{READY_LINE}{gateway.address}", flush=True)
         if gateway.metrics_address:
             log.info("metrics are at http://%s/metrics", gateway.metrics_address)
