@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 import torch
@@ -101,3 +103,16 @@ def test_an_element_that_a_graph_selects_by() -> None:
         given = {3: tables, 0: torch.tensor(number), 2: x}
         with pytest.raises(RuntimeError, match=r"u\d+ (<|>=) -?4"):
             program(*(given[dimensions] for dimensions in order))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_masked_loads_end_with_their_loop(dtype: torch.dtype) -> None:
+    instructions = importlib.import_module("torch._inductor.cpu_vec_isa")
+    # Of 64 bytes, whatever this processor has: nothing is built.
+    vectors = type("Vectors", (instructions.VecAVX512,), {"__bool__": lambda _: True})
+    job = trace(lambda x: torch.nn.functional.pad(x, (3, 4)), torch.ones(13).to(dtype)).encode()
+    with mock.patch.object(instructions, "pick_vec_isa", vectors):
+        program = _program(job)
+    loads = [line for line in program.splitlines() if ".template loadu<" in line]
+    assert len(loads) == 2
+    assert "static_cast<int64_t>(4L))" in loads[1]

@@ -124,6 +124,8 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten.channel_shuffle.default, (IMAGE,), positional(0)),
         (aten.native_channel_shuffle.default, (IMAGE,), positional(0)),
         (aten.special_laguerre_polynomial_l.n_scalar, (FEW,), positional(2**40)),
+        (aten.special_laguerre_polynomial_l.default, (FEW, FEW), positional()),
+        (aten.special_legendre_polynomial_p.x_scalar, (FEW,), lambda degree: ((0.5, degree), {})),
         (aten._foreach_copy.default, (FEW, FEW), copied),
         (aten._fused_adam_.default, (MANY, FEW, torch.ones(())), adam),
         (aten._fused_adam_.default, (MANY, MANY.double(), torch.ones(())), adam),
@@ -148,6 +150,7 @@ def test_contradictions_are_refused_by_name(
         (OBSERVED, (torch.ones(1, 4), *[ONE] * 5, ONE.int()), positional(0.1, 0, 255, 0, True)),
         (aten.native_group_norm.default, (IMAGE,), lambda image: ((image, None, None, 1, 3, 64, 1, 1e-5), {})),
         (ATTENTION, (torch.ones(2, 8, 12, 4).transpose(1, 2)[:, :4],) * 3, positional()),
+        (aten.special_laguerre_polynomial_l.n_scalar, (FEW,), positional(3)),
         (aten.median.dim, (NARROW.expand(4, 1),), positional(1)),
         (aten.median.dim, (torch.ones(3, 1).expand(3, 8),), positional(0)),
         (aten.median.default, (NARROW.expand(64),), positional()),
@@ -194,6 +197,17 @@ def test_targets_of_ctc_loss_are_believed() -> None:
     given = torch.ones(10, 2, 5), torch.ones(2, 4, dtype=torch.long)
     with pytest.raises(Bypass, match="ctc_loss, which the farm does not take"):
         job_of(torch.nn.functional.ctc_loss, *given, call=positional((10, 10), (4, 4)))
+
+
+def test_a_step_of_vmap_is_not_called_by_graphs() -> None:
+    # Its number of dimensions is believed: a child that decoded the request crashed.
+    with pytest.raises(Bypass, match="_new_zeros_with_same_feature_meta"):
+        job_of(
+            aten._new_zeros_with_same_feature_meta.default,
+            FEW,
+            MANY,
+            call=lambda *nodes: (nodes, {"self_num_batch_dims": 64}),
+        )
 
 
 def test_an_encoder_layer_without_heads() -> None:

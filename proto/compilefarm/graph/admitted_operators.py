@@ -50,7 +50,7 @@ _MAKING = names("""
     arange bartlett_window blackman_window complex empty empty_like empty_permuted empty_strided eye full full_like
     hamming_window hann_window kaiser_window linspace logspace new_empty new_empty_strided new_full new_ones new_zeros
     ones ones_like polar range scalar_tensor tril_indices triu_indices vander zeros zeros_like as_tensor tensor
-    new_tensor _new_zeros_with_same_feature_meta _shape_as_tensor
+    new_tensor _shape_as_tensor
 """)
 _RANDOM = names("""
     bernoulli binomial cauchy exponential geometric log_normal multinomial normal poisson rand rand_like randint

@@ -213,6 +213,8 @@ def _degree(given: Arguments) -> str | None:
     # aten/src/ATen/native/Math.h has as many steps for each element, in C++.
     degree = given["n"]
     known = [each.max().item() for each in constants_of(degree)] if isinstance(degree, torch.Tensor) else [degree]
+    if not known:
+        return "of which degree it is, is not known before it runs"
     return next((f"it is of degree {each}, at most {MOST_DEGREE}" for each in known if each > MOST_DEGREE), None)
 
 

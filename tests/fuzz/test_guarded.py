@@ -1,0 +1,82 @@
+"""Operators are tried on memory that ends where their tensors do. `python -m tests.fuzz.guarded` tries all of them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from multiprocessing import get_context
+from unittest import mock
+
+import pytest
+import torch
+
+from . import guarded, guarded_memory
+from .guarded import FOUND, REFUSED, RESULT, WROTE, Plan
+from .hostile_calls import HostileCall
+
+TOO_MANY = HostileCall(
+    operator=torch.ops.aten._foreach_copy.default,
+    args=[[torch.ones(3)], [torch.ones(3), torch.ones(3)]],
+    kwargs={"non_blocking": False},
+)
+FITTING = HostileCall(
+    operator=torch.ops.aten.index_select.default, args=[torch.ones(3, 2), 0, torch.tensor([2, 0])], kwargs={}
+)
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Executor]:
+    """A process that has no threads yet, and forks."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        executor.submit(guarded_memory.build).result()
+        yield executor
+
+
+def _touch(place: int, against_end: bool) -> int:
+    """The exit status of a process that writes to a byte of a tensor of twenty, counted from its first."""
+    child = os.fork()
+    if child == 0:
+        guarded_memory.guard(against_end=against_end)
+        tensor = guarded_memory.placed(torch.ones(2, 5).t())
+        ctypes.memset(tensor.data_ptr() + place, 0, 1)
+        os._exit(WROTE if guarded_memory.changed_patterns() else 0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize(
+    ("place", "against_end", "status"),
+    [
+        (0, True, 0),
+        (39, True, 0),
+        (40, True, -11),
+        (-1, True, WROTE),
+        (0, False, 0),
+        (-1, False, -11),
+        (40, False, WROTE),
+    ],
+)
+def test_bytes_beside_a_tensor(apart: Executor, place: int, against_end: bool, status: int) -> None:
+    assert apart.submit(_touch, place, against_end).result() == status
+
+
+def _outcomes(call: Callable[[], HostileCall], taken: bool | None) -> set[str]:
+    plan = Plan(way="eager", seed=0, calls=1, against_end=True)
+    is_taken = guarded._is_taken if taken is None else lambda _: taken
+    with mock.patch.object(guarded, "_is_taken", is_taken):
+        return {outcome for outcome, _ in guarded.try_operator(call().operator, [call()], plan=plan)}
+
+
+def _too_many() -> HostileCall:
+    return TOO_MANY
+
+
+def _fitting() -> HostileCall:
+    return FITTING
+
+
+def test_what_reaches_beyond_its_tensors_is_a_find_where_the_farm_takes_it(apart: Executor) -> None:
+    assert apart.submit(_outcomes, _too_many, None).result() == {REFUSED}
+    assert apart.submit(_outcomes, _too_many, True).result() == {FOUND[0]}
+    assert apart.submit(_outcomes, _fitting, None).result() == {RESULT}
