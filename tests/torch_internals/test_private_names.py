@@ -32,6 +32,7 @@ _OF_USERS = re.compile(
 # Tests that use others, with the reason.
 _TESTS = {
     "admission/test_bounds.py": "names on the wire of what a request asks for",
+    "admission/test_indices.py": "has Inductor write for vectors that this processor may not have",
     "benchmarks/compilefarm/benchmarks/lookup_processes.py": "opens torch's remote cache as Inductor does",
     "benchmarks/compilefarm/benchmarks/ways.py": "torch's own ways, which a farm is compared with",
     "builder/test_kernels.py": "makes kernels as Inductor does",
