@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import dataclasses
 import enum
 import importlib.util
@@ -636,3 +637,129 @@ def indexes_a_class(x: torch.Tensor) -> torch.Tensor:
 def what_a_class_answers_to_an_index(changed: bool) -> Iterator[Any]:
     with patched(_HERE, "_FACTOR", 3.0, when=changed):
         yield indexes_a_class, (X,)
+
+
+# What classes and functions say of themselves, which releases before 2.12 read without a guard.
+
+
+def reads_the_name(x: torch.Tensor, thing: Any) -> torch.Tensor:
+    return x * len(thing.__name__)
+
+
+@contextlib.contextmanager
+def renamed(thing: Any, name: str, *, when: bool) -> Iterator[None]:
+    """Has a class or function another name meanwhile, and the qualified name that it had."""
+    before = thing.__name__
+    thing.__name__ = name if when else before
+    try:
+        yield
+    finally:
+        thing.__name__ = before
+
+
+@case
+def another_name_of_a_class(changed: bool) -> Iterator[Any]:
+    with renamed(Plain, "Renamed", when=changed):
+        yield reads_the_name, (X, Plain)
+
+
+@case
+def another_name_of_a_function(changed: bool) -> Iterator[Any]:
+    with renamed(compared, "renamed", when=changed):
+        yield reads_the_name, (X, compared)
+
+
+class SaysItsName(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * len(self._get_name())
+
+
+@case
+def another_name_of_the_class_of_a_model(changed: bool) -> Iterator[Any]:
+    with renamed(SaysItsName, "Renamed", when=changed):
+        yield SaysItsName(), (X,)
+
+
+def counts_annotations(x: torch.Tensor) -> torch.Tensor:
+    return x * len(compared.__annotations__)
+
+
+@case
+def fewer_annotations_of_a_function(changed: bool) -> Iterator[Any]:
+    with patched(compared, "__annotations__", {"x": torch.Tensor}, when=changed):
+        yield counts_annotations, (X,)
+
+
+class Matched:
+    __match_args__ = ("first", "second")
+    first = 2.0
+    second = 3.0
+
+
+def matches(x: torch.Tensor, thing: object) -> torch.Tensor:
+    match thing:
+        case Matched(value):
+            return x * value
+    return x
+
+
+@case
+def attributes_that_are_matched_in_another_order(changed: bool) -> Iterator[Any]:
+    with patched(Matched, "__match_args__", ("second", "first"), when=changed):
+        yield matches, (X, Matched())
+
+
+class Registry:
+    known: tuple[type, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        Registry.known = (*Registry.known, cls)
+
+
+def counts_subclasses(x: torch.Tensor) -> torch.Tensor:
+    return x * (1 + len(Registry.known))
+
+
+@case
+def a_class_that_registered_itself(changed: bool) -> Iterator[Any]:
+    with patched(Registry, "known", (), when=True):
+        if changed:
+            type("Registered", (Registry,), {})
+        yield counts_subclasses, (X,)
+
+
+@case
+def a_weight_that_is_normalised_along_another_dimension(changed: bool) -> Iterator[Any]:
+    torch.manual_seed(0)
+    yield nn.utils.parametrizations.weight_norm(nn.Linear(4, 4), dim=1 if changed else 0), (X,)
+
+
+def switches_a_fast_path(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if torch.backends.mha.get_fastpath_enabled() else 3)
+
+
+@case
+def a_fast_path_of_attention(changed: bool) -> Iterator[Any]:
+    torch.backends.mha.set_fastpath_enabled(not changed)
+    yield switches_a_fast_path, (X,)
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
+class HooksWithKeywords(nn.Module):
+    def __init__(self, *, with_kwargs: bool) -> None:
+        super().__init__()
+        self.parts = [nn.Identity()]
+        self.parts[0].register_forward_pre_hook(adds_or_doubles, with_kwargs=with_kwargs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.parts[0](x)
+        return result
+
+
+def adds_or_doubles(_: object, inputs: Any, *keywords: Any) -> Any:
+    return ((inputs[0] + 1,), *keywords) if keywords else (inputs[0] * 2,)
+
+
+@case
+def a_hook_that_takes_keywords_in_a_list(changed: bool) -> Iterator[Any]:
+    yield HooksWithKeywords(with_kwargs=changed), (X,)

@@ -25,6 +25,8 @@ _HOLDS = frozenset({"other_weights"})
 _SINCE_2_12 = frozenset(
     {"attributes_in_another_order", "methods_of_one_object_or_of_two", "a_class_that_decides_itself"}
 )
+# Later ones take the name in the code of a function for its own, also where they trace.
+_UNTIL_2_12 = frozenset({"another_name_of_a_function"})
 _IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
 
 
@@ -47,7 +49,7 @@ def _run(folder: Path, action: str, *, seed: str) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_second_process_is_right(name: str, results: dict[str, dict[str, Any]]) -> None:
-    if _IS_OLD and name in _SINCE_2_12:
+    if name in (_SINCE_2_12 if _IS_OLD else _UNTIL_2_12):
         pytest.skip("the torch of this end does not trace it rightly by itself")
     again, changed = results[name]["again"], results[name]["changed"]
     assert again["right"]

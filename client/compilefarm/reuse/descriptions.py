@@ -15,6 +15,7 @@ import hashlib
 import importlib.machinery
 import inspect
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,12 +49,13 @@ MISSING = "missing"
 _COMPILED = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 # Py_TPFLAGS_HEAPTYPE
 _HEAP_TYPE = 1 << 9
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # Of a class: what Python and abc keep there, which says nothing of what instances do.
 _BOOKKEEPING = frozenset(
     {
         "__dict__", "__weakref__", "__doc__", "__annotations__", "__module__", "__abstractmethods__", "_abc_impl",
         "__parameters__", "__orig_bases__", "__static_attributes__", "__firstlineno__", "__annotate_func__",
-        "__annotations_cache__", "__match_args__", "__dataclass_params__", "__type_params__",
+        "__annotations_cache__", "__dataclass_params__", "__type_params__",
     }
 )  # fmt: skip
 
@@ -85,11 +87,6 @@ def shortened(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:24]
 
 
-def _has_variables(value: object) -> bool:
-    """Whether it is where os.environ keeps its variables. A program may have put something else there."""
-    return any(value is each for each in getattr(os.environ, "__dict__", {}).values())
-
-
 class Describer:
     """Describes values. It remembers what it has described: one is for one moment.
 
@@ -101,8 +98,12 @@ class Describer:
         self.modules = Modules()
         self._known: dict[int, tuple[Any, str]] = {}
         self._places: dict[int, tuple[Any, str]] = {}
+        self._annotations: dict[int, tuple[Any, str]] = {}
         self._under_way: set[int] = set()
         self._codes: set[int] = set()
+        self._outer_codes: list[types.CodeType] = []
+        # Where os.environ keeps its variables. A program may have put something else there.
+        self._variables = {id(each) for each in getattr(os.environ, "__dict__", {}).values()}
         self._alike: dict[str, int] = {}
         self._numbers: dict[int, tuple[object, int]] = {}
         self._ways = self._known_ways()
@@ -115,6 +116,9 @@ class Describer:
 
     def has_described(self, code: types.CodeType) -> bool:
         """Whether a description tells this code, as that of a function, a method, or a function within one."""
+        # Only who records asks.
+        while self._outer_codes:
+            self._codes |= {id(each) for each in codes_within(self._outer_codes.pop())}
         return id(code) in self._codes
 
     def constant(self, value: Any) -> str:
@@ -192,7 +196,7 @@ class Describer:
             # Who goes through it has the members in an order that no guard tells.
             text = f"{text}:{self._all(list(value))}"
         # Variables that are read are compared by their names, and who goes through all of them publishes nothing.
-        if isinstance(value, dict) and not _has_variables(value):
+        if isinstance(value, dict) and id(value) not in self._variables:
             text = f"{text}:{self.of_order(list(value))}"
         own = getattr(value, "__dict__", None)
         if isinstance(value, _WITH_OTHER_NAMESPACE) or not isinstance(own, dict):
@@ -285,6 +289,7 @@ class Describer:
         if isinstance(kind, abc.ABCMeta):
             # Classes that were registered are instances of it, too.
             digests += sorted(map(name_of, registered_with(kind)))
+        digests += [each.__name__ for each in kind.__mro__]
         return f"class:{name_of(kind)}:{type(kind).__qualname__}:{shortened(chr(10).join(digests))}"
 
     def _own_metaclass(self, kind: type) -> str:
@@ -315,7 +320,7 @@ class Describer:
         if not kind.__flags__ & _HEAP_TYPE:  # what C defines cannot be patched
             return name_of(kind)
         members = sorted((name, value) for name, value in vars(kind).items() if name not in _BOOKKEEPING)
-        text = "\n".join(f"{name}={self._member(value)}" for name, value in members)
+        text = "\n".join([*(f"{name}={self._member(value)}" for name, value in members), *self._said_of_itself(kind)])
         # Members of an enumeration are constants, and whatever is asked of them is computed.
         called = vars(kind) if issubclass(kind, enum.Enum) else vars(kind).keys() & _CALLED
         return f"{name_of(kind)}:{shortened(text)}:{self._called(vars(kind)[name] for name in sorted(called))}"
@@ -335,8 +340,8 @@ class Describer:
         return self._named(value)
 
     def _function(self, function: types.FunctionType) -> str:
-        self._codes |= {id(code) for code in codes_within(function.__code__)}
-        parts = [name_of(function), digest_of_code(function.__code__)]
+        self._outer_codes.append(function.__code__)
+        parts = [name_of(function), digest_of_code(function.__code__), *self._said_of_itself(function)]
         parts += [self._member(each) for each in function.__defaults__ or ()]
         parts += [f"{name}={self._member(each)}" for name, each in sorted((function.__kwdefaults__ or {}).items())]
         parts += [self._cell(cell) for cell in function.__closure__ or ()]
@@ -350,6 +355,25 @@ class Describer:
             chains = sorted(set(chains_of(function.__code__)))
             parts += [f"{chain}={self.of_chain(function.__globals__, chain)}" for chain in chains]
         return f"function:{name_of(function)}:{shortened(chr(10).join(parts))}"
+
+    def _said_of_itself(self, thing: Any) -> Iterator[str]:
+        """What a class or function says of itself, which releases before 2.12 read without a guard."""
+        yield thing.__name__
+        own = vars(thing).get("__annotations__") if isinstance(thing, type) else thing.__annotations__
+        yield from (f"{name}:{self._annotation(value)}" for name, value in (own or {}).items())
+        documentation = thing.__doc__
+        if isinstance(thing, type) or documentation not in thing.__code__.co_consts[:1]:
+            yield str(documentation)
+
+    def _annotation(self, value: Any) -> str:
+        """An annotation as text. The same few stand at most places, and typing takes a while to say what they are."""
+        if isinstance(value, str):
+            return value
+        known = self._annotations.get(id(value))
+        if known is None:
+            text = name_of(value) if isinstance(value, type) else _ADDRESS.sub("", str(value))
+            known = self._annotations[id(value)] = value, text
+        return known[1]
 
     def _method(self, method: types.MethodType) -> str:
         owner = method.__self__
@@ -386,7 +410,8 @@ class Describer:
         return ",".join(self._member(each) for each in values)
 
     def _overrides(self, own: Mapping[str, Any]) -> str:
-        said = [f"{name}={self._member(value)}" for name, value in sorted(own.items()) if _is_override(value)]
+        overrides = sorted(name for name, value in own.items() if _is_override(value))
+        said = [f"{name}={self._member(own[name])}" for name in overrides]
         hooks = [f"{name}={self._member(hooks)}" for name, hooks in hooks_in(own).items()]
         return f"+{shortened(';'.join([*map(str, own), *said, *hooks]))}"
 
@@ -409,12 +434,15 @@ def registered_with(kind: type) -> Iterator[type]:
 def is_at_its_place(value: Any) -> bool:
     """Whether a class or function is the one that its name leads to, or is of a compiled module, which has one."""
     found: Any = sys.modules.get(value.__module__)
-    file = str(getattr(found, "__file__", None))
-    if isinstance(value, type) and (value.__module__ in sys.builtin_module_names or file.endswith(_COMPILED)):
+    if isinstance(value, type) and _is_compiled(value.__module__, found):
         return True
     for name in value.__qualname__.split("."):
         found = static_attribute(found, name, None)
     return found is value
+
+
+def _is_compiled(name: str, module: Any) -> bool:
+    return name in sys.builtin_module_names or str(getattr(module, "__file__", None)).endswith(_COMPILED)
 
 
 def _is_override(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dis
 import inspect
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _OF_RELEASES = frozenset({"torch", *sys.stdlib_module_names})
+# Whose classes hide nothing that they hold.
+_PLAIN_METACLASSES = frozenset({type, abc.ABCMeta})
 _OF_ALL_MODULES = frozenset(name for kind in types.ModuleType.__mro__ for name in vars(kind))
 
 
@@ -38,9 +41,9 @@ def static_attribute(owner: object, name: str, default: object) -> Any:
     looks for classes which hide what they hold, and takes ten times as long."""
     if type(owner) is types.ModuleType and name not in _OF_ALL_MODULES:
         return vars(owner).get(name, default)
-    if type(owner) is type:
+    if isinstance(owner, type) and type(owner) in _PLAIN_METACLASSES:
         for kind in owner.__mro__:
-            if type(kind) is not type:
+            if type(kind) not in _PLAIN_METACLASSES:
                 break
             if name in vars(kind):
                 return vars(kind)[name]
@@ -53,7 +56,9 @@ class Modules:
     def __init__(self) -> None:
         self._of_files: dict[str, types.ModuleType | None] = {}
         for module in {id(each): each for each in list(sys.modules.values())}.values():
-            file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+            # Most by far are of this class itself, which is asked first.
+            is_module = type(module) is types.ModuleType or isinstance(module, types.ModuleType)
+            file = module.__dict__.get("__file__") if is_module else None
             if isinstance(file, str):
                 self._of_files[file] = None if file in self._of_files else module
 
@@ -66,8 +71,9 @@ class Modules:
 
     def has_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> bool:
         """Whether the globals of a function are those of the module that its code is of."""
-        module = sys.modules.get(str(scope.get("__name__")))
-        return module is not None and vars(module) is scope and self.name_of(code) == module.__name__
+        # By what code says of itself: collections.abc is frozen as _collections_abc.
+        module = sys.modules.get(self.name_of(code))
+        return module is not None and vars(module) is scope
 
     def require_own_globals(self, code: types.CodeType, scope: Mapping[str, object]) -> str | None:
         """Returns why what code names cannot be looked up in its module; None if it can."""

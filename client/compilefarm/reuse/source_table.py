@@ -11,8 +11,8 @@ from compilefarm.reuse.code_objects import constant_of, value_of
 from compilefarm.reuse.refusals import Differs, Unsayable
 from compilefarm.torch_internals.dynamo_sources import Source, build_source, fields_of, kind_of
 
-# torch evaluates sources as Python expressions, so that a name has to be a name.
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*|\.\d+")
+# torch evaluates sources as Python expressions, so that a name has to be a name, or the number of a part of a model.
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*|\.?\d+")
 # Sources that lead to the same place in another process. Others lead to temporary values, to what the hash seed orders,
 # or to objects that exist once.
 _LASTING = frozenset(

@@ -78,7 +78,7 @@ class Questions:
     def note_package(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         """Takes note of a package that was looked for."""
         match arguments:
-            case [str(package)]:
+            case [str(package)] | [str(package), None]:
                 self.packages.add((package, function.__name__))
             case _:
                 self._refusals.append(f"{function.__name__}() of a package within another")

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._dynamo import guards as _guards
@@ -50,8 +50,7 @@ SIZE_MARKS = (
 _OWN_VALUE = "value"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TracedGuard:
+class TracedGuard(NamedTuple):
     """A guard: a method of GuardBuilder by name, the source it is on, and its other arguments."""
 
     kind: str

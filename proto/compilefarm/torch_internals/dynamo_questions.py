@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, ModuleType
 from typing import Any
@@ -60,13 +61,16 @@ def watching_builtins(on_call: Callable[[object, CodeType, Sequence[Any]], None]
 
 @contextlib.contextmanager
 def watching_packages(on_call: Callable[[Callable[..., Any], Sequence[Any]], None]) -> Iterator[None]:
-    """Has `on_call` called with each function that a trace asks for an installed package, and its arguments. For one
-    thread at a time."""
+    """Has `on_call` called with each function that a trace asks for an installed package, and its arguments in the
+    order of its parameters. For one thread at a time."""
     original = _NotTraced.call_function
 
     def call_function(variable: Any, tx: Any, arguments: Sequence[Any], keywords: Any) -> Any:
-        if variable.value in _ASKED_OF_PACKAGES and all(each.is_python_constant() for each in arguments):
-            on_call(variable.value, [each.as_python_constant() for each in arguments])
+        if variable.value in _ASKED_OF_PACKAGES:
+            names = list(inspect.signature(variable.value).parameters)[len(arguments) :]
+            given = [*arguments, *(keywords[name] for name in names if name in keywords)]
+            if all(each.is_python_constant() for each in given):
+                on_call(variable.value, [each.as_python_constant() for each in given])
         return original(variable, tx, arguments, keywords)
 
     with _replaced(_NotTraced, "call_function", call_function):

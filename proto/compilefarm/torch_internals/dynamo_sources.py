@@ -12,6 +12,7 @@ from typing import Any
 import torch._dynamo.source as _sources
 import torch._guards as _guards
 from torch._dynamo.guards import _get_closure_vars  # torch/_dynamo/guards.py
+from torch._dynamo.source import AttrSource as _Attribute  # torch/_dynamo/source.py
 from torch._guards import ChainedSource, Source  # torch/_guards.py
 
 __all__ = ["Scope", "Source", "build_source", "fields_of", "kind_of"]
@@ -39,9 +40,9 @@ def build_source(kind: str, fields: Mapping[str, Any]) -> Source:
     found = _class_of(kind)
     if found is None:
         raise ValueError(f"torch has no source {kind}")
-    values = {name: _ENUMERATIONS[name][value] if name in _ENUMERATIONS else value for name, value in fields.items()}
+    named = {name: _ENUMERATIONS[name][fields[name]] for name in _ENUMERATIONS.keys() & fields.keys()}
     try:
-        source: Source = found(**values)
+        source: Source = found(**{**fields, **named})
     except TypeError as error:
         raise ValueError(f"torch has another {kind}: {error}") from error
     return source
@@ -74,6 +75,9 @@ class Scope:
         kind: Any = type(source)
         if kind.get_value is ChainedSource.get_value:
             chained: Any = source
+            if kind is _Attribute and chained.member.isidentifier():
+                # Most sources are such, of which the text says the same.
+                return getattr(self.follow(chained.base), chained.member)
             self._names[_BASE] = self.follow(chained.base)
             text = chained._name_template.format(_BASE)
             return eval(_expression(text), self._scope, self._names)  # noqa: S307 - as torch does
