@@ -63,7 +63,7 @@ def _looks_for_a_package(x: torch.Tensor) -> torch.Tensor:
 
 
 def _looks_within_a_package(x: torch.Tensor) -> torch.Tensor:
-    return x * (2 if importlib.util.find_spec(package="importlib", name=".nothing_of_the_kind") is None else 3)
+    return x * (2 if importlib.util.find_spec("nothing_of_the_kind", package="importlib") is None else 3)
 
 
 def test_what_a_trace_looks_for_by_keyword_is_heard_in_order() -> None:
@@ -71,7 +71,7 @@ def test_what_a_trace_looks_for_by_keyword_is_heard_in_order() -> None:
     torch.compiler.reset()
     with watching_packages(lambda *question: asked.append(question)):
         torch.compile(_looks_within_a_package, backend="eager")(torch.ones(2))
-    assert (importlib.util.find_spec, [".nothing_of_the_kind", "importlib"]) in asked
+    assert (importlib.util.find_spec, ["nothing_of_the_kind", "importlib"]) in asked
 
 
 def test_a_trace_is_heard_look_for_a_package() -> None:
