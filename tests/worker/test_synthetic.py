@@ -8,12 +8,14 @@ from unittest import mock
 
 import pytest
 import torch
+from torch._dynamo import mark_dynamic
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.encode import EncodedJob
+from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.synthetic import are_refused, inputs_of
 from tests.worker.verifying import checked, encoded_of
@@ -69,7 +71,7 @@ def _is_definite(found: torch.Tensor) -> bool:
         (torch.linalg.cholesky, (torch.eye(3).repeat(2, 1, 1),), 0, _is_definite),
         (torch.linalg.cholesky_ex, (torch.eye(300, dtype=torch.complex64),), 0, _is_definite),
         (torch.searchsorted, (torch.rand(6), torch.rand(3)), 0, lambda edges: (edges.diff() >= 0).all()),
-        (_packed, (torch.rand(3, 4), torch.tensor([0, 1, 4, 6])), 0, lambda at: at[0] == 0 and at[2] < 6 <= at[3]),
+        (_packed, (torch.rand(3, 4), torch.tensor([0, 1, 4, 6])), 0, lambda at: at[0] == 0 and at[2] < 6 == at[3]),
         (F.embedding_bag, (_IDS, torch.rand(9, 4), _IDS[:2]), 2, lambda at: at[0] == 0 and at[1] > 0),
         (lambda x, mask: x.masked_fill(mask, 0), (torch.rand(3, 9), torch.ones(3, 9).bool()), 1,
          lambda mask: mask.any(-1).all() and not mask.all(-1).any()),
@@ -81,6 +83,22 @@ def test_elements_are_such_that_the_graph_takes_them(
     encoded = encoded_of(model, *inputs)
     assert suits(_inputs(encoded)[number])
     assert checked(encoded, lambda graph: graph).compared
+
+
+def test_rows_of_a_batch_end_where_its_elements_do_at_other_sizes_too() -> None:
+    def packed(padded: torch.Tensor, offsets: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return padded[torch.searchsorted(offsets, torch.arange(len(values)), right=True) - 1] * values
+
+    values = torch.rand(6, 4)
+    mark_dynamic(values, 0)
+    encoded = encoded_of(packed, torch.rand(3, 4), torch.tensor([0, 1, 4, 6]), values)
+    decoded = decode(encoded.job, blobs=encoded.blobs, admitted=Admitted())
+    larger = Job()
+    larger.CopyFrom(encoded.job)
+    larger.hints[:] = [hint + 1 for hint in larger.hints]
+    for job in (encoded.job, larger):
+        _, offsets, rows = (each for each in inputs_of(job, decoded, first_seed=1)() if isinstance(each, torch.Tensor))
+        assert offsets[-1] == len(rows)
 
 
 def test_a_program_that_writes_equal_places_in_another_order_is_no_accident() -> None:

@@ -248,6 +248,14 @@ class SymbolicJob:
     symbols: Symbols
     _numbers: dict[sympy.Symbol, int] = field(default_factory=dict)
 
+    def number_at(self, number: int | torch.SymInt, hints: Sequence[int]) -> int | None:
+        """What a number of the graph is where the symbols are what is given; None if that hangs on more than these."""
+        if not isinstance(number, torch.SymInt):
+            return number
+        given = {symbol: sympy.Integer(hints[position]) for symbol, position in self._numbers.items()}
+        found = number.node.expr.xreplace(given)
+        return int(found) if found.is_Integer else None
+
     def guards(self) -> list[Expression]:
         """What has been assumed of the symbols since they were made, as conditions.
 

@@ -107,10 +107,8 @@ def _coprime(bound: int) -> int:
 
 
 def _splits(tensor: torch.Tensor, bound: int) -> torch.Tensor:
-    """Integers in order, the last one far enough beyond the bound for a trial at sizes that are larger by one."""
     size = tensor.shape[-1] if tensor.dim() else 1
     steps = torch.arange(size) * bound // max(size - 1, 1)
-    steps[-1:] = 2 * (bound + 1)
     return steps.expand(tensor.shape).flatten()
 
 

@@ -27,7 +27,7 @@ class Kind(Enum):
         INDEX: integers below a number.
         PLACES: the same, each of them once in as many of the last dimensions as there are enough for.
         OFFSETS: integers from zero up to a number, in order.
-        SPLITS: the same, and a last one beyond it, so that each integer below the number lies between two of them.
+        SPLITS: the same, and the last one is the number, so that each integer below it lies between two of them.
         COUNT: the number itself.
         COUNTING: 0, 1, 2, ... along the last dimension.
         DIVISOR: no zeros, nor nearly zero.
@@ -59,11 +59,13 @@ class Filler:
     Attributes:
         kind: see there.
         bound: the number, for kinds that have one.
+        size: what the number is where sizes differ from call to call, if it has to be that very size.
         extent: largest coordinate, of boxes.
     """
 
     kind: Kind
     bound: int = 0
+    size: int | torch.SymInt | None = None
     extent: float = 1.0
 
 
@@ -165,6 +167,12 @@ def _shape(node: object) -> list[int]:
     return [find_hint(size) or 0 for size in value.shape] if isinstance(value, torch.Tensor) else []
 
 
+def _size(node: object) -> int | torch.SymInt | None:
+    """How many elements a tensor of one dimension has."""
+    value = node.meta.get("example_value") if isinstance(node, Node) else None
+    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() == 1 else None
+
+
 def _is_integral(node: object) -> bool:
     value = node.meta.get("example_value") if isinstance(node, Node) else None
     return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
@@ -244,7 +252,7 @@ def _boundaries(node: Node) -> Found:
     edges, values = (first, second) if _name(node) == "searchsorted" else (second, first)
     # Which row of a batch each place belongs to, of rows that differ in length: that number is an index.
     if _is_integral(edges) and getattr(getattr(values, "target", None), "__name__", "").partition(".")[0] == "arange":
-        yield edges, Filler(kind=Kind.SPLITS, bound=math.prod(_shape(values)))
+        yield edges, Filler(kind=Kind.SPLITS, bound=math.prod(_shape(values)), size=_size(values))
     else:
         yield edges, Filler(kind=Kind.ORDERED)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -28,20 +29,28 @@ def inputs_of(
         first_seed: seed of the first attempt.
         attempt: which of ATTEMPTS this is. The last one ignores the operators that take an input: integers are zero.
     """
-    fillers = _fillers(decoded) if attempt < ATTEMPTS - 1 else None
+    fillers = _fillers(decoded, hints=job.hints) if attempt < ATTEMPTS - 1 else None
     return lambda: random_inputs(job, seed=first_seed + attempt, fillers=fillers)
 
 
-def _fillers(decoded: DecodedJob) -> Mapping[int, Filler]:
+def _fillers(decoded: DecodedJob, *, hints: Sequence[int]) -> Mapping[int, Filler]:
     """What inputs have to have. What kernels believe is what is right for them, or zero: the request decides what else
     takes an input, and so which elements that would give it.
     """
     found = find_fillers(decoded.graph_module)
     return {
-        number: filler
+        number: _at(filler, decoded, hints=hints)
         for number, filler in found.items()
         if filler.kind is Kind.OFFSETS or number not in decoded.believed_inputs
     }
+
+
+def _at(filler: Filler, decoded: DecodedJob, *, hints: Sequence[int]) -> Filler:
+    """A filler where sizes are what the hints say: those of the job, or others at which it is tried."""
+    if filler.size is None:
+        return filler
+    number = decoded.symbolic.number_at(filler.size, hints)
+    return filler if number is None else replace(filler, bound=number)
 
 
 def find_refusal(inputs: Callable[[], Sequence[torch.Tensor | int]], decoded: DecodedJob) -> str | None:
