@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
+from compilefarm.cluster.work import Made, Work
 from compilefarm.core.digests import digest_of
 from compilefarm.core.pool import Artifact
 from compilefarm.v1.manifest_pb2 import Manifest
-
-pytest.importorskip("ray")
-
-from compilefarm.cluster.work import Made, Work
 
 SMALL, MIDDLE, LARGE = b"small", bytes(60 * 1024), bytes(200 * 1024)
 
