@@ -16,14 +16,26 @@ from . import guarded, guarded_memory
 from .guarded import FOUND, REFUSED, RESULT, WROTE, Plan
 from .hostile_calls import HostileCall
 
-TOO_MANY = HostileCall(
-    operator=torch.ops.aten._foreach_copy.default,
-    args=[[torch.ones(3)], [torch.ones(3), torch.ones(3)]],
-    kwargs={"non_blocking": False},
+# It reads the row of its second tensor that an index names.
+BEYOND = HostileCall(
+    operator=torch.ops.aten._embedding_bag_per_sample_weights_backward.default,
+    args=[
+        torch.ones(1, 4),
+        torch.ones(3, 4),
+        torch.tensor([0, 10**7]),
+        torch.tensor([0]),
+        torch.tensor([0, 0]),
+        0,
+    ],
+    kwargs={},
+)
+CONTRADICTING = HostileCall(
+    operator=torch.ops.aten._foreach_copy.default, args=[[torch.ones(3)], [torch.ones(3), torch.ones(3)]], kwargs={}
 )
 FITTING = HostileCall(
     operator=torch.ops.aten.index_select.default, args=[torch.ones(3, 2), 0, torch.tensor([2, 0])], kwargs={}
 )
+PLAN = Plan(way="eager", seed=0, calls=1, against_end=True)
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +73,20 @@ def test_bytes_beside_a_tensor(apart: Executor, place: int, against_end: bool, s
     assert apart.submit(_touch, place, against_end).result() == status
 
 
-def _outcomes(call: Callable[[], HostileCall], taken: bool | None) -> set[str]:
-    plan = Plan(way="eager", seed=0, calls=1, against_end=True)
-    is_taken = guarded._is_taken if taken is None else lambda _: taken
-    with mock.patch.object(guarded, "_is_taken", is_taken):
-        return {outcome for outcome, _ in guarded.try_operator(call().operator, [call()], plan=plan)}
+def _outcomes(call: Callable[[], HostileCall], decoding: int | None) -> set[str]:
+    """What becomes of a call.
+
+    Args:
+        call: makes it.
+        decoding: the status of a process that decodes it; None: it is decoded.
+    """
+    decode = guarded._decode if decoding is None else lambda *_, **__: decoding
+    with mock.patch.object(guarded, "_decode", decode):
+        return {outcome for outcome, _ in guarded.try_operator(call().operator, [call()], plan=PLAN)}
 
 
-def _too_many() -> HostileCall:
-    return TOO_MANY
+def _beyond() -> HostileCall:
+    return BEYOND
 
 
 def _fitting() -> HostileCall:
@@ -77,6 +94,12 @@ def _fitting() -> HostileCall:
 
 
 def test_what_reaches_beyond_its_tensors_is_a_find_where_the_farm_takes_it(apart: Executor) -> None:
-    assert apart.submit(_outcomes, _too_many, None).result() == {REFUSED}
-    assert apart.submit(_outcomes, _too_many, True).result() == {FOUND[0]}
+    assert apart.submit(_outcomes, _beyond, None).result() == {f"{FOUND[0]}, and no pod sends it"}
+    assert apart.submit(_outcomes, _beyond, 1).result() == {REFUSED}
+    assert apart.submit(_outcomes, _beyond, 0).result() == {FOUND[0]}
     assert apart.submit(_outcomes, _fitting, None).result() == {RESULT}
+
+
+def test_what_the_farm_refuses_is_told_from_what_it_takes() -> None:
+    assert guarded._decode(CONTRADICTING, plan=PLAN) == 1
+    assert guarded._decode(FITTING, plan=PLAN) == 0
