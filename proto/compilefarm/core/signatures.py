@@ -1,5 +1,6 @@
 """Signatures of artifacts: the owner of the private key says that the farm made the artifact for the key of a job.
-Those of entries of torch's caches and of packages say who wrote them.
+Those of entries of torch's caches and of packages say who wrote them; what a farm knows of C++ compilers it signs as
+it does artifacts.
 
 What is signed is a line of text and the manifest, serialized without its signature. The fields of a message are
 serialized in the order of their numbers, those that a release does not know after those that it knows: as long as new
@@ -12,6 +13,7 @@ Needs the package `cryptography`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -33,6 +35,7 @@ from compilefarm.v1.package_pb2 import SignedPackage
 # A signature of this key for anything else is none of a manifest.
 _TITLE = b"compilefarm manifest v1\n"
 _TOOLCHAIN_TITLE = b"compilefarm toolchain v1\n"
+_Signed = TypeVar("_Signed", Manifest, ToolchainRecord)
 
 
 class SigningKey:
@@ -74,10 +77,10 @@ class SigningKey:
         return Signature(key_id=self.public.key_id, value=self._private.sign(content))
 
 
-def with_signature(manifest: Manifest, signature: Signature) -> Manifest:
-    """Returns a copy of a manifest with that signature."""
-    signed = Manifest()
-    signed.CopyFrom(manifest)
+def with_signature(unsigned: _Signed, signature: Signature) -> _Signed:
+    """Returns a copy of a message with that signature."""
+    signed = type(unsigned)()
+    signed.CopyFrom(unsigned)
     signed.signature.CopyFrom(signature)
     return signed
 
@@ -148,17 +151,18 @@ def check_signature_of_toolchain(record: ToolchainRecord, *, trusted: Sequence[P
 
 def signed_content(manifest: Manifest) -> bytes:
     """Returns the bytes that a signature of a manifest covers."""
-    unsigned = Manifest()
-    unsigned.CopyFrom(manifest)
-    unsigned.ClearField("signature")
-    return _TITLE + unsigned.SerializeToString(deterministic=True)
+    return _TITLE + _without_signature(manifest)
 
 
 def _signed_toolchain(record: ToolchainRecord) -> bytes:
-    unsigned = ToolchainRecord()
-    unsigned.CopyFrom(record)
+    return _TOOLCHAIN_TITLE + _without_signature(record)
+
+
+def _without_signature(signed: _Signed) -> bytes:
+    unsigned = type(signed)()
+    unsigned.CopyFrom(signed)
     unsigned.ClearField("signature")
-    return _TOOLCHAIN_TITLE + unsigned.SerializeToString(deterministic=True)
+    return unsigned.SerializeToString(deterministic=True)
 
 
 def _check(signature: Signature, content: bytes, *, trusted: Sequence[PublicKey], what: str) -> None:

@@ -94,14 +94,15 @@ def _has_no_effect(node: Node) -> bool:
 
 def _takes_own_data(node: Node) -> bool:
     """Whether a node gives a tensor the memory that it has, as `module.to(dtype)` within a model does with torch 2.15
-    where the module is of that dtype."""
+    where the module is of that dtype.
+    """
     if str(node.target).partition(".default")[0] != _TAKES_DATA or len(node.args) != 2:
         return False
-    taking, taken = (each.meta.get("example_value") if isinstance(each, Node) else None for each in node.args)
-    return _looks(taking) is not None and _looks(taking) == _looks(taken)
+    taking, taken = (_layout(each.meta.get("example_value") if isinstance(each, Node) else None) for each in node.args)
+    return taking is not None and taking == taken
 
 
-def _looks(value: object) -> tuple[object, ...] | None:
+def _layout(value: object) -> tuple[object, ...] | None:
     """Where the elements of a tensor lie, and how; None where that is not known."""
     if not isinstance(value, torch.Tensor) or find_storage(value) is None or not _is_settled(value):
         return None

@@ -48,6 +48,10 @@ from compilefarm.store.read_only import READ_ONLY_REMEDY, ReadOnlyBackend
 # No single write takes that long.
 ABANDONED_AFTER_SECONDS = 3600
 LOCK = ".lock"
+# Where objects are written, and what was being written may be left.
+_WRITTEN_AREAS = (
+    BLOBS, MANIFESTS, CHECKS, SET_ASIDE, ENVIRONMENTS, FAILURES, JOURNAL, KEY_LEASES, PROBES, STAGING, TOOLCHAINS,
+)  # fmt: skip
 _STAGING_NAME = re.compile(r"[0-9a-f-]+(\.reason|\.failed)?#[0-9]+")
 # A folder may be removed, because it has become empty, at the moment when somebody is about to write into it.
 _MOST_TRIALS = 100
@@ -251,7 +255,6 @@ def _end_sessions(root: Path) -> None:
 
 
 def _staging_files(root: Path) -> Iterator[Path]:
-    artifacts, messages = (BLOBS, MANIFESTS, CHECKS, SET_ASIDE, STAGING, PROBES), (FAILURES, JOURNAL, KEY_LEASES)
-    for area in (*artifacts, *messages, ENVIRONMENTS, TOOLCHAINS):
+    for area in _WRITTEN_AREAS:
         for folder, _, names in os.walk(root / area):
             yield from (Path(folder, name) for name in names if _STAGING_NAME.fullmatch(name))

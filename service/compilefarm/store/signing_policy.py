@@ -125,12 +125,7 @@ class SignedManifests:
 
     def signed_toolchain(self, record: ToolchainRecord) -> ToolchainRecord | None:
         signature = self._signer.signature_of_toolchain(record)
-        if signature is None:
-            return None
-        signed = ToolchainRecord()
-        signed.CopyFrom(record)
-        signed.signature.CopyFrom(signature)
-        return signed
+        return None if signature is None else with_signature(record, signature)
 
     def is_trusted_toolchain(self, record: ToolchainRecord) -> bool:
         try:

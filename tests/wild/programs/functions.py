@@ -52,7 +52,7 @@ def _there_and_back(x: torch.Tensor) -> torch.Tensor:
 
 def _with_numpy(x: torch.Tensor) -> torch.Tensor:
     """Signals and integers as programs write them that were made for NumPy."""
-    signals = x.numpy()
+    signals = x.cpu().numpy()
     smooth = np.convolve(np.pad(signals[0], 2), np.hanning(5))
     spectrum = np.fft.rfft2(signals.T).real * np.conj(signals[:, :3].T).sum()
     steps = np.gradient(np.fabs(signals)[1]) + np.rint(signals[2])

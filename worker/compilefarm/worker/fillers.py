@@ -162,20 +162,26 @@ def _argument(node: Node, position: int, name: str) -> Any:
     return node.args[position] if len(node.args) > position else node.kwargs.get(name)
 
 
-def _shape(node: object) -> list[int]:
+def _tensor(node: object) -> torch.Tensor | None:
+    """What a node gives where the graph runs on fake tensors; None if that is no tensor."""
     value = node.meta.get("example_value") if isinstance(node, Node) else None
-    return [find_hint(size) or 0 for size in value.shape] if isinstance(value, torch.Tensor) else []
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _shape(node: object) -> list[int]:
+    value = _tensor(node)
+    return [find_hint(size) or 0 for size in value.shape] if value is not None else []
 
 
 def _size(node: object) -> int | torch.SymInt | None:
     """How many elements a tensor of one dimension has."""
-    value = node.meta.get("example_value") if isinstance(node, Node) else None
-    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() == 1 else None
+    value = _tensor(node)
+    return value.shape[0] if value is not None and value.dim() == 1 else None
 
 
 def _is_integral(node: object) -> bool:
-    value = node.meta.get("example_value") if isinstance(node, Node) else None
-    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
+    value = _tensor(node)
+    return value is not None and not (value.is_floating_point() or value.is_complex())
 
 
 def _along_dimension(node: Node, *, kind: Kind) -> Found:
@@ -251,7 +257,7 @@ def _boundaries(node: Node) -> Found:
     first, second = _argument(node, 0, "sorted_sequence"), _argument(node, 1, "boundaries")
     edges, values = (first, second) if _name(node) == "searchsorted" else (second, first)
     # Which row of a batch each place belongs to, of rows that differ in length: that number is an index.
-    if _is_integral(edges) and getattr(getattr(values, "target", None), "__name__", "").partition(".")[0] == "arange":
+    if _is_integral(edges) and isinstance(values, Node) and _name(values) == "arange":
         yield edges, Filler(kind=Kind.SPLITS, bound=math.prod(_shape(values)), size=_size(values))
     else:
         yield edges, Filler(kind=Kind.ORDERED)
