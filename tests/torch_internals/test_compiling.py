@@ -53,6 +53,29 @@ def test_a_compile_runs_with_what_it_was_given(monkeypatch: pytest.MonkeyPatch) 
     }
 
 
+@pytest.mark.parametrize("tuned_ahead", [True, False])
+def test_kernels_are_tuned_while_they_are_compiled_or_at_the_first_call(
+    tuned_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Setting it has the last word over standalone_compile, which sets it, too."""
+    lowering = importlib.import_module("torch._inductor.graph").GraphLowering
+    write, seen = lowering.codegen, []
+
+    def look(self: Any) -> Any:
+        seen.append(INDUCTOR.triton.autotune_at_compile_time)
+        return write(self)
+
+    monkeypatch.setattr(lowering, "codegen", look)
+    graph = torch.fx.symbolic_trace(torch.nn.Tanh())
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        x = torch.empty(3)
+        for node in graph.graph.nodes:
+            node.meta["example_value"] = x
+    with torch.no_grad(), tracing_with(mode), torch._inductor.utils.fresh_cache():
+        compile_graph(graph, [x], inductor={}, functorch={}, static_inputs=(), tuned_ahead=tuned_ahead)
+    assert seen == [tuned_ahead]
+
+
 def test_a_backward_that_is_not_recorded_compiles_before_its_forward_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("torch._inductor.standalone_compile")
     code = importlib.import_module("torch._inductor.output_code")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
@@ -17,6 +18,7 @@ from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.encode import EncodedJob
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.comparison import VerificationFailed
+from compilefarm.worker.fillers import takes_zeros
 from compilefarm.worker.synthetic import are_refused, inputs_of
 from tests.worker.verifying import checked, encoded_of
 
@@ -100,6 +102,18 @@ def test_rows_of_a_batch_end_where_its_elements_do_at_other_sizes_too() -> None:
         tensors = [each for each in inputs_of(job, decoded, first_seed=1)() if isinstance(each, torch.Tensor)]
         (offsets,) = (each for each in tensors if each.dim() == 1)
         assert {int(offsets[-1]), 3} == {len(each) for each in tensors if each.dim() == 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"), [(_packed, (torch.rand(3, 4), torch.tensor([0, 1, 4, 6]))), (F.embedding, (_IDS, torch.rand(9, 4)))]
+)
+def test_what_takes_no_zeros_is_told(model: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> None:
+    """Torch tunes kernels for GPUs on zeros, where an assertion is the end of a process."""
+    encoded = encoded_of(model, *inputs)
+    decoded = decode(encoded.job, blobs=encoded.blobs, admitted=Admitted())
+    zeros = [each if each.is_floating_point() else torch.zeros_like(each) for each in _inputs(encoded)]
+    with nullcontext() if takes_zeros(decoded.graph_module) else pytest.raises(IndexError, match="out of bounds"):
+        decoded.graph_module(*zeros)
 
 
 def test_a_program_that_writes_equal_places_in_another_order_is_no_accident() -> None:

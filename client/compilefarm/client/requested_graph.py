@@ -58,6 +58,8 @@ class RequestedGraph:
                 inductor_options=inductor_options,
                 functorch_options=functorch_options,
                 static_inputs=decoded.static_inputs,
+                # The first call is given what the graph is for.
+                tuned_ahead=False,
             )
         return program
 

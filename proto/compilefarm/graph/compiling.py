@@ -20,6 +20,7 @@ def compile_to_program(
     inductor_options: Mapping[str, Any],
     functorch_options: Mapping[str, Any],
     static_inputs: Sequence[int] = (),
+    tuned_ahead: bool = True,
 ) -> Any:
     """Compiles a graph; the result is called with the graph's inputs.
 
@@ -31,6 +32,8 @@ def compile_to_program(
         inductor_options: for torch._inductor.config.
         functorch_options: for torch._functorch.config.
         static_inputs: numbers of the inputs that are at the same place in memory at each call.
+        tuned_ahead: kernels for GPUs are tuned while the graph is compiled, on integers that are all zero. A kernel
+            that asserts other ones would end all that its process can do on the GPU.
     """
     # Torch saves graphs that it can tell apart by its own keys. The farm has its own; what they hold may be saved.
     saved = {"unsafe_marked_cacheable_functions": dict.fromkeys(cacheable_names(graph_module), "compilefarm")}
@@ -41,4 +44,5 @@ def compile_to_program(
             inductor={**inductor_options, **saved},
             functorch=functorch_options,
             static_inputs=static_inputs,
+            tuned_ahead=tuned_ahead,
         )

@@ -15,6 +15,7 @@ from compilefarm.torch_internals.settings import FUNCTORCH
 _STANDALONE = "torch._inductor.standalone_compile"
 _AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
 _OUTPUT_CODE = "torch._inductor.output_code"
+_TUNED_AHEAD = "triton.autotune_at_compile_time"
 _COMPILING = (
     "torch._inductor.compile_fx",
     _STANDALONE,
@@ -55,6 +56,7 @@ def compile_graph(
     inductor: Mapping[str, Any],
     functorch: Mapping[str, Any],
     static_inputs: Sequence[int],
+    tuned_ahead: bool = True,
 ) -> Any:
     """Compiles a graph, within `tracing_with`; the result is called with its inputs, and has `serialize`.
 
@@ -64,6 +66,8 @@ def compile_graph(
         inductor: settings of Inductor.
         functorch: settings of functorch.
         static_inputs: numbers of the inputs that are at the same place in memory at each call.
+        tuned_ahead: kernels for GPUs are tuned while the graph is compiled, on integers that are all zero
+            (torch/_inductor/standalone_compile.py). Otherwise at the first call, on what that is given.
 
     Raises:
         not_serializable_error: its result cannot be saved.
@@ -75,6 +79,7 @@ def compile_graph(
         # The backward belongs to the program; torch 2.11 lowers it at the first backward() otherwise.
         "force_non_lazy_backward_lowering": True,
     }
+    how = {} if tuned_ahead else {_TUNED_AHEAD: False}
     standalone_compile = importlib.import_module(_STANDALONE).standalone_compile
     with (
         FUNCTORCH.patch(settings),
@@ -86,7 +91,7 @@ def compile_graph(
             graph_module,
             list(inputs),
             dynamic_shapes="from_tracing_context",
-            options={"config_patches": dict(inductor)},
+            options={"config_patches": {**inductor, **how}},
             aot=True,
         )
 

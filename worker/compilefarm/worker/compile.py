@@ -38,6 +38,7 @@ from compilefarm.v1.manifest_pb2 import (
     Sources,
     Timing,
 )
+from compilefarm.worker.fillers import takes_zeros
 from compilefarm.worker.limits import memory_limit, time_limit
 from compilefarm.worker.operator_guard import guarding_operators
 from compilefarm.worker.process_groups import standing_in
@@ -131,6 +132,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
                     inductor_options=inductor_options,
                     functorch_options=functorch_options,
                     static_inputs=decoded.static_inputs,
+                    tuned_ahead=takes_zeros(decoded.graph_module),
                 )
         with stopwatch.phase(PHASE_TUNING):
             _tune(program, decoded, task.job)

@@ -109,6 +109,16 @@ def find_fillers(graph_module: GraphModule) -> Mapping[int, Filler]:
     return {number: fillers[0] for number, fillers in found.items() if fillers}
 
 
+def takes_zeros(graph_module: GraphModule) -> bool:
+    """Whether a graph may be run on integers that are all zero, as far as is known: rows of a batch that all end where
+    they begin hold no element, and what looks for the row of one comes to a row behind the last.
+
+    Args:
+        graph_module: as for find_fillers.
+    """
+    return all(filler.kind is not Kind.SPLITS for filler in find_fillers(graph_module).values())
+
+
 def _strictness(filler: Filler) -> tuple[bool, int, int]:
     # Two that take an index and one that writes by it: each of them once, below the smaller bound.
     return filler.kind not in _EXACT, filler.bound, -filler.kind.value
