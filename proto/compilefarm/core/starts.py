@@ -13,7 +13,7 @@ from compilefarm.v1 import start_pb2 as wire
 # The phases and what they are spent on, in the order in which they begin.
 PHASES: Mapping[str, str] = {
     "node": "a cluster has no node for it yet, or starts its actor",
-    "devices": "an interpreter looks for GPUs",
+    "devices": "the driver is asked for GPUs",
     "sandbox": "a sandbox is tried",
     "process": "processes are started and forked, and what is not counted below",
     "torch": "the interpreter starts, and imports torch",

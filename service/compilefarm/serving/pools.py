@@ -123,15 +123,14 @@ def cuda_devices(device: str, *, python: str) -> tuple[str, ...]:
         python: the interpreter.
 
     Raises:
-        RuntimeError: it has no torch, or sees no GPU where one was asked for.
+        RuntimeError: it has no torch, sees no GPU where one was asked for, or its driver does not work.
     """
     if device == "cpu":
         return ()
-    # In another process: a service that holds a CUDA context takes memory from the jobs.
-    program = "import torch; print(torch.cuda.device_count())"
-    result = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    program = [python, "-m", "compilefarm.worker.gpus"]
+    result = subprocess.run(program, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise RuntimeError(f"torch cannot be imported by {python}: {result.stderr.strip()[-500:]}")
+        raise RuntimeError(f"{python} cannot look for GPUs: {result.stderr.strip()[-500:]}")
     count = int(result.stdout.split()[-1])
     if count == 0 and device == "cuda":
         raise RuntimeError(
