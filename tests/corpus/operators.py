@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
+from tests.guard_timing import guards_not_timed
 from tests.worker.operators import VARIANTS, EagerFails, NoSample, Sizes, names_of_operators, try_operator
 
 from .codec import CodecBackend, GraphReport
 from .comparison import differences, look_at
-from .run import guards_not_timed
 
 _MOST_SHOWN = 12
 # Their elements are whatever lay in memory.

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
-from unittest import mock
 
 import torch
 
 from compilefarm.client import Farm, stats
 from compilefarm.client.records import GraphRecord
+from tests.guard_timing import guards_not_timed
 
 from .codec import CodecBackend, GraphReport
 from .comparison import Leaf, differences, look_at
@@ -137,13 +136,6 @@ def _failure_line(trace: str) -> str:
 
 def _excused(graph: GraphReport) -> GraphReport:
     return replace(graph, outcome="sent") if graph.outcome == "crash" else graph
-
-
-def guards_not_timed() -> AbstractContextManager[object]:
-    """While programs are traced: Dynamo leaves out what it does for its log alone."""
-    # torch/_dynamo/guards.py: after each graph, Dynamo empties the processor's caches to time the guards for its log.
-    # That is a third of what tracing a small program costs.
-    return mock.patch("torch._dynamo.guards.profile_guard_manager", return_value=0.0)
 
 
 def _row(program: Program, check: Callable[[list[Leaf]], Row], *, reports: Callable[[], list[GraphReport]]) -> Row:

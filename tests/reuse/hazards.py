@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.guard_timing import guards_not_timed
 from tests.reuse import python_hazards as python_hazards  # its cases are in the table, too
 from tests.reuse.cases import CASES, X, case, patched, unsaid
 from tests.reuse.processes import Pod, pod
@@ -1077,7 +1078,7 @@ def main(folder: str, action: str) -> None:
     if action == "modes":
         modes(folder)
         return
-    with pod(Path(folder), publishes=action == "publish") as own:
+    with pod(Path(folder), publishes=action == "publish") as own, guards_not_timed():
         for name in CASES:
             again = results_of(own, name, changed=False)
             changed = results_of(own, name, changed=True) if action == "reuse" else None

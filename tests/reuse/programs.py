@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.guard_timing import guards_not_timed
 from tests.reuse.processes import Pod, pod
 
 Backend = Callable[..., Any] | None
@@ -215,7 +216,7 @@ def _tensors(result: Any) -> Iterator[torch.Tensor]:
 
 def main(folder: str, *names: str) -> None:
     """Runs programs, by default all."""
-    with pod(Path(folder)) as own:
+    with pod(Path(folder)) as own, guards_not_timed():
         for name in names or PROGRAMS:
             print(json.dumps(result_of(own, name)), flush=True)
 

@@ -15,7 +15,7 @@ from compilefarm.client import stats
 from compilefarm.client.records import GraphRecord
 from tests.corpus.codec import CodecBackend, GraphReport
 from tests.corpus.comparison import Leaf, differences, look_at
-from tests.corpus.run import guards_not_timed
+from tests.guard_timing import guards_not_timed
 
 from .program import Compiler, Lacking, Program
 

@@ -1,0 +1,41 @@
+"""Leaves out what no test is about and most pay for: searches for garbage among modules, and the timing of guards."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cache
+
+import pytest
+
+from tests.guard_timing import guards_not_timed, is_dynamo_imported
+
+# Objects that are made between two searches among the young ones, of which torch makes and drops many; Python's own
+# number is 700.
+_COLLECT_EVERY = 10_000
+_UNTIL_THE_END = ExitStack()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Modules of torch and of tests stay, so that no search for garbage needs to look at them, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_COLLECT_EVERY, 20, 20)
+        gc.enable()
+
+
+def pytest_runtest_setup() -> None:
+    """Has guards not timed from the first test on that finds Dynamo imported: a test without it does not import it."""
+    if is_dynamo_imported():
+        _leave_guards_untimed()
+
+
+@cache
+def _leave_guards_untimed() -> None:
+    _UNTIL_THE_END.enter_context(guards_not_timed())
