@@ -54,10 +54,10 @@ def llama(
         num_key_value_heads=heads // 2,
         vocab_size=vocabulary,
     )
-    return _Logits(LlamaForCausalLM(config).eval()), (torch.randint(0, vocabulary, (1, tokens)),)
+    return Logits(LlamaForCausalLM(config).eval()), (torch.randint(0, vocabulary, (1, tokens)),)
 
 
-class _Logits(nn.Module):
+class Logits(nn.Module):
     """The decoder without its cache of keys and values, which is no tensor."""
 
     def __init__(self, decoder: Any) -> None:

@@ -44,26 +44,28 @@ _COLUMNS = (
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(WORKLOADS)}")
-    names = parser.parse_args().names or list(WORKLOADS)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: what needs no GPU, to try it")
+    arguments = parser.parse_args()
+    names, device = arguments.names or list(WORKLOADS), arguments.device
     if unknown := sorted(set(names) - set(WORKLOADS)):
         parser.error(f"no workload is called {' or '.join(unknown)}")
-    if not torch.cuda.is_available():
+    if device == "cuda" and not torch.cuda.is_available():
         parser.error("this machine has no GPU that torch can use")
     console = Console(width=None if sys.stdout.isatty() else 200)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        with serve(folder, ("--allow-triton-kernels",), device="cuda", modules=_MODULES, module_folder=_ROOT) as farm:
-            rows = _rows(farm, folder, names)
+        with serve(folder, ("--allow-triton-kernels",), device=device, modules=_MODULES, module_folder=_ROOT) as farm:
+            rows = _rows(farm, folder, names, _devices(device))
         farm_log = farm.log.read_text()
         # The farm has ended: nobody else uses its store.
         representations = asyncio.run(find_representations(folder / "store"))
-    console.print(_table(rows))
+    console.print(_table(rows, device))
     problems = [(row, problem) for row in rows if (problem := _problem(row))]
     for row, problem in problems:
         console.print(f"{row['pod']}, {row['workload']}: {problem}", markup=False, highlight=False)
     for found in representations:
         console.print(found, markup=False, highlight=False)
-    if torch.cuda.device_count() == 1:
+    if device == "cuda" and torch.cuda.device_count() == 1:
         console.print("moving to another GPU: not tried, this machine has one")
     if problems:
         console.rule("the farm's log")
@@ -71,17 +73,21 @@ def main() -> int:
     return 1 if problems or representations else 0
 
 
-def _rows(farm: ServedFarm, folder: Path, names: list[str]) -> list[dict[str, Any]]:
+def _devices(device: str) -> list[str]:
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] if device == "cuda" else [device]
+
+
+def _rows(farm: ServedFarm, folder: Path, names: list[str], devices: list[str]) -> list[dict[str, Any]]:
     expected = folder / "expected.pt"
     address = {"COMPILEFARM_ADDRESS": farm.address}
-    rows = _run_pod("first", "cuda:0", expected, names, os.environ | address)
-    for number in range(torch.cuda.device_count()):
+    rows = _run_pod("first", devices[0], expected, names, os.environ | address)
+    for number, device in enumerate(devices):
         caches = folder / f"pod{number}"
         caches.mkdir()
         # Their results are compared here. To find out whether it can compile the kernels of a user, which its own
         # comparison runs, a pod starts the compiler.
         environment = bare_environment(caches, farm.address) | {"COMPILEFARM_SELF_CHECK": "0"}
-        rows += _run_pod(f"bare, cuda:{number}", f"cuda:{number}", expected, names, environment)
+        rows += _run_pod(f"bare, {device}", device, expected, names, environment)
     return rows
 
 
@@ -135,8 +141,9 @@ def _problem(row: dict[str, Any]) -> str:
     return ""
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title=f"torch {torch.__version__}, {torch.cuda.device_count()} x {torch.cuda.get_device_name()}")
+def _table(rows: list[dict[str, Any]], device: str) -> Table:
+    machine = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}" if device == "cuda" else "CPU"
+    table = Table(title=f"torch {torch.__version__}, {machine}")
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name in ("pod", "workload", "graphs", "right") else "right")
     for row in rows:

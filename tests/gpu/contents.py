@@ -24,7 +24,7 @@ async def find_representations(folder: Path) -> list[str]:
         folder: of the store; of a key with several variants, one is looked at.
     """
     store = await open_store(str(folder))
-    graphs = sorted(graph.name for graph in (folder / MANIFESTS).iterdir())
+    graphs = sorted(graph.name for graph in (folder / MANIFESTS).glob("*"))
     found = []
     for key in [key for graph in graphs for key in await store.find_by_prefix(graph)]:
         manifest = await store.find_manifest(key)

@@ -73,7 +73,7 @@ def main() -> int:
     expected = torch.load(arguments.expected, map_location=arguments.device)
     # gRPC's own connections are not among these, but a download by Python would be.
     started = watch_processes(further=["socket.connect"])
-    work = count_kernel_work(with_triton=True)
+    work = count_kernel_work(with_triton=arguments.device.type == "cuda")
     farm = Farm()
     for name in names:
         seen = _look(name, farm, arguments.device, expected[name], started, work)
@@ -138,7 +138,8 @@ def _results(
             if workload.training:
                 torch.autograd.backward([tensor.square().sum() for tensor in results])
             found += [*results, *arguments, *_taken_gradients((*weights, *arguments))]
-    torch.cuda.synchronize()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
     return [tensor.detach() for tensor in found]
 
 

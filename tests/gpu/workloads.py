@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,45 +12,8 @@ from tests.farm import models
 from tests.graph import triton_programs
 
 from . import kernels, operators
-
-Arguments = tuple[torch.Tensor, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """A function and the calls of it.
-
-    Attributes:
-        make: the function and the arguments of each call, for a device.
-        training: goes backward after each call.
-        dynamic: as in torch.compile.
-        mode: as in torch.compile.
-    """
-
-    make: Callable[[torch.device], tuple[Callable[..., Any], list[Arguments]]]
-    training: bool = False
-    dynamic: bool | None = None
-    mode: str | None = None
-
-
-def _of_model(make: Callable[[], models.ModelAndInputs], *, dtype: torch.dtype | None = None, **how: Any) -> Workload:
-    def on(device: torch.device) -> tuple[nn.Module, list[Arguments]]:
-        model, inputs = make()
-        return model.to(device, dtype), [tuple(tensor.to(device) for tensor in inputs)]
-
-    return Workload(make=on, **how)
-
-
-def _of_function(function: Callable[..., Any], *shapes: tuple[tuple[int, ...], ...], **how: Any) -> Workload:
-    """A function called once with tensors of each list of shapes."""
-
-    def on(device: torch.device) -> tuple[Callable[..., Any], list[Arguments]]:
-        torch.manual_seed(0)
-        training = how.get("training", False)
-        drawn = [tuple(torch.randn(shape) for shape in call) for call in shapes]
-        return function, [tuple(tensor.to(device).requires_grad_(training) for tensor in call) for call in drawn]
-
-    return Workload(make=on, **how)
+from .mended import MENDED
+from .workload import CALLS_OF_CUDA_GRAPHS, Arguments, Workload, of_calls, of_function, of_model
 
 
 def _large_llama() -> models.ModelAndInputs:
@@ -101,25 +63,12 @@ def _of_alignment(*askew: bool) -> Workload:
     return Workload(make=on)
 
 
-def _of_calls(
-    make: Callable[[torch.device], tuple[Callable[..., Any], Callable[[], Arguments]]], **how: Any
-) -> Workload:
-    """A function that is called so often that it is recorded as CUDA graphs, and replayed with other arguments."""
-
-    def on(device: torch.device) -> tuple[Callable[..., Any], list[Arguments]]:
-        torch.manual_seed(0)
-        function, draw = make(device)
-        return function, [draw() for _ in range(_CALLS_OF_CUDA_GRAPHS)]
-
-    return Workload(make=on, **{"mode": "reduce-overhead", **how})
-
-
 def _steps_of_a_decoder(device: torch.device) -> tuple[nn.Module, Callable[[], Arguments]]:
     decoder = models.DecodingStep(hidden_size=256, layers=4, heads=8, vocabulary=1000, most_tokens=64).to(device)
     with torch.no_grad():
         # The cache takes its memory when it is written first: before, so that it is an input of the graph.
         decoder(torch.zeros(1, 1, dtype=torch.long, device=device), torch.tensor([0], device=device))
-    places = iter(range(1, 1 + _CALLS_OF_CUDA_GRAPHS))
+    places = iter(range(1, 1 + CALLS_OF_CUDA_GRAPHS))
     return decoder, lambda: (torch.randint(0, 1000, (1, 1)).to(device), torch.tensor([next(places)]).to(device))
 
 
@@ -185,43 +134,42 @@ def _of_sizes_that_differ(device: torch.device) -> tuple[nn.Module, Callable[[],
     return model, lambda: (torch.randn(next(sizes), 64).to(device),)
 
 
-# One warms up, one records, and two replay.
-_CALLS_OF_CUDA_GRAPHS = 4
 _HEADS = (2, 4, 128, 64)
 
 WORKLOADS: dict[str, Workload] = {
-    "mlp": _of_model(models.mlp),
-    "convolutions": _of_model(models.convolutional),
-    "convolutions, channels last": _of_model(_channels_last),
-    "llama": _of_model(models.llama),
-    "MiniLM, its real weights": _of_model(models.minilm),
-    "MiniLM, CUDA's best": _of_model(models.minilm, mode="max-autotune-no-cudagraphs"),
-    "llama, 8 layers, bfloat16": _of_model(_large_llama, dtype=torch.bfloat16, mode="max-autotune-no-cudagraphs"),
-    "batches that differ": _of_function(
+    "mlp": of_model(models.mlp),
+    "convolutions": of_model(models.convolutional),
+    "convolutions, channels last": of_model(_channels_last),
+    "llama": of_model(models.llama),
+    "MiniLM, its real weights": of_model(models.minilm),
+    "MiniLM, CUDA's best": of_model(models.minilm, mode="max-autotune-no-cudagraphs"),
+    "llama, 8 layers, bfloat16": of_model(_large_llama, dtype=torch.bfloat16, mode="max-autotune-no-cudagraphs"),
+    "batches that differ": of_function(
         lambda x: torch.relu(x @ x.new_ones(64, 32)).sum(-1), ((5, 64),), ((9, 64),), ((700, 64),), dynamic=True
     ),
     "arguments that begin askew later": _of_alignment(False, True),
     "arguments that begin askew at first": _of_alignment(True, False),
-    "training": _of_model(_perceptron, training=True),
-    "autocast": _of_function(_autocast, ((8, 64), (64, 32))),
-    "attention": _of_function(_attention, (_HEADS, _HEADS, _HEADS)),
-    "own kernel": _of_function(triton_programs.add, ((3000,), (3000,))),
-    "own kernel, sizes that differ": _of_function(
+    "training": of_model(_perceptron, training=True),
+    "autocast": of_function(_autocast, ((8, 64), (64, 32))),
+    "attention": of_function(_attention, (_HEADS, _HEADS, _HEADS)),
+    "own kernel": of_function(triton_programs.add, ((3000,), (3000,))),
+    "own kernel, sizes that differ": of_function(
         triton_programs.add, ((3000,), (3000,)), ((700,), (700,)), dynamic=True
     ),
-    "own kernel, tuned": _of_function(triton_programs.tuned, ((3000,),)),
-    "own kernel, tuned, sizes that differ": _of_function(triton_programs.tuned, ((3000,),), ((500,),), dynamic=True),
-    "own kernel, writes twice": _of_function(triton_programs.swapped, ((512,), (512,))),
-    "own kernel, forward and backward": _of_function(triton_programs.tripled, ((3000,),), training=True),
-    "own kernel, in place": _of_function(kernels.grown, ((3000,),)),
-    "own kernel, TMA": _of_function(kernels.copied_by_tma, ((64, 64),)),
-    "CUDA graphs, decoding": _of_calls(_steps_of_a_decoder),
-    "CUDA graphs, training": _of_calls(_steps_of_training, training=True),
-    "CUDA graphs, training without a backward to record": _of_calls(_with_an_empty_backward, training=True),
-    "CUDA graphs, partitions": _of_calls(_with_a_part_on_the_cpu),
-    "CUDA graphs, an operator that may not be recorded": _of_calls(_with_an_operator_that_may_not_be_recorded),
-    "CUDA graphs, a sample": _of_calls(_with_a_sample),
-    "CUDA graphs, a prompt": _of_calls(_steps_with_a_prompt),
-    "CUDA graphs, max-autotune": _of_calls(_steps_of_training, mode="max-autotune"),
-    "CUDA graphs, sizes that differ": _of_calls(_of_sizes_that_differ, dynamic=True),
+    "own kernel, tuned": of_function(triton_programs.tuned, ((3000,),)),
+    "own kernel, tuned, sizes that differ": of_function(triton_programs.tuned, ((3000,),), ((500,),), dynamic=True),
+    "own kernel, writes twice": of_function(triton_programs.swapped, ((512,), (512,))),
+    "own kernel, forward and backward": of_function(triton_programs.tripled, ((3000,),), training=True),
+    "own kernel, in place": of_function(kernels.grown, ((3000,),)),
+    "own kernel, TMA": of_function(kernels.copied_by_tma, ((64, 64),)),
+    "CUDA graphs, decoding": of_calls(_steps_of_a_decoder),
+    "CUDA graphs, training": of_calls(_steps_of_training, training=True),
+    "CUDA graphs, training without a backward to record": of_calls(_with_an_empty_backward, training=True),
+    "CUDA graphs, partitions": of_calls(_with_a_part_on_the_cpu),
+    "CUDA graphs, an operator that may not be recorded": of_calls(_with_an_operator_that_may_not_be_recorded),
+    "CUDA graphs, a sample": of_calls(_with_a_sample),
+    "CUDA graphs, a prompt": of_calls(_steps_with_a_prompt),
+    "CUDA graphs, max-autotune": of_calls(_steps_of_training, mode="max-autotune"),
+    "CUDA graphs, sizes that differ": of_calls(_of_sizes_that_differ, dynamic=True),
+    **MENDED,
 }
