@@ -32,7 +32,7 @@ from compilefarm.service.directory import read_directory
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.health_service import SERVICES, HealthService
 from compilefarm.service.incidents import incident
-from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
+from compilefarm.service.interceptor import interceptors
 from compilefarm.service.metrics_endpoint import MetricsEndpoint
 from compilefarm.service.package_service import NoPackageService, PackageService
 from compilefarm.service.quotas import Quotas
@@ -205,13 +205,10 @@ class Gateway:
             self._metrics.open()
 
     def _build_server(self) -> grpc.aio.Server:
-        interceptors = [
-            RequestIdInterceptor(),
-            GuardInterceptor(
-                self._authenticator, clock=self._clock, heavy=self._parts.heavy, call_limits=self._call_limits
-            ),
-        ]
-        server = grpc.aio.server(interceptors=interceptors, options=_options(self._config))
+        passed = interceptors(
+            self._authenticator, clock=self._clock, heavy=self._parts.heavy, call_limits=self._call_limits
+        )
+        server = grpc.aio.server(interceptors=passed, options=_options(self._config))
         add_CompileServiceServicer_to_server(self._compile_service(), server)
         add_BlobServiceServicer_to_server(self._blob_service(), server)
         add_CacheServiceServicer_to_server(self._cache_service(), server)

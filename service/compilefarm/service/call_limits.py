@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from compilefarm.core.errors import Busy, NotAuthenticated
@@ -69,8 +69,9 @@ class CallLimits:
         self._connections: defaultdict[str, Counter[str]] = defaultdict(Counter)
         # Calls of each connection that were dropped by those who began them, or made by nobody who is known.
         self._wasted: Counter[str] = Counter()
-        # Connections that have taken too little of an answer.
-        self._stuck: set[str] = set()
+        # Connections that are to be ended, and why.
+        self._ended: dict[str, str] = {}
+        self._is_urgent = asyncio.Event()
         self.requests = Allowance(account_bytes=ACCOUNT_BYTES, all_bytes=ALL_BYTES)
         self.receiving = FairSemaphore(
             "receiving requests",
@@ -118,13 +119,17 @@ class CallLimits:
         """
         self._wasted[peer] += 1
 
-    def note_stuck(self, peer: str) -> None:
-        """Notes that a connection does not take what it was sent.
+    def end_connection(self, peer: str, *, because: str, at_once: bool = False) -> None:
+        """Has a connection ended.
 
         Args:
             peer: the connection, as gRPC names it.
+            because: what it does, for the log.
+            at_once: whether that cannot wait for the next look at connections.
         """
-        self._stuck.add(peer)
+        self._ended[peer] = because
+        if at_once:
+            self._is_urgent.set()
 
     def peers(self) -> Iterator[str]:
         """The connections that have calls, as gRPC names them."""
@@ -138,10 +143,15 @@ class CallLimits:
         wasted, self._wasted = self._wasted, Counter()
         return wasted
 
-    def take_stuck(self) -> Set[str]:
-        """The connections that did not take what they were sent, since this was last asked."""
-        stuck, self._stuck = self._stuck, set()
-        return stuck
+    def take_ended(self) -> Mapping[str, str]:
+        """The connections that are to be ended since this was last asked, and why."""
+        ended, self._ended = self._ended, {}
+        self._is_urgent.clear()
+        return ended
+
+    async def wait_until_urgent(self) -> None:
+        """Waits until a connection has to be ended at once."""
+        await self._is_urgent.wait()
 
     def _check(self, address: str, *, peer: str, is_health: bool) -> None:
         connections: Mapping[str, int] = self._connections.get(address, {})

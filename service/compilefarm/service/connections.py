@@ -3,7 +3,8 @@
 gRPC reports calls, but no connection without calls. Where an address, or all together, have too many connections,
 those without calls are closed, and so is a connection whose calls are dropped or refused by the hundreds: gRPC bounds
 how many calls a connection has at a time, not how many it begins. So is one that does not take what it is sent, which
-gRPC keeps in memory for as long as the connection lasts. Well-meaning clients connect again.
+gRPC keeps in memory for as long as the connection lasts, and at once one whose calls have metadata without an end.
+Well-meaning clients connect again.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from collections.abc import Collection, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from compilefarm.service.accounts import End, account_of_address, find_end, read_address
+from compilefarm.service.accounts import End, account_of_address, account_of_peer, find_end, read_address
 from compilefarm.service.call_limits import CallLimits
-from compilefarm.service.clock import Clock, pause
+from compilefarm.service.clock import Clock, limited
+from compilefarm.service.rarely import Rarely
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.5
 # Within that time. A pod with an old token is refused once for each of its graphs.
 MOST_WASTED_CALLS = 1000
+_WASTEFUL = "begins calls and drops them, or is refused"
 _OPEN_FILES = Path("/proc/self/fd")
 # Of the files that this process may open, for connections: what is left of them after a look, and how many there may be
 # in between.
@@ -53,12 +56,15 @@ class Connections:
         self._call_limits = call_limits
         self._clock = clock
         self._reserve: list[int] = []
+        self._told = Rarely(clock.monotonic)
 
     async def watch(self) -> None:
         """Looks again and again."""
         with self._reserving():
             while True:
-                await pause(LOOK_SECONDS, clock=self._clock)
+                with suppress(TimeoutError):
+                    async with limited(LOOK_SECONDS, clock=self._clock):
+                        await self._call_limits.wait_until_urgent()
                 try:
                     self.look()
                 except OSError as error:
@@ -95,15 +101,14 @@ class Connections:
 
     def _look(self) -> None:
         wasted = self._call_limits.take_wasted()
-        wasteful = _ends(peer for peer, calls in wasted.items() if calls > MOST_WASTED_CALLS)
-        stuck = _ends(self._call_limits.take_stuck())
-        if not _OPEN_FILES.exists() or (not (wasteful | stuck) and len(os.listdir(_OPEN_FILES)) <= self._most):
+        ended = dict.fromkeys((peer for peer, calls in wasted.items() if calls > MOST_WASTED_CALLS), _WASTEFUL)
+        ended |= self._call_limits.take_ended()
+        if not _OPEN_FILES.exists() or (not ended and len(os.listdir(_OPEN_FILES)) <= self._most):
             return
-        for end in wasteful:
-            log.warning("the connection of %s is ended: it begins calls and drops them, or is refused", end.address)
-        for end in stuck:
-            log.warning("the connection of %s is ended: it does not take what it asked for", end.address)
-        self._end(wasteful | stuck | self._find_too_many())
+        for peer, reason in ended.items():
+            if self._told.is_due(account_of_peer(peer)):
+                log.warning("the connection of %s is ended: it %s", account_of_peer(peer), reason)
+        self._end(_ends(ended) | self._find_too_many())
 
     def _find_too_many(self) -> set[End]:
         with_calls = _ends(self._call_limits.peers())

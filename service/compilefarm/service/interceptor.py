@@ -46,6 +46,53 @@ Send = Callable[..., Awaitable[None]]
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
+# Entries of metadata. Clients send some ten, and proxies add theirs.
+MOST_METADATA = 128
+
+
+def interceptors(
+    authenticator: Authenticator, *, clock: Clock, heavy: HeavyWork, call_limits: CallLimits
+) -> list[grpc.aio.ServerInterceptor]:
+    """What all calls of a server pass, in that order.
+
+    Args:
+        authenticator: tells who calls.
+        clock: time.
+        heavy: parses large requests.
+        call_limits: how much one address and one caller may have going on.
+    """
+    return [
+        MetadataInterceptor(call_limits),
+        RequestIdInterceptor(),
+        GuardInterceptor(authenticator, clock=clock, heavy=heavy, call_limits=call_limits),
+    ]
+
+
+class MetadataInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses calls with more metadata than clients send, before anything looks through it, and has their connections
+    ended at once. A byte names an entry that HTTP/2 knows, and gRPC hands over what a frame of 16 KiB names, for strangers,
+    too, whatever its limit for metadata says: that takes megabytes, and ten milliseconds of a processor.
+
+    Args:
+        call_limits: are told of the connection.
+    """
+
+    def __init__(self, call_limits: CallLimits) -> None:
+        self._refusal: Handler = grpc.stream_stream_rpc_method_handler(partial(_refuse_metadata, call_limits))
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        if len(handler_call_details.invocation_metadata or ()) > MOST_METADATA:
+            return self._refusal
+        return await continuation(handler_call_details)
+
+
+async def _refuse_metadata(call_limits: CallLimits, _contents: AsyncIterator[bytes], context: Context) -> None:
+    call_limits.end_connection(context.peer(), because="sends metadata without an end", at_once=True)
+    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a call has at most {MOST_METADATA} entries of metadata")
 
 
 class GuardInterceptor(grpc.aio.ServerInterceptor):
@@ -208,7 +255,7 @@ async def _send(content: bytes, *, context: Context, pace: Pace, call_limits: Ca
             raise asyncio.CancelledError from None
         except TooSlow:
             # gRPC keeps what was not taken, and how the call ended, for as long as there is a connection.
-            call_limits.note_stuck(context.peer())
+            call_limits.end_connection(context.peer(), because="does not take what it asked for")
             raise
     pace.note(len(content))
 

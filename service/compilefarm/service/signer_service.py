@@ -17,7 +17,7 @@ from compilefarm.service.clock import SystemClock
 from compilefarm.service.config import CannotStart
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.heavy_work import HeavyWork
-from compilefarm.service.interceptor import GuardInterceptor, RequestIdInterceptor
+from compilefarm.service.interceptor import interceptors
 from compilefarm.service.signer import Signer
 from compilefarm.v1.signer_service_pb2 import (
     AnnounceRequest,
@@ -74,8 +74,8 @@ async def serving_signer(signer: Signer, *, address: str, group: str | None) -> 
     """
     path = socket_path(address)
     _refuse_second(path)
-    guard = GuardInterceptor(AnonymousAuthenticator(), clock=SystemClock(), heavy=HeavyWork(), call_limits=CallLimits())
-    server = grpc.aio.server(interceptors=[RequestIdInterceptor(), guard], options=[UNCOMPRESSED])
+    passed = interceptors(AnonymousAuthenticator(), clock=SystemClock(), heavy=HeavyWork(), call_limits=CallLimits())
+    server = grpc.aio.server(interceptors=passed, options=[UNCOMPRESSED])
     add_SignerServiceServicer_to_server(SignerService(signer), server)
     _bind(server, path=path)
     if group is not None:

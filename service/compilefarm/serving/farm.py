@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from compilefarm.service.app import Gateway
-from compilefarm.service.garbage import collect_seldom
+from compilefarm.service.garbage import collect_seldom, return_freed_memory
 from compilefarm.service.signing import open_signing_policy
 from compilefarm.service.state_folder import using
 from compilefarm.service.toolchains import StoredToolchains
@@ -33,6 +33,7 @@ async def serve(config: ServeConfig) -> None:
         RuntimeError: there are no workers as they were asked for.
     """
     check_user(allow_root=config.allow_root)
+    return_freed_memory()
     end = end_asked(asyncio.Event())
     signing = await open_signing_policy(
         key_file=config.signing_key, signer=config.signer, trusted_keys=config.trusted_keys
