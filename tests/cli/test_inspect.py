@@ -10,6 +10,8 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from compilefarm.builder.packing import pack
+from compilefarm.cli.inspect import show
+from compilefarm.cli.words import console
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
@@ -19,6 +21,7 @@ from compilefarm.v1.manifest_pb2 import (
     VERIFY_TIME_AFTER,
     VERIFY_TIME_NEVER,
     Check,
+    Manifest,
     SourceFile,
     Sources,
     Verification,
@@ -65,6 +68,15 @@ def test_why_an_artifact_is_not_served_is_told(tmp_path: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     assert f"no artifact of {KEY} is served" in said
     assert "FAILED  2027-01-15 08:00:00 UTC: output 0 differs from eager by 3" in said
+
+
+def test_dates_beyond_the_calendar_are_no_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    beyond = Timestamp(seconds=2**40)
+    checks = (Check(key=KEY, failed=WRONG, ended=beyond), Check(key=KEY, failed=WRONG, ended=ENDED))
+    assert inspected(tmp_path, checks=checks, time=None) == 0
+    assert capsys.readouterr().out.count("differs from eager") == 1
+    show(Manifest(key=KEY, created=beyond), console())
+    assert "no date (1099511627776 s since 1970)" in capsys.readouterr().out
 
 
 def test_a_check_after_serving_is_told_with_its_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -180,6 +180,37 @@ def test_torch_reads_in_another_farm_what_was_imported_there(farm: str, ask: Ask
         assert exported(ask, other).keys() == {ONE, ALL}
 
 
+_KERNEL = "@d(triton_meta={'signature': {'a': %s}}, inductor_meta={'kernel_name': %r})\ndef f():\n    xnumel = %s\n"
+HOSTILE_SOURCES = {
+    "nested deeper than Python's stack": _KERNEL % ("x" + " + x" * 900, "deep", 1),
+    "a number that Python does not write": _KERNEL % ("1", "large", "0x" + "f" * 10_000),
+    "bytes, which JSON has not": _KERNEL % ("b'x'", "bytes", 1),
+    "markup of the table": _KERNEL % ("1", "[/closes] [link=http://example.org]nothing[/link]", 1),
+}
+
+
+@pytest.mark.parametrize("source", HOSTILE_SOURCES.values(), ids=HOSTILE_SOURCES.keys())
+def test_no_writer_keeps_others_from_listing_results(farm: str, ask: Ask, source: str) -> None:
+    key = "pt2:of-a-gpu::another:c1"
+    with calls_to(farm) as calls:
+        calls.write(
+            AUTOTUNE, key, write_entry(TuningEntry(best={"another": BEST}, sources={"another": source}), key=key)
+        )
+    assert sum("num_warps" in line for line in ask(farm, "list").splitlines()) == 4
+    assert exported(ask, farm)[key]["kernels"][0]["source"] == source
+    assert "def f():" in ask(farm, "show", exported(ask, farm)[key]["id"])
+
+
+@pytest.mark.parametrize("value", ["print('code'))#", float("nan"), float("-inf"), 10**30, [1]])
+def test_torch_gets_nothing_that_becomes_code_nor_numbers_without_an_end(farm: str, ask: Ask, value: object) -> None:
+    # torch/_inductor/runtime/triton_heuristics.py: GridExpr.ceildiv
+    best = {**BEST, "XBLOCK": value}
+    for key, content in ((ONE, {"a kernel": best}), (ALL, {"first": BEST, "../second": BEST}), (ALL, {"first": best})):
+        written = json.dumps({"format": "compilefarm tuning 1", "best": content, "sources": {}}).encode()
+        assert content_of_torch(written, key=key) is None
+        assert content_of_torch(json.dumps(content).encode(), key=key) is None
+
+
 def test_only_those_that_are_named_are_exported(farm: str, ask: Ask) -> None:
     identity = exported(ask, farm)[ALL]["id"]
     (result,) = json.loads(ask(farm, "export", "--id", identity))["results"]

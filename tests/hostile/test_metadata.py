@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from compilefarm.service.config import GatewayConfig
 from compilefarm.service.connections import LOOK_SECONDS
 from compilefarm.service.interceptor import MOST_METADATA
 from compilefarm.service.testing import ManualClock, Refused, calling, refusals, serving
@@ -40,7 +39,10 @@ def _calls(count: int) -> Iterator[bytes]:
 @pytest.mark.timeout(60)
 async def test_a_connection_that_sends_metadata_without_an_end_is_ended_at_once() -> None:
     clock = ManualClock()
-    async with serving(config=GatewayConfig(listen="127.0.0.1:0"), clock=clock) as gateway, calling(gateway.address) as one:
+    async with (
+        serving(clock=clock) as gateway,
+        calling(gateway.address) as one,
+    ):
         host, _, port = gateway.address.rpartition(":")
         await clock.wait_for_timer(LOOK_SECONDS)
         reader, writer = await asyncio.open_connection(host, int(port))

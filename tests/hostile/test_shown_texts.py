@@ -82,6 +82,15 @@ def test_a_table_of_a_farm_holds_no_control_characters(capsys: pytest.CaptureFix
     assert r"\x1b]0;owned" in written.getvalue()
 
 
+def test_brackets_of_a_farm_are_shown_as_they_are() -> None:
+    text = "[/closes nothing] [link=http://example.org]a link[/link] :skull:"
+    to = console()
+    to.file = written = io.StringIO()
+    to.print(table_of([Worker(name="worker-0", problem=text)]))
+    to.print(text)
+    assert written.getvalue().count(text) == 2
+
+
 def test_styles_are_printed_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     to = console()

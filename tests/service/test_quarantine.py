@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from obstore.store import MemoryStore
 
 from compilefarm.core.keys import key_of
@@ -21,9 +22,11 @@ from compilefarm.service.testing import (
     sample_job,
     serving,
 )
+from compilefarm.store.layout import remembered_path
 from compilefarm.store.object_backend import ObjectBackend
 from compilefarm.store.testing import FillingStore, sample_key
 from compilefarm.v1.compile_service_pb2 import Finished, Outcome
+from compilefarm.v1.gateways_pb2 import QuarantineRecord
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind, Refusal
 
 HOUR = 3600.0
@@ -266,6 +269,17 @@ async def test_what_one_gateway_has_learned_is_known_to_all_of_them_and_after_a_
     for each in (one, other):
         assert await each.find(A, namespaces=[""], hints=[]) is None
     assert medium.list().collect() == []
+
+
+async def test_a_record_of_a_time_beyond_the_calendar_keeps_nobody_from_others() -> None:
+    medium, clock = MemoryStore(), ManualClock()
+    failure = CompileFailure(kind=FailureKind.FAILURE_KIND_NOT_SERIALIZABLE, message="no")
+    record = QuarantineRecord(key=A, failure=failure, farm_version="1", until=Timestamp(seconds=2**40))
+    medium.put(remembered_path(A, digest="0" * 64), record.SerializeToString())
+    quarantine = quarantine_in(medium, clock=clock)
+    await quarantine.note_refusal(B, namespace="", hints=(), failure=failure)
+    assert await quarantine.find(A, namespaces=[""], hints=()) is None
+    assert [entry.key for entry in await quarantine.all()] == [B]
 
 
 async def test_a_compile_that_succeeds_clears_its_key_of_deaths_for_all_gateways() -> None:

@@ -26,6 +26,7 @@ from compilefarm.service.testing import ManualClock, calling, sample_job, servin
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.compile_service_pb2 import Outcome
+from compilefarm.v1.manifest_pb2 import Manifest
 
 SIGNING_KEY = new_signing_key()
 KEY = sample_key("one")
@@ -75,6 +76,14 @@ def test_what_is_announced_is_bounded_and_checked(monkeypatch: pytest.MonkeyPatc
     signer.sign(sample_artifact(sample_key("three")).manifest)
     with pytest.raises(NotAllowed):
         signer.sign(MANIFEST)
+
+
+def test_what_is_no_key_is_refused_and_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    signer = Signer(SIGNING_KEY, clock=ManualClock())
+    for manifest in (Manifest(key="k" * 4_000_000), Manifest(key=KEY, namespace="n" * 4_000_000)):
+        with pytest.raises(InvalidRequest):
+            signer.sign(manifest)
+    assert caplog.text == ""
 
 
 async def test_what_a_signer_forgot_among_many_is_announced_again(

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from compilefarm.cli.farm import TIMEOUT_SECONDS, add_address, config_of, connection
-from compilefarm.cli.words import console, enum_words, seconds_words, size_words
+from compilefarm.cli.words import console, enum_words, moment_words, seconds_words, size_words
 from compilefarm.client.blobs import fetch
 from compilefarm.client.clock import Budget, SystemClock
 from compilefarm.client.connection import Connection
@@ -110,7 +110,7 @@ def show(manifest: Manifest, to: Console) -> None:
     facts = Table("", Column(overflow="fold"), show_header=False, box=None)
     for part in manifest.key_parts:
         facts.add_row(f"  {part.name}", part.digest)
-    made = manifest.created.ToDatetime().isoformat(sep=" ", timespec="seconds")
+    made = moment_words(manifest.created.seconds)
     facts.add_row("made", f"{made} UTC by {manifest.worker}, compilefarm {manifest.farm_version}")
     if manifest.namespace:
         facts.add_row("namespace", manifest.namespace)
@@ -135,7 +135,7 @@ def show_checks(checks: Iterable[Check], to: Console) -> None:
     """Prints results of verifications of artifacts that were served before, or are not served."""
     table = Table("", Column(overflow="fold"), show_header=False, box=None)
     for check in checks:
-        ended = check.ended.ToDatetime().isoformat(sep=" ", timespec="seconds")
+        ended = moment_words(check.ended.seconds)
         after = f", in {seconds_words(check.seconds)}" if check.seconds else ""
         words = _found_words(check.passed) if check.HasField("passed") else check.failed.message
         table.add_row("passed" if check.HasField("passed") else "FAILED", f"{ended} UTC{after}: {words}")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from compilefarm.cli.farm import add_address, admin
-from compilefarm.cli.words import console, enum_words, key_words, seconds_words
+from compilefarm.cli.words import console, enum_words, key_words, moment_words, seconds_words
 from compilefarm.core.printable import printable
 from compilefarm.v1.admin_service_pb2 import JobStatus, ListJobsRequest, ListJobsResponse, QuarantinedKey
 from compilefarm.v1.compile_service_pb2 import Priority
@@ -90,7 +90,7 @@ def _add_row(table: Table, job: JobStatus, *, doing: str) -> None:
 def _show_quarantined(response: ListJobsResponse, to: Console) -> None:
     table = Table("quarantined key", "until (UTC)", Column("why", overflow="fold"))
     for entry in response.quarantined:
-        until = entry.until.ToDatetime().isoformat(sep=" ", timespec="minutes")
+        until = moment_words(entry.until.seconds, timespec="minutes")
         why = [entry.failure.message, *_error_words(entry)]
         table.add_row(_named(entry.key, entry.namespace), until, "; ".join(why))
     to.print(table)

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from compilefarm.cli.words import key_words, seconds_words
@@ -166,7 +165,7 @@ def _show_graphs(graphs: Sequence[PlannedGraph], to: Console) -> None:
         key, standing = key_words(graph.key), _STANDINGS[graph.standing]
         takes = "" if graph.standing == "cannot" else minutes_words(graph.compile_seconds)
         about = "about " if graph.standing in ("miss", "under way") else ""
-        table.add_row(graph.file, escape(graph.name), str(graph.nodes), f"{graph.count}x", key, standing, about + takes)
+        table.add_row(graph.file, graph.name, str(graph.nodes), f"{graph.count}x", key, standing, about + takes)
     to.print(table)
     problems = Counter((graph.reason, graph.problem) for graph in graphs if graph.standing == "cannot")
     for (reason, problem), count in problems.items():

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from compilefarm.cli.farm import add_address, admin
-from compilefarm.cli.words import console, enum_words, seconds_words, size_words
+from compilefarm.cli.words import console, enum_words, moment_words, seconds_words, size_words
 from compilefarm.cli.workers import sandbox_words, summary_of, table_of
 from compilefarm.v1.admin_service_pb2 import CacheUsage, DeviceSeconds, FarmState, StatusRequest, StatusResponse
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def show(status: StatusResponse, to: Console) -> None:
     """Prints a status for people."""
-    started = status.started.ToDatetime().isoformat(sep=" ", timespec="seconds")
+    started = moment_words(status.started.seconds)
     state = enum_words(FarmState, status.state, prefix="FARM_STATE_")
     to.print(f"compilefarm {status.farm_version}, {state}, up since {started} UTC")
     show_all = len(status.workers) <= _MOST_WORKERS

@@ -48,5 +48,5 @@ def _result(tuned: ListTunedResponse, choices: list[KernelChoice]) -> TuningResu
         torch=tuned.environment.torch,
         triton=tuned.environment.triton,
     )
-    described = CacheEntry(namespace=tuned.namespace, written_seconds=tuned.created.ToDatetime().timestamp())
+    described = CacheEntry(namespace=tuned.namespace, written_seconds=tuned.created.seconds)
     return TuningResult(cache=None, key=tuned.key, entry=entry, described=described)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from compilefarm.cli.words import moment_words
 from compilefarm.client.tuning_entries import TuningEntry, result_of
 from compilefarm.core.cache_entries import check_key, word_of_cache
 from compilefarm.core.digests import digest_of
@@ -78,8 +78,7 @@ class TuningResult:
     @property
     def written(self) -> str:
         """When it was written, in UTC."""
-        moment = datetime.fromtimestamp(self.described.written_seconds, tz=UTC)
-        return moment.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+        return moment_words(self.described.written_seconds)
 
     def kernels(self) -> Iterator[TunedKernel]:
         """What was tuned."""

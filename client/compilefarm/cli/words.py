@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
@@ -18,9 +19,15 @@ _BEGINNING_OF_KEY = 25
 _PLAIN_WIDTH = 160
 
 
-def console() -> Console:
-    """Returns the console on which commands print. Control characters of a farm or a file do not reach the terminal."""
-    to = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+def console(*, markup: bool = False) -> Console:
+    """Returns the console on which commands print. Control characters of a farm or a file do not reach the terminal.
+
+    Args:
+        markup: whether brackets in what is printed are rich's markup, also in what others said: that would be links, or
+            an error where a bracket closes nothing.
+    """
+    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+    to = Console(highlight=False, markup=markup, emoji=False, width=width)
     to.push_render_hook(_Escaping())
     return to
 
@@ -49,6 +56,20 @@ def enum_words(enumeration: Any, number: int, *, prefix: str) -> str:
 def key_words(key: str) -> str:
     """The beginning of a key, which fits into a table; every command takes it in place of the key."""
     return key[:_BEGINNING_OF_KEY]
+
+
+def moment_words(seconds: float, *, timespec: str = "seconds") -> str:
+    """A moment in UTC: "2026-11-25 07:15:00".
+
+    Args:
+        seconds: since 1970. What a farm or a file says may be beyond the calendar, or no number.
+        timespec: the smallest unit, as `datetime.isoformat` calls it.
+    """
+    try:
+        moment = datetime.fromtimestamp(seconds, tz=UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError, OSError):
+        return f"no date ({seconds} s since 1970)"
+    return moment.isoformat(sep=" ", timespec=timespec)
 
 
 def size_words(size_bytes: float) -> str:

@@ -5,6 +5,7 @@ where that was. torch names a kernel by a digest, of which nobody could tell wha
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ _KEY = re.compile(r"pt2:.*::(?P<name>.+):c\d+")
 # of a configuration into Python that it runs (_inductor/runtime/triton_heuristics.py: GridExpr).
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ .=-]{0,199}")
 _DIGESTS = frozenset({"configs_hash", "triton_cache_hash"})
+_MOST = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +58,10 @@ def describe_entry(content: bytes, *, key: str, sources: KernelSources) -> bytes
     return write_entry(TuningEntry(best=best, sources=found, **_measured_on()), key=key)
 
 
-def content_of_torch(content: bytes, *, key: str) -> bytes:
-    """Returns what torch keeps, of the content of an entry."""
+def content_of_torch(content: bytes, *, key: str) -> bytes | None:
+    """Returns what torch keeps, of the content of an entry; None if that is no tuning result."""
     entry = read_entry(content, key=key)
-    return content if entry is None else _dump(_as_torch(entry.best, key=key))
+    return None if entry is None else _dump(_as_torch(entry.best, key=key))
 
 
 def write_entry(entry: TuningEntry, *, key: str) -> bytes:
@@ -68,7 +70,9 @@ def write_entry(entry: TuningEntry, *, key: str) -> bytes:
 
 
 def read_entry(content: bytes, *, key: str) -> TuningEntry | None:
-    """Returns what an entry holds; None if that is no tuning result."""
+    """Returns what an entry holds; None if that is no tuning result, or one of which something could become code or a
+    path.
+    """
     parsed = _parse(content)
     if not isinstance(parsed, dict) or parsed.get("format") != _FORMAT:
         best = _best(parsed, key=key)
@@ -104,15 +108,30 @@ def result_of(kept: Any, *, kernel: str) -> dict[str, Any]:
 def _best(kept: Any, *, key: str) -> dict[str, dict[str, Any]] | None:
     """What torch keeps of one kernel, or of several by name, by name."""
     match = _KEY.fullmatch(key)
-    if match is not None and _is_result(kept):
-        return {match["name"]: kept}
-    is_bundle = isinstance(kept, dict) and bool(kept) and all(map(_is_result, kept.values()))
-    return kept if is_bundle else None
+    best = {match["name"]: kept} if match is not None and _is_result(kept) else kept
+    if not isinstance(best, dict) or not best:
+        return None
+    try:
+        return {name: result_of(result, kernel=name) for name, result in best.items()}
+    except ValueError:
+        return None
 
 
 def _is_result(kept: Any) -> bool:
     values = kept.values() if isinstance(kept, dict) else ()
-    return bool(values) and all(value is None or isinstance(value, int | float | str) for value in values)
+    return bool(values) and all(map(_is_value, values))
+
+
+def _is_value(value: Any) -> bool:
+    match value:
+        case None | str():
+            return True
+        case int():
+            return abs(value) < _MOST
+        case float():
+            return math.isfinite(value)
+        case _:
+            return False
 
 
 def _as_torch(best: Mapping[str, Mapping[str, Any]], *, key: str) -> Mapping[str, Any]:

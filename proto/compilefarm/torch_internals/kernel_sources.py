@@ -13,6 +13,7 @@ from typing import Any
 
 _META = "triton_meta"
 _SIZE = "numel"
+_MOST = 2**63
 # Inductor's folder has one for each beginning of a name (torch/_inductor/codecache.py: get_path).
 _FILES = "??/*.py"
 
@@ -70,9 +71,9 @@ def describe_kernel(source: str) -> KernelFacts | None:
     """Returns what the source of a kernel says; None if it is none that Inductor has written."""
     try:
         module = ast.parse(source)
+        return next((facts for statement in module.body for facts in _facts_of(statement)), None)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return next((facts for statement in module.body for facts in _facts_of(statement)), None)
 
 
 def _facts_of(statement: ast.stmt) -> Iterator[KernelFacts]:
@@ -99,7 +100,7 @@ def _sizes(kernel: ast.FunctionDef) -> Iterator[tuple[str, int]]:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() as size)) if name.endswith(
                 _SIZE
             ):
-                yield name.removesuffix(_SIZE).rstrip("_"), size
+                yield name.removesuffix(_SIZE).rstrip("_"), _plain(size)
 
 
 def _keywords(call: ast.Call) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def _value(node: ast.expr) -> Any:
     """A literal; of a call its keywords, and the text of anything else."""
     match node:
         case ast.Constant(value=value):
-            return value
+            return _plain(value)
         case ast.Dict(keys=keys, values=values):
             pairs = zip(keys, values, strict=True)
             return {_text(key): _value(value) for key, value in pairs if key is not None}
@@ -118,6 +119,17 @@ def _value(node: ast.expr) -> Any:
             return _keywords(node)
         case _:
             return ast.unparse(node)
+
+
+def _plain(value: Any) -> Any:
+    """A constant that JSON and people can be told: no bytes, and no number that has no end.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, str | float | int | None) or (isinstance(value, int) and abs(value) >= _MOST):
+        raise ValueError("the source of a kernel has a constant that Inductor never writes")
+    return value
 
 
 def _text(node: ast.expr) -> str:

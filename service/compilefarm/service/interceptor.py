@@ -70,8 +70,8 @@ def interceptors(
 
 class MetadataInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls with more metadata than clients send, before anything looks through it, and has their connections
-    ended at once. A byte names an entry that HTTP/2 knows, and gRPC hands over what a frame of 16 KiB names, for strangers,
-    too, whatever its limit for metadata says: that takes megabytes, and ten milliseconds of a processor.
+    ended at once. A byte names an entry that HTTP/2 knows, and gRPC hands over what a frame of 16 KiB names, also of
+    strangers, whatever its limit for metadata says: that takes megabytes, and ten milliseconds of a processor.
 
     Args:
         call_limits: are told of the connection.

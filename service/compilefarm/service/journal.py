@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import Busy, StoreUnavailable
 from compilefarm.core.keys import Key
+from compilefarm.core.moments import is_moment
 from compilefarm.service.clock import Clock
 from compilefarm.service.journal_entries import JournalEntry, Wanted, entry_name, session_of
 from compilefarm.service.sessions import Peers, Session
@@ -311,9 +312,10 @@ def _parse(name: str, content: bytes) -> AcceptedJob | None:
         return None
     try:
         accepted = AcceptedJob.FromString(content)
-        # A time beyond the calendar is none of a job.
-        accepted.accepted.ToDatetime()
-    except (DecodeError, ValueError, OverflowError):
+    except DecodeError:
+        return None
+    # A time beyond the calendar is none of a job.
+    if not is_moment(accepted.accepted):
         return None
     # Under another's key it would be done for ever: it goes when the job of its name has a result.
     return accepted if name.startswith(f"{accepted.key}-") else None

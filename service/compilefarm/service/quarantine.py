@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import StoreUnavailable
+from compilefarm.core.moments import is_moment
 from compilefarm.service.clock import Clock
 from compilefarm.store.backend import Backend
 from compilefarm.store.blobs import few_at_a_time
@@ -199,7 +200,8 @@ class Quarantine:
         except DecodeError as error:
             log.warning("%s cannot be read and is passed over: %s", path, error)
             return
-        if record.farm_version == self._farm_version and record.HasField("failure"):
+        is_dated = is_moment(record.since) and is_moment(record.until)
+        if is_dated and record.farm_version == self._farm_version and record.HasField("failure"):
             self._known[path] = record
 
     def _paths(self, folder: str) -> list[str]:

@@ -72,7 +72,9 @@ class Signer:
 
         Raises:
             NotAllowed: nobody announced its key in its namespace.
+            InvalidRequest: its key is none, or its namespace: nobody can have announced it, and the log need not tell.
         """
+        manifest_path(manifest.key, variant=0, namespace=manifest.namespace)
         self._forget_expired()
         place = (manifest.key, manifest.namespace)
         if place not in self._announced:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from compilefarm.service.clock import SystemClock
+from compilefarm.service.garbage import return_freed_memory
 from compilefarm.service.signer import Signer
 from compilefarm.service.signer_service import serving_signer
 from compilefarm.service.signing import read_key_file
@@ -25,6 +26,7 @@ async def sign(key_file: str, *, address: str, group: str | None) -> None:
     Raises:
         FarmError: the key cannot be read, or the socket not be made.
     """
+    return_freed_memory()
     end = end_asked(asyncio.Event())
     signer = Signer(read_key_file(key_file), clock=SystemClock())
     async with serving_signer(signer, address=address, group=group):

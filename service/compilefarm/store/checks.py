@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from compilefarm.core.digests import digest_of
+from compilefarm.core.moments import is_moment
 from compilefarm.store.backend import Backend
 from compilefarm.store.layout import CHECKS, check_folder, check_path, key_of, namespace_of
 from compilefarm.v1.manifest_pb2 import Check
@@ -69,7 +70,11 @@ def _read(content: bytes, *, path: str) -> Check | None:
         _logger.warning("%s is damaged and passed over", path)
         return None
     try:
-        return Check.FromString(content)
+        check = Check.FromString(content)
     except DecodeError as error:
         _logger.warning("%s cannot be read and is passed over: %s", path, error)
         return None
+    if not is_moment(check.ended):
+        _logger.warning("%s has a time beyond the calendar and is passed over", path)
+        return None
+    return check

@@ -116,7 +116,7 @@ def _run_scale(arguments: argparse.Namespace) -> int:
     if unknown:
         raise CannotMeasure(f"nothing that grows is called {', '.join(unknown)}: name one of {', '.join(AXES)}")
     _check_imports(MODELS)
-    to = console()
+    to = console(markup=True)
     points: list[Point] = []
 
     def tell(point: Point) -> None:
@@ -136,7 +136,7 @@ def _run_scale(arguments: argparse.Namespace) -> int:
 
 
 def _run_comparison(arguments: argparse.Namespace) -> int:
-    to = console()
+    to = console(markup=True)
     report = read_report(arguments.read) if arguments.read is not None else _measure(arguments, to)
     show_report(report, to)
     if arguments.chart is not None:

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise DemoFailed(f"{', '.join(missing)} cannot be imported: python3 dev.py setup")
-    to = console()
+    to = console(markup=True)
     with tempfile.TemporaryDirectory(prefix="compilefarm-demo-") as folder:
         ways = _tell(Path(folder), arguments, to)
     _show(ways, to)
