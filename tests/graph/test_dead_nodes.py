@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,24 @@ def test_what_nobody_uses_is_not_in_the_key(wrap: Callable[..., Any], dynamic: b
 def _nodes(captured: CapturedGraph) -> int:
     modules = captured.graph_module.modules()
     return sum(len(module.graph.nodes) for module in modules if isinstance(module, GraphModule))
+
+
+def _padded_to_multiples(x: torch.Tensor, *, asks: bool) -> torch.Tensor:
+    """What libraries ask before they choose a way: whether torch.func is at work, whether a length is a multiple."""
+    if asks and (torch._C._are_functorch_transforms_active() or (x.shape[0] / 4).is_integer()):
+        return x
+    if not asks and x.shape[0] % 4 == 0:
+        return x
+    return torch.nn.functional.pad(x, (0, 0, 0, 1)).sin()
+
+
+def test_questions_that_have_been_answered_are_not_sent() -> None:
+    made = []
+    for asks in (False, True):
+        captured = capture(functools.partial(_padded_to_multiples, asks=asks), torch.ones(7, 3), dynamic=True)
+        made.append([*_calls(captured.encode().job.graph)])
+    assert made[0] == made[1]
+    assert "sin" in made[1][-1]
 
 
 def test_an_unused_input_stays() -> None:

@@ -55,6 +55,7 @@ _TESTS = {
     "farm/test_triton_kernels.py": "has torch believe in a GPU, and the error that a compile ends with",
     "fuzz/": "drives generators of Inductor by hand, for a GPU that is not there",
     "gpu/": "looks at what torch keeps and counts beside what a farm does",
+    "graph/test_dead_nodes.py": "asks torch for a state as libraries do",
     "graph/test_hostile.py": "names that a request must not reach",
     "graph/test_plain_attention.py": "traces for a GPU that is not there, as AOTAutograd does",
     "graph/test_plain_graphs.py": "a subclass of tensors that comes with torch, and one as torch wants it written",

@@ -80,6 +80,15 @@ def test_usage_log() -> None:
     assert not traced_functions.is_usage_log(torch.conv2d)
 
 
+def test_questions() -> None:
+    # Dropped from graphs, where nobody uses the answer.
+    for function in (torch._C._are_functorch_transforms_active, torch._C._get_cudnn_enabled, torch._C._is_tracing):
+        assert traced_functions.is_question(function)
+        assert type(function()) is bool
+    for function in (torch._C._set_grad_enabled, torch.is_complex, torch._C._log_api_usage_once):
+        assert not traced_functions.is_question(function)
+
+
 def test_grad_mode_switch() -> None:
     # How Dynamo writes torch.no_grad() inside a model.
     switch = traced_functions.load_function(GRAD_MODE)

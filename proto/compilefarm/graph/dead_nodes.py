@@ -31,7 +31,7 @@ from compilefarm.graph.targets import (
     name_call,
 )
 from compilefarm.graph.writes import find_storage
-from compilefarm.torch_internals.traced_functions import is_usage_log
+from compilefarm.torch_internals.traced_functions import is_question, is_usage_log
 
 # Operators that make, view, copy or compute tensors, as do the functions and methods of these names. They write to
 # nothing but out=, and draw no random numbers.
@@ -57,6 +57,8 @@ _METHODS = frozenset(
         "stride", "type",
     }
 )  # fmt: skip
+# Methods of numbers that no request can say.
+_QUESTIONS = frozenset({"as_integer_ratio", "bit_length", "is_integer"})
 _PYTHON_FUNCTIONS = frozenset(
     f"operator.{name}"
     for name in (
@@ -87,9 +89,21 @@ def _has_no_effect(node: Node) -> bool:
         return False
     return (
         is_usage_log(node.target)
+        or _asks(node)
         or _takes_own_data(node)
         or (_only_computes(node) and _is_settled(node.meta.get("example_value")))
     )
+
+
+def _asks(node: Node) -> bool:
+    """Whether a node asks torch for a state, or a number that follows from sizes what it is. Dynamo guards the answer,
+    and leaves the question behind.
+    """
+    if node.op == "call_function":
+        return not node.all_input_nodes and is_question(node.target)
+    asked = node.args[0].meta.get("example_value") if node.args and isinstance(node.args[0], Node) else None
+    is_number = isinstance(asked, torch.SymInt | torch.SymFloat) and _is_settled(asked)
+    return is_number and node.target in _QUESTIONS
 
 
 def _takes_own_data(node: Node) -> bool:

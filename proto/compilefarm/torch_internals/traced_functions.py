@@ -94,6 +94,8 @@ EXITS = {
     **{name: name.replace("increment", "decrement") for name in ENTER_JVP},
     **{name: name.replace("enter", "exit") for name in ENTER_DUAL},
 }
+# Of torch._C, how the names of functions begin that tell of a state.
+_ASKING = ("are_", "get_", "has_", "is_")
 # What enters, leaves and switches modes, and what is called within them.
 OF_MODES = (*EXITS, *EXITS.values(), SDPA_BACKEND, SDPA_KERNEL, *_BATCHING, *_DIFFERENTIATING)
 
@@ -118,6 +120,14 @@ def is_usage_log(target: object) -> bool:
     """Whether a function is torch's own usage log, which computes nothing."""
     # torch/csrc/Module.cpp; models of torch.nn call it when they are traced.
     return target is torch._C._log_api_usage_once
+
+
+def is_question(target: object) -> bool:
+    """Whether a function tells of a state of torch, and does nothing else. Dynamo has the answer by the time at which it
+    leaves the call in a graph.
+    """
+    name = getattr(target, "__name__", "")
+    return name.lstrip("_").startswith(_ASKING) and vars(torch._C).get(name) is target
 
 
 def is_taken_for_constant(function: object) -> bool:
