@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,16 @@ def test_a_farm_on_ray_compiles_stays_on_this_host_and_leaves_nothing(
     with serve(tmp_path, ["--pool", "ray", "--slots", "1"]) as farm:
         processes = farm.children()
         assert listening_beyond_this_host(processes | {farm.process.pid}) == set()
+        folders = {path.parent for path in named_sockets(processes) if path.name in ("raylet", "plasma_store")}
+        assert folders
+        assert all(is_closed_to_others(folder) for folder in folders), folders
         monkeypatch.setenv("COMPILEFARM_ADDRESS", farm.address)
         given = torch.randn(7, 5)
         torch.testing.assert_close(torch.compile(model, backend="compilefarm")(given), model(given))
         assert farm.count("compiled") == 1
         assert farm.stop(signal.SIGTERM) == 0
         assert alive(processes) == set()
+        assert not any(folder.exists() for folder in folders)
         assert "SIGTERM received" not in farm.log.read_text()
 
 
@@ -55,6 +60,18 @@ def listening_beyond_this_host(processes: set[int]) -> set[str]:
         for _, local, _, state, *_, inode in map(fields, Path("/proc/net", table).read_text().splitlines()[1:])
         if state == _LISTENING and inode in own and not local.startswith(_LOOPBACK)
     }
+
+
+def named_sockets(processes: set[int]) -> set[Path]:
+    """Sockets with a path at which processes listen."""
+    own = {inode for process in processes for inode in sockets_of(process)}
+    lines = map(str.split, Path("/proc/net/unix").read_text().splitlines()[1:])
+    return {Path(words[7]) for words in lines if len(words) > 7 and words[6] in own}
+
+
+def is_closed_to_others(folder: Path) -> bool:
+    """Whether some folder on the way lets nobody but its user pass."""
+    return any(not each.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH) for each in (folder, *folder.parents))
 
 
 def fields(line: str) -> list[str]:
