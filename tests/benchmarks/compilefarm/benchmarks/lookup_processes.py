@@ -1,6 +1,7 @@
 """Processes that look entries up in torch's remote cache of graphs: `python -m compilefarm.benchmarks.lookup_processes
-PROCESSES BYTES` prints the seconds of each lookup as JSON, "first" of a process that asks before others, "others" of
-processes that ask at once. torch's switches and variables say where the entries lie.
+PROCESSES BYTES` prints the seconds of each lookup as JSON: "first" of a process that asks before others, "others" of
+processes that ask at once, and "without work" of processes that do nothing in between. torch's switches and variables
+say where the entries lie.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from torch._inductor.remote_cache import create_cache
 
 _LOOKUPS = 20
+# What torch works before each lookup: it asks for the entry of AOTAutograd's cache, then for that of the graph within,
+# and traces or loads before it asks for the next two. With full caches and eight functions of up to eight kernels (torch
+# 2.15, two cores), the second of two came 0.9 to 1.1 ms after the first, and the next one 5 ms later or more.
+_WORK_SECONDS = (0.005, 0.001)
 
 
 def main(processes: int, entry_bytes: int) -> None:
@@ -28,12 +34,17 @@ def main(processes: int, entry_bytes: int) -> None:
     filling = context.Process(target=_fill, args=(keys, entry_bytes))
     filling.start()
     filling.join()
-    print(json.dumps({"first": _ask(context, keys, processes=1), "others": _ask(context, keys, processes=processes)}))
+    asked = {
+        "first": _ask(context, keys, processes=1, work_seconds=_WORK_SECONDS),
+        "others": _ask(context, keys, processes=processes, work_seconds=_WORK_SECONDS),
+        "without work": _ask(context, keys, processes=processes, work_seconds=(0.0,)),
+    }
+    print(json.dumps(asked))
 
 
-def _ask(context: Any, keys: list[str], *, processes: int) -> list[float]:
+def _ask(context: Any, keys: list[str], *, processes: int, work_seconds: Sequence[float]) -> list[float]:
     answers, start = context.SimpleQueue(), context.Barrier(processes)
-    asking = [context.Process(target=_look_up, args=(keys, start, answers)) for _ in range(processes)]
+    asking = [context.Process(target=_look_up, args=(keys, work_seconds, start, answers)) for _ in range(processes)]
     for process in asking:
         process.start()
     seconds = list(itertools.chain.from_iterable(answers.get() for _ in asking))
@@ -50,18 +61,27 @@ def _fill(keys: list[str], entry_bytes: int) -> None:
         cache.put(key, {"data": base64.b64encode(os.urandom(entry_bytes * 3 // 4)).decode(), "time_taken_ms": 1})
 
 
-def _look_up(keys: list[str], start: Any, answers: Any) -> None:
+def _look_up(keys: list[str], work_seconds: Sequence[float], start: Any, answers: Any) -> None:
     cache = _open()
     # Connections are made before; no entry comes along.
     assert cache.get("absent") is None
     start.wait()
-    answers.put([_seconds_of(cache, key) for key in keys])
+    work = itertools.cycle(work_seconds)
+    answers.put([_seconds_of(cache, key, after_seconds=next(work)) for key in keys])
 
 
-def _seconds_of(cache: Any, key: str) -> float:
+def _seconds_of(cache: Any, key: str, *, after_seconds: float) -> float:
+    _work(after_seconds)
     started = time.perf_counter()
     assert cache.get(key) is not None, f"{key} was not found"
     return time.perf_counter() - started
+
+
+def _work(seconds: float) -> None:
+    """Keeps Python's lock, as torch does while it traces."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
 
 
 def _open() -> Any:

@@ -46,7 +46,7 @@ def _servers(folder: Path) -> Iterator[Mapping[str, Mapping[str, str]]]:
 
 
 def _ask(size: int, variables: Mapping[str, str]) -> dict[str, list[float]]:
-    """The seconds of each lookup, of the first process and of the others."""
+    """The seconds of each lookup, by which processes asked (see lookup_processes)."""
     command = [sys.executable, "-m", "compilefarm.benchmarks.lookup_processes", str(size), str(_ENTRY_BYTES)]
     asked = subprocess.run(
         command,
@@ -61,15 +61,19 @@ def _ask(size: int, variables: Mapping[str, str]) -> dict[str, list[float]]:
 
 def _point(size: int, rounds: Sequence[Mapping[str, Mapping[str, Sequence[float]]]]) -> Point:
     """What a lookup takes on the average, in the median round: some bring entries of later ones and take longer."""
-    means = {name: _median_of_means(rounds, name, "others") for name in rounds[0]}
-    first = {name: _median_of_means(rounds, name, "first") for name in rounds[0]}
+    others, first, without_work = (
+        {name: _median_of_means(rounds, name, processes) for name in rounds[0]}
+        for processes in ("others", "first", "without work")
+    )
     slowest = {name: statistics.median(max(each[name]["others"]) for each in rounds) for name in rounds[0]}
     figures = {
-        **{f"{name} seconds": seconds for name, seconds in means.items()},
+        **{f"{name} seconds": seconds for name, seconds in others.items()},
         **{f"{name} slowest seconds": seconds for name, seconds in slowest.items()},
         **{f"{name} seconds of the first process": seconds for name, seconds in first.items()},
-        "farm as a share of Redis": means["farm"] / means["Redis"],
+        **{f"{name} seconds without work in between": seconds for name, seconds in without_work.items()},
+        "farm as a share of Redis": others["farm"] / others["Redis"],
         "farm as a share of Redis for the first process": first["farm"] / first["Redis"],
+        "farm as a share of Redis without work in between": without_work["farm"] / without_work["Redis"],
     }
     return Point(axis="lookups", size=size, figures=figures)
 
