@@ -20,8 +20,8 @@ from torch._inductor.remote_cache import create_cache
 
 _LOOKUPS = 20
 # What torch works before each lookup: it asks for the entry of AOTAutograd's cache, then for that of the graph within,
-# and traces or loads before it asks for the next two. With full caches and eight functions of up to eight kernels (torch
-# 2.15, two cores), the second of two came 0.9 to 1.1 ms after the first, and the next one 5 ms later or more.
+# and traces or loads before it asks for the next two. Caches full, eight functions of up to eight kernels, torch 2.15,
+# two cores: the second of two came 0.9 to 1.1 ms after the first, and the next one 5 ms later or more.
 _WORK_SECONDS = (0.005, 0.001)
 
 
