@@ -97,7 +97,9 @@ def _cpu() -> Cpu:
 def _cpu_flags() -> set[str]:
     """Extensions that every processor of this machine has, as Linux lists them ("flags" on x86, "Features" on Arm)."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    flags = [set(line.partition(":")[2].split()) for line in lines if line.startswith(("flags", "Features"))]
+    # Most processors of a machine are alike.
+    texts = {line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))}
+    flags = [set(text.split()) for text in texts]
     return set.intersection(*flags) if flags else set()
 
 
