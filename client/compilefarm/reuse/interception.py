@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from compilefarm.core.dynamo_packages import Lookup, Variant
 from compilefarm.reuse.code_objects import digest_of_code
+from compilefarm.reuse.garbage import PausedCollections
 from compilefarm.reuse.refusals import Refusal, Unsayable
 from compilefarm.torch_internals.dynamo_frames import Frame, Trace, Traced, backend_of, traced_of
 
@@ -94,6 +95,16 @@ class Interceptor:
     def __call__(self, frame: Frame, trace: Trace) -> Any:
         if not frame.is_plain or not self._programs.is_ours(backend_of(frame)):
             return trace()
+        collections = PausedCollections()
+
+        def resumed() -> Any:
+            collections.resume()
+            return trace()
+
+        with collections:
+            return self._started(frame, resumed)
+
+    def _started(self, frame: Frame, trace: Trace) -> Any:
         try:
             lookup = lookup_of(frame, settings=self._programs.settings_of(frame))
         except Unsayable as error:

@@ -1,0 +1,45 @@
+"""Garbage is not looked for while a start makes what is kept, and as before where something is traced."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from compilefarm.reuse.garbage import PausedCollections
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    was_on = gc.isenabled()
+    yield
+    (gc.enable if was_on else gc.disable)()
+
+
+def test_collections_go_on_after_a_start_and_after_one_that_fails() -> None:
+    gc.enable()
+    with PausedCollections():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="of the start"), PausedCollections():
+        raise ValueError("of the start")
+    assert gc.isenabled()
+
+
+def test_what_is_traced_within_a_start_has_its_garbage_collected() -> None:
+    gc.enable()
+    collections = PausedCollections()
+    with collections:
+        collections.resume()
+        assert gc.isenabled()
+        # Whoever turns them off meanwhile has them off.
+        gc.disable()
+    assert not gc.isenabled()
+
+
+def test_who_has_them_off_keeps_them_off() -> None:
+    gc.disable()
+    with PausedCollections():
+        assert not gc.isenabled()
+    assert not gc.isenabled()
