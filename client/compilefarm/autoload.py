@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import os
 
+# As the entry point in pyproject.toml says.
+BACKEND = "compilefarm.client.backend:compilefarm"
+
 
 def load() -> None:
-    """Has torch's own caches ask a farm if COMPILEFARM_TORCH_CACHES is set, and begins with imports in a thread if
-    COMPILEFARM_WARM is; imports nothing otherwise."""
+    """Has torch's own caches ask a farm if COMPILEFARM_TORCH_CACHES is set, begins with imports in a thread if
+    COMPILEFARM_WARM is, and has Dynamo know the backend if COMPILEFARM_DYNAMO is; imports nothing otherwise."""
     if os.environ.get("COMPILEFARM_WARM") == "yes":
         from compilefarm.warming import warm
 
@@ -18,3 +21,7 @@ def load() -> None:
         from compilefarm.client.torch_caches import install_or_announce
 
         install_or_announce()
+    if os.environ.get("COMPILEFARM_DYNAMO", "off") != "off":
+        from compilefarm.torch_internals.dynamo_backends import register_once_imported
+
+        register_once_imported("compilefarm", BACKEND)
