@@ -1,4 +1,5 @@
-"""A pod: `python workload.py PROGRAM...` runs programs and prints, as JSON, what became of their graphs.
+"""A pod: `python workload.py PROGRAM...` runs programs and prints, as JSON, what became of their graphs, and what was
+imported that a start without tracing does not need.
 
 With --uncompiled, what the farm does not have is run as it was captured: what a reference pod would spend on local
 compiles is of no interest here.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 
 import torch
@@ -16,6 +18,11 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 from compilefarm.client import runtime, stats
 
+# What neither a hit nor a start without tracing needs: AOTAutograd's partitioner with what it imports, how exported
+# programs are serialized, torch's tools for tests.
+NEEDLESS = frozenset(
+    {"networkx", "torch._functorch.partitioners", "torch._export.serde.schema", "torch._dynamo.testing"}
+)
 # As libraries do that support several releases of torch.
 NEWER_TORCH = torch.__version__ >= "2.13"
 
@@ -87,7 +94,15 @@ def main() -> None:
             torch.manual_seed(0)
             torch.compiler.reset()
             PROGRAMS[name]()
-    print(json.dumps([{"outcome": record.outcome, "key": record.key, "dynamo": record.dynamo} for record in stats()]))
+    imported = " ".join(sorted(NEEDLESS & sys.modules.keys()))
+    print(
+        json.dumps(
+            [
+                {"outcome": record.outcome, "key": record.key, "dynamo": record.dynamo, "imported": imported}
+                for record in stats()
+            ]
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -294,8 +294,10 @@ def add_route(route: Route) -> None:
     with _lock:
         _routes.append(route)
         if len(_routes) == 1:
+            from compilefarm.torch_internals.deferred_imports import import_debugging
             from compilefarm.torch_internals.dynamo_frames import intercept_frames
 
+            import_debugging()
             intercept_frames(_start)
 
 

@@ -74,6 +74,8 @@ def load_artifact(
         CorruptArtifact: a blob is missing, holds other bytes than its digest says, or does not make a program.
         UnusableFolder: temporary files cannot be written, or no libraries be loaded from there.
     """
+    # Before anything else imports part of it, and more than it needs.
+    preload_loader(with_triton=False)
     contents = {blob.digest: unpack(blob, _stored(blobs, blob.digest)) for blob in blobs_to_run(manifest)}
     _offer_triton_libraries(manifest, contents)
     kernels = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _abc  # type: ignore[import-not-found]
 import abc
 import builtins
+import collections.abc
 import enum
 import functools
 import hashlib
@@ -58,6 +59,10 @@ _BOOKKEEPING = frozenset(
         "__annotations_cache__", "__dataclass_params__", "__type_params__",
     }
 )  # fmt: skip
+
+# Classes whose own descriptions tell of which abstract classes they are. torch imports networkx where it partitions
+# graphs, which processes that reuse never do, and networkx registers one of its classes.
+_TELL_THEMSELVES = frozenset({"networkx.utils.configs.Config"})
 
 # Of a class: what Dynamo calls and does not trace.
 _CALLED = frozenset({"__class_getitem__"})
@@ -288,7 +293,9 @@ class Describer:
         digests += sorted(getattr(kind, "__abstractmethods__", ()))
         if isinstance(kind, abc.ABCMeta):
             # Classes that were registered are instances of it, too.
-            digests += sorted(map(name_of, registered_with(kind)))
+            digests += sorted({name_of(each) for each in registered_with(kind)} - _TELL_THEMSELVES)
+        if any(name_of(each) in _TELL_THEMSELVES for each in kind.__mro__):
+            digests += [name for name in collections.abc.__all__ if issubclass(kind, getattr(collections.abc, name))]
         digests += [each.__name__ for each in kind.__mro__]
         return f"class:{name_of(kind)}:{type(kind).__qualname__}:{shortened(chr(10).join(digests))}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -66,17 +67,27 @@ def intercept_frames(on_frame: Callable[[Frame, Trace], Any]) -> Callable[[], No
     Returns:
         What takes it back.
     """
-    original = _convert_frame.compile_frame
+    original, is_registered = _convert_frame.compile_frame, _convert_frame._is_registered_backend
     signature = inspect.signature(original)
+    of_thread = threading.local()
 
     def compile_frame(*arguments: Any, **keywords: Any) -> Any:
         given = signature.bind(*arguments, **keywords).arguments
-        return on_frame(_frame_of(given), lambda: original(*arguments, **keywords))
+        of_thread.is_replayed = False
+        output = on_frame(_frame_of(given), lambda: original(*arguments, **keywords))
+        of_thread.is_replayed = isinstance(output.tracer_output.output_graph, _ReplayedGraph)
+        return output
+
+    def is_registered_backend(compiler: Any) -> bool:
+        # Where it is, Dynamo lets go of tensors that it has traced. Who asks imports all of torch's backends.
+        return not getattr(of_thread, "is_replayed", False) and bool(is_registered(compiler))
 
     _convert_frame.compile_frame = compile_frame
+    _convert_frame._is_registered_backend = is_registered_backend
 
     def restore() -> None:
         _convert_frame.compile_frame = original
+        _convert_frame._is_registered_backend = is_registered
 
     return restore
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from compilefarm.torch_internals.deferred_imports import without_archives
 from compilefarm.torch_internals.settings import INDUCTOR
 
 _CACHE = "torch._inductor.codecache"
@@ -19,8 +20,9 @@ _LOADING = ("torch._functorch._aot_autograd.aot_autograd_result", _CACHE, _GRAPH
 
 def import_loader() -> None:
     """Imports what loading needs."""
-    for name in _LOADING:
-        importlib.import_module(name)
+    with without_archives():
+        for name in _LOADING:
+            importlib.import_module(name)
 
 
 def make_callable(entry: Any) -> Callable[[list[Any]], Any]:
