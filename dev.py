@@ -24,10 +24,17 @@ ENDS = ("oldest", "newest")
 UV = "uv>=0.8"
 # Tests that need one end: folders, and files. What the first ones are about runs without torch, so that its release
 # decides nothing there (tests/docs/test_ends.py). Of the others, torch writes the requests, and what is tried is the
-# gateway and the service around it, or they are the programs of a checkout, which `demo` runs.
+# gateway and the service around it, or they are the programs of a checkout, which `demo` runs, or models made of what
+# tests of both ends try piece by piece.
 AT_ONE_END = {
     "oldest": ("children", "cli", "core", "docs", "hostile", "service", "store"),
-    "newest": ("bench", "chaos", "cluster", "farm/test_collectives.py", "farm/test_serve.py"),
+    "newest": (
+        *("bench", "chaos", "cluster", "corpus/test_models.py"),
+        # Workers and pods of the oldest torch take part in test_prewarm.py.
+        *("farm/test_collectives.py", "farm/test_contained.py", "farm/test_prewarm.py", "farm/test_serve.py"),
+        # What damages requests and watches how operators read memory, tried in short; long runs choose their torch.
+        *("fuzz/test_damaged_requests.py", "fuzz/test_guarded.py", "fuzz/test_watch.py"),
+    ),
 }
 # A test that hangs in native code with Python's lock is not interrupted by its timeout of 600 s. This says where each
 # thread is, and ends the tests.

@@ -242,6 +242,9 @@ def test_figures_of_growth_are_shown_with_their_units(capsys: pytest.CaptureFixt
 def test_a_model_of_the_users_in_two_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tiny.py").write_text("import torch\ndef make():\n    return torch.nn.ReLU(), (torch.randn(4, 4),)\n")
     monkeypatch.chdir(tmp_path)
+    # The compile of one kernel: headers compiled ahead would take longer than it, and so do trials of instruction sets.
+    monkeypatch.setenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+    monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")
     report = tmp_path / "report.json"
     options = ["--model", "tiny:make", "--ways", "eager", "--ways", "local-cold", "--rounds", "1"]
     assert run_command("bench", *options, "--json", str(report)) == 0

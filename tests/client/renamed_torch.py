@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import gc
 import importlib
 import json
 import os
@@ -24,6 +25,7 @@ import torch._dynamo
 import torch._inductor
 
 from compilefarm.client import Farm, compilers, stats
+from tests.guard_timing import guards_not_timed
 
 ROOT = Path(__file__).parent.parent.parent
 # Nobody listens there.
@@ -296,10 +298,18 @@ def run_pod(*, resort: str) -> str:
 
 
 def main() -> None:
+    with guards_not_timed():
+        try_all()
+
+
+def try_all() -> None:
+    """Tries all cases, and prints what became of them."""
     torch.set_num_threads(1)
     torch._inductor.compile = compile_at_once
     compilers._try_all = lambda *_, **__: ""  # type: ignore[assignment]
     compile_and_call("eager")
+    # Searches for garbage would have each fork copy what it shares with this process.
+    gc.freeze()
     imported = json.loads(in_fork(reached)())
     modules = [*((name, "") for name in (*imported["modules"], *imported["by_name"])), *private_names()]
     cases = {".".join(case).rstrip("."): partial(run_case, case) for case in modules}

@@ -32,7 +32,7 @@ from compilefarm.v1.compile_service_pb2 import CompileResponse, Finished
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
 
 UNCOMPILED_POD = Path(__file__).with_name("uncompiled_pod.py")
-RENAMED_TORCH = Path(__file__).with_name("renamed_torch.py")
+ROOT = Path(__file__).resolve().parents[2]
 DEAD = "127.0.0.1:1"
 _IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 
@@ -104,7 +104,8 @@ def test_a_pod_without_a_compiler_survives_whatever_a_farm_says() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not _IS_NEWEST, reason="an older torch has every name that it had")
 def test_a_pod_goes_on_whatever_name_of_torch_is_not_there() -> None:
-    done = subprocess.run([sys.executable, RENAMED_TORCH], capture_output=True, text=True, check=False, timeout=500)
+    command = [sys.executable, "-m", "tests.client.renamed_torch"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["failed"] == {}

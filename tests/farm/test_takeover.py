@@ -65,6 +65,8 @@ def test_results_and_gradients_are_those_of_eager_before_and_after(farm: ServedF
     def work(count: int) -> None:
         while waiting.is_alive():
             torch.testing.assert_close(step(compiled, count=count), expected[count])
+            # The farm compiles on the same cores.
+            waiting.join(timeout=0.02)
         for _ in range(5):
             torch.testing.assert_close(step(compiled, count=count), expected[count])
 
