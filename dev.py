@@ -22,12 +22,13 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent
 ENDS = ("oldest", "newest")
 UV = "uv>=0.8"
-# Tests that need one end: folders, and files. What the first ones are about runs without torch, so that its release
-# decides nothing there (tests/docs/test_ends.py). Of the others, torch writes the requests, and what is tried is the
-# gateway and the service around it, or they are the programs of a checkout, which `demo` runs, or models made of what
-# tests of both ends try piece by piece.
+# Tests that need one end: folders, and files. These are about what runs without torch, so that its release decides
+# nothing there (tests/docs/test_ends.py).
+WITHOUT_TORCH = ("children", "cli", "core", "docs", "hostile", "service", "store")
+# Of the others, torch writes the requests, and what is tried is the gateway and the service around it, or they are the
+# programs of a checkout, which `demo` runs, or models of libraries, whose parts tests of both ends try one by one.
 AT_ONE_END = {
-    "oldest": ("children", "cli", "core", "docs", "hostile", "service", "store"),
+    "oldest": (*WITHOUT_TORCH, "wild"),
     "newest": (
         *("bench", "chaos", "cluster", "corpus/test_models.py"),
         # Workers and pods of the oldest torch take part in test_prewarm.py.

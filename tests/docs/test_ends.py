@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DEV = runpy.run_path(str(ROOT / "dev.py"))
-WITHOUT_TORCH: tuple[str, ...] = DEV["AT_ONE_END"]["oldest"]
+WITHOUT_TORCH: tuple[str, ...] = DEV["WITHOUT_TORCH"]
 FILES = sorted(path for folder in WITHOUT_TORCH for path in (ROOT / "tests" / folder).rglob("*.py"))
 _PORTIONS = ("torch_internals", "graph", "loader", "builder")
 TORCH = ("torch", "triton", *(f"compilefarm.{portion}" for portion in _PORTIONS))
