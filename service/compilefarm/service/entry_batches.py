@@ -31,7 +31,8 @@ class EntryBatch:
     Attributes:
         first: the entry.
         last: the name of the last one that comes ahead, or of the entry.
-        answers: messages (FindEntryResponse) with all, serialized.
+        answers: messages (FindEntryResponse) with all, serialized; the first one holds the entry alone, for which its
+            reader waits, with others that ask at the same moment.
         size_bytes: their bytes.
     """
 
@@ -103,7 +104,7 @@ class EntryBatches:
         return EntryBatch(
             first=first,
             last=names[-1],
-            answers=_joined([each.answer for each in (first, *ahead)]),
+            answers=[first.answer, *_joined([each.answer for each in ahead])],
             size_bytes=sum(len(each.content or b"") for each in (first, *ahead)),
         )
 
