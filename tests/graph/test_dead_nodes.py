@@ -110,6 +110,17 @@ def test_questions_that_have_been_answered_are_not_sent() -> None:
     assert "sin" in made[1][-1]
 
 
+def test_what_a_gpu_can_do_is_not_asked_again() -> None:
+    # As transformers asks before it computes experts as products of groups.
+    graph = Graph()
+    x = graph.placeholder("x")
+    capability = graph.call_function(torch.cuda.get_device_capability, (torch.device("cuda", 0),))
+    major, result = graph.call_function(operator.getitem, (capability, 0)), graph.call_method("sin", (x,))
+    graph.output((result,))
+    capability.meta["example_value"], major.meta["example_value"] = (9, 0), 9
+    assert find_dead_nodes(graph) == {capability, major}
+
+
 def test_an_unused_input_stays() -> None:
     graph = Graph()
     x, _ = graph.placeholder("x"), graph.placeholder("y")

@@ -123,9 +123,11 @@ def is_usage_log(target: object) -> bool:
 
 
 def is_question(target: object) -> bool:
-    """Whether a function tells of a state of torch, and does nothing else. Dynamo has the answer by the time at which it
-    leaves the call in a graph.
+    """Whether a function tells of a state of torch or of a GPU, and does nothing else. Dynamo has the answer by the time
+    at which it leaves the call in a graph.
     """
+    if target is torch.cuda.get_device_capability:
+        return True
     name = getattr(target, "__name__", "")
     return name.lstrip("_").startswith(_ASKING) and vars(torch._C).get(name) is target
 
