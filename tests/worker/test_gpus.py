@@ -16,7 +16,7 @@ int cuDeviceGetCount(int *count) { *count = 2; return 0; }
 
 
 def _count(folder: Path, *, cuda: str | None, init: int | None) -> subprocess.CompletedProcess[str]:
-    """The program, beside a torch that is built for such a CUDA; `init`: what the driver answers, None: there is none."""
+    """The program beside a torch for such a CUDA and a driver that answers `init`; None: there is no driver."""
     package = folder / "torch"
     package.mkdir()
     (package / "__init__.py").write_text("raise AssertionError('torch was imported')")

@@ -105,7 +105,8 @@ def test_rows_of_a_batch_end_where_its_elements_do_at_other_sizes_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "inputs"), [(_packed, (torch.rand(3, 4), torch.tensor([0, 1, 4, 6]))), (F.embedding, (_IDS, torch.rand(9, 4)))]
+    ("model", "inputs"),
+    [(_packed, (torch.rand(3, 4), torch.tensor([0, 1, 4, 6]))), (F.embedding, (_IDS, torch.rand(9, 4)))],
 )
 def test_what_takes_no_zeros_is_told(model: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> None:
     """Torch tunes kernels for GPUs on zeros, where an assertion is the end of a process."""

@@ -123,8 +123,8 @@ def is_usage_log(target: object) -> bool:
 
 
 def is_question(target: object) -> bool:
-    """Whether a function tells of a state of torch or of a GPU, and does nothing else. Dynamo has the answer by the time
-    at which it leaves the call in a graph.
+    """Whether a function tells of a state of torch or of a GPU, and does nothing else. Dynamo has the answer when it
+    leaves the call in a graph.
     """
     if target is torch.cuda.get_device_capability:
         return True
