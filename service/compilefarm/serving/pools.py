@@ -13,7 +13,7 @@ from compilefarm.serving.config import ServeConfig
 from compilefarm.serving.safeguards import sandbox_mode
 from compilefarm.worker.composite import CompositePool
 from compilefarm.worker.pool import LocalPool, PoolSettings, child_command
-from compilefarm.worker.sandbox import choose_sandbox
+from compilefarm.worker.sandbox import Sandbox, choose_sandbox
 
 log = logging.getLogger(__name__)
 
@@ -71,19 +71,8 @@ def local_pool(
         RuntimeError: there is no sandbox.
     """
     python = config.interpreters()[environment_name]
-    sandbox, no_sandbox = choose_sandbox(
-        sandbox_mode(config.sandbox, config.gateway(), ray_address=config.ray_address),
-        interpreter=python,
-        gpu=bool(devices),
-        hidden=kept_from_compiles(config),
-    )
+    sandbox, no_sandbox = _sandbox_of(config, environment_name=environment_name, python=python, gpu=bool(devices))
     clock.end("sandbox")
-    if sandbox is None:
-        log.warning(
-            "compiles of the environment %s can reach the network and the files of this user: no sandbox (%s)",
-            environment_name,
-            no_sandbox,
-        )
     return LocalPool(
         PoolSettings(
             environment_name=environment_name,
@@ -106,6 +95,23 @@ def local_pool(
         ),
         toolchains=toolchains,
     )
+
+
+def _sandbox_of(config: ServeConfig, *, environment_name: str, python: str, gpu: bool) -> tuple[Sandbox | None, str]:
+    """The sandbox for compiles of an environment, or None and why there is none, which the log says, too."""
+    sandbox, no_sandbox = choose_sandbox(
+        sandbox_mode(config.sandbox, config.gateway(), ray_address=config.ray_address),
+        interpreter=python,
+        gpu=gpu,
+        hidden=kept_from_compiles(config),
+    )
+    if sandbox is None:
+        log.warning(
+            "compiles of the environment %s can reach the network and the files of this user: no sandbox (%s)",
+            environment_name,
+            no_sandbox,
+        )
+    return sandbox, no_sandbox
 
 
 def kept_from_compiles(config: ServeConfig) -> list[Path]:

@@ -124,12 +124,8 @@ def wait_to_be_forked() -> None:
             if request is None:
                 kill_descendants(())
                 os._exit(0)
-            try:
-                pid = os.fork()
-            except OSError as error:
-                _report(request.status_pipe, {"error": f"no process could be forked: {error}"})
-                request.close_all_but_status_pipe()
-                os.close(request.status_pipe)
+            pid = _fork_for(request)
+            if pid is None:
                 continue
             if pid == 0:
                 selector.close()
@@ -145,6 +141,17 @@ def wait_to_be_forked() -> None:
 
 def _pids(children: Mapping[int, _Child]) -> set[int]:
     return {child.pid for child in children.values()}
+
+
+def _fork_for(request: _Request) -> int | None:
+    """Forks; returns what `os.fork` does, or None where that failed, which the supervisor is told."""
+    try:
+        return os.fork()
+    except OSError as error:
+        _report(request.status_pipe, {"error": f"no process could be forked: {error}"})
+        request.close_all_but_status_pipe()
+        os.close(request.status_pipe)
+        return None
 
 
 def _watched(pid: int, request: _Request) -> _Child:
