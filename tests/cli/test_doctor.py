@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,39 @@ def test_a_machine_without_a_compiler_fails(programs: Path, doctor: Doctor) -> N
     check = doctor()["C++ compiler"]
     assert (check["state"], check["finding"]) == ("failed", "there is no g++")
     assert "apt-get install g++" in check["remedy"]
+
+
+def _torch_without_bytecode(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A torch that comes before the one that is installed, in a folder of its own."""
+    package = folder / "site" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    return package
+
+
+def test_torch_without_bytecode_is_warned_where_none_is_written(
+    tmp_path: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = _torch_without_bytecode(tmp_path, monkeypatch)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    check = doctor()["bytecode"]
+    assert check["state"] == "warning"
+    assert "PYTHONDONTWRITEBYTECODE" in check["finding"]
+    command = check["remedy"].partition("run `")[2].partition("`")[0]
+    subprocess.run([sys.executable, *command.split()[1:]], check=True)
+    assert (package / "__pycache__").exists()
+    assert doctor()["bytecode"]["state"] == "ok"
+
+
+def test_bytecode_that_the_first_import_writes_is_no_fault(
+    tmp_path: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _torch_without_bytecode(tmp_path, monkeypatch)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    check = doctor()["bytecode"]
+    assert (check["state"], check["finding"]) == ("ok", "torch is compiled when it is first imported")
 
 
 def test_a_compiler_that_cannot_compile_fails(programs: Path, doctor: Doctor) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.table import Column, Table
 
+from compilefarm.cli.bytecode_checks import check_bytecode
 from compilefarm.cli.checks import Check, State, failed, ok
 from compilefarm.cli.farm_checks import check_farm
 from compilefarm.cli.machine_checks import check_machine
@@ -42,6 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     ray = arguments.ray_address or arguments.config
     if arguments.store or not (arguments.address or ray):
         checks += check_machine()
+    if not ray:
+        # A pod imports torch as well as a worker does.
+        checks.append(check_bytecode())
     if arguments.store:
         checks += _check_store(arguments.store)
     if ray:
