@@ -1,8 +1,9 @@
 """Imports in a thread what the first torch.compile and a farm need, while weights load.
 
-Only libraries that know nothing of torch are imported so: sympy, of which Dynamo makes sizes, and gRPC with the
-messages of the farm. The modules of torch import each other in circles, and a process in which two threads enter such a
-circle at different places may end with one of them half imported (importlib._bootstrap._DeadlockError).
+Only libraries that know nothing of torch are imported so: sympy, of which Dynamo makes sizes, gRPC with the messages
+of the farm, and what checks signatures. The modules of torch import each other in circles, and a process in which two
+threads enter such a circle at different places may end with one of them half imported
+(importlib._bootstrap._DeadlockError).
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ MODULES = (
     "compilefarm.v1.compile_service_pb2_grpc",
     "compilefarm.v1.blob_service_pb2_grpc",
     "compilefarm.v1.package_service_pb2_grpc",
+    "compilefarm.core.dynamo_packages",
+    "compilefarm.core.signatures",
+    "cryptography.hazmat.backends.openssl.backend",
 )
 _lock = threading.Lock()
 _started: list[threading.Thread] = []
