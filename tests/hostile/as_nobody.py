@@ -17,7 +17,19 @@ NOBODY = 65534
 # linux/sched.h, linux/mount.h
 _CLONE_NEWNS = 0x00020000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+# linux/capability.h
+_CAP_SYS_ADMIN = 21
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def why_nobody_cannot_run() -> str | None:
+    """Why this process cannot run a program so; None if it can."""
+    if os.geteuid() != 0:
+        return "only the administrator can become somebody else"
+    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    if not int(status["CapEff"], 16) & 1 << _CAP_SYS_ADMIN:
+        return "the administrator has no CAP_SYS_ADMIN here, and can mount nothing for nobody to see"
+    return None
 
 
 def main() -> None:

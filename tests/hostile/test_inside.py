@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from compilefarm.worker.sandbox import SandboxUnavailable, open_sandbox
+from tests.hostile.as_nobody import why_nobody_cannot_run
 
 AS_NOBODY = (sys.executable, str(Path(__file__).with_name("as_nobody.py")))
 _HIDDEN = ("kcore", "keys", "key-users", "timer_list", "kallsyms", "kmsg", "sched_debug", "kpageflags", "vmallocinfo")
@@ -32,8 +33,8 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip(f"{error}: {error.remedy}")
     if request.param == "this user":
         return _probe(tmp_path_factory.mktemp("host"), run=(sys.executable,))
-    if os.geteuid() != 0:
-        pytest.skip("only the administrator can become somebody else")
+    if (problem := why_nobody_cannot_run()) is not None:
+        pytest.skip(problem)
     return _probe(tmp_path_factory.mktemp("host"), run=AS_NOBODY)
 
 
