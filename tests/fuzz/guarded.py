@@ -46,6 +46,7 @@ from compilefarm.torch_internals.cpp_builds import headers_folder, try_instructi
 from compilefarm.torch_internals.index_assertions import wrap_integers
 from compilefarm.torch_internals.operators import OpOverload, schema_of
 from compilefarm.torch_internals.pytrees import tensors_in
+from compilefarm.torch_internals.weight_only_products import require_linear_layers
 
 from . import guarded_memory
 from .hostile_calls import HostileCall, Samples, changed, made_up, with_other_elements
@@ -351,6 +352,7 @@ def _try_all(names: Sequence[str], *, plans: Sequence[Plan], seconds: float) -> 
     guarded_memory.build()
     if any(plan.way.startswith("compiled") for plan in plans):
         wrap_integers()
+        require_linear_layers()
         try_instructions()
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="guarded-")
         print(f"headers in {headers_folder()}", flush=True)

@@ -10,6 +10,7 @@ from compilefarm.torch_internals.compiling import import_compiler
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.torch_internals.index_assertions import wrap_integers
 from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
+from compilefarm.torch_internals.weight_only_products import require_linear_layers
 
 
 def preload_compiler(*, with_triton: bool) -> None:
@@ -21,6 +22,7 @@ def preload_compiler(*, with_triton: bool) -> None:
     import_compiler()
     preload_loader(with_triton=with_triton)
     wrap_integers()
+    require_linear_layers()
 
 
 def compile_once(device: torch.device) -> None:
