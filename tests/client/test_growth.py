@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import threading
 import weakref
@@ -81,12 +80,8 @@ def test_a_farm_that_is_not_there_keeps_no_tensors_of_the_pod() -> None:
     weakref.finalize(x.untyped_storage(), is_gone.set)
     torch.compile(torch.sin, backend=farm.backend)(x)
     del x
-    # A thread that has asked may hold it for a moment, and a traceback until garbage is looked for.
-    for _ in range(100):
-        gc.collect()
-        if is_gone.wait(timeout=0.1):
-            break
-    assert is_gone.is_set()
+    # A thread that has asked may hold it for a moment.
+    assert is_gone.wait(timeout=10)
     farm.close()
 
 
