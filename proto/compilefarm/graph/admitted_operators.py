@@ -3,8 +3,9 @@
 Listed is what programs write: functions and methods that torch documents, what Dynamo puts in their place, and what
 graphs of torch.export hold for them (Core ATen); fused attention has a list of its own (`graph/attention.py`). Not
 listed are most gradients, which are derived from a graph after it was decoded; kernels of libraries and steps that only
-torch itself calls; sparse and quantized tensors, which no request brings; and what takes lengths, pivots or places of
-elements on trust. A caller could have these reach other memory.
+torch itself calls; sparse and quantized tensors, which no request brings; and what takes lengths or places of elements
+on trust. A caller could have these reach other memory. Of what is listed, pivots (graph/pivots.py) and offsets
+(graph/offsets.py) are looked at.
 """
 
 from __future__ import annotations
@@ -84,12 +85,14 @@ _QUESTIONS = names("""
 """)
 _LINEAR_ALGEBRA = names("""
     addbmm addmm addmv addr baddbmm bilinear bmm cdist chain_matmul cholesky cholesky_inverse cholesky_solve cross det
-    dot einsum ger inner inverse kron linalg_cholesky linalg_cholesky_ex linalg_cond linalg_cross linalg_det
+    dot einsum geqrf ger inner inverse kron linalg_cholesky linalg_cholesky_ex linalg_cond linalg_cross linalg_det
     linalg_diagonal linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_householder_product linalg_inv
-    linalg_inv_ex linalg_lstsq linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_matmul linalg_matrix_exp
+    linalg_inv_ex linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor
+    linalg_lu_factor_ex linalg_lu_solve linalg_matmul linalg_matrix_exp
     linalg_matrix_norm linalg_matrix_power linalg_matrix_rank linalg_matrix_sqrth linalg_multi_dot linalg_norm
     linalg_pinv linalg_polar linalg_qr linalg_slogdet linalg_solve linalg_solve_ex linalg_solve_triangular linalg_svd
-    linalg_svdvals linalg_tensorinv linalg_tensorsolve linalg_vander linalg_vecdot linalg_vector_norm logdet matmul
+    linalg_svdvals linalg_tensorinv linalg_tensorsolve linalg_vander linalg_vecdot linalg_vector_norm logdet lu_solve
+    lu_unpack matmul
     matrix_exp matrix_power mm mv orgqr ormqr outer pairwise_distance pdist pinverse qr renorm slogdet svd tensordot
     triangular_solve vdot _trilinear _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _grouped_mm
     _int_mm _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm _scaled_mm_v2 _weight_int4pack_mm

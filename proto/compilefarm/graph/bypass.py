@@ -9,7 +9,10 @@ REASONS: Mapping[str, str] = {
     "aliased_inputs": "The graph writes to an input that shares memory with another input.",
     "annotation": "Something noted beside the graph or a node may decide how it is compiled, and is not known here.",
     "attribute": "The graph reads an attribute that is neither a tensor nor a subgraph, or that it does not have.",
-    "computed_offsets": "Offsets of an embedding bag, or repeats, are neither an input nor numbers that count up.",
+    "computed_offsets": (
+        "Offsets of an embedding bag, repeats or pivots are neither an input, nor numbers that count up, nor of a"
+        " factorization."
+    ),
     "custom_compiler": "This process changes how Inductor compiles, with a pass or a class of its own.",
     "custom_option": "A compiler setting has a value that farms do not accept.",
     "default_device": "torch.set_default_device names a device other than the CPU.",

@@ -40,6 +40,7 @@ from compilefarm.graph.literals import ValueDecoder
 from compilefarm.graph.misfits import OPTIMIZERS, find_misfit
 from compilefarm.graph.offsets import OffsetCheck
 from compilefarm.graph.operators import base_of
+from compilefarm.graph.pivots import PivotCheck
 from compilefarm.graph.reached_operators import ReachCheck
 from compilefarm.graph.symbols import NO_SYMBOLS, SymbolicJob, Symbols, make_symbols
 from compilefarm.graph.targets import (
@@ -101,6 +102,7 @@ class DecodedJob:
         static_inputs: numbers of the inputs that are at the same place in memory at each call.
         writes: which inputs, and which tensors that it holds, the graph may write to.
         believed_inputs: numbers of the inputs whose elements kernels do not check (graph/offsets.py).
+        pivot_inputs: numbers of the inputs that kernels swap rows by (graph/pivots.py).
     """
 
     graph_module: GraphModule
@@ -110,6 +112,7 @@ class DecodedJob:
     static_inputs: Sequence[int] = ()
     writes: WriteRecorder = field(default_factory=WriteRecorder)
     believed_inputs: set[int] = field(default_factory=set)
+    pivot_inputs: set[int] = field(default_factory=set)
 
     @property
     def written_inputs(self) -> Set[int]:
@@ -376,15 +379,16 @@ def _propagate(
     """Gives every node its meta["example_value"], as Dynamo does; AOTAutograd's cache passes graphs without it by."""
     unused = iter(inputs)
     writes = decoded.writes
-    offsets = OffsetCheck(writes=writes)
+    offsets, pivots = OffsetCheck(writes=writes), PivotCheck(writes=writes)
     for number, given in enumerate(inputs):
         if isinstance(given, torch.Tensor):
             offsets.know_input(given, number=number)
+            pivots.know_input(given, number=number)
     # As Dynamo does it: without Python's dispatcher some operators take no symbols.
     with (
         decoded.fake_mode,
         dispatching_in_python(),
-        watching_operators(_bounded(writes.watch, decoded, offsets=offsets, reach=reach, further=further)),
+        watching_operators(_bounded(writes.watch, decoded, believed=(offsets, pivots), reach=reach, further=further)),
         guarding_bodies(decoded.graph_module, reach=reach),
         _restoring_modes() as entered,
     ):
@@ -406,10 +410,11 @@ def _propagate(
             bindings = bindings_of(decoded.symbolic.shape_env, value)
             if bindings:
                 node.meta["unbacked_bindings"] = bindings
-    change = offsets.find_change(decoded.graph_module)
+    change = offsets.find_change(decoded.graph_module) or pivots.find_change(decoded.graph_module)
     if change is not None:
         raise InvalidRequest(change)
     decoded.believed_inputs.update(offsets.inputs)
+    decoded.pivot_inputs.update(pivots.inputs)
     # What the compiler makes of operators that were looked at is torch's own.
     decoded.fake_mode.allow_fallback_kernels = True
 
@@ -418,13 +423,13 @@ def _bounded(
     watch: Watcher,
     decoded: DecodedJob,
     *,
-    offsets: OffsetCheck,
+    believed: Sequence[OffsetCheck | PivotCheck],
     reach: ReachCheck,
     further: Sequence[_OperatorCheck],
 ) -> Watcher:
     """A watcher that refuses what asks for too much, before it runs."""
     count = OperatorCount(nodes=len(decoded.graph_module.graph.nodes))
-    checks = (reach.find_objection, find_excess, find_misfit, offsets.find_misfit, *further)
+    checks = (reach.find_objection, find_excess, find_misfit, *(each.find_misfit for each in believed), *further)
 
     def look(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
         objection = count.find_excess() or next(filter(None, (find(operator, args, kwargs) for find in checks)), None)
@@ -443,7 +448,8 @@ def _bounded(
             result = watch(operator, args, kwargs, find_fake_form(operator, args) or run)
         if (change := of_results.find_change()) is not None:
             raise InvalidRequest(f"{operator}: {change}")
-        offsets.note(operator, args, kwargs, result)
+        for each in believed:
+            each.note(operator, args, kwargs, result)
         return result
 
     return look

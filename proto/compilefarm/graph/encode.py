@@ -37,6 +37,7 @@ from compilefarm.graph.messages import Messages
 from compilefarm.graph.offsets import find_computed
 from compilefarm.graph.operators import is_of_torch, name_function, takes_text
 from compilefarm.graph.options import capture_options, recording_settings
+from compilefarm.graph.pivots import find_unknown_pivots
 from compilefarm.graph.symbols import SymbolTable
 from compilefarm.graph.targets import (
     OF_LIBRARIES,
@@ -440,7 +441,7 @@ def _encode_call(
         objection = find(into.kind, name=into.target, args=args, kwargs=kwargs)
         if objection is not None:
             raise Bypass(reason, f"the graph calls {into.target}: {objection}")
-    computed = find_computed(node, into.target)
+    computed = find_computed(node, into.target) or find_unknown_pivots(node, into.target)
     if computed is not None:
         raise Bypass("computed_offsets", f"the graph calls {into.target}: {computed}")
     _check_device_numbers(node)

@@ -78,7 +78,7 @@ class OffsetCheck:
 
     def find_change(self, graph_module: GraphModule) -> str | None:
         """Why a graph that has run may not be compiled: its offsets may be others then. None if it may."""
-        if self._used and any(map(_asks_otherwise, nodes_of(graph_module))):
+        if self._used and any(map(asks_otherwise, nodes_of(graph_module))):
             return "a graph with embedding_bag or repeats asks more of tensors than their sizes"
         written = {label for label in self._used if label[1] in self.writes.written(label[0])}
         return "the graph writes to offsets of embedding_bag, or to repeats" if written else None
@@ -127,7 +127,8 @@ _ASKING = frozenset(
 )
 
 
-def _asks_otherwise(node: Node) -> bool:
+def asks_otherwise(node: Node) -> bool:
+    """Whether a node asks something of tensors that may be answered otherwise when the graph is compiled."""
     # What a node calls is wrapped in some bodies while they run.
     name = getattr(node.target, "__name__", node.target)
     return "requires_grad" in node.args or str(name).partition(".")[0] in _ASKING

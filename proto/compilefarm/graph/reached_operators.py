@@ -28,7 +28,7 @@ _STEPS = names("""
     _scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention
     _scaled_dot_product_flash_attention _stack _thnn_fused_gru_cell _thnn_fused_lstm_cell _unpack_dual _unsafe_index
     _unsafe_index_put _unsafe_view cudnn_batch_norm cudnn_grid_sampler cudnn_is_acceptable data embedding_renorm
-    frobenius_norm is_pinned lift linalg__powsum linalg_lu_solve log_sigmoid_forward lu_solve lu_unpack
+    frobenius_norm is_pinned lift linalg__powsum log_sigmoid_forward
     mkldnn_rnn_layer multilabel_margin_loss_forward nuclear_norm output_nr resize resize_as rrelu_with_noise_functional
     slow_conv3d slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d thnn_conv2d
     unsafe_split_with_sizes

@@ -39,6 +39,8 @@ def elements_of(tensor: torch.Tensor, filler: Filler, *, uniform: torch.Tensor, 
             made = torch.full_like(uniform, filler.bound)
         case Kind.COUNTING:
             made = torch.arange(tensor.shape[-1] if tensor.dim() else 1).expand(tensor.shape).flatten()
+        case Kind.PIVOTS:
+            made = torch.arange(1, 1 + (tensor.shape[-1] if tensor.dim() else 1)).expand(tensor.shape).flatten()
         case Kind.DEFINITE:
             return _definite(tensor, signed)
         case Kind.REGIONS:

@@ -30,6 +30,7 @@ class Kind(Enum):
         SPLITS: the same, and the last one is the number, so that each integer below it lies between two of them.
         COUNT: the number itself.
         COUNTING: 0, 1, 2, ... along the last dimension.
+        PIVOTS: 1, 2, 3, ... along the last dimension: each row stays where it is.
         DIVISOR: no zeros, nor nearly zero.
         POSITIVE: larger than zero.
         PROBABILITY: between zero and one, and neither of these.
@@ -44,6 +45,7 @@ class Kind(Enum):
     SPLITS = auto()
     COUNT = auto()
     COUNTING = auto()
+    PIVOTS = auto()
     DIVISOR = auto()
     POSITIVE = auto()
     PROBABILITY = auto()

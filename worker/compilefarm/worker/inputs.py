@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import torch
 
@@ -22,6 +22,7 @@ _GRADIENT_SEED = 3
 _FURTHER = 7_919
 # What is computed in another order differs by so many of the smallest steps of its dtype.
 _LAST_BITS = 4
+_PIVOTS = Filler(kind=Kind.PIVOTS)
 
 
 class Noise:
@@ -69,7 +70,9 @@ def draw_noise(*, seed: int) -> Noise:
     return Noise(seed=seed)
 
 
-def random_inputs(job: Job, *, seed: int, fillers: Mapping[int, Filler] | None = None) -> list[torch.Tensor | int]:
+def random_inputs(
+    job: Job, *, seed: int, fillers: Mapping[int, Filler] | None = None, pivots: Set[int] = frozenset()
+) -> list[torch.Tensor | int]:
     """Real tensors for the inputs of a job, in shape, strides, storage offset, dtype, device and requires_grad.
 
     Sizes and integers that differ from call to call are what the job's hints say.
@@ -85,6 +88,7 @@ def random_inputs(job: Job, *, seed: int, fillers: Mapping[int, Filler] | None =
         seed: equal seeds give equal elements.
         fillers: what elements inputs have to have, by their number, as `find_fillers` says. None: nothing is known, and
             booleans are all true.
+        pivots: numbers of the inputs by which kernels swap rows. They swap none, whatever is known.
 
     Raises:
         InvalidRequest: an input is malformed.
@@ -95,7 +99,7 @@ def random_inputs(job: Job, *, seed: int, fillers: Mapping[int, Filler] | None =
     inputs = [decode_input(given, number=number, symbols=symbols) for number, given in enumerate(job.inputs)]
     for number, given in enumerate(inputs):
         if isinstance(given, torch.Tensor):
-            _fill(given, noise=noise, number=number, fillers=fillers)
+            _fill(given, noise=noise, number=number, fillers={number: _PIVOTS} if number in pivots else fillers)
     return inputs
 
 

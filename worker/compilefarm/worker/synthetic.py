@@ -30,7 +30,8 @@ def inputs_of(
         attempt: which of ATTEMPTS this is. The last one ignores the operators that take an input: integers are zero.
     """
     fillers = _fillers(decoded, hints=job.hints) if attempt < ATTEMPTS - 1 else None
-    return lambda: random_inputs(job, seed=first_seed + attempt, fillers=fillers)
+    pivots = decoded.pivot_inputs
+    return lambda: random_inputs(job, seed=first_seed + attempt, fillers=fillers, pivots=pivots)
 
 
 def _fillers(decoded: DecodedJob, *, hints: Sequence[int]) -> Mapping[int, Filler]:

@@ -1,0 +1,171 @@
+"""Pivots: by which rows a factorization was swapped. Kernels swap rows by them, and believe that these exist.
+
+LAPACK reads and writes at whatever row a pivot names (aten/src/ATen/native/BatchLinearAlgebraKernel.cpp:
+lu_solve_kernel, ldl_solve_kernel), and torch.lu_unpack takes there to be as many pivots as there are steps of the
+factorization (aten/src/ATen/native/BatchLinearAlgebra.cpp). So pivots are an input of the graph, which is the pod's,
+and the farm's own when it tries a program; or the graph has made them by a factorization of no more rows. Nothing lies
+between: computed, or in another order, they would be a choice of the request.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from compilefarm.core.compiler_settings import names
+from compilefarm.graph.offsets import asks_otherwise
+from compilefarm.graph.operators import base_of, named_arguments
+from compilefarm.graph.targets import nodes_of
+from compilefarm.graph.writes import INPUT, Label, WriteRecorder
+from compilefarm.torch_internals.operators import OpOverload, schema_of
+from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
+
+# Of an LDL factorization some pivots are negative, and say that two rows belong together.
+_LU, _LDL = "lu", "ldl"
+_SOLVING: Mapping[str, str] = {"linalg_lu_solve": _LU, "lu_solve": _LU, "lu_unpack": _LU, "linalg_ldl_solve": _LDL}
+_FACTORING: Mapping[str, str] = {
+    **dict.fromkeys(
+        names("""
+        linalg_lu_factor linalg_lu_factor_ex _lu_with_info _linalg_solve_ex _linalg_det _linalg_slogdet
+    """),
+        _LU,
+    ),
+    **dict.fromkeys(names("linalg_ldl_factor linalg_ldl_factor_ex"), _LDL),
+}
+_FACTORS, _PIVOTS = ("LU", "LU_data", "LD"), ("pivots", "LU_pivots")
+# Place of the pivots among the arguments, where they have no name.
+_PLACES = {"lu_solve": 2}
+# Kind of tensors that writes are noted of.
+_MADE = "pivots"
+UNKNOWN = "its pivots are computed, and are neither an input of the graph nor those of a factorization in it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """Pivots that may be believed.
+
+    Attributes:
+        family: of the factorization; empty for an input.
+        rows: of what was factored; an input has as many as what it is used with.
+        layout: sizes, strides and offset when they were made.
+    """
+
+    family: str
+    rows: Any
+    layout: tuple[Any, ...]
+
+    def fits(self, pivots: torch.Tensor, factors: torch.Tensor, *, family: str) -> bool:
+        """Whether these are all of them, and each is a row of the factors; with guards on symbols."""
+        if self.layout[0] != pivots.dim() or not all(map(_equal, self.layout, _layout(pivots))):
+            return False
+        return not self.family or (self.family == family and bool(self.rows <= factors.shape[-2]))
+
+
+@dataclass(slots=True, kw_only=True)
+class PivotCheck:
+    """Looks at all pivots that kernels are given while a graph runs on fake tensors.
+
+    Attributes:
+        writes: knows the inputs of the graph, and what is written to.
+    """
+
+    writes: WriteRecorder
+    _known: dict[Label, _Known] = field(default_factory=dict)
+    _used: set[Label] = field(default_factory=set)
+
+    @property
+    def inputs(self) -> Set[int]:
+        """Numbers of the inputs that are pivots."""
+        return {number for kind, number in self._used if kind == INPUT}
+
+    def know_input(self, tensor: torch.Tensor, *, number: int) -> None:
+        """Takes an input of the graph for what may be pivots."""
+        self._know(tensor, label=(INPUT, number), family="", rows=None)
+
+    def find_misfit(self, called: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Why an operator may not run with these arguments; None if it may."""
+        family = _SOLVING.get(base_of(called.name()))
+        if family is None:
+            return None
+        given = named_arguments(schema_of(called), args, kwargs)
+        factors, pivots = (next(given[name] for name in each if name in given) for each in (_FACTORS, _PIVOTS))
+        try:
+            if not _are_as_many(factors, pivots):
+                return f"it has pivots of {tuple(pivots.shape)} for factors of {tuple(factors.shape)}"
+            labels = self.writes.labels_of(pivots) & self._known.keys()
+            known = {label for label in labels if self._known[label].fits(pivots, factors, family=family)}
+        except GuardOnDataDependentSymNode:
+            return UNKNOWN
+        self._used |= known
+        return None if known else UNKNOWN
+
+    def note(self, called: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Remembers the pivots of a factorization. What it is given to write them to may be part of something else."""
+        family, schema = _FACTORING.get(base_of(called.name())), schema_of(called)
+        if family is None or schema.is_mutable:
+            return
+        (factored,) = (args or (next(iter(kwargs.values())),))[:1]
+        place = [returned.name for returned in schema.returns].index("pivots")
+        self._know(result[place], label=(_MADE, len(self._known)), family=family, rows=factored.shape[-2])
+
+    def find_change(self, graph_module: GraphModule) -> str | None:
+        """Why a graph that has run may not be compiled: its pivots may be others then. None if it may."""
+        if self._used and any(map(asks_otherwise, nodes_of(graph_module))):
+            return "a graph with pivots asks more of tensors than their sizes"
+        written = {label for label in self._used if label[1] in self.writes.written(label[0])}
+        return "the graph writes to pivots" if written else None
+
+    def _know(self, tensor: torch.Tensor, *, label: Label, family: str, rows: Any) -> None:
+        kind, number = label
+        self.writes.know(tensor, kind=kind, number=number)
+        self._known[label] = _Known(family=family, rows=rows, layout=_layout(tensor))
+
+
+def find_unknown_pivots(node: Node, name: str) -> str | None:
+    """The same objection, of a node of a captured graph. It looks at where pivots come from alone, and the farm has the
+    last word.
+
+    Args:
+        node: a call.
+        name: of what it calls.
+    """
+    base = _base(name)
+    if base not in _SOLVING:
+        return None
+    place = _PLACES.get(base, 1)
+    given = next((node.kwargs[each] for each in _PIVOTS if each in node.kwargs), None)
+    pivots = given if given is not None else node.args[place] if len(node.args) > place else None
+    if not isinstance(pivots, Node) or pivots.op == "placeholder":
+        return None
+    made = pivots.args[0] if pivots.target is operator.getitem else None
+    called = str(getattr(made.target, "__name__", made.target)) if isinstance(made, Node) else ""
+    return None if _base(called) in _FACTORING else UNKNOWN
+
+
+def _base(name: str) -> str:
+    """The name of an operator, of a function or a method for it, without what is around it."""
+    return (
+        name.rpartition("::")[2].partition(".")[0] if "::" in name else name.removesuffix(".default").rpartition(".")[2]
+    )
+
+
+def _are_as_many(factors: torch.Tensor, pivots: torch.Tensor) -> bool:
+    """Whether there is a pivot for each step of a factorization, of each matrix of a batch."""
+    if factors.dim() < 2 or pivots.dim() != factors.dim() - 1 or pivots.dtype != torch.int32:
+        return False
+    *batch, rows, columns = factors.shape
+    steps = rows if rows <= columns else columns
+    return all(map(_equal, pivots.shape, (*batch, steps)))
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dim(), *tensor.shape, *tensor.stride(), tensor.storage_offset()
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(one == other)
