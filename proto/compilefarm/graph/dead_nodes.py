@@ -58,7 +58,9 @@ _METHODS = frozenset(
     }
 )  # fmt: skip
 # Methods of numbers that no request can say.
-_QUESTIONS = frozenset({"as_integer_ratio", "bit_length", "is_integer"})
+_QUESTIONS = frozenset(
+    {"__bool__", "__float__", "__index__", "__int__", "as_integer_ratio", "bit_length", "is_integer"}
+)
 _PYTHON_FUNCTIONS = frozenset(
     f"operator.{name}"
     for name in (

@@ -47,6 +47,7 @@ from compilefarm.graph.targets import (
 )
 from compilefarm.graph.tensors import check_plain, encode_tensor, look_alike
 from compilefarm.graph.texts import holds_text
+from compilefarm.graph.typed_constructors import with_plain_constructors
 from compilefarm.graph.wide_results import with_plain_results
 from compilefarm.graph.writes import find_storage
 from compilefarm.torch_internals.dynamo import STATIC_MARK
@@ -126,7 +127,7 @@ def encode_job(
         Bypass: something about it cannot be said faithfully.
     """
     written: Set[str] = frozenset()
-    graph_module = with_plain_results(with_tensors_for_floats(graph_module))
+    graph_module = with_plain_results(with_tensors_for_floats(with_plain_constructors(graph_module)))
     while True:
         try:
             return _encode(graph_module, example_inputs, options, environment, written=written, holds_state=holds_state)

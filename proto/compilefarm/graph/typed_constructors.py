@@ -1,0 +1,50 @@
+"""`torch.Tensor([1.0])`, `torch.LongTensor([3])`: tensors of a type that are made of numbers, as torch.tensor does.
+
+No request can say a type, and of sizes these make tensors whose elements are whatever lay in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+# Their elements lie on the CPU; torch.Tensor has the default dtype.
+_DTYPES: Mapping[object, torch.dtype | None] = {
+    torch.Tensor: None,
+    torch.FloatTensor: torch.float32,
+    torch.DoubleTensor: torch.float64,
+    torch.LongTensor: torch.int64,
+    torch.IntTensor: torch.int32,
+    torch.BoolTensor: torch.bool,
+}
+
+
+def with_plain_constructors(graph_module: GraphModule) -> GraphModule:
+    """A graph that makes such tensors by torch.tensor; the graph itself if there are none."""
+    if not any(map(_is_typed, graph_module.graph.nodes)):
+        return graph_module
+    graph, copies = Graph(), dict[Node, Node]()
+    for node in graph_module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if _is_typed(node):
+            dtype = _DTYPES[node.target] or torch.get_default_dtype()
+            copies[node].target, copies[node].kwargs = torch.tensor, {"dtype": dtype, "device": torch.device("cpu")}
+    return GraphModule(graph_module, graph)
+
+
+def _is_typed(node: Node) -> bool:
+    if node.op != "call_function" or node.target not in _DTYPES or node.kwargs or len(node.args) != 1:
+        return False
+    return _are_numbers(node.args[0], node.target)
+
+
+def _are_numbers(given: Any, kind: object) -> bool:
+    """Whether a list, or lists in it, hold numbers that the type takes as they are."""
+    if not isinstance(given, list | tuple) or not given:
+        return False
+    dtype = _DTYPES[kind] or torch.float32
+    taken = {torch.bool: bool}.get(dtype, int | float if dtype.is_floating_point else int)
+    return all(isinstance(each, taken) or _are_numbers(each, kind) for each in given)
