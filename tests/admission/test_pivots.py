@@ -14,6 +14,7 @@ from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.encode import EncodedJob
 from compilefarm.graph.testing import trace
+from compilefarm.torch_internals.pytrees import tensors_in
 from compilefarm.worker.synthetic import ATTEMPTS, inputs_of
 from tests.worker.verifying import checked, encoded_of
 
@@ -120,4 +121,4 @@ def test_a_factorization_by_reflections_lies_where_it_does_uncompiled() -> None:
 
 
 def _results(given: object) -> list[Tensor]:
-    return [each for each in torch.utils._pytree.tree_leaves(given) if isinstance(each, Tensor)]
+    return [*tensors_in(given)]
