@@ -327,7 +327,9 @@ def test_a_push_that_makes_no_sense_is_left_out(farm: str) -> None:
     assert "[corrupt_artifact]: it was written wrongly" in pulled.obstacles[0]
 
 
-@pytest.mark.parametrize("key", ["../../.ssh/authorized_keys", "/etc/passwd", "a/../../b", "", "new\nline"])
+@pytest.mark.parametrize(
+    "key", ["../../.ssh/authorized_keys", ".", "a/./b", "/etc/passwd", "a/../../b", "", "new\nline"]
+)
 def test_a_key_that_would_leave_the_folder_of_the_cache_is_refused(farm: str, key: str) -> None:
     push(farm, part(b"tuned", kind="autotune", key=key), part(b"graph"))
     machine, pulled = pull(farm)

@@ -117,4 +117,5 @@ def _place_of(part: BundlePart) -> tuple[str, str, str]:
 def is_usable_key(key: str) -> bool:
     """Returns whether a key of a part stays within the folders of torch's caches, some of which it is joined to."""
     steps = key.split("/")
-    return 0 < len(key) <= _LONGEST_PART_KEY and key.isprintable() and "" not in steps and ".." not in steps
+    stays = not {"", ".", ".."} & {*steps}
+    return stays and 0 < len(key) <= _LONGEST_PART_KEY and key.isprintable()
