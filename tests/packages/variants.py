@@ -7,6 +7,7 @@ from typing import Any
 
 from compilefarm.core.dynamo_packages import (
     AliasRecord,
+    ClassConstant,
     CodeRecord,
     Constant,
     DependencyKind,
@@ -69,7 +70,15 @@ def variant(*, program: str = "p1", expected: str = "f" * 64) -> Variant:
                 arguments=(
                     Field(
                         name="value",
-                        value=(1, -1.5, True, 2**80, float("inf"), TorchConstant(kind="dtype", text="torch.bfloat16")),
+                        value=(
+                            1,
+                            -1.5,
+                            True,
+                            2**80,
+                            float("inf"),
+                            TorchConstant(kind="dtype", text="torch.bfloat16"),
+                            ClassConstant(module="torch.nn.modules.linear", qualified_name="Linear"),
+                        ),
                     ),
                 ),
                 expected=expected,

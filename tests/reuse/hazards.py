@@ -30,7 +30,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.guard_timing import guards_not_timed
-from tests.reuse import python_hazards as python_hazards  # its cases are in the table, too
+from tests.reuse import call_hazards as call_hazards  # its cases are in the table, too
+from tests.reuse import python_hazards as python_hazards  # and so are these
 from tests.reuse.cases import CASES, X, case, patched, unsaid
 from tests.reuse.processes import Pod, pod
 

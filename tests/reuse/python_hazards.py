@@ -443,21 +443,6 @@ def a_precision_that_contradicts_older_switches(changed: bool) -> Iterator[Any]:
 _FACTOR = 2.0
 
 
-@torch._dynamo.assume_constant_result
-def assumed() -> float:
-    return _FACTOR
-
-
-def uses_what_is_assumed(x: torch.Tensor) -> torch.Tensor:
-    return x * assumed()
-
-
-@unsaid
-def a_result_that_is_assumed_to_be_constant(changed: bool) -> Iterator[Any]:
-    with patched(_HERE, "_FACTOR", 3.0, when=changed):
-        yield uses_what_is_assumed, (X,)
-
-
 @torch.compiler.allow_in_graph
 def allowed(x: torch.Tensor) -> torch.Tensor:
     return x * _FACTOR

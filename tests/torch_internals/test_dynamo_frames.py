@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from compilefarm.torch_internals.dynamo_frames import (
@@ -14,8 +15,11 @@ from compilefarm.torch_internals.dynamo_frames import (
     Traced,
     backend_of,
     install_global,
+    installed_rest,
     intercept_frames,
     replayed,
+    rest_of,
+    rests_within,
     traced_of,
     unwrapped_program,
     wrapped_program,
@@ -62,6 +66,47 @@ def test_frames_are_intercepted_and_their_traces_seen() -> None:
     assert [name for name in traced.installed if name.startswith("__compiled_fn_")]
     assert {*traced.inlined} <= {_doubled.__code__}
     assert manager.guard_manager.check({"x": torch.ones(2)})
+
+
+def _breaking(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        y = x * factor
+        torch._dynamo.graph_break()
+        return y + factor
+
+    return breaks
+
+
+def _breaks(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    torch._dynamo.graph_break()
+    return y + 1
+
+
+@pytest.mark.parametrize(("function", "cells"), [(_breaks, ()), (_breaking(2.0), ("factor",))])
+def test_rests_of_functions_are_found_and_made_again(
+    function: Callable[[torch.Tensor], torch.Tensor], cells: tuple[str, ...]
+) -> None:
+    seen: list[Any] = []
+
+    def keep(traced: Traced, _: object) -> None:
+        found = {name: rest_of(name, globals()[name]) for name in traced.installed}
+        seen.extend((name, rest, traced.code) for name, rest in found.items() if rest is not None)
+
+    torch.compiler.reset()
+    restore = intercept_frames(lambda _, trace: traced_of(trace(), on_guards=keep))
+    try:
+        torch.compile(function, backend=_backend)(torch.ones(2))
+    finally:
+        restore()
+    ((name, (code, scope), generated),) = seen
+    assert code.co_freevars == cells
+    assert scope in (globals(), None)
+    again = rest_of(name, installed_rest(name, code, globals()))
+    assert again == (code, scope)
+    # Either the generated code has the rest, or something among the globals makes it.
+    assert [each is code for each in rests_within(generated)] == ([True] if scope is None else [])
+    torch.compiler.reset()
 
 
 def test_a_trace_is_stood_in_for() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from compilefarm.torch_internals.dynamo_questions import (
+    watching_addresses,
     watching_builtins,
+    watching_constant_results,
     watching_modules,
     watching_packages,
     watching_twice_reached,
@@ -36,6 +38,38 @@ def test_a_trace_is_heard_ask_modules_and_builtins() -> None:
     torch.compiler.reset()
     torch.compile(_asks, backend="eager")(torch.ones(2))
     assert read == []
+
+
+@torch._dynamo.assume_constant_result
+def _assumed(number: int, *, negative: bool = False) -> int:
+    return -number if negative else number
+
+
+def test_results_that_are_taken_for_constants_are_heard_with_their_calls() -> None:
+    heard: list[Any] = []
+    torch.compiler.reset()
+    with watching_constant_results(lambda *call: heard.append(call)):
+        found = torch.compile(lambda x: x * _assumed(2, negative=True), backend="eager")(torch.ones(2))
+    assert found.tolist() == [-2.0, -2.0]
+    assert [(each[1:]) for each in heard if each[0] is _assumed] == [((2,), {"negative": True}, -2)]
+
+
+class _Held:
+    def __init__(self, own: object) -> None:
+        self.own = own
+
+
+def _asks_for_addresses(x: torch.Tensor, held: _Held) -> torch.Tensor:
+    return x * (2 if id(held) == id(held.own) else 3)
+
+
+def test_objects_whose_addresses_are_asked_for_are_heard() -> None:
+    heard: list[Source] = []
+    torch.compiler.reset()
+    with watching_addresses(heard.append):
+        found = torch.compile(_asks_for_addresses, backend="eager")(torch.ones(2), _Held(_Held(None)))
+    assert found.tolist() == [3.0, 3.0]
+    assert {kind_of(each) for each in heard} == {"LocalSource", "AttrSource"}
 
 
 _TENSOR = torch.ones(2)

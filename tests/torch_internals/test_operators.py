@@ -29,6 +29,14 @@ def test_kinds_and_names(target: object, kind: type, name: str) -> None:
     assert targets.name_target(target)[1] == name
 
 
+def test_namespaces_hold_operators() -> None:
+    assert operators.holds_operators(torch.ops)
+    assert operators.holds_operators(torch.ops.aten)
+    assert not operators.holds_operators(torch)
+    # A namespace says its name, and an operator stays where it was found.
+    assert (torch.ops.aten.__name__, vars(torch.ops)["aten"]) == ("torch.ops.aten", torch.ops.aten)
+
+
 def test_schemas_say_what_is_written_to() -> None:
     # torch/csrc/jit/python/init.cpp: FunctionSchema.is_mutable, Argument.alias_info.is_write.
     schema = operators.schema_of(torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default)

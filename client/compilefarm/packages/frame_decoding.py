@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from compilefarm.core.dynamo_packages import (
     AliasRecord,
+    ClassConstant,
     CodeRecord,
     Constant,
     DependencyKind,
@@ -133,6 +134,8 @@ def decode_constant(constant: wire.FrameConstant, *, depth: int = 0) -> Constant
             return frozenset(decode_constant(each, depth=depth + 1) for each in constant.frozenset.values)
         case "torch":
             return _torch_constant(constant.torch)
+        case "a_class":
+            return ClassConstant(module=constant.a_class.module, qualified_name=constant.a_class.qualified_name)
         case "code":
             return _code(constant.code, depth=depth + 1)
     raise InvalidPackage("it holds a constant of a kind that this release does not know")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from types import EllipsisType
 
 from compilefarm.core.dynamo_packages import (
+    ClassConstant,
     CodeRecord,
     Constant,
     Field,
@@ -93,6 +94,8 @@ def encode_constant(value: Constant) -> wire.FrameConstant:
             return wire.FrameConstant(frozenset=wire.FrameConstants(values=map(encode_constant, value)))
         case TorchConstant():
             return wire.FrameConstant(torch=wire.FrameTorchConstant(kind=value.kind, text=value.text))
+        case ClassConstant():
+            return wire.FrameConstant(a_class=wire.FrameClass(module=value.module, qualified_name=value.qualified_name))
         case CodeRecord():
             return wire.FrameConstant(code=_code(value))
     raise Unsayable(f"a {kind.__module__}.{kind.__qualname__} is no constant that a package may hold")

@@ -30,7 +30,7 @@ from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.source_table import SourceTable
 from compilefarm.reuse.states import require_plain, states, variables
 from compilefarm.reuse.trace_questions import Questions
-from compilefarm.torch_internals.dynamo_frames import Frame, Traced, unwrapped_program
+from compilefarm.torch_internals.dynamo_frames import Frame, Traced, rest_of, unwrapped_program
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, aliases_of, guards_of, sizes_of
 from compilefarm.torch_internals.dynamo_sources import Scope, Source
 
@@ -98,7 +98,7 @@ class _Capture:
         placed |= set(map(self._table.place_of, sorted(asked.twice_reached, key=repr)))
         kinds = tuple(self._types(_with_bases(placed, self._table)))
         guards = tuple(
-            GuardRecord(kind=guard.kind, source=place, arguments=fields, expected=self._expected(guard))
+            GuardRecord(kind=guard.kind, source=place, arguments=fields, expected=self._expected(guard, asked))
             for guard, place, fields in guarded
         )
         dependencies += places_of(self._codes(generated), self._describer)
@@ -128,15 +128,17 @@ class _Capture:
             return GlobalRecord(name=name, kind=GlobalKind.MODULE, module=value.__name__)
         if (key := key_of(unwrapped_program(value))) is not None:
             return GlobalRecord(name=name, kind=GlobalKind.PROGRAM, program=key)
-        if isinstance(value, types.FunctionType) and name.startswith("__resume_at"):
-            return self._rest(name, value, generated)
+        if (rest := rest_of(name, value)) is not None:
+            return self._rest(name, *rest, generated)
         raise Unsayable(f"an object of this process in the generated code ({name})")
 
-    def _rest(self, name: str, function: types.FunctionType, generated: set[types.CodeType]) -> GlobalRecord:
-        if function.__globals__ is not self._frame.global_variables or function.__closure__:
-            raise Unsayable("a graph break in a function that was inlined, or in a closure")
-        generated.add(function.__code__)
-        return GlobalRecord(name=name, kind=GlobalKind.FUNCTION, code=record_of(function.__code__))
+    def _rest(
+        self, name: str, code: types.CodeType, scope: dict[str, Any] | None, generated: set[types.CodeType]
+    ) -> GlobalRecord:
+        if scope is not None and scope is not self._frame.global_variables:
+            raise Unsayable("a graph break in a function that was inlined")
+        generated.add(code)
+        return GlobalRecord(name=name, kind=GlobalKind.FUNCTION, code=record_of(code))
 
     def _sizes(self, made: Iterable[tuple[TracedGuard, object]]) -> Iterator[SizeRecord]:
         sizes = sizes_of(self._traced.output_graph)
@@ -167,6 +169,7 @@ class _Capture:
             yield DependencyRecord(kind=DependencyKind.PACKAGE, module=package, name=question, expected=expected)
         yield from references_of([self._frame.code, *self._traced.inlined], asked.attributes(), self._describer)
         yield from targets_of(self._graphs(), self._describer)
+        yield from (each.record(self._describer) for each in asked.results)
 
     def _graphs(self) -> Iterator[torch.fx.Graph]:
         graph = self._traced.output_graph
@@ -184,9 +187,12 @@ class _Capture:
         for place, kind in zip(places, self._describer.of_places(values), strict=True):
             yield TypeRecord(source=place, expected=shortened(kind))
 
-    def _expected(self, guard: TracedGuard) -> str:
+    def _expected(self, guard: TracedGuard, asked: Questions) -> str:
         if guard.kind in WITHOUT_VALUE:
             return ""
+        if guard.kind == "ID_MATCH" and guard.source not in asked.addresses:
+            # Dynamo may have taken all that the object holds for fixed.
+            self._describer.identity(self._follow(guard.source))
         return shortened(describe_guarded(guard, self._follow, self._describer))
 
     def _follow(self, source: Source) -> Any:

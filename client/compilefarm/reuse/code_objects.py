@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from compilefarm.core import code_digests
-from compilefarm.core.dynamo_packages import CodeRecord, Constant, TorchConstant
+from compilefarm.core.dynamo_packages import ClassConstant, CodeRecord, Constant, TorchConstant
+from compilefarm.reuse.names_in_code import value_at
 from compilefarm.reuse.refusals import Differs, Unsayable
 
 _FIELDS = tuple(CodeRecord.__dataclass_fields__)
@@ -72,6 +73,8 @@ def constant_of(value: Any) -> Constant:
     for name, of_torch in _OF_TORCH.items():
         if kind is of_torch:
             return TorchConstant(kind=name, text=str(value))
+    if isinstance(value, type):
+        return _class_constant(value)
     raise Unsayable(f"a constant of type {kind.__module__}.{kind.__qualname__}")
 
 
@@ -83,11 +86,26 @@ def value_of(constant: Constant) -> Any:
         return code_of(constant)
     if isinstance(constant, TorchConstant):
         return _value_of_torch(constant)
+    if isinstance(constant, ClassConstant):
+        return _class_of(constant)
     if isinstance(constant, tuple):
         return tuple(value_of(each) for each in constant)
     if isinstance(constant, frozenset):
         return frozenset(value_of(each) for each in constant)
     return constant
+
+
+def _class_constant(value: type) -> ClassConstant:
+    if value_at(value.__module__, value.__qualname__) is not value:
+        raise Unsayable(f"the class {value.__module__}.{value.__qualname__}, which is not at its place")
+    return ClassConstant(module=value.__module__, qualified_name=value.__qualname__)
+
+
+def _class_of(constant: ClassConstant) -> type:
+    value = value_at(constant.module, constant.qualified_name)
+    if not isinstance(value, type):
+        raise Differs(f"there is no class {constant.module}.{constant.qualified_name}")
+    return value
 
 
 def _value_of_torch(constant: TorchConstant) -> Any:

@@ -19,6 +19,7 @@ import os
 import re
 import sys
 import types
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -26,7 +27,14 @@ import torch
 
 from compilefarm.reuse.called_functions import described_with_all_named, functions_in
 from compilefarm.reuse.code_objects import codes_within, digest_of_code, text_of
-from compilefarm.reuse.names_in_code import Modules, chains_of, is_module_of_a_release, static_attribute
+from compilefarm.reuse.names_in_code import (
+    Modules,
+    chains_of,
+    is_found_by_name,
+    is_module_of_a_release,
+    static_attribute,
+    value_at,
+)
 from compilefarm.reuse.operator_descriptions import describe_operator
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
@@ -267,7 +275,19 @@ class Describer:
         for matches, describe in self._ways:
             if isinstance(value, matches):
                 return describe(value)
+        if kind.__module__ == "typing" or isinstance(value, (types.GenericAlias, types.UnionType)):
+            return self._form_of_types(value)
         raise Unsayable(f"an object of type {name_of(kind)}")
+
+    def _form_of_types(self, form: Any) -> str:
+        """Describes what is no class, and stands for some: typing.Optional, list[int], int | str."""
+        origin = typing.get_origin(form)
+        if origin is not None:
+            return f"form:{type(form).__qualname__}:{self.identity(origin)}:{self.constant(typing.get_args(form))}"
+        name = str(form).removeprefix("typing.")
+        if value_at("typing", name) is not form:
+            raise Unsayable(f"{form!r}, which is not at its place")
+        return f"typing:{name}"
 
     def _known_ways(self) -> tuple[tuple[Any, Callable[[Any], str]], ...]:
         return (
@@ -283,6 +303,7 @@ class Describer:
             (functools.partial, self._partial),
             (functools._lru_cache_wrapper, lambda each: f"cached:{self.identity(each.__wrapped__)}"),
             ((OpOverload, OpOverloadPacket), self._operator),
+            (re.Pattern, _pattern),
             (torch.jit.ScriptFunction, _no_script),
         )
 
@@ -440,12 +461,9 @@ def registered_with(kind: type) -> Iterator[type]:
 
 def is_at_its_place(value: Any) -> bool:
     """Whether a class or function is the one that its name leads to, or is of a compiled module, which has one."""
-    found: Any = sys.modules.get(value.__module__)
-    if isinstance(value, type) and _is_compiled(value.__module__, found):
+    if isinstance(value, type) and _is_compiled(value.__module__, sys.modules.get(value.__module__)):
         return True
-    for name in value.__qualname__.split("."):
-        found = static_attribute(found, name, None)
-    return found is value
+    return value_at(value.__module__, value.__qualname__) is value
 
 
 def _is_compiled(name: str, module: Any) -> bool:
@@ -457,7 +475,7 @@ def _is_override(value: Any) -> bool:
 
 
 def _module(module: types.ModuleType) -> str:
-    if sys.modules.get(module.__name__) is not module:
+    if not is_found_by_name(module):
         raise Unsayable(f"the module {module.__name__}, which cannot be imported by its name")
     return f"module:{module.__name__}"
 
@@ -468,6 +486,12 @@ def _place_of(value: Any) -> str:
     if isinstance(owner, type):
         place = name_of(owner)
     return f"builtin:{place}:{getattr(value, '__qualname__', value.__name__)}"
+
+
+def _pattern(pattern: re.Pattern[Any]) -> str:
+    if pattern.flags & re.LOCALE:
+        raise Unsayable(f"the pattern {pattern.pattern!r}, which follows the locale")
+    return f"pattern:{text_of(pattern.pattern)}:{pattern.flags}"
 
 
 def _no_script(value: Any) -> str:

@@ -80,6 +80,16 @@ def _identity(describer: Describer, value: Any, _: _Arguments) -> str:
     return describer.identity(value)
 
 
+def _address(describer: Describer, value: Any, arguments: _Arguments) -> str:
+    try:
+        return _identity(describer, value, arguments)
+    except Unsayable:
+        if isinstance(value, torch.Tensor):
+            raise
+        # Who records this has seen that the address alone was asked for (Capture).
+        return f"at:{describer.of_place(value)}"
+
+
 def _length(describer: Describer, value: Any, _: _Arguments) -> str:
     order = describer.of_order(list(value)) if isinstance(value, dict) else ""
     return f"{describer.of_class(type(value))}:{len(value)}{order}"
@@ -154,7 +164,7 @@ _DESCRIPTIONS: dict[str, _Describe] = {
     "EQUALS_MATCH": _constant,
     "FUNCTION_MATCH": _identity,
     "HASATTR": _attribute,
-    "ID_MATCH": _identity,
+    "ID_MATCH": _address,
     "MAPPING_KEYS_CHECK": _mapping_keys,
     "MODULE_MATCH": _identity,
     "NONE_MATCH": _constant,

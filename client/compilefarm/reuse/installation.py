@@ -7,14 +7,21 @@ import dis
 import itertools
 import sys
 from collections.abc import Callable, Mapping
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 from compilefarm.core.dynamo_packages import GlobalKind, GlobalRecord, Variant
 from compilefarm.reuse.code_objects import code_of, renamed
 from compilefarm.reuse.refusals import Differs
 from compilefarm.reuse.verification import verify_guards, verify_process
-from compilefarm.torch_internals.dynamo_frames import Frame, install_global, replayed, wrapped_program
+from compilefarm.torch_internals.dynamo_frames import (
+    Frame,
+    install_global,
+    installed_rest,
+    replayed,
+    rests_within,
+    wrapped_program,
+)
 from compilefarm.torch_internals.dynamo_guards import TracedGuards, build_guards
 
 LoadProgram = Callable[[str], Callable[..., Any]]
@@ -57,6 +64,7 @@ def _prepared(
     describer = verify_process(variant, frame)
     names = {each.name: _free_name(each, frame.global_variables) for each in variant.globals}
     code = renamed(code_of(variant.code), names)
+    generated.update(rests_within(code))
     _require_same_signature(code, frame.code)
     _require_names(code, {*frame.global_variables, *frame.builtins, *names.values()})
     values = {each.name: _value_of(each, frame, generated) for each in variant.globals if not _is_program(each)}
@@ -127,7 +135,7 @@ def _value_of(record: GlobalRecord, frame: Frame, generated: set[CodeType]) -> A
     assert record.code is not None
     code = code_of(record.code)
     generated.add(code)
-    return FunctionType(code, frame.global_variables, record.name)
+    return installed_rest(record.name, code, frame.global_variables)
 
 
 def _module_of(record: GlobalRecord, scope: Mapping[str, Any]) -> Any:

@@ -10,6 +10,8 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from compilefarm.torch_internals.operators import holds_operators
+
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _OF_RELEASES = frozenset({"torch", *sys.stdlib_module_names})
@@ -38,7 +40,7 @@ def chains_of(code: types.CodeType) -> Iterator[str]:
 
 def static_attribute(owner: object, name: str, default: object) -> Any:
     """An attribute of a module or class that no code computes, as inspect.getattr_static finds it: that function also
-    looks for classes which hide what they hold, and takes ten times as long."""
+    looks for classes which hide what they hold, and takes ten times as long. Of operators, what torch finds."""
     if type(owner) is types.ModuleType and name not in _OF_ALL_MODULES:
         return vars(owner).get(name, default)
     if isinstance(owner, type) and type(owner) in _PLAIN_METACLASSES:
@@ -47,7 +49,35 @@ def static_attribute(owner: object, name: str, default: object) -> Any:
                 break
             if name in vars(kind):
                 return vars(kind)[name]
+    if isinstance(owner, types.ModuleType) and holds_operators(owner):
+        return getattr(owner, name, default)
     return inspect.getattr_static(owner, name, default)
+
+
+def value_at(module: str, qualified_name: str) -> Any:
+    """What a qualified name leads to in a module that is imported, without running code; None if nothing is there."""
+    value: Any = sys.modules.get(module)
+    for name in qualified_name.split("."):
+        value = static_attribute(value, name, None)
+    return value
+
+
+def function_at(module: str, qualified_name: str) -> Any:
+    """The same, and if that is a method, a property, a cache or the like: the function in it."""
+    value = value_at(module, qualified_name)
+    for name in ("__func__", "fget", "func", "__wrapped__"):
+        inner = getattr(value, name, None) if not isinstance(value, types.FunctionType) else None
+        if isinstance(inner, types.FunctionType):
+            return inner
+    return value
+
+
+def is_found_by_name(module: types.ModuleType) -> bool:
+    """Whether a module is the one that is imported by its name, or a namespace of operators, which nobody imports."""
+    name = module.__name__
+    return sys.modules.get(name) is module or (
+        holds_operators(module) and value_at(*name.split(".", maxsplit=1)) is module
+    )
 
 
 class Modules:

@@ -7,10 +7,8 @@ of classes. A second look that knows nothing of its reasons finds what was rebou
 from __future__ import annotations
 
 import builtins
-import contextlib
 import dis
 import hashlib
-import operator
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -23,10 +21,9 @@ import torch
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
 from compilefarm.reuse.code_objects import codes_within, digest_of_code
 from compilefarm.reuse.descriptions import MISSING, Describer
-from compilefarm.reuse.names_in_code import chains_of, is_frozen, root_of, static_attribute
+from compilefarm.reuse.names_in_code import chains_of, function_at, is_frozen, root_of, static_attribute, value_at
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
-from compilefarm.torch_internals.traced_functions import is_taken_for_constant
 
 # Whose functions a graph may call: their sources are those of the release.
 _OF_TORCH = frozenset({"torch", *sys.stdlib_module_names})
@@ -71,8 +68,6 @@ def _refuse_of_process(code: types.CodeType, module: str, chains: Iterable[str])
         value = _value_at_chain(module, chain)
         if value is hash or value is id or chain in _PROCESS_BOUND:
             raise Unsayable(f"{where} calls {chain}(), which differs between processes")
-        if is_taken_for_constant(value):
-            raise Unsayable(f"{where} calls {chain}(), whose result is taken for a constant")
     for inner in codes_within(code):
         if found := {"__hash__", "_base"}.intersection(inner.co_names + inner.co_consts):
             raise Unsayable(f"{where} asks for {', '.join(sorted(found))}")
@@ -117,7 +112,7 @@ def targets_of(graphs: Iterable[torch.fx.Graph], describer: Describer) -> Iterat
         if isinstance(target, types.FunctionType) and str(module).partition(".")[0] not in _OF_TORCH:
             raise Unsayable(f"{module}.{name}, which is in the graph as it is, with all that it reads")
         if isinstance(target, types.FunctionType) and module in sys.modules and name and "<locals>" not in name:
-            if describer.identity(target) != describer.identity(_value_at(sys.modules[module], name)):
+            if describer.identity(target) != describer.identity(value_at(module, name)):
                 raise Unsayable(f"{module}.{name}, which is not at its place")
             yield _reference(module, name, describer)
 
@@ -131,7 +126,7 @@ def places_of(codes: Iterable[types.CodeType], describer: Describer) -> Iterator
     for code in dict.fromkeys(codes):
         name = describer.modules.name_of(code)
         module = sys.modules.get(name)
-        if module is not None and _code_at(module, code.co_qualname) is code:
+        if _code_at(name, code.co_qualname) is code:
             yield _record(DependencyKind.FUNCTION, name, code.co_qualname, digest_of_code(code))
         elif describer.has_described(code) or is_frozen(code):
             # The interpreter brings frozen code along, and its version is compared.
@@ -150,22 +145,13 @@ def describe_dependency(kind: DependencyKind, module_name: str, name: str, descr
     if kind is DependencyKind.FILE:
         return _digest_of_file(module)
     if kind is DependencyKind.FUNCTION:
-        code = _code_at(module, name)
+        code = _code_at(module_name, name)
         return MISSING if code is None else digest_of_code(code)
-    if module is torch:
-        _find_operators(name)
     return describer.of_chain(vars(module), name)
 
 
-def _find_operators(name: str) -> None:
-    # torch.ops finds an operator when it is first asked for.
-    if name.startswith("ops."):
-        with contextlib.suppress(AttributeError):
-            operator.attrgetter(name)(torch)
-
-
 def _reference(module: str, chain: str, describer: Describer) -> DependencyRecord:
-    expected = describer.of_chain(vars(sys.modules[module]), chain)
+    expected = describe_dependency(DependencyKind.REFERENCE, module, chain, describer)
     return _record(DependencyKind.REFERENCE, module, chain, expected)
 
 
@@ -186,23 +172,8 @@ def _record(kind: DependencyKind, module: str, name: str, expected: str) -> Depe
     return DependencyRecord(kind=kind, module=module, name=name, expected=expected)
 
 
-def _code_at(module: types.ModuleType, qualified_name: str) -> types.CodeType | None:
-    return getattr(_function_of(_value_at(module, qualified_name)), "__code__", None)
-
-
-def _value_at(module: types.ModuleType, qualified_name: str) -> Any:
-    value: Any = module
-    for name in qualified_name.split("."):
-        value = static_attribute(value, name, None)
-    return value
-
-
-def _function_of(value: Any) -> Any:
-    for name in ("__func__", "fget", "func", "__wrapped__"):
-        inner = getattr(value, name, None) if not isinstance(value, types.FunctionType) else None
-        if isinstance(inner, types.FunctionType):
-            return inner
-    return value
+def _code_at(module: str, qualified_name: str) -> types.CodeType | None:
+    return getattr(function_at(module, qualified_name), "__code__", None)
 
 
 def _digest_of_file(module: types.ModuleType) -> str:

@@ -10,19 +10,24 @@ import abc
 import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from compilefarm.reuse.constant_results import ConstantResult
 from compilefarm.reuse.descriptions import is_at_its_place, is_of_a_release, name_of, registered_with
 from compilefarm.reuse.names_in_code import Modules, root_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_questions import (
+    watching_addresses,
     watching_builtins,
+    watching_constant_results,
     watching_modules,
     watching_packages,
     watching_twice_reached,
 )
 from compilefarm.torch_internals.dynamo_sources import Source
+from compilefarm.torch_internals.operators import holds_operators
+from compilefarm.torch_internals.traced_functions import is_taken_for_constant
 
 _HOOKS = ("__instancecheck__", "__subclasscheck__")
 
@@ -33,11 +38,15 @@ class Questions:
     Attributes:
         twice_reached: sources of objects that were taken for one with that of another source.
         packages: that were looked for, and the names of the functions that looked.
+        results: that were taken for constants, with the calls that returned them.
+        addresses: sources of objects whose addresses were asked for.
     """
 
     def __init__(self) -> None:
         self.twice_reached: set[Source] = set()
         self.packages: set[tuple[str, str]] = set()
+        self.results: list[ConstantResult] = []
+        self.addresses: set[Source] = set()
         self._attributes: set[tuple[str, str]] = set()
         self._refusals: list[str] = []
         # As keys, code objects are compared by content, without their files.
@@ -64,6 +73,9 @@ class Questions:
         """Takes note of an attribute of a module."""
         if sys.modules.get(module.__name__) is module:
             self._attributes.add((module.__name__, name))
+        elif holds_operators(module):
+            package, _, place = module.__name__.partition(".")
+            self._attributes.add((package, f"{place}.{name}"))
 
     def note_builtin(self, function: object, code: types.CodeType, classes: Sequence[Any]) -> None:
         """Takes note of a call of a builtin function."""
@@ -83,6 +95,13 @@ class Questions:
             case _:
                 self._refusals.append(f"{function.__name__}() of a package within another")
 
+    def note_result(
+        self, function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any], result: Any
+    ) -> None:
+        """Takes note of what a function returned, if that is taken for a constant."""
+        if is_taken_for_constant(function):
+            self.results.append(ConstantResult(function, arguments, keywords, result))
+
     def note_twice_reached(self, source: Source, known: Source) -> None:
         """Takes note of an object that was taken for the one at another place, which no guard tells."""
         self.twice_reached |= {source, known}
@@ -96,6 +115,8 @@ def noting_questions() -> Iterator[Questions]:
         watching_modules(questions.note_attribute),
         watching_builtins(questions.note_builtin),
         watching_packages(questions.note_package),
+        watching_constant_results(questions.note_result),
+        watching_addresses(questions.addresses.add),
         watching_twice_reached(questions.note_twice_reached),
     )
     with contextlib.ExitStack() as stack:

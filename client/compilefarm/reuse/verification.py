@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, Variant
+from compilefarm.reuse.constant_results import describe_result
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
 from compilefarm.reuse.installed_packages import describe_package
@@ -26,19 +28,10 @@ _EXPRESSIONS = (
     ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Subscript, ast.Call, ast.IfExp,
 )  # fmt: skip
 _CALLED = frozenset(
-    {
-        "size",
-        "stride",
-        "storage_offset",
-        "int",
-        "max",
-        "min",
-        "math.floor",
-        "math.ceil",
-        "math.trunc",
-        "torch.sym_float",
-    }
+    {"size", "stride", "storage_offset", "int", "max", "min", "torch.sym_float", "torch.sym_max", "torch.sym_min"}
 )
+# Functions of this module compute on numbers and do nothing else.
+_OF_MATH = frozenset(f"math.{name}" for name, function in vars(math).items() if callable(function))
 
 
 def verify_process(variant: Variant, frame: Frame) -> Describer:
@@ -129,6 +122,8 @@ class _Process:
             return shortened(variables([name])[name])
         if dependency.kind is DependencyKind.PACKAGE:
             return shortened(describe_package(dependency.module, name))
+        if dependency.kind is DependencyKind.RESULT:
+            return describe_result(dependency.module, name, self._describer)
         return describe_dependency(dependency.kind, dependency.module, name, self._describer)
 
 
@@ -164,4 +159,8 @@ def _is_known_call(node: ast.Call) -> bool:
     called = node.func
     whole = ast.unparse(called)
     last = called.attr if isinstance(called, ast.Attribute) else whole
-    return whole in _CALLED or (isinstance(called, ast.Attribute) and last in _CALLED) or whole.startswith("___")
+    return (
+        whole in _CALLED | _OF_MATH
+        or (isinstance(called, ast.Attribute) and last in _CALLED)
+        or whole.startswith("___")
+    )

@@ -14,7 +14,7 @@ from typing import TypeAlias
 # What a source, a guard or a code object may hold as a constant. Tuples and frozensets hold constants again.
 Constant: TypeAlias = (
     "bool | int | float | complex | str | bytes | EllipsisType | tuple[Constant, ...] | frozenset[Constant]"
-    "| CodeRecord | TorchConstant | None"
+    "| CodeRecord | TorchConstant | ClassConstant | None"
 )
 
 
@@ -29,6 +29,19 @@ class TorchConstant:
 
     kind: str
     text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClassConstant:
+    """A class that its name leads to, in a module that is imported.
+
+    Attributes:
+        module: the module.
+        qualified_name: within the module.
+    """
+
+    module: str
+    qualified_name: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +165,7 @@ class DependencyKind(enum.Enum):
     MODEL = "model"
     VARIABLE = "variable"
     PACKAGE = "package"
+    RESULT = "result"
     STATE = "state"
 
 
@@ -162,9 +176,11 @@ class DependencyRecord:
     Attributes:
         kind: FUNCTION: code that was inlined; FILE: the source file of such code; REFERENCE: what a name in it leads
             to; MODEL: the structure of a model that is a variable of the frame; VARIABLE: an environment variable;
-            PACKAGE: what the process has of an installed package; STATE: a state of the process.
-        module: where to look, of FUNCTION, FILE and REFERENCE; the package.
-        name: the qualified name, the dotted reference, the variable, the state, what was asked of the package.
+            PACKAGE: what the process has of an installed package; RESULT: what a function returns whose result is taken
+            for a constant; STATE: a state of the process.
+        module: where to look, of FUNCTION, FILE, REFERENCE and RESULT; the package.
+        name: the qualified name, the dotted reference, the variable, the call, the state, what was asked of the
+            package.
         expected: the description.
     """
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from types import CodeType, SimpleNamespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch._dynamo import convert_frame as _convert_frame
+from torch._dynamo.output_graph import OutputGraph  # torch/_dynamo/output_graph.py
+from torch._dynamo.resume_execution import TORCH_DYNAMO_RESUME_IN_PREFIX  # torch/_dynamo/resume_execution.py
 from torch._dynamo.utils import CleanupHook  # torch/_dynamo/utils.py
 from torch._guards import TracingContext  # torch/_guards.py
 
@@ -24,8 +26,11 @@ __all__ = [
     "Trace",
     "backend_of",
     "install_global",
+    "installed_rest",
     "intercept_frames",
     "replayed",
+    "rest_of",
+    "rests_within",
     "traced_of",
     "wrapped_program",
 ]
@@ -144,6 +149,40 @@ def install_global(scope: dict[str, Any], name: str, value: Any) -> Callable[[],
     """Puts a name among globals; Dynamo calls what is returned when it forgets the code that needs it."""
     hook: Callable[[], None] = CleanupHook.create(scope, name, value)
     return hook
+
+
+def rest_of(name: str, value: Any) -> tuple[CodeType, dict[str, Any] | None] | None:
+    """What Dynamo put among globals for the rest of a function after a graph break: its code, and the globals that it
+    runs with where the generated code does not say. None if a name stands for something else."""
+    if not name.startswith("__resume_at"):
+        return None
+    if isinstance(value, CodeType):
+        # Until 2.12 the generated code holds the code of a rest with free variables, too, and needs no global.
+        return value, None
+    if isinstance(value, FunctionType) and value.__closure__:
+        # Later, a function that makes it of cells (torch/_dynamo/output_graph.py: install_resume_function_global).
+        held = inspect.getclosurevars(value).nonlocals
+        return held["code"], held["f_globals"]
+    return (value.__code__, value.__globals__) if isinstance(value, FunctionType) else None
+
+
+def installed_rest(name: str, code: CodeType, scope: dict[str, Any]) -> Any:
+    """What Dynamo puts among globals for the rest of a function."""
+    install = getattr(OutputGraph, "install_resume_function_global", None)
+    if install is None:
+        return code if code.co_freevars else FunctionType(code, scope, name)
+    installed: dict[str, Any] = {}
+    install(SimpleNamespace(install_global_unsafe=installed.__setitem__), name, code, scope)
+    return installed[name]
+
+
+def rests_within(code: CodeType) -> Iterator[CodeType]:
+    """The rests of functions that generated code holds itself."""
+    yield from (
+        each
+        for each in code.co_consts
+        if isinstance(each, CodeType) and each.co_name.startswith(TORCH_DYNAMO_RESUME_IN_PREFIX)
+    )
 
 
 def wrapped_program(program: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,5 @@
 """What a trace asks of this process that it guards by nothing: attributes of modules, some builtins, packages that are
-installed, and whether what it reaches in two ways is one object."""
+installed, functions whose results it keeps, and whether what it reaches in two ways is one object."""
 
 from __future__ import annotations
 
@@ -7,21 +7,36 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, ModuleType
 from typing import Any
 
 from torch._dynamo.variables import builder as _builder
+from torch._dynamo.variables import functions as _functions  # torch/_dynamo/variables/functions.py
+from torch._dynamo.variables import nn_module as _nn_module  # torch/_dynamo/variables/nn_module.py
 from torch._dynamo.variables.builtin import BuiltinVariable as _Builtin  # torch/_dynamo/variables/builtin.py
+from torch._dynamo.variables.dicts import ConstDictVariable as _Dictionary  # torch/_dynamo/variables/dicts.py
 from torch._dynamo.variables.functions import SkipFunctionVariable as _NotTraced  # torch/_dynamo/variables/functions.py
+from torch._dynamo.variables.lists import BaseListVariable as _List  # torch/_dynamo/variables/lists.py
 from torch._dynamo.variables.misc import PythonModuleVariable as _Module  # torch/_dynamo/variables/misc.py
+from torch._dynamo.variables.user_defined import (  # torch/_dynamo/variables/user_defined.py
+    UserDefinedObjectVariable as _Object,
+)
 
 from compilefarm.torch_internals.dynamo_sources import Source
 
-__all__ = ["watching_builtins", "watching_modules", "watching_packages", "watching_twice_reached"]
+__all__ = [
+    "watching_addresses",
+    "watching_builtins",
+    "watching_constant_results",
+    "watching_modules",
+    "watching_packages",
+    "watching_twice_reached",
+]
 
 # How an attribute of a module is looked up: hasattr has its own way until 2.14, and one name for both since.
 _READS = ("tp_getattro_impl", "var_getattr", "call_obj_hasattr")
+_Containers = (_Dictionary, _List)
 
 _ASKED_OF_CLASSES = (isinstance, issubclass)
 # They are called while tracing, and what they return is a constant (torch/_dynamo/variables/functions.py).
@@ -60,6 +75,24 @@ def watching_builtins(on_call: Callable[[object, CodeType, Sequence[Any]], None]
 
 
 @contextlib.contextmanager
+def watching_addresses(on_object: Callable[[Source], None]) -> Iterator[None]:
+    """Has `on_object` called with the source of each object whose address a trace asks for, and whose content it
+    guards piece by piece. For one thread at a time."""
+    original = _Builtin.call_function
+
+    def call_function(variable: Any, tx: Any, arguments: Sequence[Any], keywords: Any) -> Any:
+        result = original(variable, tx, arguments, keywords)
+        for each in arguments if variable.fn is id else ():
+            known = each.realize() if each.is_realized() else each
+            if (type(known) is _Object or isinstance(known, _Containers)) and known.source is not None:
+                on_object(known.source)
+        return result
+
+    with _replaced(_Builtin, "call_function", call_function):
+        yield
+
+
+@contextlib.contextmanager
 def watching_packages(on_call: Callable[[Callable[..., Any], Sequence[Any]], None]) -> Iterator[None]:
     """Has `on_call` called with each function that a trace asks for an installed package, and its arguments in the
     order of its parameters. For one thread at a time."""
@@ -74,6 +107,28 @@ def watching_packages(on_call: Callable[[Callable[..., Any], Sequence[Any]], Non
         return original(variable, tx, arguments, keywords)
 
     with _replaced(_NotTraced, "call_function", call_function):
+        yield
+
+
+@contextlib.contextmanager
+def watching_constant_results(
+    on_result: Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any], Any], None],
+) -> Iterator[None]:
+    """Has `on_result` called with each function that a trace calls and whose result it keeps, its arguments by place
+    and by keyword, and the result. For one thread at a time."""
+    original = _functions.invoke_and_store_as_constant
+
+    def invoke(tx: Any, function: Callable[..., Any], *others: Any) -> Any:
+        def heard(*arguments: Any, **keywords: Any) -> Any:
+            result = function(*arguments, **keywords)
+            on_result(function, arguments, keywords, result)
+            return result
+
+        return original(tx, heard, *others)
+
+    with contextlib.ExitStack() as stack:
+        for owner in (_functions, _nn_module):
+            stack.enter_context(_replaced(owner, "invoke_and_store_as_constant", invoke))
         yield
 
 

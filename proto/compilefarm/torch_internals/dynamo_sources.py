@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -41,8 +42,11 @@ def build_source(kind: str, fields: Mapping[str, Any]) -> Source:
     if found is None:
         raise ValueError(f"torch has no source {kind}")
     named = {name: _ENUMERATIONS[name][fields[name]] for name in _ENUMERATIONS.keys() & fields.keys()}
+    # Until 2.12 an ImportSource adds its guard to the trace that is under way; it is among the guards that are built.
+    context = _guards.tracing(_guards.TracingContext(None)) if kind == "ImportSource" else contextlib.nullcontext()
     try:
-        source: Source = found(**{**fields, **named})
+        with context:
+            source: Source = found(**{**fields, **named})
     except TypeError as error:
         raise ValueError(f"torch has another {kind}: {error}") from error
     return source

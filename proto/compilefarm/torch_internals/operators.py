@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from types import ModuleType
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket  # torch/_ops.py
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _OpNamespace, _Ops  # torch/_ops.py
 
 __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
     "higher_order_operators",
+    "holds_operators",
     "name_of_packet",
     "register_further_operators",
     "registered_names",
@@ -29,6 +31,11 @@ def name_of_packet(packet: OpOverloadPacket) -> str:
     """The name that the overloads of an operator share ("aten::add")."""
     # torch/_ops.py: OpOverloadPacket.__str__ writes it with a dot.
     return str(packet).replace(".", "::", 1)
+
+
+def holds_operators(module: ModuleType) -> bool:
+    """Whether a module is torch.ops or a namespace in it, which find an operator when they are first asked for it."""
+    return isinstance(module, (_OpNamespace, _Ops))
 
 
 def registered_names() -> frozenset[str]:

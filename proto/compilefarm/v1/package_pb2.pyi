@@ -363,6 +363,7 @@ class FrameConstant(google.protobuf.message.Message):
     FROZENSET_FIELD_NUMBER: builtins.int
     CODE_FIELD_NUMBER: builtins.int
     TORCH_FIELD_NUMBER: builtins.int
+    A_CLASS_FIELD_NUMBER: builtins.int
     none: builtins.bool
     """None, if true."""
     boolean: builtins.bool
@@ -399,6 +400,10 @@ class FrameConstant(google.protobuf.message.Message):
     def torch(self) -> global___FrameTorchConstant:
         """A constant of torch."""
 
+    @property
+    def a_class(self) -> global___FrameClass:
+        """A class."""
+
     def __init__(
         self,
         *,
@@ -415,10 +420,11 @@ class FrameConstant(google.protobuf.message.Message):
         frozenset: global___FrameConstants | None = ...,
         code: global___FrameCode | None = ...,
         torch: global___FrameTorchConstant | None = ...,
+        a_class: global___FrameClass | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "none", b"none", "real", b"real", "text", b"text", "torch", b"torch", "tuple", b"tuple"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "none", b"none", "real", b"real", "text", b"text", "torch", b"torch", "tuple", b"tuple"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["none", "boolean", "integer", "large_integer", "real", "complex", "text", "content", "ellipsis", "tuple", "frozenset", "code", "torch"] | None: ...
+    def HasField(self, field_name: typing.Literal["a_class", b"a_class", "boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "none", b"none", "real", b"real", "text", b"text", "torch", b"torch", "tuple", b"tuple"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["a_class", b"a_class", "boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "none", b"none", "real", b"real", "text", b"text", "torch", b"torch", "tuple", b"tuple"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["none", "boolean", "integer", "large_integer", "real", "complex", "text", "content", "ellipsis", "tuple", "frozenset", "code", "torch", "a_class"] | None: ...
 
 global___FrameConstant = FrameConstant
 
@@ -443,6 +449,28 @@ class FrameTorchConstant(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["kind", b"kind", "text", b"text"]) -> None: ...
 
 global___FrameTorchConstant = FrameTorchConstant
+
+@typing.final
+class FrameClass(google.protobuf.message.Message):
+    """A class that its name leads to."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODULE_FIELD_NUMBER: builtins.int
+    QUALIFIED_NAME_FIELD_NUMBER: builtins.int
+    module: builtins.str
+    """The module that it is in."""
+    qualified_name: builtins.str
+    """Its name there, with dots where it is in other classes."""
+    def __init__(
+        self,
+        *,
+        module: builtins.str = ...,
+        qualified_name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["module", b"module", "qualified_name", b"qualified_name"]) -> None: ...
+
+global___FrameClass = FrameClass
 
 @typing.final
 class FrameComplex(google.protobuf.message.Message):

@@ -1,0 +1,283 @@
+"""Cases of tests/reuse/hazards.py about calls: results that are taken for constants, patterns and forms of types,
+classes and operators that a trace looks for, objects whose addresses it asks for, breaks in functions with cells."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.reuse.cases import X, case, patched, unsaid
+from tests.reuse.python_hazards import Box, Calls, Function
+
+_HERE = sys.modules[__name__]
+
+# What Dynamo calls while it traces, and keeps.
+
+_FACTOR = 2.0
+
+
+@torch._dynamo.assume_constant_result
+def assumed() -> float:
+    return _FACTOR
+
+
+def uses_what_is_assumed(x: torch.Tensor) -> torch.Tensor:
+    return x * assumed()
+
+
+@case
+def a_result_that_is_assumed_to_be_constant(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield uses_what_is_assumed, (X,)
+
+
+def times_a_call(x: torch.Tensor, function: Callable[[], float]) -> torch.Tensor:
+    return x * function()
+
+
+@case
+def an_assumed_result_of_what_an_object_holds(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield Calls(times_a_call, assumed), (X,)
+
+
+@functools.lru_cache
+@torch._dynamo.assume_constant_result
+def assumed_sum(number: float, *, negative: bool = False) -> float:
+    return number + _FACTOR * (-1 if negative else 1)
+
+
+@case
+def an_assumed_result_behind_a_cache(changed: bool) -> Iterator[Any]:
+    assumed_sum.cache_clear()
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield lambda x: x * assumed_sum(1.5) + assumed_sum(1.5, negative=True), (X,)
+
+
+class HasAssumed:
+    @torch._dynamo.assume_constant_result
+    def value(self) -> float:
+        return _FACTOR
+
+
+def times_a_method(x: torch.Tensor, thing: HasAssumed) -> torch.Tensor:
+    return x * thing.value()
+
+
+@unsaid
+def an_assumed_result_of_a_method(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield times_a_method, (X, HasAssumed())
+
+
+class AssumesItself(nn.Module):
+    @torch._dynamo.assume_constant_result
+    def value(self) -> float:
+        return _FACTOR
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.value()
+
+
+@unsaid
+def an_assumed_result_of_a_method_of_a_model(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield AssumesItself(), (X,)
+
+
+# Patterns, and what stands for types.
+
+_PATTERN = re.compile("a+")
+
+
+def looks_for_a_pattern(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if _PATTERN.match("aab") else 3)
+
+
+@case
+def another_pattern(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_PATTERN", re.compile("b+"), when=changed):
+        yield looks_for_a_pattern, (X,)
+
+
+def matches(x: torch.Tensor, pattern: re.Pattern[str]) -> torch.Tensor:
+    return x * (2 if pattern.match("AAB") else 3)
+
+
+@case
+def a_pattern_with_another_flag(changed: bool) -> Iterator[Any]:
+    yield Calls(matches, re.compile("a+", 0 if changed else re.IGNORECASE)), (X,)
+
+
+def is_optional(x: torch.Tensor, form: Any) -> torch.Tensor:
+    return x * (2 if form == int | None else 3)
+
+
+@case
+def another_form_of_types(changed: bool) -> Iterator[Any]:
+    yield Calls(is_optional, str | None if changed else int | None), (X,)
+
+
+# What is looked for by its name.
+
+
+def grows(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 100, lambda y: y + _FACTOR, lambda y: y * _FACTOR, (x,))
+
+
+@case
+def a_global_variable_in_a_branch(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield grows, (X,)
+
+
+def differentiated(x: torch.Tensor) -> torch.Tensor:
+    gradient: torch.Tensor = torch.func.grad(lambda y: (y * y * _FACTOR).sum())(x)
+    return gradient
+
+
+@case
+def a_global_variable_in_a_gradient(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield differentiated, (X,)
+
+
+def mapped(x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.func.vmap(lambda y: y * _FACTOR)(x)
+    return result
+
+
+@case
+def a_global_variable_in_a_map(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield mapped, (X,)
+
+
+class Item: ...
+
+
+_KINDS: dict[Any, float] = {Item: 2.0, int: 5.0}
+
+
+def looks_for_a_class(x: torch.Tensor, thing: object) -> torch.Tensor:
+    return x * (2.0 if type(thing) in _KINDS else 3.0)
+
+
+@case
+def a_class_that_is_no_key_any_more(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_KINDS", {int: 5.0, float: 2.0}, when=changed):
+        yield looks_for_a_class, (X, Item())
+
+
+@case
+def a_class_that_took_the_place_of_a_key(changed: bool) -> Iterator[Any]:
+    item = Item()
+    with patched(_HERE, "Item", type("Item", (), {"__module__": __name__}), when=changed):
+        yield looks_for_a_class, (X, Item() if changed else item)
+
+
+# Each case defines the operator anew.
+_NAMESPACE = "hazard_calls"
+
+
+def asks_for_an_operator(x: torch.Tensor) -> torch.Tensor:
+    namespace = torch.ops.hazard_calls
+    return x * (2.0 if hasattr(namespace, "sometimes") else 3.0)
+
+
+@case
+def an_operator_that_is_not_registered(changed: bool) -> Iterator[Any]:
+    vars(torch.ops).pop(_NAMESPACE, None)
+    library = torch.library.Library(_NAMESPACE, "FRAGMENT")
+    library.define(f"{'rarely' if changed else 'sometimes'}(Tensor x) -> Tensor")
+    yield asks_for_an_operator, (X,)
+    library._destroy()
+
+
+# Objects whose addresses are asked for, which the standard library does to recognise what it has seen.
+
+
+class Config:
+    def __init__(self, inner: Box, other: Box) -> None:
+        self.inner = inner
+        self.other = other
+
+
+def writes_a_copy(x: torch.Tensor, config: Config) -> torch.Tensor:
+    copied = copy.deepcopy(config)
+    copied.inner.value = 7.0
+    return x * copied.other.value
+
+
+@case
+def a_copy_of_one_object_or_of_two(changed: bool) -> Iterator[Any]:
+    box = Box(2.0)
+    yield writes_a_copy, (X, Config(box, box if changed else Box(2.0)))
+
+
+@case
+def a_copy_of_another_value(changed: bool) -> Iterator[Any]:
+    yield writes_a_copy, (X, Config(Box(2.0), Box(5.0 if changed else 3.0)))
+
+
+# Breaks in functions that have cells.
+
+
+def breaking(factor: float) -> Function:
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        y = x * factor
+        torch._dynamo.graph_break()
+        return y + factor * _FACTOR
+
+    return breaks
+
+
+@case
+def a_cell_of_a_function_that_breaks(changed: bool) -> Iterator[Any]:
+    yield breaking(3.0 if changed else 2.0), (X,)
+
+
+@case
+def a_global_variable_after_a_break_in_a_closure(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTOR", 3.0, when=changed):
+        yield breaking(2.0), (X,)
+
+
+def adding_before(function: Function) -> Function:
+    @functools.wraps(function)
+    def wrapper(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch._dynamo.graph_break()
+        return function(y) * 2
+
+    return wrapper
+
+
+@case
+def another_function_in_a_wrapper_that_breaks(changed: bool) -> Iterator[Any]:
+    yield adding_before((lambda x: x - 1) if changed else (lambda x: x * 3)), (X,)
+
+
+def counting(start: float) -> Function:
+    count = start
+
+    def counts(x: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        torch._dynamo.graph_break()
+        count += 1
+        return x * count
+
+    return counts
+
+
+@case
+def a_cell_that_is_written_around_a_break(changed: bool) -> Iterator[Any]:
+    yield counting(5.0 if changed else 2.0), (X,)
