@@ -28,7 +28,20 @@ _EXPRESSIONS = (
     ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Subscript, ast.Call, ast.IfExp,
 )  # fmt: skip
 _CALLED = frozenset(
-    {"size", "stride", "storage_offset", "int", "max", "min", "torch.sym_float", "torch.sym_max", "torch.sym_min"}
+    {
+        "size",
+        "stride",
+        "storage_offset",
+        "int",
+        "list",
+        "max",
+        "min",
+        "dict.__getitem__",
+        "dict.keys",
+        "torch.sym_float",
+        "torch.sym_max",
+        "torch.sym_min",
+    }
 )
 # Functions of this module compute on numbers and do nothing else.
 _OF_MATH = frozenset(f"math.{name}" for name, function in vars(math).items() if callable(function))
