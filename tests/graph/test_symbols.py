@@ -120,6 +120,9 @@ def test_what_a_graph_assumes_comes_out_as_guards() -> None:
         # As Inductor's padding of matrix products does on GPUs.
         (lambda size: size * 640 / (size * 74 + 640) > 3.5, 4),
         (lambda size: torch.sym_float(size) <= 16.5, 17),
+        # As paddings to a multiple ask it.
+        (lambda size: math.ceil(size / 8) != 1, 8),
+        (lambda size: math.floor(size / 8) == 2, 30),
         # As an end of a slice that has none.
         (lambda size: size < 2**63 - 1, 2**63 - 1),
     ],

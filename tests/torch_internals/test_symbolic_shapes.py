@@ -13,10 +13,12 @@ from compilefarm.torch_internals import symbolic_shapes
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.torch_internals.operator_calls import dispatching_in_python
 from compilefarm.torch_internals.symbolic_shapes import (
+    CeilToInt,
     CleanDiv,
     FloatTrueDiv,
     FloorDiv,
     Identity,
+    FloorToInt,
     IntTrueDiv,
     Max,
     Min,
@@ -69,6 +71,7 @@ def test_operations_of_expressions_compute_what_they_are_called() -> None:
         PythonMod(-1, 4): 3,
     }
     assert {found: int(found) for found in computed} == computed
+    assert [int(rounded(IntTrueDiv(7, 2))) for rounded in (CeilToInt, FloorToInt)] == [4, 3]
     assert [float(found) for found in (IntTrueDiv(7, 2), FloatTrueDiv(1.5, 2.0), ToFloat(3))] == [3.5, 0.75, 3.0]
 
 

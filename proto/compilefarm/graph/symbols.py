@@ -151,6 +151,13 @@ def expression_of(term: sympy.Basic, *, numbers: Callable[[sympy.Symbol], int]) 
     if isinstance(term, functions.ModularIndexing):
         base, divisor, modulus = term.args
         return operation(expressions.MOD, functions.FloorDiv(base, divisor), modulus)
+    rounded = term.args[0] if isinstance(term, functions.CeilToInt | functions.FloorToInt) else None
+    if isinstance(rounded, functions.IntTrueDiv):
+        # As torch computes it, in floating point, it is the same for all sizes that there are.
+        base, divisor = rounded.args
+        if isinstance(term, functions.FloorToInt):
+            return operation(expressions.FLOOR_DIV, base, divisor)
+        return expression_of(-functions.FloorDiv(-base, divisor), numbers=numbers)
     if isinstance(term, sympy.Pow | functions.PowByNatural):
         base, power = term.args
         if isinstance(power, sympy.Integer) and 1 <= int(power) <= _LARGEST_POWER:

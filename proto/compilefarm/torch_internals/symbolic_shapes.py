@@ -15,9 +15,11 @@ from torch.fx.experimental.symbolic_shapes import (  # torch/fx/experimental/sym
     compute_unbacked_bindings,
 )
 from torch.utils._sympy.functions import (  # torch/utils/_sympy/functions.py
+    CeilToInt,
     CleanDiv,
     FloatTrueDiv,
     FloorDiv,
+    FloorToInt,
     Identity,
     IntTrueDiv,
     Max,
@@ -31,9 +33,11 @@ from torch.utils._sympy.functions import (  # torch/utils/_sympy/functions.py
 from torch.utils._sympy.numbers import int_oo  # torch/utils/_sympy/numbers.py
 
 __all__ = [
+    "CeilToInt",
     "CleanDiv",
     "FloatTrueDiv",
     "FloorDiv",
+    "FloorToInt",
     "GuardOnDataDependentSymNode",
     "Identity",
     "IntTrueDiv",
