@@ -30,6 +30,11 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Lets modules be freed at the end: what is left then, the bindings of Triton print one by one."""
+    gc.unfreeze()
+
+
 def pytest_runtest_setup() -> None:
     """Has guards not timed from the first test on that finds Dynamo imported: a test without it does not import it."""
     if is_dynamo_imported():

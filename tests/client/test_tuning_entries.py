@@ -47,9 +47,9 @@ def test_torch_reads_what_it_has_written_and_the_sources_lie_beside_it(
 @pytest.mark.parametrize(
     "content", [b"", b"no JSON", b"[1]", b"{}", b'{"a": [1]}', b"[" * 100_000], ids=lambda content: repr(content[:9])
 )
-def test_what_is_no_result_passes_as_it_is(content: bytes) -> None:
+def test_what_is_no_result_is_kept_as_it_is_and_torch_is_given_nothing(content: bytes) -> None:
     assert describe_entry(content, key=ONE, sources=Sources()) == content  # type: ignore[arg-type]
-    assert content_of_torch(content, key=ONE) == content
+    assert content_of_torch(content, key=ONE) is None
     assert read_entry(content, key=ONE) is None
 
 
