@@ -35,7 +35,7 @@ from torch._dynamo.backends.registry import lookup_backend
 from compilefarm.client.backend import compilefarm
 assert lookup_backend("compilefarm") is compilefarm
 assert "torch._dynamo.backends.common" not in sys.modules
-assert [type(each).__name__ for each in sys.meta_path].count("_WhenImported") == 0
+assert [type(each).__name__ for each in sys.meta_path].count("_Watcher") == 0
 
 # All others are found as always, and ours is the one that the metadata lead to.
 assert {"compilefarm", "inductor", "cudagraphs"} <= set(torch._dynamo.list_backends())

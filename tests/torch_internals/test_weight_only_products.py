@@ -50,6 +50,8 @@ for name, (compute, sizes, outputs, of_scales) in CASES.items():
     except Exception as error:
         assert "Lowered" in repr(error), (name, repr(error))
     print(name, counters["inductor"]["woq_matcher_count"], sep=": ")
+from compilefarm.graph.replacements import find_replacement
+print("replacement", find_replacement(), sep=": ")
 """
 
 
@@ -70,3 +72,7 @@ def test_a_linear_layer_with_8_bit_weights_is_one(counts: dict[str, str]) -> Non
 @pytest.mark.parametrize("case", ["other rows", "other columns", "one scale", "rows by symbols"])
 def test_what_is_none_is_not_taken_for_one(counts: dict[str, str], case: str) -> None:
     assert counts[case] == "0"
+
+
+def test_a_worker_does_not_take_the_check_for_a_librarys(counts: dict[str, str]) -> None:
+    assert counts["replacement"] == "None"

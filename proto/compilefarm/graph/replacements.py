@@ -21,6 +21,7 @@ from compilefarm.graph.collectives import is_collective
 from compilefarm.graph.extensions import find_foreign_kernel
 from compilefarm.graph.operators import is_of_torch
 from compilefarm.graph.registrations import has_unused_kernel, registering_files
+from compilefarm.torch_internals import registrations
 from compilefarm.torch_internals.decompositions import decomposition_tables, inductor_patterns, inductor_tables
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet
 from compilefarm.torch_internals.registrations import implementations_from_python, meta_implementations_of_torch
@@ -28,6 +29,8 @@ from compilefarm.torch_internals.registrations import implementations_from_pytho
 _TORCH = str(Path(torch.__file__).parent)
 # From here seems to come what `torch.library.impl` registers, which torch does not use for its own.
 _REGISTRAR = str(Path(_TORCH) / "library.py")
+# What workers check beside torch, as torch would have to (weight_only_products.py).
+_CHECKS = str(Path(registrations.__file__).parent)
 # Torch decorates functions with what lies here.
 _DECORATORS = frozenset(str(Path(str(module.__file__))) for module in (contextlib, typing_extensions, warnings))
 _METHODS_BY_OTHER_NAMES = frozenset(
@@ -188,7 +191,7 @@ def _find_pattern() -> str | None:
 
 
 def _is_torchs(value: object) -> bool:
-    """Whether every function that a value is, wraps, binds or holds lies in a file of torch."""
+    """Whether every function that a value is, wraps, binds or holds lies in a file of torch, or checks beside it."""
     waiting, seen = [value], dict[int, object]()
     while waiting:
         given = waiting.pop()
@@ -232,4 +235,4 @@ def _lies_in_torch(function: Callable[..., Any]) -> bool:
     file = function.__code__.co_filename
     # Torch makes some functions of texts, which lie in no file.
     is_made = not file.endswith(".py") and str(function.__module__).partition(".")[0] in ("torch", "triton", "sympy")
-    return file.startswith(_TORCH) or is_made or file in _DECORATORS
+    return file.startswith((_TORCH, _CHECKS)) or is_made or file in _DECORATORS

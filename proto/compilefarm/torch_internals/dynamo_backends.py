@@ -4,14 +4,10 @@ these compile by, and reads the metadata of every distribution that is installed
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Callable
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint
 from types import ModuleType
-from typing import Any
+
+from compilefarm.torch_internals.imported_modules import when_imported
 
 __all__ = ["GROUP", "REGISTRY", "register_once_imported"]
 
@@ -28,11 +24,7 @@ def register_once_imported(name: str, place: str) -> None:
         place: "module:function"; imported when somebody asks.
     """
     entry = EntryPoint(name=name, value=place, group=GROUP)
-    registry = sys.modules.get(REGISTRY)
-    if registry is not None:
-        _add(registry, entry)
-    else:
-        sys.meta_path.insert(0, _WhenImported(REGISTRY, lambda module: _add(module, entry)))
+    when_imported(REGISTRY, lambda registry: _add(registry, entry))
 
 
 def _add(registry: ModuleType, entry: EntryPoint) -> None:
@@ -40,27 +32,3 @@ def _add(registry: ModuleType, entry: EntryPoint) -> None:
     known = getattr(registry, "_BACKENDS", None)
     if isinstance(known, dict):
         known.setdefault(entry.name, entry)
-
-
-class _WhenImported(MetaPathFinder):
-    """Has a function called with a module when it is imported, once."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._then = then
-
-    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
-        if fullname != self._name or self not in sys.meta_path:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def execute_and_tell(module: ModuleType) -> None:
-                execute(module)
-                self._then(module)
-
-            loader.exec_module = execute_and_tell
-        return spec

@@ -6,15 +6,12 @@ takes seconds to import, so it is set as soon as torch imports that.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
+
+from compilefarm.torch_internals.imported_modules import when_imported
 
 # What Triton imports for its own remote cache (triton/knobs.py: cache_knobs).
 TRITON_BACKEND = "TRITON_REMOTE_CACHE_BACKEND"
@@ -50,10 +47,7 @@ def serve_from(find: Find, keep: Keep, *, report: Callable[[Exception], None]) -
         except Exception as error:  # noqa: BLE001 - told; torch's module is imported as if nothing had been asked
             report(error)
 
-    if (module := sys.modules.get(_MODULE)) is not None:
-        override(module)
-    else:
-        sys.meta_path.insert(0, _ImportWatcher(_MODULE, override))
+    when_imported(_MODULE, override)
 
 
 def _override(module: Any, *, find: Find, keep: Keep) -> None:
@@ -79,28 +73,3 @@ def _is_object(content: bytes | None) -> bool:
         return content is not None and isinstance(json.loads(content), dict)
     except (ValueError, RecursionError):
         return False
-
-
-class _ImportWatcher(MetaPathFinder):
-    """Calls a function with a module as soon as that is imported."""
-
-    def __init__(self, name: str, call: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._call = call
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        del path, target
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-            spec.loader.exec_module = partial(self._execute, execute)  # type: ignore[method-assign]
-        return spec
-
-    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        execute(module)
-        self._call(module)
