@@ -13,9 +13,9 @@ from compilefarm.client.bundles import Bundles
 from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.connection import Connection
+from compilefarm.client.defaults import DEFAULT_BUNDLE
 from compilefarm.client.local_caches import TorchCaches
 from compilefarm.client.settings import ConfigurationError
-from compilefarm.core.bundles import DEFAULT_BUNDLE
 
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 

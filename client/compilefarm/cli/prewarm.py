@@ -15,9 +15,10 @@ from compilefarm.cli.progress import showing_progress
 from compilefarm.cli.traced_models import CannotTrace, add_model_arguments, trace_model
 from compilefarm.cli.words import console
 from compilefarm.client.config import TENANT
+from compilefarm.client.defaults import DEFAULT_PARALLEL
 from compilefarm.client.planner import Planner
 from compilefarm.client.plans import covers
-from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming
+from compilefarm.client.prewarming import Prewarming
 from compilefarm.core.errors import UnusableRecording, UnusableRequestFile
 from compilefarm.core.printable import printable
 from compilefarm.core.recordings import Recording, read_recording

@@ -12,9 +12,6 @@ from weakref import ref
 from compilefarm.client.announcements import announce_obstacles
 from compilefarm.client.arguments import taking_settings
 from compilefarm.client.best_effort import BestEffort
-from compilefarm.client.bundle_reports import Pulled, Pushed, nothing_pulled, nothing_pushed
-from compilefarm.client.bundles import Bundles
-from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.calling_convention import (
     calls_modules,
     first_of,
@@ -26,26 +23,26 @@ from compilefarm.client.compiled_graph import CompiledGraph, key_to_save, refuse
 from compilefarm.client.composition import compose
 from compilefarm.client.config import ClientConfig, Settings, read_config
 from compilefarm.client.connection import Connection
+from compilefarm.client.defaults import DEFAULT_BUNDLE, DEFAULT_PARALLEL
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.exchange import OnProgress
-from compilefarm.client.exports import Exports
 from compilefarm.client.farm_packages import FarmPackages
-from compilefarm.client.local_caches import TorchCaches
 from compilefarm.client.options import CompileOptions, Options
-from compilefarm.client.planner import Planner
-from compilefarm.client.prewarming import DEFAULT_PARALLEL, Prewarming, Report
 from compilefarm.client.programs import Program
 from compilefarm.client.recorder import open_recorder
-from compilefarm.client.recording_backend import Backend, record
-from compilefarm.client.rehearsal import prewarm_function
 from compilefarm.client.reports import withdraw_package
 from compilefarm.client.starts import Route, Starts, add_route
-from compilefarm.core.bundles import DEFAULT_BUNDLE, check_bundle_name
 from compilefarm.core.errors import FarmError
-from compilefarm.core.recordings import Recording
 from compilefarm.core.requests import Request
 
+# What most pods never do imports its modules when it is asked for.
 if TYPE_CHECKING:
+    from compilefarm.client.bundle_reports import Pulled, Pushed
+    from compilefarm.client.bundles import Bundles
+    from compilefarm.client.local_caches import TorchCaches
+    from compilefarm.client.prewarming import Report
+    from compilefarm.client.recording_backend import Backend
+    from compilefarm.core.recordings import Recording
     from compilefarm.loader.exports import Format
 
 
@@ -157,6 +154,8 @@ class Farm:
             UnusableFolder: the path cannot be written.
             FarmError: the farm cannot be asked.
         """
+        from compilefarm.client.exports import Exports
+
         Exports(self._config, connection=self._connection, clock=self._dependencies.clock).write(
             key, path, format=format
         )
@@ -223,6 +222,11 @@ class Farm:
             UnusableRecording, UnusableRequestFile: the recording cannot be used.
             FarmError: the farm cannot be asked.
         """
+        from compilefarm.client.planner import Planner
+        from compilefarm.client.prewarming import Prewarming
+        from compilefarm.client.recording_backend import record
+        from compilefarm.client.rehearsal import prewarm_function
+
         planner = Planner(self._connection, environment=environment, mode=mode)
         tenant, clock, runtime = self._config.tenant, self._dependencies.clock, self._dependencies.runtime
 
@@ -250,6 +254,10 @@ class Farm:
             ConfigurationError: this process has trusted keys, and none to sign with.
             InvalidRequest: nothing can have that name.
         """
+        from compilefarm.client.bundle_reports import nothing_pushed
+        from compilefarm.client.local_caches import TorchCaches
+        from compilefarm.core.bundles import check_bundle_name
+
         check_bundle_name(name)
         caches = TorchCaches()
         try:
@@ -277,6 +285,10 @@ class Farm:
             ConfigurationError: the signing key cannot be used.
             InvalidRequest: nothing can have that name.
         """
+        from compilefarm.client.bundle_reports import nothing_pulled
+        from compilefarm.client.local_caches import TorchCaches
+        from compilefarm.core.bundles import check_bundle_name
+
         check_bundle_name(name)
         try:
             report = self._bundles(TorchCaches()).pull(name)
@@ -287,6 +299,9 @@ class Farm:
         return report
 
     def _bundles(self, local: TorchCaches) -> Bundles:
+        from compilefarm.client.bundles import Bundles
+        from compilefarm.client.cache_calls import CacheCalls
+
         calls = CacheCalls(self._config, connection=self._connection, clock=self._dependencies.clock)
         return Bundles(calls, local=local)
 

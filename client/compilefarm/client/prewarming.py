@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from compilefarm.client.clock import Budget, Clock, SystemClock
 from compilefarm.client.compile_call import CompileCall, metadata_of
 from compilefarm.client.connection import Connection
+from compilefarm.client.defaults import DEFAULT_PARALLEL
 from compilefarm.client.package_plans import PackagePlanner, PlannedPackage
 from compilefarm.client.plans import Plan, PlannedGraph
 from compilefarm.client.retries import UNHURRIED, Retries
@@ -20,8 +21,6 @@ from compilefarm.core.enum_words import word_of
 from compilefarm.core.errors import FarmError, JobCancelled, NotAllowed, Silent
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.job_pb2 import FailureKind
-
-DEFAULT_PARALLEL = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

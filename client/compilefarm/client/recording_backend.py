@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compilefarm.client.folder_recorder import bypass_of
 from compilefarm.client.local import is_for_dynamo
 from compilefarm.client.options import CompileOptions, Options, merge_options
 from compilefarm.client.programs import Program
-from compilefarm.client.recorder import bypass_of, untraceable
+from compilefarm.client.recorder import untraceable
 from compilefarm.client.runtime import Encoded, Runtime
 from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.recordings import RecordedBypass, RecordedRequest, Recording, file_of, read_recording

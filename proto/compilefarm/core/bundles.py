@@ -10,7 +10,6 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.v1.bundle_pb2 import BundlePart, BundlePush
 from compilefarm.v1.environment_pb2 import Environment
 
-DEFAULT_BUNDLE = "default"
 # Decisions on dynamic shapes say nothing of a machine.
 NEUTRAL_KINDS = frozenset({"pgo"})
 # torch keeps one content for each key of these; of the others any number, and looks at each.
