@@ -410,11 +410,11 @@ def _propagate(
             bindings = bindings_of(decoded.symbolic.shape_env, value)
             if bindings:
                 node.meta["unbacked_bindings"] = bindings
-    change = offsets.find_change(decoded.graph_module) or pivots.find_change(decoded.graph_module)
-    if change is not None:
-        raise InvalidRequest(change)
-    decoded.believed_inputs.update(offsets.inputs)
-    decoded.pivot_inputs.update(pivots.inputs)
+    for each in (offsets, pivots):
+        if (change := each.believed.find_change(decoded.graph_module)) is not None:
+            raise InvalidRequest(change)
+    decoded.believed_inputs.update(offsets.believed.inputs)
+    decoded.pivot_inputs.update(pivots.believed.inputs)
     # What the compiler makes of operators that were looked at is torch's own.
     decoded.fake_mode.allow_fallback_kernels = True
 

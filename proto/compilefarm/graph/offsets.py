@@ -10,17 +10,16 @@ they would be a choice of the request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
-from compilefarm.core.compiler_settings import names
+from compilefarm.graph.believed import BelievedTensors
 from compilefarm.graph.operators import base_of, named_arguments
-from compilefarm.graph.targets import nodes_of
-from compilefarm.graph.writes import INPUT, Label, WriteRecorder, find_storage
+from compilefarm.graph.writes import WriteRecorder, find_storage
 from compilefarm.torch_internals.operators import OpOverload, schema_of
 from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -31,31 +30,22 @@ _BELIEVED: Mapping[str, str] = {
     "_embedding_bag_forward_only": "offsets",
     "repeat_interleave": "repeats",
 }
-# Kind of tensors that writes are noted of.
-_COUNTED = "counted"
 _LARGEST = 2**31
 
 
-@dataclass(slots=True, kw_only=True)
 class OffsetCheck:
     """Looks at the offsets of every bag, and at repeats, while a graph runs on fake tensors.
 
-    Attributes:
+    Args:
         writes: knows the inputs of the graph, and what is written to.
     """
 
-    writes: WriteRecorder
-    _runs: dict[Label, _Run] = field(default_factory=dict)
-    _used: set[Label] = field(default_factory=set)
-
-    @property
-    def inputs(self) -> Set[int]:
-        """Numbers of the inputs that are believed."""
-        return {number for kind, number in self._used if kind == INPUT}
+    def __init__(self, *, writes: WriteRecorder) -> None:
+        self.believed = BelievedTensors[_Run](writes=writes, meaning="offsets of embedding_bag, or repeats")
 
     def know_input(self, tensor: torch.Tensor, *, number: int) -> None:
         """Takes an input of the graph for what may be believed."""
-        self._know(tensor, label=(INPUT, number))
+        self.believed.know_input(tensor, _Run.of(tensor), number=number)
 
     def find_misfit(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Why an operator may not run with these arguments; None if it may."""
@@ -65,28 +55,12 @@ class OffsetCheck:
         believed = named_arguments(schema_of(operator), args, kwargs).get(name)
         if not isinstance(believed, torch.Tensor):
             return None if name == "repeats" else _COMPUTED[name]
-        # The elements of constants are the request's.
-        labels = self.writes.labels_of(believed) & self._runs.keys()
-        known = {label for label in labels if self._runs[label].holds(believed)}
-        self._used |= known
-        return None if known else _COMPUTED[name]
+        return None if self.believed.use(believed, fits=lambda known: known.holds(believed)) else _COMPUTED[name]
 
     def note(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers what an operator has made, if it counts up from zero."""
         if base_of(operator.name()) == "arange" and _counts_up(named_arguments(schema_of(operator), args, kwargs)):
-            self._know(result, label=(_COUNTED, len(self._runs)))
-
-    def find_change(self, graph_module: GraphModule) -> str | None:
-        """Why a graph that has run may not be compiled: its offsets may be others then. None if it may."""
-        if self._used and any(map(asks_otherwise, nodes_of(graph_module))):
-            return "a graph with embedding_bag or repeats asks more of tensors than their sizes"
-        written = {label for label in self._used if label[1] in self.writes.written(label[0])}
-        return "the graph writes to offsets of embedding_bag, or to repeats" if written else None
-
-    def _know(self, tensor: torch.Tensor, *, label: Label) -> None:
-        kind, number = label
-        self.writes.know(tensor, kind=kind, number=number)
-        self._runs[label] = _Run.of(tensor)
+            self.believed.know_made(result, _Run.of(result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,22 +90,6 @@ class _Run:
             return bool(self.offset <= start and start + length <= self.offset + size)
         except GuardOnDataDependentSymNode:
             return False
-
-
-# What may be answered otherwise when a graph is compiled: its bodies run with gradients then, and views are made anew.
-_ASKING = frozenset(
-    names("""
-    dim_order is_ is_conj is_contiguous is_inference is_leaf is_neg is_not is_set_to storage_offset stride
-    sym_is_contiguous sym_storage_offset sym_stride
-""")
-)
-
-
-def asks_otherwise(node: Node) -> bool:
-    """Whether a node asks something of tensors that may be answered otherwise when the graph is compiled."""
-    # What a node calls is wrapped in some bodies while they run.
-    name = getattr(node.target, "__name__", node.target)
-    return "requires_grad" in node.args or str(name).partition(".")[0] in _ASKING
 
 
 _COMPUTED: Mapping[str, str] = {

@@ -10,18 +10,17 @@ between: computed, or in another order, they would be a choice of the request.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from compilefarm.core.compiler_settings import names
-from compilefarm.graph.offsets import asks_otherwise
+from compilefarm.graph.believed import BelievedTensors
 from compilefarm.graph.operators import base_of, named_arguments
-from compilefarm.graph.targets import nodes_of
-from compilefarm.graph.writes import INPUT, Label, WriteRecorder
+from compilefarm.graph.writes import WriteRecorder
 from compilefarm.torch_internals.operators import OpOverload, schema_of
 from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -40,8 +39,6 @@ _FACTORING: Mapping[str, str] = {
 _FACTORS, _PIVOTS = ("LU", "LU_data", "LD"), ("pivots", "LU_pivots")
 # Place of the pivots among the arguments, where they have no name.
 _PLACES = {"lu_solve": 2}
-# Kind of tensors that writes are noted of.
-_MADE = "pivots"
 UNKNOWN = "its pivots are computed, and are neither an input of the graph nor those of a factorization in it"
 
 
@@ -66,26 +63,19 @@ class _Known:
         return not self.family or (self.family == family and bool(self.rows <= factors.shape[-2]))
 
 
-@dataclass(slots=True, kw_only=True)
 class PivotCheck:
     """Looks at all pivots that kernels are given while a graph runs on fake tensors.
 
-    Attributes:
+    Args:
         writes: knows the inputs of the graph, and what is written to.
     """
 
-    writes: WriteRecorder
-    _known: dict[Label, _Known] = field(default_factory=dict)
-    _used: set[Label] = field(default_factory=set)
-
-    @property
-    def inputs(self) -> Set[int]:
-        """Numbers of the inputs that are pivots."""
-        return {number for kind, number in self._used if kind == INPUT}
+    def __init__(self, *, writes: WriteRecorder) -> None:
+        self.believed = BelievedTensors[_Known](writes=writes, meaning="pivots")
 
     def know_input(self, tensor: torch.Tensor, *, number: int) -> None:
         """Takes an input of the graph for what may be pivots."""
-        self._know(tensor, label=(INPUT, number), family="", rows=None)
+        self.believed.know_input(tensor, _Known(family="", rows=None, layout=_layout(tensor)), number=number)
 
     def find_misfit(self, called: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Why an operator may not run with these arguments; None if it may."""
@@ -97,12 +87,10 @@ class PivotCheck:
         try:
             if not _are_as_many(factors, pivots):
                 return f"it has pivots of {tuple(pivots.shape)} for factors of {tuple(factors.shape)}"
-            labels = self.writes.labels_of(pivots) & self._known.keys()
-            known = {label for label in labels if self._known[label].fits(pivots, factors, family=family)}
+            may_use = self.believed.use(pivots, fits=lambda known: known.fits(pivots, factors, family=family))
         except GuardOnDataDependentSymNode:
             return UNKNOWN
-        self._used |= known
-        return None if known else UNKNOWN
+        return None if may_use else UNKNOWN
 
     def note(self, called: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Remembers the pivots of a factorization. What it is given to write them to may be part of something else."""
@@ -111,19 +99,8 @@ class PivotCheck:
             return
         (factored,) = (args or (next(iter(kwargs.values())),))[:1]
         place = [returned.name for returned in schema.returns].index("pivots")
-        self._know(result[place], label=(_MADE, len(self._known)), family=family, rows=factored.shape[-2])
-
-    def find_change(self, graph_module: GraphModule) -> str | None:
-        """Why a graph that has run may not be compiled: its pivots may be others then. None if it may."""
-        if self._used and any(map(asks_otherwise, nodes_of(graph_module))):
-            return "a graph with pivots asks more of tensors than their sizes"
-        written = {label for label in self._used if label[1] in self.writes.written(label[0])}
-        return "the graph writes to pivots" if written else None
-
-    def _know(self, tensor: torch.Tensor, *, label: Label, family: str, rows: Any) -> None:
-        kind, number = label
-        self.writes.know(tensor, kind=kind, number=number)
-        self._known[label] = _Known(family=family, rows=rows, layout=_layout(tensor))
+        pivots = result[place]
+        self.believed.know_made(pivots, _Known(family=family, rows=factored.shape[-2], layout=_layout(pivots)))
 
 
 def find_unknown_pivots(node: Node, name: str) -> str | None:
