@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from compilefarm.graph.extensions import _HARMLESS, can_register, find_foreign_kernel, foreign_kernels
+from compilefarm.graph.extensions import _HARMLESS, EVERYTHING, find_foreign_kernel, foreign_kernels, registrable
+from compilefarm.graph.operators import NAMESPACES_OF_TORCH
 from compilefarm.graph.registrations import file_of_schema, native_kernels_from_elsewhere
 from compilefarm.graph.replacements import find_replacement
+from compilefarm.graph.shared_objects import operators_named
+from compilefarm.torch_internals.operators import registered_names
 
 _IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 _TORCH = Path(torch.__file__).parent
@@ -42,7 +45,9 @@ for _ in range(2):
 
 def test_kernels_of_torch_are_its_own() -> None:
     # What torch._C._dispatch_dump says is understood.
-    kernels = {(name, kernel.key) for name, kernel in native_kernels_from_elsewhere("of no kernel")}
+    kernels = {
+        (name, kernel.key) for name, kernel in native_kernels_from_elsewhere("of no kernel", among=registered_names())
+    }
     assert {("aten::relu", "CPU"), ("aten::relu", "Autograd")} <= kernels
     assert len(kernels) > 10_000
     assert file_of_schema("aten::relu").endswith("aten/src/ATen/RegisterSchema.cpp")
@@ -58,12 +63,38 @@ def test_libraries_that_are_not_looked_at(name: str) -> None:
 
 def test_which_libraries_can_register_kernels(tmp_path: Path) -> None:
     libraries = _TORCH / "lib"
-    assert can_register(libraries / "libtorch_cpu.so")
-    assert not can_register(libraries / "libc10.so")
-    assert not can_register(Path(sys.modules["_ctypes"].__file__ or ""))
+    # It is too large to be looked through.
+    assert {"aten::", "quantized::"} <= set(registrable(libraries / "libtorch_cpu.so"))
+    assert not registrable(libraries / "libc10.so")
+    assert not registrable(Path(sys.modules["_ctypes"].__file__ or ""))
     (tmp_path / "torn.so").write_bytes(b"\x7fELF")
-    assert can_register(tmp_path / "torn.so")
-    assert can_register(tmp_path / "removed.so")
+    assert registrable(tmp_path / "torn.so") == EVERYTHING
+    assert registrable(tmp_path / "removed.so") == EVERYTHING
+
+
+_NAMING = """
+#include <string>
+void keep(const std::string&);
+void whole() { keep("quantized"); }
+void made(const char* name) { keep(std::string("prims::") + name); }
+void one() { keep("aten::relu_"); }
+void longer() { keep("mkldnn::_linear_pointwise"); }
+const char* written() { return "torch_onednn_kernel"; }
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _IS_NEWEST or shutil.which("g++") is None, reason="one end is enough, with a compiler")
+@pytest.mark.parametrize("level", ["-O0", "-O3"])
+def test_which_operators_stand_in_a_library(level: str, tmp_path: Path) -> None:
+    (tmp_path / "naming.cpp").write_text(_NAMING)
+    library = tmp_path / "naming.so"
+    subprocess.run(["g++", level, "-shared", "-fPIC", tmp_path / "naming.cpp", "-o", library], check=True)
+    found = operators_named(library, namespaces=NAMESPACES_OF_TORCH)
+    may_register = ("quantized::add", "prims::mul", "aten::relu_", "mkldnn::_linear_pointwise")
+    assert all(name.startswith(tuple(found)) for name in may_register), found
+    # A text within a longer word names nothing.
+    assert not "onednn::qlinear_pointwise".startswith(tuple(found))
 
 
 @pytest.mark.slow

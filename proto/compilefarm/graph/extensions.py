@@ -1,25 +1,30 @@
 """Kernels of operators of torch that shared objects of others have registered, in C++.
 
-To ask the dispatcher about all operators takes 0.06 s. So it is asked once whenever the process has loaded something
-that can register kernels, which few libraries can.
+To ask the dispatcher about all operators takes 0.06 s. So it is asked whenever the process has loaded something that
+can register kernels, which few libraries can, and about those operators that it names.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import torch
 
-from compilefarm.graph.operators import is_of_torch
+from compilefarm.graph.operators import NAMESPACES_OF_TORCH, is_of_torch
 from compilefarm.graph.registrations import Kernel, file_of_schema, native_kernels_from_elsewhere
+from compilefarm.graph.shared_objects import names_of_symbols, operators_named
+from compilefarm.torch_internals.operators import registered_names
 
 # Files of which something is mapped to be executed (man 5 proc_pid_maps), and which of them cannot matter: torch's own,
-# and libraries of artifacts, whose folders are gone by now.
+# libraries of artifacts, whose folders are gone by now, and Triton's, which has more symbols than all others.
 _LOADED = re.compile(r" r.xp [^/\n]*(/.*)")
-_HARMLESS = re.compile(rf"{re.escape(str(Path(torch.__file__).parent))}/|.*/compilefarm-[^/]+/[^/]+ \(deleted\)$")
+_HARMLESS = re.compile(
+    rf"{re.escape(str(Path(torch.__file__).parent))}/"
+    r"|.*/compilefarm-[^/]+/[^/]+ \(deleted\)$|.*/triton/_C/libtriton\.so$"
+)
 # Parts of the names by which libraries register kernels: torch::Library, c10::RegisterOperators, and the stable
 # interface (torch/library.h, aten/src/ATen/core/op_registration/op_registration.h, torch/csrc/stable/library.h).
 _REGISTRARS = (b"5torch7Library", b"RegisterOperators", b"torch_library_")
@@ -27,8 +32,9 @@ _REGISTRARS = (b"5torch7Library", b"RegisterOperators", b"torch_library_")
 _OTHER_DEVICES = ("HPU", "IPU", "Lazy", "MAIA", "MPS", "MTIA", "PrivateUse", "Vulkan", "XLA", "XPU")
 # Where sources of torch lie in its tree, and what its build makes of them.
 _SOURCES = r"(?:(?:build/)?|.*/)(?:aten/src/ATen|torch/csrc|c10)/"
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_DYNAMIC_SYMBOLS = 11
+
+# How names of operators begin, all of them.
+EVERYTHING: Collection[str] = ("",)
 
 _looked_at: set[str] = set()
 _found: str | None = None
@@ -41,47 +47,39 @@ def find_foreign_kernel() -> str | None:
     """
     global _found
     new = set(_LOADED.findall(Path("/proc/self/maps").read_text())) - _looked_at
-    if _found is None and any(can_register(Path(file)) for file in new if not _HARMLESS.match(file)):
-        _found = next(foreign_kernels(), None)
+    named = {name for file in new if not _HARMLESS.match(file) for name in registrable(Path(file))}
+    if _found is None and named:
+        _found = next(foreign_kernels(named), None)
     _looked_at.update(new)
     return _found
 
 
-def foreign_kernels() -> Iterator[str]:
-    """All of them that there are in this process, whoever registered them."""
+def foreign_kernels(named: Collection[str] = EVERYTHING) -> Iterator[str]:
+    """All of them that there are in this process, whoever registered them.
+
+    Args:
+        named: how the names of operators begin that are asked for.
+    """
     # Torch's own come from one tree of sources; of a build that names files within it, from a place in the tree.
     tree = re.split(r"(build/)?aten/src/ATen/", file_of_schema("aten::add.Tensor"), maxsplit=1)[0]
-    for name, kernel in native_kernels_from_elsewhere(re.escape(tree) + _SOURCES):
-        if is_of_torch(name) and _decides(kernel):
+    among = (name for name in registered_names() if is_of_torch(name) and name.startswith(tuple(named)))
+    for name, kernel in native_kernels_from_elsewhere(re.escape(tree) + _SOURCES, among=among):
+        if _decides(kernel):
             yield f"the kernel of {name} for {kernel.key} (registered in {kernel.file})"
 
 
-def can_register(library: Path) -> bool:
-    """Whether a shared object may register kernels, by the names that it asks others for."""
+def registrable(library: Path) -> Collection[str]:
+    """How the names begin of all operators of torch that a shared object may register kernels for: by the names that
+    it asks others for, and by those that stand in it."""
     try:
-        names = _names_of_symbols(library)
-    except (OSError, struct.error):
+        symbols = names_of_symbols(library)
+        if not any(registrar in symbols for registrar in _REGISTRARS):
+            return ()
+        return operators_named(library, namespaces=NAMESPACES_OF_TORCH)
+    except (OSError, struct.error, IndexError):
         # It was removed, or is none.
-        return True
-    return any(registrar in names for registrar in _REGISTRARS)
+        return EVERYTHING
 
 
 def _decides(kernel: Kernel) -> bool:
     return not any(device in kernel.key for device in _OTHER_DEVICES)
-
-
-def _names_of_symbols(library: Path) -> bytes:
-    """Names of all dynamic symbols of an ELF file of 64 bits, as they lie there (elf.h: Elf64_Ehdr, Elf64_Shdr)."""
-    with library.open("rb") as file:
-        header = file.read(64)
-        offset, entry_bytes, count = *struct.unpack_from("<Q", header, 40), *struct.unpack_from("<HH", header, 58)
-        file.seek(offset)
-        table = file.read(entry_bytes * count)
-        sections = [_SECTION.unpack_from(table, entry_bytes * number) for number in range(count)]
-        names = b""
-        for section in sections:
-            if section[1] == _DYNAMIC_SYMBOLS:
-                strings = sections[section[6]]
-                file.seek(strings[4])
-                names += file.read(strings[5])
-    return names

@@ -29,7 +29,7 @@ from compilefarm.torch_internals.process_groups import register_collectives
 from compilefarm.v1.environment_pb2 import CustomOperator
 
 # Namespaces of operators that torch itself registers and that compute on tensors.
-_NAMESPACES_OF_TORCH = frozenset({"aten", "mkldnn", "onednn", "prims", "quantized"}) | collectives.NAMESPACES
+NAMESPACES_OF_TORCH = frozenset({"aten", "mkldnn", "onednn", "prims", "quantized"}) | collectives.NAMESPACES
 # Functions that compute on tensors and that Dynamo may leave in graphs (torch/_dynamo/decorators.py:
 # _allow_in_graph_einops), with the module that defines each.
 _FUNCTIONS = {
@@ -40,7 +40,7 @@ _FUNCTIONS = {
 
 def is_of_torch(name: str) -> bool:
     """Whether an operator is one of torch's that compute on tensors, by its name ("aten::add.Tensor")."""
-    return name.partition("::")[0] in _NAMESPACES_OF_TORCH
+    return name.partition("::")[0] in NAMESPACES_OF_TORCH
 
 
 def base_of(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import torch
 from compilefarm.core.sources import UnknownSource, calls_something_with, module_of_file, modules_that_call, top_of
 from compilefarm.torch_internals import registrations
 from compilefarm.torch_internals.decompositions import decomposition_tables, inductor_tables
-from compilefarm.torch_internals.operators import registered_names
 
 _KERNEL = re.compile(r"^(?P<key>\w+)(\[alias\])?: registered at (?P<file>.+?):\d+ :: ", re.MULTILINE)
 _SCHEMA = re.compile(r"^debug: registered at (?P<file>.+):\d+$", re.MULTILINE)
@@ -110,15 +109,16 @@ def has_unused_kernel(name: str) -> bool:
     return " (inactive): registered at " in registrations.dispatcher_dump(name)
 
 
-def native_kernels_from_elsewhere(files: str) -> Iterator[tuple[str, Kernel]]:
-    """Operators of the process ("aten::add.Tensor"), with each kernel in use that C++ of other files has registered.
+def native_kernels_from_elsewhere(files: str, *, among: Iterable[str]) -> Iterator[tuple[str, Kernel]]:
+    """Operators ("aten::add.Tensor"), with each kernel in use that C++ of other files has registered.
 
     Args:
         files: how the names of those begin that are not asked for, as a regular expression.
+        among: names of operators of this process.
     """
     # To look for such a file takes a twentieth of the time that it takes to make kernels of what the dispatcher says.
     elsewhere = re.compile(rf": registered at (?!{files}|.*\.py:)")
-    for name in registered_names():
+    for name in among:
         if elsewhere.search(registrations.dispatcher_dump(name)):
             kernels = [each for each in _kernels(name) if not (each.is_python or re.match(files, each.file))]
             yield from ((name, kernel) for kernel in kernels)
