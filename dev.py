@@ -16,23 +16,33 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent
 ENDS = ("oldest", "newest")
 UV = "uv>=0.8"
-# Tests that need one end: folders, and files. These are about what runs without torch, so that its release decides
-# nothing there (tests/docs/test_ends.py).
-WITHOUT_TORCH = ("children", "cli", "core", "docs", "hostile", "service", "store")
-# Of the others, torch writes the requests, and what is tried is the gateway and the service around it, or they are the
-# programs of a checkout, which `demo` runs, or models of libraries, whose parts tests of both ends try one by one.
+# Tests about what runs without torch, so that its release decides nothing there (tests/docs/test_ends.py). They run in
+# a process of their own, with the oldest end and so with the floors of grpcio and the others, beside those of both
+# ends: these wait for other processes now and then, and no core is idle meanwhile.
+WITHOUT_TORCH = ("children", "cli", "client/calls", "core", "docs", "hostile", "service", "store")
+# Of the others, those that one end does.
 AT_ONE_END = {
-    "oldest": (*WITHOUT_TORCH, "wild"),
+    # Models of libraries, whose parts tests of both ends try one by one. torch's remote caches in a farm, which keeps
+    # entries of all releases in the same way; the names of torch that this leans on have canaries at both ends.
+    "oldest": ("wild", "client/test_torch_caches.py"),
     "newest": (
+        # Torch writes the requests, and what is tried is the gateway and the service around it; or they are programs of
+        # a checkout, which `demo` runs.
         *("bench", "chaos", "cluster", "corpus/test_models.py"),
         # Workers and pods of the oldest torch take part in test_prewarm.py.
         *("farm/test_collectives.py", "farm/test_contained.py", "farm/test_prewarm.py", "farm/test_serve.py"),
+        # What pods keep of torch's in a farm: how releases of torch differ, tests/reuse and the canaries try at both.
+        *("client/test_mega_cache.py", "client/test_starts.py"),
+        # Pods in two states at one farm: how keys tell states apart, the other tests of tests/wrong_hits try at both.
+        *("farm/test_takeover.py", "wrong_hits/test_farm.py"),
         # What damages requests and watches how operators read memory, tried in short; long runs choose their torch.
         *("fuzz/test_damaged_requests.py", "fuzz/test_guarded.py", "fuzz/test_watch.py"),
     ),
@@ -50,6 +60,29 @@ KEPT_MEMORY = {
     "MALLOC_TOP_PAD_": str(64 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
 }
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one process of pytest does: the tests of some places, or all that no other one does."""
+
+    name: str
+    end: str
+    places: Sequence[str] = ()
+
+    def arguments(self) -> list[str]:
+        at_other_end = (place for end, places in AT_ONE_END.items() if end != self.end for place in places)
+        elsewhere = [f"--ignore=tests/{place}" for place in (*WITHOUT_TORCH, *at_other_end)]
+        chosen = [f"tests/{place}" for place in self.places] or elsewhere
+        return ["--durations=25", *NEVER_FOR_EVER, *chosen]
+
+
+# Side by side: part of its time a test waits for other processes.
+RUNS = (
+    Run("tests with the oldest torch", "oldest"),
+    Run("tests with the newest torch", "newest"),
+    Run("tests without torch", "oldest", WITHOUT_TORCH),
+)
 # What needs no test; run with the newest end.
 STATIC = (
     "ruff check .",
@@ -99,24 +132,19 @@ def check() -> int:
     failed = report("static checks", static(), started)
     for end in ENDS:
         set_up(end)
-    # Side by side: most of its time a test waits for other processes.
-    oldest, newest = ENDS
     started = time.monotonic()
-    with tempfile.TemporaryFile() as output:
-        other = start_pytest(newest, check_arguments(newest), output)
-        code = start_pytest(oldest, check_arguments(oldest)).wait()
-        failed |= report(f"tests with the {oldest} torch", code, started)
-        code = other.wait()
-        output.seek(0)
-        sys.stdout.buffer.write(output.read())
-    failed |= report(f"tests with the {newest} torch", code, started)
+    with ExitStack() as outputs:
+        # The first one is seen while it runs.
+        files: list[IO[bytes] | None] = [None]
+        files += [outputs.enter_context(tempfile.TemporaryFile()) for _ in RUNS[1:]]
+        running = [start_pytest(run.end, run.arguments(), file) for run, file in zip(RUNS, files, strict=True)]
+        for run, file, process in zip(RUNS, files, running, strict=True):
+            code = process.wait()
+            if file is not None:
+                file.seek(0)
+                shutil.copyfileobj(file, sys.stdout.buffer)
+            failed |= report(run.name, code, started)
     return 1 if failed else 0
-
-
-def check_arguments(end: str) -> list[str]:
-    """What pytest runs at an end."""
-    elsewhere = [place for other, places in AT_ONE_END.items() if other != end for place in places]
-    return ["--durations=25", *NEVER_FOR_EVER, *(f"--ignore=tests/{place}" for place in elsewhere)]
 
 
 def report(step: str, code: int, started: float) -> bool:

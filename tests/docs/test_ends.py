@@ -1,4 +1,4 @@
-"""Which tests run with one release of torch alone, and what they do without."""
+"""Which tests run with one release of torch alone or without any, and what they do without."""
 
 from __future__ import annotations
 
@@ -52,9 +52,13 @@ def test_tests_of_one_end_import_no_torch() -> None:
     assert [name for name in done.stdout.split() if name.split(".")[0] in ("torch", "triton")] == []
 
 
-def test_each_test_runs_at_an_end_and_most_at_both() -> None:
-    arguments = [DEV["check_arguments"](end) for end in DEV["ENDS"]]
-    ignored = [[each.removeprefix("--ignore=") for each in those if "--ignore=" in each] for those in arguments]
-    assert set(ignored[0]).isdisjoint(ignored[1])
-    for path in (*ignored[0], *ignored[1]):
+def test_each_test_runs_at_an_end_or_without_torch_and_most_at_both() -> None:
+    whole, parts = [run for run in DEV["RUNS"] if not run.places], [run for run in DEV["RUNS"] if run.places]
+    assert [run.end for run in whole] == [*DEV["ENDS"]]
+    # What a process does alone, those of the ends leave out, and it says what it does.
+    apart = [f"tests/{place}" for run in parts for place in run.places]
+    assert [each for run in parts for each in run.arguments() if each.startswith("tests/")] == apart
+    ignored = [{each.removeprefix("--ignore=") for each in run.arguments() if "--ignore=" in each} for run in whole]
+    assert set.intersection(*ignored) == {*apart}
+    for path in set.union(*ignored):
         assert (ROOT / path).exists()
