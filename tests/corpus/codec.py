@@ -201,5 +201,6 @@ def _tracked_as(given: Any, twin: Any) -> Any:
     if not isinstance(given, torch.Tensor) or not given.requires_grad:
         return twin
     twin.requires_grad_()
-    # Only what is no leaf may be written to while it is tracked.
-    return twin if given.is_leaf else twin.clone()
+    # Only what is no leaf may be written to while it is tracked. A clone may leave out gaps between rows.
+    room = torch.empty_strided(twin.shape, twin.stride(), dtype=twin.dtype, device=twin.device)
+    return twin if given.is_leaf else room.copy_(twin)

@@ -6,10 +6,13 @@ import subprocess
 import sys
 import time
 
+import pytest
 import torch
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph import admitted_operators, operators, targets
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.testing import capture
 
 
 def test_every_admitted_name_resolves_to_what_it_names() -> None:
@@ -30,6 +33,32 @@ def test_attributes_that_are_operators() -> None:
         assert by_operator.stride() == by_attribute.stride()
         assert by_operator.data_ptr() == by_attribute.data_ptr()
         assert by_operator.is_conj() == by_attribute.is_conj()
+
+
+def test_a_method_that_is_called_as_a_function_is_sent_as_a_method() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.Tensor.split(x, 2)
+
+    captured = capture(program, torch.randn(4, 3))
+    (split,) = (node for node in captured.graph_module.graph.nodes if "split" in node.name)
+    assert targets.name_call(split) == (targets.TENSOR_METHOD, "split", split.args)
+    calls = [node.call for node in captured.encode().job.graph.nodes if node.HasField("call")]
+    assert (targets.TENSOR_METHOD, "split") in [(call.kind, call.target) for call in calls]
+
+
+def test_a_function_that_another_put_in_the_place_of_a_method_is_not_taken_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def split(x: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
+        return (x[:size], x[size:])
+
+    graph = torch.fx.Graph()
+    call = graph.call_function(split, (graph.placeholder("x"), 2))
+    with pytest.raises(Bypass, match="split"):
+        targets.name_call(call)
+    monkeypatch.setattr(torch.Tensor, "split", split)
+    with pytest.raises(Bypass, match="something of its own"):
+        targets.name_call(call)
 
 
 def test_tables_are_quick_to_make_where_dynamo_is_at_work() -> None:

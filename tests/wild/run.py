@@ -172,7 +172,8 @@ def _uncompiled(graph_module: GraphModule, _: Sequence[Any]) -> Callable[..., An
 
 
 def _headline(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    # An assertion may have no words.
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _without_options(backend: Callable[[GraphModule, Sequence[Any]], Any]) -> Callable[..., Any]:

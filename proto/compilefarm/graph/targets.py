@@ -177,7 +177,7 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     Raises:
         Bypass: it is not on the list of what can be sent.
     """
-    if node.op != "call_method":
+    if _method_of(node) is None:
         if find_attribute(node.target, node.args) is not None:
             return *name_target(getattr), node.args
         kind, name = name_target(node.target)
@@ -185,7 +185,7 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
         if kind == OPERATOR_PACKET and name in ATTRIBUTE_OPERATORS and len(node.args) == 1 and not node.kwargs:
             return PYTHON_FUNCTION, "builtins.getattr", (*node.args, ATTRIBUTE_OPERATORS[name])
         return kind, name, node.args
-    name = str(node.target)
+    name = _method_of(node)
     if name == "__round__":
         # Dynamo writes it for round() of a symbolic number; for a whole one it writes builtins.round.
         return *name_target(round), node.args
@@ -200,6 +200,18 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     return TENSOR_METHOD, name, node.args
 
 
+def _method_of(node: Node) -> str | None:
+    """The name of the Tensor method that a node calls; None if it calls something else.
+
+    Of methods that are written in Python Dynamo calls the function where a model has asked for the method earlier, as
+    across a graph break (torch/_dynamo/variables/tensor.py).
+    """
+    if node.op == "call_method":
+        return str(node.target)
+    name = getattr(node.target, "__name__", "") if type(node.target) is FunctionType else ""
+    return name if name in _tensor_methods() and vars(torch.Tensor).get(name) is node.target else None
+
+
 def check_inner_calls(graph_module: torch.fx.GraphModule) -> None:
     """Checks what functions and methods of torch call that a graph calls.
 
@@ -208,7 +220,7 @@ def check_inner_calls(graph_module: torch.fx.GraphModule) -> None:
     """
     nodes = list(nodes_of(graph_module))
     functions = {node.target for node in nodes if node.op == "call_function" and type(node.target) is FunctionType}
-    methods = {str(node.target) for node in nodes if node.op == "call_method"}
+    methods = {name for name in map(_method_of, nodes) if name is not None}
     called = [*(each for each in functions if each in _torch_names()), *map(vars(torch.Tensor).get, methods)]
     attribute = next((name for name in sorted(ATTRIBUTES) if not is_own_method(name)), None)
     called += [function_behind(node.target) for node in nodes if name_numpy_call(node.target) is not None]

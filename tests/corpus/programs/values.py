@@ -130,6 +130,13 @@ def _nothing_of_tensors(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     )
 
 
+def _methods_kept(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Asks for methods, some of them written in Python, before it calls them."""
+    split, total, unflatten = x.split, x.sum, x.unflatten
+    torch._dynamo.graph_break()
+    return *split([1, 3], dim=1), *torch.Tensor.split(x, 3), total(0), unflatten(0, (2, 2))
+
+
 def _wide_integers(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x.to(torch.uint64).clone(), torch.full((2,), 2**63 - 1), torch.full((2,), 2**64 - 1, dtype=torch.uint64)
 
@@ -187,6 +194,7 @@ PROGRAMS = (
     simple("repeated_results", _repeated_results, _cube),
     simple("sizes_and_ranges", _nothing_of_tensors, _cube),
     simple("wide_integers", _wide_integers, lambda: (torch.arange(3),)),
+    simple("methods_kept", _methods_kept, _cube),
     simple("made_constants", _made_constants, _cube),
     Program(name="held_tensors", build=lambda: Case(function=_Holder(), calls=[call(*_cube())])),
     Program(name="closed_over_tensors", build=_closed_over),

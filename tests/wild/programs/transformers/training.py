@@ -34,7 +34,8 @@ def _trains(compiler: Compiler) -> Any:
             use_cpu=compiler.device.type == "cpu",
         )
         trained = transformers.Trainer(model=model, args=arguments, train_dataset=examples).train()
-    return trained.training_loss, dict(model.named_parameters())
+    # A number is compared in all its digits, a tensor in those that its dtype has.
+    return torch.tensor(trained.training_loss), dict(model.named_parameters())
 
 
 PROGRAMS = (Program(name="trainer llama", run=_trains, training=True, precision=torch.float32),)
