@@ -177,7 +177,8 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     Raises:
         Bypass: it is not on the list of what can be sent.
     """
-    if _method_of(node) is None:
+    method = _method_of(node)
+    if method is None:
         if find_attribute(node.target, node.args) is not None:
             return *name_target(getattr), node.args
         kind, name = name_target(node.target)
@@ -185,19 +186,19 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
         if kind == OPERATOR_PACKET and name in ATTRIBUTE_OPERATORS and len(node.args) == 1 and not node.kwargs:
             return PYTHON_FUNCTION, "builtins.getattr", (*node.args, ATTRIBUTE_OPERATORS[name])
         return kind, name, node.args
-    name = _method_of(node)
-    if name == "__round__":
+    if method == "__round__":
         # Dynamo writes it for round() of a symbolic number; for a whole one it writes builtins.round.
         return *name_target(round), node.args
-    if name not in _tensor_methods():
-        raise Bypass("unknown_target", f"the graph calls the method {name}, which the farm does not take")
-    if not is_own_method(name):
-        raise Bypass("replaced_operator", f"this process has something of its own in the place of torch.Tensor.{name}")
+    if method not in _tensor_methods():
+        raise Bypass("unknown_target", f"the graph calls the method {method}, which the farm does not take")
+    if not is_own_method(method):
+        where = f"torch.Tensor.{method}"
+        raise Bypass("replaced_operator", f"this process has something of its own in the place of {where}")
     # For `x == y` Dynamo writes operator.eq in one release and Tensor.__eq__ in another.
-    function = vars(operator).get(name) if name.startswith("__") and not node.kwargs else None
+    function = vars(operator).get(method) if method.startswith("__") and not node.kwargs else None
     if function in _python_names():
         return *name_target(function), node.args
-    return TENSOR_METHOD, name, node.args
+    return TENSOR_METHOD, method, node.args
 
 
 def _method_of(node: Node) -> str | None:
