@@ -28,21 +28,24 @@ UV = "uv>=0.8"
 # a process of their own, with the oldest end and so with the floors of grpcio and the others, beside those of both
 # ends: these wait for other processes now and then, and no core is idle meanwhile.
 WITHOUT_TORCH = ("children", "cli", "client/calls", "core", "docs", "hostile", "service", "store")
-# Of the others, those that one end does.
+# Of the others, those that one end does, so that both ends take as long.
 AT_ONE_END = {
-    # Models of libraries, whose parts tests of both ends try one by one. torch's remote caches in a farm, which keeps
-    # entries of all releases in the same way; the names of torch that this leans on have canaries at both ends.
-    "oldest": ("wild", "client/test_torch_caches.py"),
+    "oldest": (
+        # Torch writes the requests, and what is tried is the gateway, the service and the sandbox around it, or tools.
+        *("bench/test_bench.py", "chaos", "farm/test_contained.py", "farm/test_serve.py", "farm/test_takeover.py"),
+        *("farm/test_toolchain.py", "torch_internals/test_private_names.py"),
+        # Pods in two states at one farm: how keys tell states apart, the other tests of the folder try at both ends.
+        "wrong_hits/test_farm.py",
+        # Models of libraries, whose parts tests of both ends try one by one.
+        "wild",
+    ),
     "newest": (
-        # Torch writes the requests, and what is tried is the gateway and the service around it; or they are programs of
-        # a checkout, which `demo` runs.
-        *("bench", "chaos", "cluster", "corpus/test_models.py"),
-        # Workers and pods of the oldest torch take part in test_prewarm.py.
-        *("farm/test_collectives.py", "farm/test_contained.py", "farm/test_prewarm.py", "farm/test_serve.py"),
+        # What `demo` runs, and the latest Ray.
+        *("bench/test_demo.py", "cluster"),
+        # Models of libraries, and ranks. Workers and pods of the oldest torch take part in test_prewarm.py.
+        *("corpus/test_models.py", "farm/test_collectives.py", "farm/test_prewarm.py"),
         # What pods keep of torch's in a farm: how releases of torch differ, tests/reuse and the canaries try at both.
-        *("client/test_mega_cache.py", "client/test_starts.py"),
-        # Pods in two states at one farm: how keys tell states apart, the other tests of tests/wrong_hits try at both.
-        *("farm/test_takeover.py", "wrong_hits/test_farm.py"),
+        *("client/test_mega_cache.py", "client/test_starts.py", "client/test_torch_caches.py"),
         # What damages requests and watches how operators read memory, tried in short; long runs choose their torch.
         *("fuzz/test_damaged_requests.py", "fuzz/test_guarded.py", "fuzz/test_watch.py"),
     ),

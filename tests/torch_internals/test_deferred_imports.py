@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -9,37 +10,8 @@ import pytest
 
 from compilefarm.torch_internals.deferred_imports import ARCHIVES, DEBUGGING, TESTING
 
-
-def _run(program: str) -> None:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_tools_for_debugging_are_imported_without_those_for_tests() -> None:
-    _run(f"""
-import sys
-import torch._dynamo
-from compilefarm.torch_internals.deferred_imports import import_debugging
-import_debugging()
-assert {DEBUGGING!r} in sys.modules
-for name in ({TESTING!r}, "torch._functorch.aot_autograd", "torch._functorch.partitioners", "networkx"):
-    assert name not in sys.modules, name
-compiled = torch.compile(lambda x: x + 1, backend=lambda graph_module, _: graph_module.forward)
-assert "torch._functorch.partitioners" not in sys.modules, "torch.compile imports it elsewhere"
-
-# What was left out is there for whoever calls it, and for whoever imports it.
-from torch._dynamo import debug_utils
-found = debug_utils.rand_strided((2, 3), (3, 1), torch.float32, "cpu")
-assert found.shape == (2, 3)
-import torch._dynamo.testing
-assert torch._dynamo.testing.rand_strided is sys.modules[{TESTING!r}].rand_strided
-assert torch._dynamo.lookup_backend("aot_eager") is torch._dynamo.testing.aot_eager
-assert (compiled(torch.ones(2)) == 2).all()
-""")
-
-
-def test_what_loads_programs_is_imported_without_what_serializes_them() -> None:
-    _run(f"""
+# What processes do, and what they have imported before. They are forks of one, which has imported just that.
+_LOADING = f"""
 import sys
 from compilefarm.torch_internals.deferred_imports import without_archives
 from compilefarm.torch_internals.loading import import_loader
@@ -56,14 +28,31 @@ from torch.export.pt2_archive import PT2ArchiveReader, _package_weights, constan
 assert _package_weights.Weights is Weights
 assert constants.CUSTOM_OBJ_FILENAME_PREFIX
 import torch._inductor.package
-""")
+"""
+_DEBUGGING = f"""
+import sys, torch
+from compilefarm.torch_internals.deferred_imports import import_debugging
+import_debugging()
+assert {DEBUGGING!r} in sys.modules
+for name in ({TESTING!r}, "torch._functorch.aot_autograd", "torch._functorch.partitioners", "networkx"):
+    assert name not in sys.modules, name
+compiled = torch.compile(lambda x: x + 1, backend=lambda graph_module, _: graph_module.forward)
+assert "torch._functorch.partitioners" not in sys.modules, "torch.compile imports it elsewhere"
+
+# What was left out is there for whoever calls it, and for whoever imports it.
+from torch._dynamo import debug_utils
+found = debug_utils.rand_strided((2, 3), (3, 1), torch.float32, "cpu")
+assert found.shape == (2, 3)
+import torch._dynamo.testing
+assert torch._dynamo.testing.rand_strided is sys.modules[{TESTING!r}].rand_strided
+assert torch._dynamo.lookup_backend("aot_eager") is torch._dynamo.testing.aot_eager
+assert (compiled(torch.ones(2)) == 2).all()
+"""
 
 
-@pytest.mark.parametrize(("name", "member"), [(TESTING, "same"), (ARCHIVES, "PT2ArchiveReader")])
-def test_who_asks_a_stand_in_for_more_gets_the_module(name: str, member: str) -> None:
-    _run(f"""
+def _asking(name: str, member: str) -> str:
+    return f"""
 import sys, importlib
-import torch._dynamo
 from compilefarm.torch_internals.deferred_imports import StandIn, standing_in
 with standing_in(StandIn({name!r})):
     stand_in = importlib.import_module({name!r})
@@ -74,4 +63,57 @@ loaded = sys.modules[{name!r}]
 with standing_in(StandIn({name!r})):
     assert sys.modules[{name!r}] is loaded
 assert sys.modules[{name!r}] is loaded
-""")
+"""
+
+
+_PROCESSES = {
+    "loading": ("torch", _LOADING),
+    "debugging": ("torch._dynamo", _DEBUGGING),
+    TESTING: ("torch._dynamo", _asking(TESTING, "same")),
+    ARCHIVES: ("torch._dynamo", _asking(ARCHIVES, "PT2ArchiveReader")),
+}
+_FORKING = """
+import importlib, json, os, sys
+for imported, program in json.load(sys.stdin):
+    importlib.import_module(imported)
+    process = os.fork()
+    if process == 0:
+        # The traceback of what it raises is the last word of this process, and ends it.
+        exec(program, {})
+        sys.exit()
+    _, status = os.waitpid(process, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def codes() -> dict[str, tuple[int, str]]:
+    """With which code each process ended, and what all of them said of errors."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING],
+        input=json.dumps([*_PROCESSES.values()]),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {name: (int(code), done.stderr) for name, code in zip(_PROCESSES, done.stdout.split(), strict=True)}
+
+
+def _assert_went_well(outcome: tuple[int, str]) -> None:
+    code, errors = outcome
+    assert code == 0, errors
+
+
+def test_tools_for_debugging_are_imported_without_those_for_tests(codes: dict[str, tuple[int, str]]) -> None:
+    _assert_went_well(codes["debugging"])
+
+
+def test_what_loads_programs_is_imported_without_what_serializes_them(codes: dict[str, tuple[int, str]]) -> None:
+    _assert_went_well(codes["loading"])
+
+
+@pytest.mark.parametrize("name", [TESTING, ARCHIVES])
+def test_who_asks_a_stand_in_for_more_gets_the_module(name: str, codes: dict[str, tuple[int, str]]) -> None:
+    _assert_went_well(codes[name])

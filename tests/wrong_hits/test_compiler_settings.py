@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import suppress
 from types import ModuleType
 
@@ -46,18 +47,22 @@ def other_value(now: object) -> object:
     return "another"
 
 
-def _captured(name: str) -> Options:
-    """What a pod asks for, with CUDA graphs if a setting is about these."""
-    with_graphs = is_of_cuda_graphs(name) and name != CUDA_GRAPHS
-    return capture_options({CUDA_GRAPHS: True} if with_graphs else {}, cuda=is_of_cuda_graphs(name))
+def _captured(*, cuda: bool, with_graphs: bool) -> Options:
+    return capture_options({CUDA_GRAPHS: True} if with_graphs else {}, cuda=cuda)
+
+
+# In a process in which nothing was set: the same for hundreds of tests.
+_captured_usually = functools.cache(_captured)
 
 
 @pytest.mark.parametrize(("module", "table", "name"), ROWS.values(), ids=ROWS.keys())
 def test_pods_with_two_settings(module: ModuleType, table: CompilerSettings, name: str) -> None:
-    usual = _captured(name)
+    # What a pod asks for, with CUDA graphs if a setting is about these.
+    asked = {"cuda": is_of_cuda_graphs(name), "with_graphs": is_of_cuda_graphs(name) and name != CUDA_GRAPHS}
+    usual = _captured_usually(**asked)
     other: Options | None = None
     with module.patch({name: other_value(settings.values(module)[name])}), suppress(Bypass):  # type: ignore[attr-defined]
-        other = _captured(name)
+        other = _captured(**asked)
     if table.has_no_effect(name):
         assert other == usual
         assert table.find_refusal(name) != "it is not known", "whoever leaves it out of the key says why"
