@@ -1,12 +1,24 @@
+"""A Ray cluster for the tests of this folder, which ends with the last of them: Ray's processes never rest."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
+
+_UNTIL_LAST_TEST = ExitStack()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After what the test had for itself has ended."""
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        _UNTIL_LAST_TEST.close()
 
 
 @pytest.fixture(scope="session")
@@ -23,12 +35,13 @@ def cluster(own_ray: None) -> Iterator[Cluster]:
     import ray
 
     made = started_cluster()
+    # The last thing first.
+    _UNTIL_LAST_TEST.callback(made.shutdown)
+    _UNTIL_LAST_TEST.callback(ray.shutdown)
     made.add_node(num_cpus=2, num_gpus=0, resources={"worker": 2})
-    try:
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
+    yield made
+    # Where the tests were ended early.
+    _UNTIL_LAST_TEST.close()
 
 
 def started_cluster() -> Cluster:
@@ -39,7 +52,8 @@ def started_cluster() -> Cluster:
     """
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False}
+    # Nobody reads here what workers print.
+    head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False, "include_log_monitor": False}
     try:
         return Cluster(initialize_head=True, head_node_args=head)
     except Exception as error:

@@ -3,8 +3,9 @@ whoever publishes may have it, and whoever reuses has not."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import pytest
+
+from tests.forks import errors_of_forks
 
 # Mapping is an Iterable, so that what is registered with it is one.
 _DESCRIBED = """
@@ -14,26 +15,14 @@ def described(kind):
     return Describer().of_class(kind)
 before = described(collections.abc.Iterable)
 """
-
-
-def _run(program: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _DESCRIBED + program], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_abstract_classes_are_the_same_after_torch_has_partitioned_a_graph() -> None:
-    _run("""
+_PROGRAMS = {
+    "partitioned": """
 import torch._functorch.partitioners
 import networkx
 assert issubclass(networkx.utils.configs.Config, collections.abc.Iterable), "networkx registers it no more"
 assert described(collections.abc.Iterable) == before
-""")
-
-
-def test_of_that_class_itself_it_is_told_and_of_those_that_inherit_from_it() -> None:
-    _run("""
+""",
+    "inherited": """
 import networkx
 class Own(networkx.utils.configs.Config):
     pass
@@ -41,13 +30,30 @@ kinds = networkx.utils.configs.Config, Own
 told = [described(kind) for kind in kinds]
 collections.abc.MutableSequence.register(networkx.utils.configs.Config)
 assert all(described(kind) != text for kind, text in zip(kinds, told, strict=True))
-""")
-
-
-def test_any_other_class_makes_another_abstract_one() -> None:
-    _run("""
+""",
+    "another": """
 class Other:
     pass
 collections.abc.Mapping.register(Other)
 assert described(collections.abc.Iterable) != before
-""")
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, str]:
+    return errors_of_forks(
+        {name: ("compilefarm.reuse.descriptions", _DESCRIBED + program) for name, program in _PROGRAMS.items()}
+    )
+
+
+def test_abstract_classes_are_the_same_after_torch_has_partitioned_a_graph(errors: dict[str, str]) -> None:
+    assert errors["partitioned"] == ""
+
+
+def test_of_that_class_itself_it_is_told_and_of_those_that_inherit_from_it(errors: dict[str, str]) -> None:
+    assert errors["inherited"] == ""
+
+
+def test_any_other_class_makes_another_abstract_one(errors: dict[str, str]) -> None:
+    assert errors["another"] == ""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from compilefarm.torch_internals.deferred_imports import ARCHIVES, DEBUGGING, TESTING
+from tests.forks import errors_of_forks
 
-# What processes do, and what they have imported before. They are forks of one, which has imported just that.
 _LOADING = f"""
 import sys
 from compilefarm.torch_internals.deferred_imports import without_archives
@@ -66,54 +62,28 @@ assert sys.modules[{name!r}] is loaded
 """
 
 
+# What each has imported before, and does. The first needs Dynamo not imported.
 _PROCESSES = {
     "loading": ("torch", _LOADING),
     "debugging": ("torch._dynamo", _DEBUGGING),
     TESTING: ("torch._dynamo", _asking(TESTING, "same")),
     ARCHIVES: ("torch._dynamo", _asking(ARCHIVES, "PT2ArchiveReader")),
 }
-_FORKING = """
-import importlib, json, os, sys
-for imported, program in json.load(sys.stdin):
-    importlib.import_module(imported)
-    process = os.fork()
-    if process == 0:
-        # The traceback of what it raises is the last word of this process, and ends it.
-        exec(program, {})
-        sys.exit()
-    _, status = os.waitpid(process, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
-"""
 
 
 @pytest.fixture(scope="module")
-def codes() -> dict[str, tuple[int, str]]:
-    """With which code each process ended, and what all of them said of errors."""
-    done = subprocess.run(
-        [sys.executable, "-c", _FORKING],
-        input=json.dumps([*_PROCESSES.values()]),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return {name: (int(code), done.stderr) for name, code in zip(_PROCESSES, done.stdout.split(), strict=True)}
+def errors() -> dict[str, str]:
+    return errors_of_forks(_PROCESSES)
 
 
-def _assert_went_well(outcome: tuple[int, str]) -> None:
-    code, errors = outcome
-    assert code == 0, errors
+def test_tools_for_debugging_are_imported_without_those_for_tests(errors: dict[str, str]) -> None:
+    assert errors["debugging"] == ""
 
 
-def test_tools_for_debugging_are_imported_without_those_for_tests(codes: dict[str, tuple[int, str]]) -> None:
-    _assert_went_well(codes["debugging"])
-
-
-def test_what_loads_programs_is_imported_without_what_serializes_them(codes: dict[str, tuple[int, str]]) -> None:
-    _assert_went_well(codes["loading"])
+def test_what_loads_programs_is_imported_without_what_serializes_them(errors: dict[str, str]) -> None:
+    assert errors["loading"] == ""
 
 
 @pytest.mark.parametrize("name", [TESTING, ARCHIVES])
-def test_who_asks_a_stand_in_for_more_gets_the_module(name: str, codes: dict[str, tuple[int, str]]) -> None:
-    _assert_went_well(codes[name])
+def test_who_asks_a_stand_in_for_more_gets_the_module(name: str, errors: dict[str, str]) -> None:
+    assert errors[name] == ""
