@@ -24,10 +24,14 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent
 ENDS = ("oldest", "newest")
 UV = "uv>=0.8"
-# Tests about what runs without torch, so that its release decides nothing there (tests/docs/test_ends.py). They run in
-# a process of their own, with the oldest end and so with the floors of grpcio and the others, beside those of both
-# ends: these wait for other processes now and then, and no core is idle meanwhile.
+# Tests about what runs without torch, so that its release decides nothing there (tests/docs/test_ends.py).
 WITHOUT_TORCH = ("children", "cli", "client/calls", "core", "docs", "hostile", "service", "store")
+# What processes of their own do beside those of both ends, so that no core is idle while a test waits: by what they are
+# called, the end and the places. The first has the floors of grpcio and the others, the second the latest Ray.
+APART = {
+    "tests without torch": ("oldest", WITHOUT_TORCH),
+    "tests of the pool on Ray": ("newest", ("cluster",)),
+}
 # Of the others, those that one end does, so that both ends take as long.
 AT_ONE_END = {
     "oldest": (
@@ -40,8 +44,8 @@ AT_ONE_END = {
         "wild",
     ),
     "newest": (
-        # What `demo` runs, and the latest Ray.
-        *("bench/test_demo.py", "cluster"),
+        # What `demo` runs.
+        "bench/test_demo.py",
         # Models of libraries, and ranks. Workers and pods of the oldest torch take part in test_prewarm.py.
         *("corpus/test_models.py", "farm/test_collectives.py", "farm/test_prewarm.py"),
         # What pods keep of torch's in a farm: how releases of torch differ, tests/reuse and the canaries try at both.
@@ -75,16 +79,16 @@ class Run:
 
     def arguments(self) -> list[str]:
         at_other_end = (place for end, places in AT_ONE_END.items() if end != self.end for place in places)
-        elsewhere = [f"--ignore=tests/{place}" for place in (*WITHOUT_TORCH, *at_other_end)]
+        apart = (place for _, places in APART.values() for place in places)
+        elsewhere = [f"--ignore=tests/{place}" for place in (*apart, *at_other_end)]
         chosen = [f"tests/{place}" for place in self.places] or elsewhere
         return ["--durations=25", *NEVER_FOR_EVER, *chosen]
 
 
 # Side by side: part of its time a test waits for other processes.
 RUNS = (
-    Run("tests with the oldest torch", "oldest"),
-    Run("tests with the newest torch", "newest"),
-    Run("tests without torch", "oldest", WITHOUT_TORCH),
+    *(Run(f"tests with the {end} torch", end) for end in ENDS),
+    *(Run(name, end, places) for name, (end, places) in APART.items()),
 )
 # What needs no test; run with the newest end.
 STATIC = (
