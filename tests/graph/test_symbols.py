@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch._dynamo import mark_dynamic
 from torch._dynamo.source import ConstantSource
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._guards import TracingContext, tracing
 from torch.fx import GraphModule
 
 from compilefarm.core.errors import InvalidRequest
@@ -242,6 +244,25 @@ def test_what_was_computed_with_it_before_that_is_computed() -> None:
     decoded = decode_job(captured.encode().job, blobs={})
     (output,) = decoded.graph_module.graph.output_node().args[0]
     assert output.meta["example_value"].shape == (2, 11)
+
+
+def test_a_number_that_the_pod_has_guarded_is_none_of_which_a_compiler_assumes_something() -> None:
+    """As of the steps that an optimizer has counted, to which it raises its momenta."""
+
+    def decayed(x: torch.Tensor, steps: int) -> tuple[torch.Tensor, int]:
+        return x * math.pow(0.5, steps) + steps, steps + 1
+
+    x = torch.rand(4, 3)
+    captured = capture(decayed, x, 3, dynamic=True)
+    assert captured.graph_module.graph.find_nodes(op="call_function", target=math.pow)
+    decoded = decode_job(captured.encode().job, blobs={})
+    with tracing(TracingContext(decoded.fake_mode)):
+        aot_module_simplified(decoded.graph_module, decoded.inputs, fw_compiler=lambda graph, _: graph)
+    assert sum(type(each) is int for each in decoded.inputs) == 1
+    assert decoded.symbolic.guards() == []
+    given = [x if isinstance(each, torch.Tensor) else int(each) for each in captured.example_inputs]
+    result, *_ = (each for each in decoded.graph_module(*given) if isinstance(each, torch.Tensor))
+    torch.testing.assert_close(result, decayed(x, 3)[0])
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,7 @@ def decode_job(
     further = (find_unknown_view,) if views else ()
     reach = ReachCheck(operators=operators)
     _propagate(decoded, _fake_inputs(job.inputs, decoded), reach=reach, further=further)
+    _write_known_numbers(decoded.graph_module)
     return decoded
 
 
@@ -360,6 +361,24 @@ def _write_constant(tensor: torch.Tensor, device: torch.device, rebuilt: FxGraph
     node = rebuilt.call_method("view", (flat, tuple(tensor.shape)))
     node.meta[_CONSTANT] = number
     return node
+
+
+def _write_known_numbers(graph_module: GraphModule) -> None:
+    """Puts literals where a graph takes inputs that are known to be one number, which Dynamo guards in the pod.
+
+    AOTAutograd makes a symbol of each (torch/_functorch/_aot_autograd/frontend_utils.py: process_inputs), and what the
+    compiler then assumes of it could not be said, since no symbol of the request is meant.
+    """
+    known = {
+        node: node.meta["example_value"]
+        for node in graph_module.graph.find_nodes(op="placeholder")
+        if type(node.meta["example_value"]) is int
+    }
+    for user in {user for node in known for user in node.users}:
+        # Operators with subgraphs hand on what they are given, and do not all take literals.
+        if not isinstance(user.target, HigherOrderOperator):
+            user.args, user.kwargs = torch.fx.map_arg((user.args, user.kwargs), lambda each: known.get(each, each))
+    graph_module.recompile()
 
 
 def _fake_inputs(inputs: Sequence[Input], decoded: DecodedJob) -> list[FakeTensor | torch.SymInt]:
