@@ -3,7 +3,9 @@ classes and operators that a trace looks for, objects whose addresses it asks fo
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import enum
 import functools
 import re
 import sys
@@ -225,6 +227,53 @@ def a_copy_of_one_object_or_of_two(changed: bool) -> Iterator[Any]:
 @case
 def a_copy_of_another_value(changed: bool) -> Iterator[Any]:
     yield writes_a_copy, (X, Config(Box(2.0), Box(5.0 if changed else 3.0)))
+
+
+# What is asked of objects that no guard is on.
+
+
+class Size(enum.Enum):
+    SMALL = 1
+
+
+def reads_what_a_member_has(x: torch.Tensor) -> torch.Tensor:
+    return x * Size.SMALL.factor  # type: ignore[attr-defined]
+
+
+@case
+def an_attribute_of_a_member_of_an_enumeration(changed: bool) -> Iterator[Any]:
+    with patched(Size.SMALL, "factor", 3.0 if changed else 2.0, when=True):
+        yield reads_what_a_member_has, (X,)
+
+
+def asks_what_it_says(x: torch.Tensor) -> torch.Tensor:
+    return x * (int(repr(assumed)[-6:-1], 16) % 97)
+
+
+@unsaid
+def an_address_in_a_text(changed: bool) -> Iterator[Any]:
+    yield asks_what_it_says, (X,)
+
+
+def makes_a_tensor(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if torch.zeros(1).is_meta else 3)
+
+
+@case
+def a_device_of_the_calling_block(changed: bool) -> Iterator[Any]:
+    with torch.device("meta") if changed else contextlib.nullcontext():
+        yield makes_a_tensor, (X,)
+
+
+def asks_for_denormal_numbers(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if sys.float_info.min * sys.float_info.epsilon else 3)
+
+
+@case
+def denormal_numbers_that_are_flushed(changed: bool) -> Iterator[Any]:
+    torch.set_flush_denormal(changed)
+    yield asks_for_denormal_numbers, (X,)
+    torch.set_flush_denormal(False)
 
 
 # Breaks in functions that have cells.

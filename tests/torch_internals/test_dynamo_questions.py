@@ -14,6 +14,7 @@ from compilefarm.torch_internals.dynamo_questions import (
     watching_constant_results,
     watching_modules,
     watching_packages,
+    watching_texts,
     watching_twice_reached,
 )
 from compilefarm.torch_internals.dynamo_sources import Source, kind_of
@@ -52,6 +53,14 @@ def test_results_that_are_taken_for_constants_are_heard_with_their_calls() -> No
         found = torch.compile(lambda x: x * _assumed(2, negative=True), backend="eager")(torch.ones(2))
     assert found.tolist() == [-2.0, -2.0]
     assert [(each[1:]) for each in heard if each[0] is _assumed] == [((2,), {"negative": True}, -2)]
+
+
+def test_what_objects_say_of_themselves_is_heard() -> None:
+    heard: list[str] = []
+    torch.compiler.reset()
+    with watching_texts(heard.append):
+        torch.compile(lambda x: x * len(repr(_asks)), backend="eager")(torch.ones(2))
+    assert repr(_asks) in heard
 
 
 class _Held:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 
+from compilefarm.torch_internals.dynamo_frames import Frame, Trace, intercept_frames
 from compilefarm.torch_internals.dynamo_states import (
     configuration_of_dynamo,
     default_device,
@@ -80,6 +81,23 @@ def test_what_is_under_way_shows() -> None:
     levels = []
     torch.func.grad(lambda x: levels.extend(functorch_levels()) or x.sum())(torch.ones(2))  # type: ignore[func-returns-value]
     assert len(levels) == 1
+
+
+def test_modes_that_dynamo_sets_aside_show() -> None:
+    seen: list[object] = []
+
+    def on_frame(_: Frame, trace: Trace) -> object:
+        seen.extend(function_modes())
+        return trace()
+
+    torch.compiler.reset()
+    restore = intercept_frames(on_frame)
+    try:
+        with torch.device("cpu"):
+            torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    finally:
+        restore()
+    assert len(seen) == 1
 
 
 def test_graph_breaks_as_errors_show() -> None:

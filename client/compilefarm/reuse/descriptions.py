@@ -68,6 +68,9 @@ _BOOKKEEPING = frozenset(
     }
 )  # fmt: skip
 
+# Of a member of an enumeration: what Python keeps there.
+_OF_MEMBERS = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+
 # Classes whose own descriptions tell of which abstract classes they are. torch imports networkx where it partitions
 # graphs, which processes that reuse never do, and networkx registers one of its classes.
 _TELL_THEMSELVES = frozenset({"networkx.utils.configs.Config"})
@@ -146,8 +149,11 @@ class Describer:
         if kind in _TORCH_CONSTANTS:
             return f"torch:{value!r}"
         if isinstance(value, enum.Enum):
-            # Flags that are combined may have no name.
-            return f"enum:{self.of_class(kind)}:{value.name}:{self._member(value.value)}"
+            # Flags that are combined may have no name. What is set on a member, releases before 2.12 take for fixed.
+            own = [
+                f"{name}={self._member(each)}" for name, each in sorted(vars(value).items()) if name not in _OF_MEMBERS
+            ]
+            return f"enum:{self.of_class(kind)}:{value.name}:{self._member(value.value)}:{','.join(own)}"
         if kind in (tuple, list, torch.Size):
             return f"{kind.__name__}({','.join(self.constant(each) for each in value)})"
         if kind in (set, frozenset):

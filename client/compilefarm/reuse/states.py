@@ -60,7 +60,9 @@ def _told(read: Callable[..., Any], *arguments: Any) -> Any:
 
 def _limits(_: Describer) -> str:
     # Dynamo computes what asks for them (torch/_dynamo/polyfills/sys.py). Python 3.10 may lack the second.
-    return f"{sys.getrecursionlimit()} {getattr(sys, 'get_int_max_str_digits', int)()}"
+    # So does who multiplies numbers; torch.set_flush_denormal has the processor take the smallest for zero.
+    flushes = sys.float_info.min * sys.float_info.epsilon == 0.0
+    return f"{sys.getrecursionlimit()} {getattr(sys, 'get_int_max_str_digits', int)()} {flushes}"
 
 
 def _devices(_: Describer) -> str:

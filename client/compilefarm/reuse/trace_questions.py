@@ -1,13 +1,14 @@
 """What a trace asks of its process, as Dynamo answers it while it traces and guards by nothing.
 
 Attributes of modules are compared in the process that reuses the trace. Answers that nothing tells are refused: hashes
-and addresses, and classes that decide themselves what is an instance of them.
+and addresses, texts with addresses in them, and classes that decide themselves what is an instance of them.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from compilefarm.torch_internals.dynamo_questions import (
     watching_constant_results,
     watching_modules,
     watching_packages,
+    watching_texts,
     watching_twice_reached,
 )
 from compilefarm.torch_internals.dynamo_sources import Source
@@ -30,6 +32,9 @@ from compilefarm.torch_internals.operators import holds_operators
 from compilefarm.torch_internals.traced_functions import is_taken_for_constant
 
 _HOOKS = ("__instancecheck__", "__subclasscheck__")
+# What object.__repr__ says, and that of functions.
+_ADDRESS = " at 0x"
+_SAYS_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
 
 
 class Questions:
@@ -102,6 +107,11 @@ class Questions:
         if is_taken_for_constant(function):
             self.results.append(ConstantResult(function, arguments, keywords, result))
 
+    def note_text(self, text: str) -> None:
+        """Takes note of a text that was taken for a constant."""
+        if _ADDRESS in text and _SAYS_ADDRESS.search(text):
+            self._refusals.append("what an object says of itself, which is its address")
+
     def note_twice_reached(self, source: Source, known: Source) -> None:
         """Takes note of an object that was taken for the one at another place, which no guard tells."""
         self.twice_reached |= {source, known}
@@ -117,6 +127,7 @@ def noting_questions() -> Iterator[Questions]:
         watching_packages(questions.note_package),
         watching_constant_results(questions.note_result),
         watching_addresses(questions.addresses.add),
+        watching_texts(questions.note_text),
         watching_twice_reached(questions.note_twice_reached),
     )
     with contextlib.ExitStack() as stack:

@@ -15,6 +15,7 @@ from torch._dynamo.variables import builder as _builder
 from torch._dynamo.variables import functions as _functions  # torch/_dynamo/variables/functions.py
 from torch._dynamo.variables import nn_module as _nn_module  # torch/_dynamo/variables/nn_module.py
 from torch._dynamo.variables.builtin import BuiltinVariable as _Builtin  # torch/_dynamo/variables/builtin.py
+from torch._dynamo.variables.constant import ConstantVariable as _Constant  # torch/_dynamo/variables/constant.py
 from torch._dynamo.variables.dicts import ConstDictVariable as _Dictionary  # torch/_dynamo/variables/dicts.py
 from torch._dynamo.variables.functions import SkipFunctionVariable as _NotTraced  # torch/_dynamo/variables/functions.py
 from torch._dynamo.variables.lists import BaseListVariable as _List  # torch/_dynamo/variables/lists.py
@@ -31,6 +32,7 @@ __all__ = [
     "watching_constant_results",
     "watching_modules",
     "watching_packages",
+    "watching_texts",
     "watching_twice_reached",
 ]
 
@@ -129,6 +131,21 @@ def watching_constant_results(
     with contextlib.ExitStack() as stack:
         for owner in (_functions, _nn_module):
             stack.enter_context(_replaced(owner, "invoke_and_store_as_constant", invoke))
+        yield
+
+
+@contextlib.contextmanager
+def watching_texts(on_text: Callable[[str], None]) -> Iterator[None]:
+    """Has `on_text` called with each text that a trace takes for a constant: those that are written somewhere, and what
+    objects say of themselves. For one thread at a time."""
+    original = _Constant.__init__
+
+    def init(variable: Any, value: Any = None, **others: Any) -> None:
+        if type(value) is str:
+            on_text(value)
+        original(variable, value, **others)
+
+    with _replaced(_Constant, "__init__", init):
         yield
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch._dynamo.config
 from torch._dynamo import utils as _utils
+from torch._dynamo.variables.torch_function import torch_function_mode_stack_state_mgr as _set_aside
 from torch._functorch._aot_autograd import utils as _aot_autograd
 from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.nn.modules import module as _modules
@@ -52,8 +53,9 @@ def error_on_graph_break() -> bool:
 
 
 def function_modes() -> list[Any]:
-    """Modes through which torch functions are called."""
-    return list(torch.overrides._get_current_function_mode_stack())
+    """Modes through which torch functions are called, also those that Dynamo has set aside for a while."""
+    # Since 2.15 it does so before it traces, or asks who takes the place of a trace (torch/_dynamo/convert_frame.py).
+    return [*torch.overrides._get_current_function_mode_stack(), *_set_aside.stack]
 
 
 def functorch_levels() -> list[Any]:
