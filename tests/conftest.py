@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -26,13 +27,11 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.collect()
         gc.freeze()
+        # Modules are freed at the very end: what is left then, the bindings of Triton print one by one. Before that,
+        # pytest looks for garbage five times.
+        atexit.register(gc.unfreeze)
         gc.set_threshold(_COLLECT_EVERY, 20, 20)
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Lets modules be freed at the end: what is left then, the bindings of Triton print one by one."""
-    gc.unfreeze()
 
 
 def pytest_runtest_setup() -> None:

@@ -140,7 +140,8 @@ def test_what_is_written_arrives(
 ) -> None:
     right, wrong = [], []
     for info in op_infos:
-        torch.manual_seed(0)
+        # torch.manual_seed notes the stack for GPUs that it has not looked at: a tenth of the time here.
+        torch.default_generator.manual_seed(0)
         for target, args, kwargs in variants(info):
             try:
                 is_right = _writes_what_it_changes(target, args, kwargs)

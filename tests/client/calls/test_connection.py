@@ -201,15 +201,6 @@ def test_twenty_threads_share_one_line() -> None:
     assert servicer.questions == 1
 
 
-def test_a_closed_connection_connects_again() -> None:
-    with serving(FarmServicer()) as address:
-        connection = connect(address)
-        first = connection.stubs()
-        connection.close()
-        assert connection.stubs() is not first
-        connection.close()
-
-
 @pytest.mark.parametrize(
     ("scene", "support", "expected"),
     [
