@@ -2,7 +2,8 @@
 
 A compile runs a graph anew, with gradients, where it may come down to others: what tensors are asked for (whether they
 want gradients, how they lie in memory) can be answered otherwise. Of views there is a last look where Inductor makes
-addresses of them, after all that it does to a graph.
+addresses of them, after all that it does to a graph; so there is of sizes and dtypes, which nothing that it puts in the
+place of a node may change.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bounds import find_excess, find_unknown_view
 from compilefarm.graph.folding import bound_folding
 from compilefarm.graph.misfits import find_misfit
+from compilefarm.torch_internals.lowered_sizes import watching_lowered_sizes
 from compilefarm.torch_internals.lowered_views import watching_views
 from compilefarm.torch_internals.operator_calls import watching_operators
 from compilefarm.torch_internals.operators import OpOverload
@@ -23,7 +25,7 @@ from compilefarm.torch_internals.operators import OpOverload
 @contextmanager
 def guarding_operators(*, calls_views: bool) -> Iterator[None]:
     """Inside, no operator runs on fake tensors that would reach outside of its tensors, or make many elements of
-    constants.
+    constants, and no node is compiled with other sizes than it was checked with.
 
     Args:
         calls_views: whether the graph calls as_strided itself, so that each place in memory has to be known.
@@ -47,7 +49,15 @@ def guarding_operators(*, calls_views: bool) -> Iterator[None]:
             refused.append(f"a view reaches over {reach} bytes of a memory of {room} bytes when it is compiled")
             raise InvalidRequest(refused[0])
 
-    with watching_operators(look), watching_views(look_at_view):
+    def look_at_difference(node: str, said: str, made: str) -> None:
+        refused.append(f"node {node} is checked as {said}, and compiled as {made}")
+        raise InvalidRequest(refused[0])
+
+    with (
+        watching_operators(look),
+        watching_views(look_at_view),
+        watching_lowered_sizes(look_at_difference),
+    ):
         try:
             yield
         except Exception as error:
