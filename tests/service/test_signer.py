@@ -7,16 +7,19 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc.aio
 import pytest
 
 from compilefarm.core.errors import InvalidRequest, NotAllowed, SignerUnavailable
 from compilefarm.core.public_keys import read_public_key
 from compilefarm.core.signatures import check_signature, new_signing_key, with_signature
 from compilefarm.service import signer as signer_module
+from compilefarm.service.call_limits import RECEIVED_AT_ONCE_OF_ACCOUNT
 from compilefarm.service.config import CannotStart
 from compilefarm.service.remote_signer import open_remote_signer
 from compilefarm.service.signer import Signer
@@ -159,20 +162,64 @@ async def test_a_socket_that_a_killed_signer_left_is_replaced(tmp_path: Path) ->
         await open_remote_signer(address)
 
 
-def test_the_command_signs_until_it_is_ended(tmp_path: Path) -> None:
-    key, address = tmp_path / "key.pem", f"unix:{tmp_path / 'signer.sock'}"
+@contextmanager
+def signing_command(folder: Path, *addresses: str) -> Iterator[subprocess.Popen[str]]:
+    """`compilefarm signer` at these addresses."""
+    key = folder / "key.pem"
     key.write_bytes(SIGNING_KEY.pem())
     key.chmod(0o600)
-    command = [sys.executable, "-m", "compilefarm.cli.main", "signer", "--key", str(key), "--listen", address]
+    command = [sys.executable, "-m", "compilefarm.cli.main", "signer", "--key", str(key)]
+    command += [argument for address in addresses for argument in ("--listen", address)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             assert SIGNING_KEY.public.text in process.stderr.readline()
-            asyncio.run(_have_signed(address))
+            yield process
         finally:
             process.terminate()
+
+
+def test_the_command_signs_until_it_is_ended(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'signer.sock'}"
+    with signing_command(tmp_path, address) as process:
+        asyncio.run(_have_signed(address))
+        process.terminate()
+        assert process.stderr is not None
         assert f"signed {KEY} in namespace ''" in process.stderr.read()
     assert process.returncode == 0
+
+
+def test_a_gateway_that_takes_all_places_of_its_socket_keeps_no_other_waiting(tmp_path: Path) -> None:
+    one, other = (f"unix:{tmp_path / name}" for name in ("one.sock", "other.sock"))
+
+    async def have_signed_beside_calls_that_send_nothing() -> None:
+        async with grpc.aio.insecure_channel(one) as channel:
+            call: Any = channel.stream_unary("/compilefarm.v1.SignerService/Sign")
+            waiting = [call(_nothing()) for _ in range(RECEIVED_AT_ONCE_OF_ACCOUNT)]
+            while await _is_answered(channel):
+                pass
+            await _have_signed(other)
+            assert not any(each.done() for each in waiting)
+
+    with signing_command(tmp_path, one, other):
+        asyncio.run(_have_signed(one))
+        asyncio.run(have_signed_beside_calls_that_send_nothing())
+
+
+async def _is_answered(channel: grpc.aio.Channel) -> bool:
+    ask: Any = channel.unary_unary("/compilefarm.v1.SignerService/GetPublicKey")
+    try:
+        await ask(b"", timeout=1.0)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise
+        return False
+    return True
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
 
 
 async def _have_signed(address: str) -> None:

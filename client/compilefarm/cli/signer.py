@@ -19,8 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--listen",
         required=True,
+        action="append",
         metavar="unix:PATH",
-        help="socket for `serve --signer`; only this user, and the group of --group, can connect to it",
+        help="socket for `serve --signer`; only this user, and the group of --group, can connect to it; several, if it"
+        " is given several times: none of several gateways keeps others waiting that has one of its own",
     )
     option("--group", metavar="NAME", help="group that this user and the user of the farm share, if they differ")
     option("--log-format", choices=tuple(FORMATTERS), default="text", help="format of log lines; default: %(default)s")
@@ -30,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Signs until SIGTERM or SIGINT."""
     set_up_log(arguments.log_format)
     try:
-        asyncio.run(sign(arguments.key, address=arguments.listen, group=arguments.group))
+        asyncio.run(sign(arguments.key, addresses=arguments.listen, group=arguments.group))
     except (FarmError, RuntimeError) as error:
         print(f"compilefarm signer: {error}", file=sys.stderr)
         return 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 from compilefarm.service.clock import SystemClock
 from compilefarm.service.garbage import return_freed_memory
@@ -15,12 +17,12 @@ from compilefarm.serving.process import end_asked
 log = logging.getLogger(__name__)
 
 
-async def sign(key_file: str, *, address: str, group: str | None) -> None:
+async def sign(key_file: str, *, addresses: Sequence[str], group: str | None) -> None:
     """Signs until SIGTERM or SIGINT.
 
     Args:
         key_file: of the private key.
-        address: `unix:` and the path of the socket.
+        addresses: of each socket, `unix:` and its path. Each has places for calls of its own.
         group: whose users may connect, beside this user; None: nobody else's.
 
     Raises:
@@ -29,6 +31,8 @@ async def sign(key_file: str, *, address: str, group: str | None) -> None:
     return_freed_memory()
     end = end_asked(asyncio.Event())
     signer = Signer(read_key_file(key_file), clock=SystemClock())
-    async with serving_signer(signer, address=address, group=group):
-        log.info("signing with %s at %s", signer.public.text, address)
+    async with AsyncExitStack() as stack:
+        for address in addresses:
+            await stack.enter_async_context(serving_signer(signer, address=address, group=group))
+        log.info("signing with %s at %s", signer.public.text, ", ".join(addresses))
         await end.wait()
