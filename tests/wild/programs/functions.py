@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,15 @@ def _with_numpy(x: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts)
 
 
+def _decayed() -> Case:
+    """Steps that are counted, to which momenta are raised: what they are then is decided while it is traced."""
+
+    def decayed(x: torch.Tensor, steps: int) -> tuple[torch.Tensor, int]:
+        return x * math.pow(0.9, steps) + x.shape[0] * steps, steps + 1
+
+    return Case(function=decayed, calls=[call(torch.randn(rows, 3), steps) for rows, steps in ((3, 2), (4, 4), (5, 4))])
+
+
 PROGRAMS = (
     _program("vmap of vmap", lambda x: func.vmap(func.vmap(lambda row: row.softmax(0).cumsum(0)))(x), (4, 3, 5)),
     _program("jvp", lambda x, t: func.jvp(lambda given: (given**3).sum(), (x,), (t,)), (4,), (4,)),
@@ -73,6 +83,7 @@ PROGRAMS = (
     _program("divergence of Dirichlets", _divergence, (4,), (4,)),
     _program("short-time Fourier transform", _there_and_back, (2, 256)),
     _program("NumPy", _with_numpy, (3, 8), precision=torch.float32),
+    program_of_case("powers of steps", _decayed),
     _program("combinations", lambda x: torch.combinations(x, 3).sum(1), (6,)),
     _program("complex products", lambda x, y: torch.view_as_real(torch.complex(x, y) ** 2), (3, 4), (3, 4)),
 )

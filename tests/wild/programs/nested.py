@@ -64,6 +64,17 @@ def _made() -> Case:
     return Case(function=_Made(), calls=[call(torch.randn(10, _WIDTH), torch.tensor([0, 3, 8, 10]))])
 
 
+def _mean_of_each(rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """The offsets are computed of lengths, as recommenders have them."""
+    offsets = nn.functional.pad(lengths.cumsum(0), (1, 0))
+    return torch.nested.nested_tensor_from_jagged(rows, offsets).sin().mean(dim=1)
+
+
+def _measured() -> Case:
+    calls = [call(torch.randn(sum(lengths), _WIDTH), torch.tensor(lengths)) for lengths in _LENGTHS]
+    return Case(function=_mean_of_each, calls=calls)
+
+
 def _along(name: str, along: Callable[[torch.Tensor], torch.Tensor], *, training: bool = False) -> Program:
     """A program that computes along the dimension whose length differs."""
 
@@ -87,6 +98,7 @@ PROGRAMS = (
     ),
     _model("residual block, training", _Residual, training=True),
     program_of_case("made of rows and offsets", _made),
+    program_of_case("made of rows and lengths", _measured),
     _along("mean of each", lambda x: x.mean(dim=1)),
     _along("softmax of each", lambda x: x.softmax(dim=1).values()),
     _along("padded", _padded),
