@@ -1,4 +1,4 @@
-"""A program for test_resorts.py: pods under a torch in which one thing that the farm's code leans on is not there.
+"""A program for test_uncompiled_pods.py: pods under a torch that lacks one thing which the farm's code leans on.
 
 Each case is a fork of this process, which has imported torch, and of the farm's code only what a pod has before its
 first graph. Prints, as JSON, what became of each case that did not go as it should.

@@ -1,4 +1,4 @@
-"""A program for test_resorts.py: a pod without a compiler, at one farm after another.
+"""A program for test_uncompiled_pods.py: a pod without a compiler, at one farm after another.
 
 Takes the addresses of farms, and how many graphs to ask each for. Prints the records of the graphs as JSON; a graph
 that raises, or computes something else than eager, ends it.
