@@ -189,6 +189,35 @@ def test_the_command_signs_until_it_is_ended(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("command", ["serve", "signer"])
+def test_what_grpc_refuses_by_itself_writes_no_lines(command: str) -> None:
+    # The method is one that there is not; gRPC refuses the call for its compression before it looks.
+    program = f"""
+import asyncio, contextlib
+from compilefarm.cli.main import main
+with contextlib.suppress(SystemExit):
+    main([{command!r}, "--help"])
+import grpc.aio
+from compilefarm.service.call_limits import UNCOMPRESSED
+
+async def call():
+    server = grpc.aio.server(options=[UNCOMPRESSED])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{{port}}", compression=grpc.Compression.Gzip) as channel:
+        try:
+            await channel.unary_unary("/none/None")(bytes(10000))
+        except grpc.aio.AioRpcError as error:
+            print(error.code())
+    await server.stop(None)
+
+asyncio.run(call())
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout.endswith("StatusCode.UNIMPLEMENTED\n")
+    assert told.stderr == ""
+
+
 def test_a_gateway_that_takes_all_places_of_its_socket_keeps_no_other_waiting(tmp_path: Path) -> None:
     one, other = (f"unix:{tmp_path / name}" for name in ("one.sock", "other.sock"))
 

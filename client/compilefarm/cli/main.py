@@ -48,6 +48,10 @@ COMMANDS = {
     "gc": ("compilefarm.cli.gc", "delete from a store what is no longer needed, and what makes it larger than a limit"),
     "explain": ("compilefarm.cli.explain", "describe a saved request, or how two requests differ"),
 }
+# Anybody may call what these serve. gRPC writes a line for each call and connection that it refuses by itself, to
+# standard error and without an end. It has to be told before it is imported.
+_SERVING = ("serve", "signer")
+_GRPC_LINES = ("GRPC_VERBOSITY", "NONE")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in _SERVING:
+        os.environ.setdefault(*_GRPC_LINES)
     for name, (module, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
         if name in given[:1]:
