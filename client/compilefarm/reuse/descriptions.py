@@ -9,6 +9,7 @@ from __future__ import annotations
 import _abc  # type: ignore[import-not-found]
 import abc
 import builtins
+import collections
 import collections.abc
 import enum
 import functools
@@ -52,6 +53,9 @@ _C_CALLABLES = (
     types.MemberDescriptorType,
     types.MethodWrapperType,
 )
+# What takes the place of a method where it is set on an object, and most of what else is set on parts of models.
+_OVERRIDES = (types.FunctionType, types.MethodType, functools.partial, types.BuiltinFunctionType, type)
+_NEVER_CALLED = frozenset({*_CONSTANTS, dict, list, tuple, set, collections.OrderedDict, torch.nn.Parameter})
 # What is a member of a class as it is, and of nothing else.
 _NAMED = frozenset({*_CONSTANTS, *_C_CALLABLES, types.FunctionType, property, staticmethod, classmethod})
 MISSING = "missing"
@@ -85,6 +89,7 @@ _WITH_OTHER_NAMESPACE = (type, types.ModuleType, types.FunctionType, torch.Tenso
 # Who is the same object cannot matter, or is told by itself.
 _TOLD_BY_VALUE = (
     *_WITH_OTHER_NAMESPACE,
+    type(None),
     bool,
     enum.Enum,
     *_C_CALLABLES,
@@ -121,6 +126,7 @@ class Describer:
         # Where os.environ keeps its variables. A program may have put something else there.
         self._variables = {id(each) for each in getattr(os.environ, "__dict__", {}).values()}
         self._alike: dict[str, int] = {}
+        self._told_by_value: dict[int, bool] = {}
         self._numbers: dict[int, tuple[object, int]] = {}
         self._ways = self._known_ways()
         # Of most values, without a look at what else they could be.
@@ -237,10 +243,19 @@ class Describer:
         """
         for value in values:
             text = self.of_place(value)
-            is_told = isinstance(value, _TOLD_BY_VALUE) or value is None
-            # A method is made whenever somebody asks for it, and equal to others of the same object.
-            one = value.__self__ if isinstance(value, types.MethodType) else value
-            yield text if is_told else f"{text}@{self._number_of(one)}"
+            if self._is_told_by_value(type(value)):
+                yield text
+            else:
+                # A method is made whenever somebody asks for it, and equal to others of the same object.
+                one = value.__self__ if isinstance(value, types.MethodType) else value
+                yield f"{text}@{self._number_of(one)}"
+
+    def _is_told_by_value(self, kind: type) -> bool:
+        # By address: a metaclass may say which classes are equal. What is described is kept, and so is its class.
+        known = self._told_by_value.get(id(kind))
+        if known is None:
+            known = self._told_by_value[id(kind)] = issubclass(kind, _TOLD_BY_VALUE)
+        return known
 
     def _number_of(self, value: object) -> int:
         """The number of an object among those that were asked for: at how many places it stands, it has the same."""
@@ -376,14 +391,15 @@ class Describer:
     def _function(self, function: types.FunctionType) -> str:
         self._outer_codes.append(function.__code__)
         parts = [name_of(function), digest_of_code(function.__code__), *self._said_of_itself(function)]
-        parts += [self._member(each) for each in function.__defaults__ or ()]
-        parts += [f"{name}={self._member(each)}" for name, each in sorted((function.__kwdefaults__ or {}).items())]
-        parts += [self._cell(cell) for cell in function.__closure__ or ()]
-        parts += [
-            f"{name}={self._member(each)}"
-            for name, each in sorted(vars(function).items())
-            if name != ADDRESS_OF_WRAPPED
-        ]
+        # Most have none of these.
+        if defaults := function.__defaults__:
+            parts += [self._member(each) for each in defaults]
+        if named := function.__kwdefaults__:
+            parts += [f"{name}={self._member(each)}" for name, each in sorted(named.items())]
+        if cells := function.__closure__:
+            parts += [self._cell(cell) for cell in cells]
+        if own := function.__dict__:
+            parts += [f"{name}={self._member(own[name])}" for name in sorted(own.keys() - {ADDRESS_OF_WRAPPED})]
         if not self.modules.has_own_globals(function.__code__, function.__globals__):
             # What it names is in no module that its code leads to.
             chains = sorted(set(chains_of(function.__code__)))
@@ -477,7 +493,7 @@ def _is_compiled(name: str, module: Any) -> bool:
 
 
 def _is_override(value: Any) -> bool:
-    return isinstance(value, (types.FunctionType, types.MethodType, functools.partial, types.BuiltinFunctionType, type))
+    return type(value) not in _NEVER_CALLED and isinstance(value, _OVERRIDES)
 
 
 def _module(module: types.ModuleType) -> str:

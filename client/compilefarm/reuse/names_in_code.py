@@ -85,12 +85,13 @@ class Modules:
 
     def __init__(self) -> None:
         self._of_files: dict[str, types.ModuleType | None] = {}
-        for module in {id(each): each for each in list(sys.modules.values())}.values():
+        known = self._of_files
+        for module in list(sys.modules.values()):
             # Most by far are of this class itself, which is asked first.
-            is_module = type(module) is types.ModuleType or isinstance(module, types.ModuleType)
-            file = module.__dict__.get("__file__") if is_module else None
-            if isinstance(file, str):
-                self._of_files[file] = None if file in self._of_files else module
+            if type(module) is types.ModuleType or isinstance(module, types.ModuleType):
+                file = module.__dict__.get("__file__")
+                if type(file) is str and known.setdefault(file, module) is not module:
+                    known[file] = None
 
     def name_of(self, code: types.CodeType) -> str:
         """The module that code is of; empty if it is of none that can be imported, or of several of one file."""

@@ -101,6 +101,9 @@ def sources_of(records: Sequence[SourceRecord], *, names: Mapping[str, str]) -> 
 
 def values_of(fields: Sequence[Field], *, sources: Sequence[Source]) -> dict[str, Any]:
     """Returns arguments as values."""
+    if not fields:
+        # Most guards have no arguments.
+        return {}
     return {field.name: value_of(field.value) if field.source is None else sources[field.source] for field in fields}
 
 

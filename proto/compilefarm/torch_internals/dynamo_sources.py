@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import functools
@@ -41,15 +40,15 @@ def build_source(kind: str, fields: Mapping[str, Any]) -> Source:
     found = _class_of(kind)
     if found is None:
         raise ValueError(f"torch has no source {kind}")
-    named = {name: _ENUMERATIONS[name][fields[name]] for name in _ENUMERATIONS.keys() & fields.keys()}
-    # Until 2.12 an ImportSource adds its guard to the trace that is under way; it is among the guards that are built.
-    context = _guards.tracing(_guards.TracingContext(None)) if kind == "ImportSource" else contextlib.nullcontext()
+    named = {name: member[fields[name]] for name, member in _ENUMERATIONS.items() if name in fields}
     try:
-        with context:
-            source: Source = found(**{**fields, **named})
+        if kind != "ImportSource":
+            return found(**{**fields, **named})
+        # Until 2.12 such a source adds its guard to the trace that is under way; it is among the guards that are built.
+        with _guards.tracing(_guards.TracingContext(None)):
+            return found(**{**fields, **named})
     except TypeError as error:
         raise ValueError(f"torch has another {kind}: {error}") from error
-    return source
 
 
 class Scope:
