@@ -48,8 +48,8 @@ AT_ONE_END = {
         "bench/test_demo.py",
         # Models of libraries, and ranks. Workers and pods of the oldest torch take part in test_prewarm.py.
         *("corpus/test_models.py", "farm/test_collectives.py", "farm/test_prewarm.py"),
-        # What pods keep of torch's in a farm: how releases of torch differ, tests/reuse and the canaries try at both.
-        *("client/test_mega_cache.py", "client/test_starts.py", "client/test_torch_caches.py"),
+        # What pods find out when they start: how releases of torch differ, tests/reuse and the canaries try at both.
+        "client/test_starts.py",
         # How a pod goes on without a compiler, and without names that a later torch may no longer have.
         "client/test_uncompiled_pods.py",
         # What damages requests and watches how operators read memory, tried in short; long runs choose their torch.

@@ -66,10 +66,18 @@ def _decoder() -> Any:
     return LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, **sizes)).eval()
 
 
-def layers_8() -> tuple[Any, Sequence[tuple[Any, ...]]]:
+def _layers(number: int) -> tuple[Any, Sequence[tuple[Any, ...]]]:
     from tests.farm.workload import DecoderLayer
 
-    return nn.Sequential(*(DecoderLayer() for _ in range(8))).eval(), [(torch.randn(2, 6, 32),)]
+    return nn.Sequential(*(DecoderLayer() for _ in range(number))).eval(), [(torch.randn(2, 6, 32),)]
+
+
+def layers_8() -> tuple[Any, Sequence[tuple[Any, ...]]]:
+    return _layers(8)
+
+
+def layers_32() -> tuple[Any, Sequence[tuple[Any, ...]]]:
+    return _layers(32)
 
 
 def vision() -> tuple[Any, Sequence[tuple[Any, ...]]]:
@@ -171,7 +179,7 @@ def prefill_and_decode(backend: Backend) -> Sequence[torch.Tensor]:
 PROGRAMS: dict[str, Run] = {
     **{
         build.__name__: _calls(build)
-        for build in (mlp, graph_breaks, dynamic_sizes, minilm, layers_8, vision, convolutional)
+        for build in (mlp, graph_breaks, dynamic_sizes, minilm, layers_8, layers_32, vision, convolutional)
     },
     **{run.__name__: run for run in (training, generate, prefill_and_decode)},
 }
