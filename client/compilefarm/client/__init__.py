@@ -7,10 +7,14 @@ import os
 # Read once, when grpc is imported. Without it grpcio 1.62 crashes a process that forks while a call is under way.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 
-import compilefarm.client.backend  # noqa: F401 - functions that torch saved ask the farm of the process that loads them
-from compilefarm.client.farm import Farm
-from compilefarm.client.records import stats
-from compilefarm.client.requests import save_request
-from compilefarm.warming import warm
+from compilefarm.reuse.garbage import PausedCollections
+
+with PausedCollections():
+    # Functions that torch saved ask the farm of the process that loads them.
+    import compilefarm.client.backend  # noqa: F401
+    from compilefarm.client.farm import Farm
+    from compilefarm.client.records import stats
+    from compilefarm.client.requests import save_request
+    from compilefarm.warming import warm
 
 __all__ = ["Farm", "save_request", "stats", "warm"]

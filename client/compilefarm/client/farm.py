@@ -34,6 +34,7 @@ from compilefarm.client.reports import withdraw_package
 from compilefarm.client.starts import Route, Starts, add_route
 from compilefarm.core.errors import FarmError
 from compilefarm.core.requests import Request
+from compilefarm.reuse.garbage import PausedCollections
 
 # What most pods never do imports its modules when it is asked for.
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ class Farm:
         self._compiler = compose(
             self._config, dependencies=self._dependencies, connection=self._connection, on_progress=on_progress
         )
-        self._starts = self._open_starts()
+        # What reads keys is imported here.
+        with PausedCollections():
+            self._starts = self._open_starts()
         if self._starts is not None:
             add_route(_route_to(self))
 

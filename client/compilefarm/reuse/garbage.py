@@ -1,5 +1,6 @@
-"""Python's search for garbage, paused where all that is made is kept: to go through the objects of a process that has
-imported a library of models takes 0.3 s, and what makes many objects may set it off.
+"""Python's search for garbage, paused where all that is made is kept: by imports, and by starts without tracing. To go
+through the objects of a process that has imported a library of models takes 0.3 s, and what makes many objects may set
+it off.
 """
 
 from __future__ import annotations
