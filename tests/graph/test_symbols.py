@@ -352,6 +352,15 @@ def test_a_float_that_decides_something_stays_here(restarting: Restarting) -> No
     assert caught.value.reason == "dynamic_float"
 
 
+def test_an_integer_that_is_computed_of_a_float_stays_here(restarting: Restarting) -> None:
+    """Integers were added as 32-bit floats."""
+    graph = second_graph(restarting, lambda x, number: x + int(number), torch.ones(3))
+    with pytest.raises(Bypass, match="may round") as caught:
+        graph.encode()
+    assert caught.value.reason == "dynamic_float"
+
+
+@pytest.mark.parametrize("number", [2.5, -0.0, 1e-9, float("inf"), float("nan")])
 @pytest.mark.parametrize(
     "compute",
     [
@@ -359,17 +368,37 @@ def test_a_float_that_decides_something_stays_here(restarting: Restarting) -> No
         lambda number: number * 0,
         lambda number: (number - 1) * 0.1,
         lambda number: (number * 1e300) * 1e300,
-        lambda number: int(number),
+        lambda number: number * (number + 1) - number,
+        lambda number: max(number, 0.1) + min(2, number * number),
+        lambda number: min(number, 3.0) * (1 + number**2) / 7,
+        lambda number: (number - 3) * math.cos(0.5 * min(number, 9.0)),
     ],
 )
-def test_a_float_that_is_computed_with_otherwise_than_here_stays_here(
-    restarting: Restarting, compute: Callable[[float], float]
+def test_a_float_that_others_are_computed_of_is_rounded_as_here(
+    restarting: Restarting, compute: Callable[[float], float], number: float
 ) -> None:
-    """What symbols are simplified to is another number: 0 for inf - inf. Integers were added as 32-bit floats."""
-    graph = second_graph(restarting, lambda x, number: x + compute(number), torch.ones(3))
-    with pytest.raises(Bypass, match="may round") as caught:
-        graph.encode()
-    assert caught.value.reason == "dynamic_float"
+    """What symbols are simplified to is another number: 0 for inf - inf."""
+    x = torch.linspace(-2, 2, 5, dtype=torch.float64)
+    job = second_graph(restarting, lambda x, number: x * compute(number) + number, x).encode().job
+    given = {0: torch.tensor(number, dtype=torch.float64), 1: x}
+    (result,) = decode_job(job, blobs={}).graph_module(*(given[len(each.tensor.shape)] for each in job.inputs))
+    torch.testing.assert_close(result, x * compute(number) + number, rtol=1e-15, atol=0, equal_nan=True)
+
+
+def test_a_number_that_is_computed_with_is_the_one_that_was_read(restarting: Restarting) -> None:
+    """The tensor that it was read from is written to before."""
+
+    def counted(steps: torch.Tensor, number: float) -> torch.Tensor:
+        before = steps.item()
+        steps.add_(1)
+        return steps * min(number, before)
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        graph = second_graph(restarting, counted, torch.tensor(3.0, dtype=torch.float64))
+    placeholders = graph.graph_module.graph.find_nodes(op="placeholder")
+    given = [torch.tensor(3.0 if "steps" in node.name else 9.0, dtype=torch.float64) for node in placeholders]
+    (result,) = decode_job(graph.encode().job, blobs={}).graph_module(*given)
+    assert result == 12
 
 
 @pytest.mark.parametrize("number", [2.5, -0.0, 1e-9, 16777217.0, float("inf"), float("nan")])
@@ -397,7 +426,7 @@ def test_a_float_is_raised_to_powers_and_weighs_as_a_tensor(
         mixed = [each.clone() for each in powers]
         torch._foreach_lerp_(mixed, [each * 3 for each in powers], 1 - beta)
         between = [powers[0].clone().lerp_(powers[0] * 7, 1 - beta), torch.lerp(powers[1], powers[0], beta)]
-        return [*raised, *mixed, *between, beta ** powers[1] * (1 - beta)]
+        return [*raised, *mixed, *between, beta ** powers[1] * (1 - beta), powers[1] ** beta, powers[0].pow(1 - beta)]
 
     powers = [torch.tensor(3.0, dtype=dtype), torch.tensor([2.0, 5.0], dtype=dtype)]
     graph = second_graph(restarting, corrected, powers)

@@ -58,6 +58,7 @@ class Program:
         training: gradients are wanted; other programs run under no_grad.
         precision: of its numbers inside, where that is lower than its results let on, as under autocast.
         context: entered around every run: ambient state, settings of Dynamo.
+        uncaptured: why Dynamo captures nothing of it, with a farm or without; empty if it does.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Program:
     training: bool = False
     precision: torch.dtype = torch.float64
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    uncaptured: str = ""
 
 
 def program_of_case(

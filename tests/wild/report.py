@@ -70,7 +70,9 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.cold_seconds:.1f}",
         # Through the codec there is no warm run.
         f"{row.warm_seconds:.1f}" if row.warm_seconds else "",
-        "; ".join(dict.fromkeys(_short(refusal) for refusal in row.refused)),
+        f"none captured: {_short(row.uncaptured)}"
+        if row.uncaptured
+        else "; ".join(dict.fromkeys(_short(refusal) for refusal in row.refused)),
     )
 
 

@@ -32,6 +32,7 @@ class Row:
         name: of the program.
         skipped: why it could not run here; empty if it did.
         graphs: number of graphs that Dynamo captured, in the cold run.
+        uncaptured: why none is expected; empty if some are.
         served: of these, those that ran as programs of the farm.
         refused: why the others did not, each with its reason.
         compiled_again: graphs that the farm compiled in the warm run, too.
@@ -45,6 +46,7 @@ class Row:
     name: str
     skipped: str = ""
     graphs: int = 0
+    uncaptured: str = ""
     served: int = 0
     refused: Sequence[str] = ()
     compiled_again: int = 0
@@ -86,10 +88,12 @@ def _farm_row(row: Row, program: Program, device: torch.device) -> Row:
     return replace(
         row,
         graphs=between - before,
+        uncaptured=program.uncaptured,
         served=sum(record.outcome in _SERVED for record in records[before:between]),
         refused=[_refusal(record) for record in records[before:between] if record.outcome not in _SERVED],
         compiled_again=sum(record.outcome == "compiled" for record in records[between:]),
         wrong=[
+            *_miscaptured(program, between - before),
             *differences(cold, expected, precision=program.precision),
             *(f"warm: {each}" for each in differences(warm, expected, precision=program.precision)),
         ],
@@ -111,14 +115,23 @@ def _codec_row(row: Row, program: Program, device: torch.device) -> Row:
     return replace(
         row,
         graphs=len(codec.reports),
+        uncaptured=program.uncaptured,
         served=sum(report.outcome == "sent" for report in codec.reports),
         refused=[_described(report) for report in codec.reports if report.outcome != "sent"],
         wrong=[
+            *_miscaptured(program, len(codec.reports)),
             *differences(given, expected, precision=program.precision),
             *(difference for report in codec.reports for difference in report.unfaithful),
         ],
         cold_seconds=seconds,
     )
+
+
+def _miscaptured(program: Program, graphs: int) -> list[str]:
+    """What is wrong with the number of graphs: of a program without any, nothing was tried."""
+    if graphs and program.uncaptured:
+        return [f"{graphs} graphs were captured, and none expected: {program.uncaptured}"]
+    return [] if graphs or program.uncaptured else ["no graph was captured, so that nothing was tried"]
 
 
 def _row(library: str, name: str, look: Callable[[Row], Row]) -> Row:

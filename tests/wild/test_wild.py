@@ -44,12 +44,26 @@ def test_all_graphs_of_a_program_are_served_and_right(library: str, name: str) -
     assert not row.error
     assert not row.wrong
     assert not row.refused
-    assert row.graphs, "Dynamo captured nothing, so nothing was tried"
 
 
 def test_a_program_that_computes_something_else_when_compiled_is_wrong() -> None:
     row = _run(lambda compiler: torch.ones(2) * (1.0 if compiler.backend is None else 1.01))
     assert row.wrong
+    assert has_fault(row)
+
+
+def test_a_program_of_which_nothing_is_captured_is_wrong_unless_it_says_why() -> None:
+    def uncompiled(_: Compiler) -> torch.Tensor:
+        return torch.ones(2)
+
+    assert has_fault(_run(uncompiled))
+    told = _run(uncompiled, uncaptured="it compiles nothing")
+    assert not has_fault(told)
+    assert "none captured: it compiles nothing" in write_markdown([told])
+
+
+def test_a_program_of_which_something_is_captured_after_all_is_wrong() -> None:
+    row = _run(lambda compiler: compiler(lambda x: x.sin())(torch.ones(3)), uncaptured="it compiles nothing")
     assert has_fault(row)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -42,6 +42,12 @@ def find_inexact(nodes: Iterable[Node]) -> str | None:
     Args:
         nodes: of a graph and all within it; those of each graph in their order.
     """
+    node = next(inexact_nodes(nodes), None)
+    return None if node is None else f"{node} = {getattr(node.target, '__name__', node.target)}{node.args}"
+
+
+def inexact_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Nodes that compute numbers of these floats in another way, each of what is read of those before it."""
     forms: dict[Node, _Form] = {}
     for node in nodes:
         value = _value_of(node)
@@ -50,9 +56,8 @@ def find_inexact(nodes: Iterable[Node]) -> str | None:
         elif isinstance(value, _NUMBERS) and any(given in forms for given in node.all_input_nodes):
             form = _form_of(node, forms)
             if form is None:
-                return f"{node} = {getattr(node.target, '__name__', node.target)}{node.args}"
-            forms[node] = form
-    return None
+                yield node
+            forms[node] = form or _Form.READ
 
 
 def _form_of(node: Node, forms: Mapping[Node, _Form]) -> _Form | None:

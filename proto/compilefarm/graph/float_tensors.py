@@ -1,9 +1,10 @@
 """Floats that differ from call to call, where torch or Inductor decides something by them: as the tensors that Dynamo
 hands over in their place.
 
-Of the base of a power torch asks whether it is one (aten/src/ATen/native/Pow.cpp: pow), and of the weight between two
-tensors Inductor whether it is below a half (torch/_inductor/decomposition.py: _foreach_lerp_scalar). Of a tensor
-nothing is asked, and the same is computed. Optimizers raise momenta to powers and weigh by them.
+Of the base of a power torch asks whether it is one (aten/src/ATen/native/Pow.cpp: pow), of an exponent which one it is,
+and of the weight between two tensors Inductor whether it is below a half (torch/_inductor/decomposition.py:
+_foreach_lerp_scalar). Of a tensor nothing is asked, and the same is computed. Optimizers raise momenta to powers and
+weigh by them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torch.fx import Graph, GraphModule, Node
 from compilefarm.graph.dynamic_floats import is_dynamic_float
 
 _ARITHMETIC = frozenset({operator.add, operator.sub, operator.mul, operator.truediv, operator.neg})
-_POWERS = frozenset({torch.pow, operator.pow})
+# The last is the method.
+_POWERS: frozenset[Any] = frozenset({torch.pow, operator.pow, "pow"})
 _Copies = dict[Node, Any]
 
 
@@ -54,6 +56,8 @@ def _takes_tensor(node: Node, floats: set[Node]) -> bool:
         return False
     if _lerp_of(node):
         return len(node.args) == 3 and node.args[2] in floats and _are_precise(node.args[0])
+    if node.target in _POWERS and len(node.args) == 2 and node.args[1] in floats:
+        return _are_precise(node.args[0])
     if node.target in _POWERS or _is_of_lists(node, "_foreach_pow"):
         return len(node.args) == 2 and node.args[0] in floats and _are_precise(node.args[1])
     is_weighed = _is_of_lists(node, "_foreach_lerp_") and len(node.args) == 3 and not node.users
@@ -88,7 +92,7 @@ def _with_tensor(graph: Graph, node: Node, copies: _Copies) -> Any:
             _weighed(graph, "lerp_", (start, end, args[2]), copies)
         return None
     if node.target in _POWERS:
-        return _power(graph, args[0], args[1], copies)
+        return _raised(graph, args, copies) if _are_precise(args[0]) else _power(graph, args[0], args[1], copies)
     return [_power(graph, args[0], each, copies) for each in args[1]]
 
 
@@ -96,6 +100,14 @@ def _weighed(graph: Graph, method: str, args: tuple[Node, Node, Node], copies: _
     start, end, weight = args
     result = graph.call_method(method, (copies[start], copies[end], _tensor_of(graph, weight, copies, like=start)))
     result.meta["example_value"] = start.meta["example_value"]
+    return result
+
+
+def _raised(graph: Graph, args: tuple[Node, Node], copies: _Copies) -> Node:
+    """A tensor raised to a number."""
+    base, power = args
+    result = graph.call_function(torch.pow, (copies[base], _tensor_of(graph, power, copies, like=base)))
+    result.meta["example_value"] = base.meta["example_value"]
     return result
 
 

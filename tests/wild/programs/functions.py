@@ -71,6 +71,16 @@ def _decayed() -> Case:
     return Case(function=decayed, calls=[call(torch.randn(rows, 3), steps) for rows, steps in ((3, 2), (4, 4), (5, 4))])
 
 
+def _rates() -> Case:
+    """Floats of a schedule, of which others are computed before tensors take them."""
+
+    def stepped(x: torch.Tensor, rate: float, decay: float) -> torch.Tensor:
+        warm = min(1.0, rate * decay) / max(rate, decay)
+        return x * (1 - warm**2) + (decay - rate) ** 2 * x.abs() - math.sqrt(warm) * x.mean()
+
+    return Case(function=stepped, calls=[call(torch.randn(4, 3), 0.5 / step, 0.9 * step) for step in (1, 2, 3, 4)])
+
+
 PROGRAMS = (
     _program("vmap of vmap", lambda x: func.vmap(func.vmap(lambda row: row.softmax(0).cumsum(0)))(x), (4, 3, 5)),
     _program("jvp", lambda x, t: func.jvp(lambda given: (given**3).sum(), (x,), (t,)), (4,), (4,)),
@@ -84,6 +94,7 @@ PROGRAMS = (
     _program("short-time Fourier transform", _there_and_back, (2, 256)),
     _program("NumPy", _with_numpy, (3, 8), precision=torch.float32),
     program_of_case("powers of steps", _decayed),
+    program_of_case("floats of floats", _rates),
     _program("combinations", lambda x: torch.combinations(x, 3).sum(1), (6,)),
     _program("complex products", lambda x, y: torch.view_as_real(torch.complex(x, y) ** 2), (3, 4), (3, 4)),
 )

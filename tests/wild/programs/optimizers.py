@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,13 +23,22 @@ _SCHEDULES: dict[str, Schedule] = {
 }
 
 
+# torch/optim/optimizer.py: _disable_dynamo_if_unsupported
+_FUSED = {"uncaptured": "torch keeps Dynamo out of fused optimizers"}
+_IN_BFLOAT16 = {"precision": torch.bfloat16}
+
+
+def _capturing_numbers() -> AbstractContextManager[Any]:
+    return torch._dynamo.config.patch(capture_scalar_outputs=True)
+
+
 def _program(
     name: str,
     kind: str,
     *,
     schedule: str = "",
     rate_tensor: bool = False,
-    precision: torch.dtype = torch.float64,
+    flags: Mapping[str, Any] = MappingProxyType({}),
     **arguments: Any,
 ) -> Program:
     def run(compiler: Compiler) -> Any:
@@ -40,7 +51,7 @@ def _program(
         _train(compiler, optimizer, weights, schedule=schedule)
         return [weight.detach() for weight in weights]
 
-    return Program(name=name, run=run, training=True, precision=precision)
+    return Program(name=name, run=run, training=True, **flags)
 
 
 def _train(compiler: Compiler, optimizer: Any, weights: list[torch.nn.Parameter], *, schedule: str) -> None:
@@ -54,13 +65,33 @@ def _train(compiler: Compiler, optimizer: Any, weights: list[torch.nn.Parameter]
             scheduler.step()
 
 
+def _fused_step(compiler: Compiler) -> Any:
+    """The operator of fused optimizers, as a training step calls it that is compiled whole."""
+    with compiler.device:
+        weights, gradients = ([torch.randn(*shape) for shape in ((16, 8), (4, 16))] for _ in range(2))
+        means, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+        steps = [torch.tensor(1.0) for _ in weights]
+
+    @torch.no_grad()
+    def step() -> None:
+        rates: dict[str, Any] = {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "eps": 1e-8}
+        ways = {"amsgrad": False, "maximize": False}
+        torch._fused_adamw_(weights, gradients, means, squares, [], steps, **rates, **ways)
+
+    compiled = compiler(step)
+    for _ in range(2):
+        compiled()
+    return weights, means, squares
+
+
 PROGRAMS = (
     _program("adam", "Adam"),
     _program("adam, amsgrad", "Adam", amsgrad=True, weight_decay=0.1),
     _program("adamw", "AdamW"),
     _program("adamw, foreach", "AdamW", foreach=True),
     _program("adamw, single", "AdamW", foreach=False),
-    _program("adamw, fused", "AdamW", fused=True),
+    _program("adamw, fused", "AdamW", fused=True, flags=_FUSED),
+    Program(name="adamw, fused, called by itself", run=_fused_step, training=True),
     _program("adamw, foreach, scheduled", "AdamW", foreach=True, schedule="cosine"),
     _program("adamw, scheduled", "AdamW", schedule="exponential"),
     _program("adamw, one cycle", "AdamW", schedule="one cycle"),
@@ -69,11 +100,13 @@ PROGRAMS = (
     _program("sgd", "SGD"),
     _program("sgd, nesterov, scheduled", "SGD", momentum=0.9, nesterov=True, schedule="exponential"),
     _program("sgd, foreach", "SGD", momentum=0.9, foreach=True),
-    _program("sgd, fused", "SGD", momentum=0.9, fused=True),
-    _program("adafactor", "Adafactor"),
+    _program("sgd, fused", "SGD", momentum=0.9, fused=True, flags=_FUSED),
+    # Its steps depend on norms, which it reads as numbers: without that setting there is no graph.
+    _program("adafactor", "Adafactor", flags={"context": _capturing_numbers}),
+    _program("adafactor, scheduled", "Adafactor", schedule="cosine", flags={"context": _capturing_numbers}),
     # It makes updates orthogonal in bfloat16, whatever the weights are (torch/optim/_muon.py).
-    _program("muon", "Muon", precision=torch.bfloat16),
-    _program("muon, scheduled", "Muon", schedule="cosine", precision=torch.bfloat16),
+    _program("muon", "Muon", flags=_IN_BFLOAT16),
+    _program("muon, scheduled", "Muon", schedule="cosine", flags=_IN_BFLOAT16),
     _program("rmsprop", "RMSprop", momentum=0.5, centered=True),
     _program("rmsprop, foreach, scheduled", "RMSprop", foreach=True, schedule="exponential"),
     _program("nadam, scheduled", "NAdam", schedule="cosine"),
