@@ -43,12 +43,13 @@ def _solved_symmetric(a: Tensor, b: Tensor) -> Tensor:
         (_solved_symmetric, (_A, _B)),
         (lambda lu, at, b: torch.linalg.lu_solve(lu, at, b, adjoint=True), (_LU, _PIVOTS, _B)),
         (lambda b, lu, at: torch.lu_solve(b, lu, at), (_B, _LU, _PIVOTS)),
+        (lambda at, lu, b: torch.linalg.lu_solve(lu, at.detach().contiguous(), b), (_PIVOTS, _LU, _B)),
         (lambda lu, at: torch.lu_unpack(lu, at)[0], (_LU, _PIVOTS)),
         (lambda a: torch.lu_unpack(*torch.linalg.lu_factor(a)), (_TALL,)),
         (torch.linalg.ldl_solve, (_LD, _LD_PIVOTS, _B)),
         (lambda a: torch.geqrf(a), (_TALL,)),
     ],
-    ids=["lu", "ldl", "input", "by another name", "unpacked", "of a tall matrix", "input of ldl", "qr"],
+    ids=["lu", "ldl", "input", "by another name", "view", "unpacked", "of a tall matrix", "input of ldl", "qr"],
 )
 def test_pivots_that_come_as_they_were_made_are_taken(program: Callable[..., Any], inputs: tuple[Tensor, ...]) -> None:
     encoded = encoded_of(program, *inputs)

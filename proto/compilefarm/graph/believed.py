@@ -6,15 +6,16 @@ something that makes right ones. What lies between would be a choice of the requ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.fx import GraphModule, Node
 
 from compilefarm.core.compiler_settings import names
 from compilefarm.graph.targets import nodes_of
-from compilefarm.graph.writes import INPUT, Label, WriteRecorder
+from compilefarm.graph.writes import INPUT, Label, WriteRecorder, find_storage
+from compilefarm.torch_internals.pytrees import tensors_in
 
 Known = TypeVar("Known")
 
@@ -75,6 +76,31 @@ class BelievedTensors(Generic[Known]):
         kind, number = label
         self._writes.know(tensor, kind=kind, number=number)
         self._known[label] = known
+
+
+def argument_of(node: Node, *, names: Sequence[str], place: int) -> Any:
+    """What a call of a captured graph is given for an argument, under one of its names or at its place; None if it is
+    given none.
+    """
+    named = next((node.kwargs[name] for name in names if name in node.kwargs), None)
+    return node.args[place] if named is None and 0 <= place < len(node.args) else named
+
+
+def holders_of(tensor: torch.Tensor, node: Node) -> Iterator[tuple[Node, torch.Tensor]]:
+    """Where the memory of a tensor comes from in a captured graph.
+
+    Args:
+        tensor: the value of a node.
+        node: any of its graph, whose nodes have meta["example_value"].
+
+    Yields:
+        Nodes whose values are in that memory, with elements of the same dtype, and these values: first what made it.
+    """
+    storage = find_storage(tensor)
+    for each in node.graph.nodes:
+        for value in tensors_in(each.meta.get("example_value")):
+            if find_storage(value) is storage and value.dtype == tensor.dtype:
+                yield each, value
 
 
 def _asks_otherwise(node: Node) -> bool:

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from compilefarm.graph.believed import BelievedTensors
+from compilefarm.graph.believed import BelievedTensors, argument_of, holders_of
 from compilefarm.graph.operators import base_of, named_arguments
-from compilefarm.graph.writes import WriteRecorder, find_storage
+from compilefarm.graph.writes import WriteRecorder
 from compilefarm.torch_internals.operators import OpOverload, schema_of
 from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -108,24 +108,18 @@ def find_computed(node: Node, name: str) -> str | None:
     kind = _BELIEVED.get(name.rpartition(".")[2]) or _BELIEVED.get(base_of(name))
     if kind is None:
         return None
-    believed = _believed_argument(node, kind)
-    if not isinstance(believed, Node):
-        return None
-    value = believed.meta.get("example_value")
-    if not isinstance(value, torch.Tensor) or getattr(believed.target, "__name__", "") == "arange":
-        return None
-    given = (each.meta.get("example_value") for each in node.graph.nodes if each.op == "placeholder")
-    inputs = [each for each in given if isinstance(each, torch.Tensor) and each.dtype == value.dtype]
-    shared = [each for each in inputs if find_storage(each) is find_storage(value)]
-    return None if any(_Run.of(each).holds(value) for each in shared) else _COMPUTED[kind]
-
-
-def _believed_argument(node: Node, kind: str) -> Any:
-    if kind in node.kwargs:
-        return node.kwargs[kind]
     # Repeats stand behind what is repeated, or alone.
-    position = 2 if kind == "offsets" else min(1, len(node.args) - 1)
-    return node.args[position] if 0 <= position < len(node.args) else None
+    place = 2 if kind == "offsets" else min(1, len(node.args) - 1)
+    believed = argument_of(node, names=(kind,), place=place)
+    value = believed.meta.get("example_value") if isinstance(believed, Node) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    known = (holder for each, holder in holders_of(value, node) if _may_be_believed(each))
+    return None if any(_Run.of(each).holds(value) for each in known) else _COMPUTED[kind]
+
+
+def _may_be_believed(node: Node) -> bool:
+    return node.op == "placeholder" or getattr(node.target, "__name__", "") == "arange"
 
 
 def _counts_up(given: Mapping[str, Any]) -> bool:

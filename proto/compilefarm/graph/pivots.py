@@ -9,7 +9,6 @@ between: computed, or in another order, they would be a choice of the request.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from compilefarm.core.compiler_settings import names
-from compilefarm.graph.believed import BelievedTensors
+from compilefarm.graph.believed import BelievedTensors, argument_of, holders_of
 from compilefarm.graph.operators import base_of, named_arguments
 from compilefarm.graph.writes import WriteRecorder
 from compilefarm.torch_internals.operators import OpOverload, schema_of
@@ -104,24 +103,28 @@ class PivotCheck:
 
 
 def find_unknown_pivots(node: Node, name: str) -> str | None:
-    """The same objection, of a node of a captured graph. It looks at where pivots come from alone, and the farm has the
-    last word.
+    """The same objection, of a graph that was captured; None too where nothing is known of the values of nodes. It
+    looks at where pivots come from alone, and the farm has the last word.
 
     Args:
-        node: a call.
+        node: a call, in a graph whose nodes have meta["example_value"].
         name: of what it calls.
     """
     base = _base(name)
     if base not in _SOLVING:
         return None
-    place = _PLACES.get(base, 1)
-    given = next((node.kwargs[each] for each in _PIVOTS if each in node.kwargs), None)
-    pivots = given if given is not None else node.args[place] if len(node.args) > place else None
-    if not isinstance(pivots, Node) or pivots.op == "placeholder":
+    pivots = argument_of(node, names=_PIVOTS, place=_PLACES.get(base, 1))
+    value = pivots.meta.get("example_value") if isinstance(pivots, Node) else None
+    if not isinstance(value, torch.Tensor):
         return None
-    made = pivots.args[0] if pivots.target is operator.getitem else None
-    called = str(getattr(made.target, "__name__", made.target)) if isinstance(made, Node) else ""
-    return None if _base(called) in _FACTORING else UNKNOWN
+    # As text: to compare sizes would put guards on symbols.
+    layout = str(_layout(value))
+    known = (str(_layout(holder)) for each, holder in holders_of(value, node) if _may_be_believed(each))
+    return None if layout in known else UNKNOWN
+
+
+def _may_be_believed(node: Node) -> bool:
+    return node.op == "placeholder" or _base(str(getattr(node.target, "__name__", node.target))) in _FACTORING
 
 
 def _base(name: str) -> str:
