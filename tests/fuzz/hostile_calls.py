@@ -83,6 +83,11 @@ class HostileCall:
         args, kwargs = map_tensors(make, (list(self.args), dict(self.kwargs)))
         return replace(self, args=args, kwargs=kwargs)
 
+    def with_inputs(self, given: Mapping[int, torch.Tensor]) -> HostileCall:
+        """The same call with other tensors in the place of those of some numbers."""
+        numbers = iter(range(len(self.tensors())))
+        return self.with_tensors(lambda tensor: given.get(next(numbers), tensor))
+
     def run(self) -> Any:
         """Calls the operator."""
         return self.operator(*self.args, **self.kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import getitem
 from random import Random
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.encode import EncodedJob, encode_job
 from compilefarm.graph.testing import fixed_environment
 from compilefarm.torch_internals.operators import schema_of
 from compilefarm.torch_internals.pytrees import map_leaves
+from compilefarm.worker.synthetic import inputs_of
 
 from .guarded_memory import placed
 from .hostile_calls import HostileCall
@@ -59,6 +62,18 @@ def job_of(call: HostileCall, *, with_gradients: bool = False) -> EncodedJob:
     graph.output(_outputs(result, call, graph))
     inputs = [_as_input(tensor, with_gradients=with_gradients) for tensor in tensors]
     return encode_job(GraphModule(torch.nn.Module(), graph), inputs, options={}, environment=fixed_environment)
+
+
+def believed_inputs(job: EncodedJob) -> Mapping[int, torch.Tensor]:
+    """The inputs of a request that kernels believe, by their number, with the elements that a farm gives them.
+
+    Raises:
+        InvalidRequest, GraphRejected: a farm does not take it.
+    """
+    decoded = decode(job.job, blobs=job.blobs, admitted=Admitted())
+    believed = decoded.believed_inputs | decoded.pivot_inputs
+    made = inputs_of(job.job, decoded, first_seed=0)() if believed else []
+    return {number: each for number, each in enumerate(made) if number in believed and isinstance(each, torch.Tensor)}
 
 
 def _outputs(result: Node, call: HostileCall, graph: Graph) -> tuple[Any, ...]:

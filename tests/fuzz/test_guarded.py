@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from . import guarded, guarded_memory
-from .guarded import FOUND, REFUSED, RESULT, WROTE, Plan
+from .guarded import FOUND, PODS_OWN, REFUSED, RESULT, WROTE, Plan
 from .hostile_calls import HostileCall
+from .hostile_graphs import believed_inputs, job_of
 
 # It reads the row of its second tensor that an index names.
 BEYOND = HostileCall(
@@ -34,6 +35,12 @@ CONTRADICTING = HostileCall(
 )
 FITTING = HostileCall(
     operator=torch.ops.aten.index_select.default, args=[torch.ones(3, 2), 0, torch.tensor([2, 0])], kwargs={}
+)
+# It takes the last row for the first of two that belong together. A farm gives it other pivots.
+SWAPPING = HostileCall(
+    operator=torch.ops.aten.linalg_ldl_solve.default,
+    args=[torch.eye(3), torch.tensor([1, 2, -3], dtype=torch.int32), torch.ones(3, 2)],
+    kwargs={},
 )
 PLAN = Plan(way="eager", seed=0, calls=1, against_end=True)
 
@@ -89,6 +96,10 @@ def _beyond() -> HostileCall:
     return BEYOND
 
 
+def _swapping() -> HostileCall:
+    return SWAPPING
+
+
 def _fitting() -> HostileCall:
     return FITTING
 
@@ -103,3 +114,9 @@ def test_what_reaches_beyond_its_tensors_is_a_find_where_the_farm_takes_it(apart
 def test_what_the_farm_refuses_is_told_from_what_it_takes() -> None:
     assert guarded._decode(CONTRADICTING, plan=PLAN) == 1
     assert guarded._decode(FITTING, plan=PLAN) == 0
+
+
+def test_what_kernels_believe_has_the_elements_of_the_farm(apart: Executor) -> None:
+    believed = believed_inputs(job_of(SWAPPING))
+    assert {number: each.tolist() for number, each in believed.items()} == {1: [1, 2, 3]}
+    assert apart.submit(_outcomes, _swapping, None).result() == {PODS_OWN}
