@@ -13,7 +13,9 @@ from compilefarm.torch_internals.lowered_sizes import watching_lowered_sizes
 
 # In a process of its own: the first compile registers the patterns, as torch has them. Nothing is generated or run.
 _DIFFERENCES = """
+from unittest import mock
 import torch, torch._inductor.graph
+from torch._inductor import compile_fx
 from torch.nn.functional import linear
 from compilefarm.torch_internals.lowered_sizes import watching_lowered_sizes
 from compilefarm.worker.operator_guard import guarding_operators
@@ -42,6 +44,36 @@ def layer(x, weight, scales):
 def convolved(x, weight, scales):
     return torch.nn.functional.conv1d(x.float(), torch.ones(7, 5, 3)).softmax(-1)[..., ::2].argmax(1)
 
+def inverted(x, weight, scales):
+    return torch.linalg.inv(x.float() @ x.float().mT)
+
+def sorted(x, weight, scales):
+    return torch.sort(x.sin())
+
+def sine_of_unknown_size(graph):
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default):
+        with graph.graph.inserting_before(node):
+            node.replace_all_uses_with(graph.graph.call_function(node.target, node.args))
+        graph.graph.erase_node(node)
+
+def places_of_unknown_size(graph):
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sort.default):
+        node.meta["val"] = node.meta["val"][:1]
+
+def tensors_of_unknown_size(graph):
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default):
+        node.meta["val"] = 5
+
+def changing_at_last(change):
+    # Behind all that Inductor does to a graph, and brings what is said of it up to date.
+    passes = compile_fx._recursive_post_grad_passes
+
+    def change_graph(graph, *args, **kwargs):
+        passes(graph, *args, **kwargs)
+        change(graph)
+
+    return mock.patch.object(compile_fx, "_recursive_post_grad_passes", change_graph)
+
 def compile(function, *, symbolic):
     torch._dynamo.reset()
     given = torch.zeros(2, 5, 64, dtype=torch.bfloat16)
@@ -54,12 +86,19 @@ def compile(function, *, symbolic):
         return f"{type(error).__name__}: {error}"
 
 for function, symbolic in (
-    (reshaped, False), (turned, True), (behind, False), (layer, False), (layer, True), (convolved, False)
+    (reshaped, False), (turned, True), (behind, False), (layer, False), (layer, True), (convolved, False),
+    (inverted, False), (sorted, False),
 ):
     found = []
     with watching_lowered_sizes(lambda *difference: found.append(difference)):
         compile(function, symbolic=symbolic)
     print(f"{function.__name__} {symbolic}: {found[0] if found else None}")
+
+for change in (sine_of_unknown_size, places_of_unknown_size, tensors_of_unknown_size):
+    found = []
+    with changing_at_last(change), watching_lowered_sizes(lambda *difference: found.append(difference)):
+        compile(sorted, symbolic=False)
+    print(f"{change.__name__}: {found[0] if found else None}")
 
 try:
     with guarding_operators(calls_views=False):
@@ -85,7 +124,15 @@ def test_sizes_that_need_not_be_equal_are_told(differences: dict[str, str]) -> N
     assert differences["turned True"].endswith("'torch.bfloat16[u1, u0, 48]', 'torch.bfloat16[u0, u1, 48]')")
 
 
-@pytest.mark.parametrize("case", ["layer False", "layer True", "convolved False"])
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [("sine_of_unknown_size", "nothing"), ("places_of_unknown_size", "nothing"), ("tensors_of_unknown_size", "int")],
+)
+def test_what_is_made_and_not_said_is_told(differences: dict[str, str], case: str, said: str) -> None:
+    assert f", '{said}', 'torch." in differences[case]
+
+
+@pytest.mark.parametrize("case", ["layer False", "layer True", "convolved False", "inverted False", "sorted False"])
 def test_what_is_made_as_it_was_checked_is_not(differences: dict[str, str], case: str) -> None:
     assert differences[case] == "None"
 

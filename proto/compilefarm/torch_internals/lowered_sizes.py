@@ -3,6 +3,10 @@
 Inductor replaces parts of a graph by others (torch/_inductor/fx_passes), and some of its patterns look at less than
 they rely on, such as dtypes alone. What takes the place of a node can have other sizes then. Nodes behind it were
 checked with the sizes before, and their kernels read and write with either.
+
+Of some nodes nothing is said: graphs within the graph, assertions, and the last of the tokens that keep effects in
+order. They make no memory. A node that makes some, and of which nothing is said, is told of, too. Graphs that are made
+while the one around them is changed, such as the bodies of a loop that was a scan, are looked at afterwards alone.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import torch
 
 # Is told of a node that is not made as it was checked: its name, what it was, and what it is made.
 DifferenceWatcher = Callable[[str, str, str], None]
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @contextlib.contextmanager
@@ -32,13 +37,14 @@ def watching_lowered_sizes(watcher: DifferenceWatcher) -> Iterator[None]:
     before: dict[Any, Any] = {}
 
     def change_graph(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        before.update(_values_of(graph))
+        before.update((node, _value_of(node)) for node in graph.graph.nodes)
         return change(graph, *args, **kwargs)
 
     def lower_node(self: Any, node: Any) -> Any:
         result = lower(self, node)
         made = self.graph_outputs if node.op == "output" else result
-        for said in (node.meta.get("val"), before.get(node)):
+        known = [said for said in (_value_of(node), before.get(node)) if said is not None]
+        for said in known or [None]:
             _compare(said, made, sizes=self.sizevars, name=str(node), watcher=watcher)
         return result
 
@@ -49,25 +55,41 @@ def watching_lowered_sizes(watcher: DifferenceWatcher) -> Iterator[None]:
         yield
 
 
-def _values_of(graph: Any) -> Iterator[tuple[Any, Any]]:
-    for node in graph.graph.nodes:
-        if node.op == "output":
-            results = node.args[0] if isinstance(node.args[0], list | tuple) else node.args
-            yield node, [each.meta.get("val") if isinstance(each, torch.fx.Node) else each for each in results]
-        elif "val" in node.meta:
-            yield node, node.meta["val"]
+def _value_of(node: Any) -> Any:
+    """What is said of a node; None if nothing is."""
+    if node.op != "output":
+        return node.meta.get("val")
+    results = node.args[0] if isinstance(node.args[0], list | tuple) else node.args
+    return [each.meta.get("val") if isinstance(each, torch.fx.Node) else each for each in results]
 
 
 def _compare(said: Any, made: Any, *, sizes: Any, name: str, watcher: DifferenceWatcher) -> None:
-    if isinstance(said, list | tuple) and isinstance(made, list | tuple):
-        for one, other in zip(said, made, strict=False):
-            _compare(one, other, sizes=sizes, name=name, watcher=watcher)
+    if isinstance(made, list | tuple):
+        several = said if isinstance(said, list | tuple) else ()
+        # Of attention results are left out that nothing is made of; whatever else would take one does not compile.
+        for place, each in enumerate(made):
+            _compare(several[place] if place < len(several) else None, each, sizes=sizes, name=name, watcher=watcher)
         return
     size = made.maybe_get_size() if hasattr(made, "maybe_get_size") else None
-    if size is None or not isinstance(said, torch.Tensor):
-        return
-    if made.get_dtype() is not said.dtype or not _are_equal(size, said.shape, sizes=sizes):
-        watcher(name, f"{said.dtype}{list(said.shape)}", f"{made.get_dtype()}{list(size)}")
+    if size is None:
+        is_right = not isinstance(said, torch.Tensor) or _is_token(said)
+    elif isinstance(said, torch.Tensor):
+        is_right = made.get_dtype() is said.dtype and _are_equal(size, said.shape, sizes=sizes)
+    else:
+        is_right = isinstance(said, _NUMBERS) and len(size) == 0
+    if not is_right:
+        watcher(name, _shown(said), type(made).__name__ if size is None else f"{made.get_dtype()}{list(size)}")
+
+
+def _is_token(said: torch.Tensor) -> bool:
+    """Whether it is what keeps operators with effects in their order, of which nothing is made."""
+    return said.dim() == 1 and type(said.shape[0]) is int and said.shape[0] == 0
+
+
+def _shown(said: Any) -> str:
+    if isinstance(said, torch.Tensor):
+        return f"{said.dtype}{list(said.shape)}"
+    return "nothing" if said is None else type(said).__name__
 
 
 def _are_equal(made: Sequence[Any], said: Sequence[Any], *, sizes: Any) -> bool:
