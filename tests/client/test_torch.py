@@ -233,6 +233,52 @@ def test_the_changed_graph_shares_its_parameters(farm: Farm, runtime: EagerRunti
     assert sent.scale is graph_module.scale
 
 
+class _Specialized(torch.nn.Module):
+    """Dynamo makes what it has attributes of graphs."""
+
+    torchdynamo_force_dynamic = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(3))
+        self.plain = torch.ones(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale + self.plain
+
+
+_ASSUMED = torch.ones(3)
+
+
+@torch._dynamo.assume_constant_result
+def _assumed() -> torch.Tensor:
+    return _ASSUMED
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        (_Specialized(), {}),
+        (lambda x: x + _assumed(), {}),
+        (lambda x: x + _ASSUMED, {"install_free_tensors": True}),
+    ],
+    ids=["of a module", "assumed", "free"],
+)
+def test_what_dynamo_has_graphs_hold_is_read_at_each_call(model: Any, settings: dict[str, Any]) -> None:
+    """It may belong to others, too, who may change it between two calls."""
+    encoded: list[Encoded] = []
+
+    def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        encoded.append(TorchRuntime().encode(graph_module, example_inputs, options={}))
+        return graph_module.forward
+
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(**settings):
+        torch.compile(model, backend=backend)(torch.ones(3))
+    assert not encoded[0].job.graph.constants
+    assert len(encoded[0].held) == len(encoded[0].job.inputs) - 1 > 0
+
+
 def test_an_unreachable_farm_costs_a_graph_nothing_but_time(runtime: EagerRuntime) -> None:
     ledger = Ledger()
     farm = Farm("no-such-host.invalid:1", dependencies=Dependencies(runtime=runtime, ledger=ledger))

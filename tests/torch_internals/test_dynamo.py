@@ -14,7 +14,6 @@ from compilefarm.torch_internals.dynamo import (
     CompileContext,
     IndexingByTensors,
     RestartWithConstants,
-    inlines_modules,
     is_of_dynamo,
     is_static_address,
 )
@@ -77,18 +76,6 @@ def test_whether_numbers_are_expected_to_stay_what_they_are(dynamic: bool | None
     torch.compiler.reset()
     torch.compile(lambda x: x + 1, backend=backend, dynamic=dynamic)(torch.ones(3))
     assert seen == [dynamic is None]
-
-
-def test_parameters_are_inputs_of_graphs() -> None:
-    seen = []
-
-    def backend(graph_module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        seen.append(sum(isinstance(each, torch.nn.Parameter) for each in example_inputs))
-        return graph_module.forward
-
-    compile_with(backend, torch.nn.Linear(2, 2), torch.ones(3, 2))
-    assert inlines_modules()
-    assert seen == [2]
 
 
 def test_tensors_that_stay_where_they_are() -> None:

@@ -54,7 +54,7 @@ class SavableProgram(SerializableCallable):  # type: ignore[misc]  # torch has n
         if encoded is None:
             raise Bypass("unsaid", "the graph cannot be sent to a farm, so that a pod could not ask for its program")
         if encoded.held:
-            raise Bypass("held_tensors", "the graph changes a tensor that it holds: make it a buffer of the model")
+            raise Bypass("held_tensors", "the graph holds a tensor that may change: make it a buffer of the model")
         return encoded
 
     @classmethod

@@ -39,8 +39,15 @@ class TorchRuntime:
         check_names(options)
 
     def encode(self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options) -> Encoded:
+        # What a graph of Dynamo still holds may belong to others, too: install_free_tensors, torchdynamo_force_dynamic
+        # (torch/_dynamo/variables/builder.py: wrap_tensor), results that are assumed to be constant.
+        return self._encode(graph_module, example_inputs, options=options, holds_state=True)
+
+    def _encode(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, holds_state: bool
+    ) -> Encoded:
         from compilefarm.graph.encode import encode_job
-        from compilefarm.graph.tracing import are_watched, passes_state
+        from compilefarm.graph.tracing import are_watched
         from compilefarm.torch_internals.compiling import compile_lock
 
         with compile_lock():
@@ -49,7 +56,7 @@ class TorchRuntime:
                 example_inputs,
                 options=options,
                 environment=self.describe,
-                holds_state=not passes_state(),
+                holds_state=holds_state,
             )
         if encoded.symbols and not are_watched(encoded.symbols):
             raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
@@ -68,7 +75,10 @@ class TorchRuntime:
         return compile_plain_graphs(graph_module, example_inputs, compile_plain=compile_plain)
 
     def encode_plain(self, graph: PlainGraph, *, options: Options) -> Encoded:
-        encoded = self.encode(graph.graph_module, graph.inputs, options=options)
+        from compilefarm.torch_internals.dynamo import is_tracing
+
+        # While Dynamo traces, AOTAutograd makes these of fake tensors, and what they hold is its own.
+        encoded = self._encode(graph.graph_module, graph.inputs, options=options, holds_state=not is_tracing())
         if graph.role != "inference" and encoded.recording:
             # Recorded each for itself, the backward pass could begin anew where the forward pass keeps its results.
             raise Bypass("tensor_subclass", "forward and backward of tensor subclasses are not recorded as CUDA graphs")

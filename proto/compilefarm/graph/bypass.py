@@ -23,7 +23,7 @@ REASONS: Mapping[str, str] = {
     "dynamic_float": "A float that differs from call to call decides something, or makes an integer; or CUDA graphs.",
     "dynamic_shapes": "Sizes differ from call to call in a way that cannot be sent, or where Dynamo checks no guards.",
     "graph_state": "The graph changes a tensor that it holds, or holds one that cannot be sent.",
-    "held_tensors": "The graph is to be saved, and changes a tensor that it holds.",
+    "held_tensors": "The graph is to be saved, and holds a tensor that may change.",
     "higher_order_operator": "The graph uses a higher-order operator that farms do not accept.",
     "input_count": "There are more or fewer inputs than placeholders.",
     "input_mismatch": "An input differs in shape, strides or dtype from the one that the graph was traced with.",

@@ -55,13 +55,6 @@ def are_watched(values: Sequence[torch.SymInt]) -> bool:
     return mode is not None and all(value.node.shape_env is mode.shape_env for value in values)
 
 
-def passes_state() -> bool:
-    """Whether Dynamo is tracing, and makes what belongs to others inputs of its graphs: parameters, buffers, attributes
-    and what closures hold. The tensors that such a graph still holds are Dynamo's own.
-    """
-    return dynamo.is_tracing() and dynamo.inlines_modules()
-
-
 @contextmanager
 def faking() -> Iterator[None]:
     """Tensors that are made inside have no elements, and lie on devices that this machine need not have.

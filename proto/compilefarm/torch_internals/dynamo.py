@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ __all__ = [
     "current_compile",
     "expects_static",
     "forget_constant_floats",
-    "inlines_modules",
     "is_of_dynamo",
     "is_static_address",
     "is_tracing",
@@ -51,14 +49,6 @@ def tracing_mode() -> FakeTensorMode | None:
 def current_compile() -> CompileContext | None:
     """What Dynamo is compiling in this thread: one object for all attempts at a frame; None if nothing."""
     return CompileContext.try_get()
-
-
-def inlines_modules() -> bool:
-    """Whether Dynamo makes parameters and buffers of modules inputs of its graphs."""
-    # torch/_dynamo/config.py. Releases in which it is always so warn of whoever asks.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        return bool(getattr(torch._dynamo.config, "inline_inbuilt_nn_modules", True))
 
 
 def expects_static() -> bool:
