@@ -14,8 +14,8 @@ from compilefarm.worker.system_calls import EXAMINED, NEWEST, REFUSED
 
 ALLOWED = 0x7FFF0000
 _I386 = 0x40000003
-# Numbers that both need, from the same tables of the kernel: read, openat, mmap, execve, futex, epoll_wait.
-_NEEDED = {"x86_64": (0, 257, 9, 59, 202, 232), "aarch64": (63, 56, 222, 221, 98, 22)}
+# Numbers that both need, from the same tables of the kernel: read, openat, mmap, execve, futex, ppoll.
+_NEEDED = {"x86_64": (0, 257, 9, 59, 202, 271), "aarch64": (63, 56, 222, 221, 98, 73)}
 _HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
@@ -81,6 +81,10 @@ def test_calls_that_lead_out_are_refused(machine: str, call: str) -> None:
         ("clone", (0x003D0F00,), None),  # pthread_create(3)
         *[("clone", (0x11 | flag,), errno.EPERM) for flag in (1 << 17, 1 << 25, 1 << 26, 1 << 27, 1 << 28, 1 << 30)],
         ("clone3", (0, 88), errno.ENOSYS),
+        *[("fcntl", (3, command), None) for command in (1, 2, 3, 4, 5, 6, 37, 1025, 1030, 1031, 1033, 1038)],
+        *[("fcntl", (3, command), errno.EPERM) for command in (1024, 1026)],
+        ("fcntl", (3, 0xABCD00000400), errno.EPERM),
+        ("fcntl", (3, 1040), errno.EINVAL),
         ("ioctl", (0, 0x5401), None),
         ("ioctl", (0, 0x5412), errno.EPERM),
         ("ioctl", (0, 0xABCD00005412), errno.EPERM),  # The kernel looks at the lower half alone.

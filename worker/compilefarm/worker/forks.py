@@ -192,6 +192,8 @@ def _become_child(request: _Request) -> None:
             give_up_privileges()
             leave_no_core()
             filter_system_calls()
+            # Chosen outside, where there is epoll; processes that tune in torch take the default.
+            selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment, misc]
             # It ends with the sandbox.
             _enter_pid_namespace()
         os.environ.update(request.variables)

@@ -47,6 +47,11 @@ _NETLINK_PROTOCOLS = (0, 15)
 _SOL_SOCKET = 1
 _SOCKET_FILTERS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+# linux/fcntl.h: F_SETLEASE, F_NOTIFY. Whoever opens a file that somebody has a lease on waits for up to 45 s, in other
+# sandboxes and outside; every user can have one on what is its own, such as files of the interpreter. The other command
+# tells what is done with the files of a folder.
+_OTHERS_FILES = (1024, 1026)
+_NEWEST_COMMAND = 1038  # F_SET_FILE_RW_HINT. Leases of folders came later, in Linux 6.19.
 # asm-generic/resource.h. Only with a limit of 1 does the kernel start no program for a core (namespaces.py); everybody
 # may lower a limit, and 0 is one of files alone.
 _RLIMIT_CORE = 4
@@ -148,6 +153,8 @@ def _instructions(machine: Machine, *, is_first: bool) -> list[_Instruction]:
     # It takes its flags from memory, where a filter cannot look.
     program += _if_call(machine.number("clone3"), [_refuse(errno.ENOSYS)])
     program += _if_call(machine.number("clone"), _refuse_bits(0, _NEW_NAMESPACES))
+    files = [_load(1), (_GREATER, 0, 1, _NEWEST_COMMAND), _refuse(errno.EINVAL), _RELOAD]
+    program += _if_call(machine.number("fcntl"), [*_refuse_values(1, _OTHERS_FILES), *files])
     program += _if_call(machine.number("ioctl"), _refuse_values(1, _TERMINAL_INPUT))
     program += _if_call(machine.number("personality"), _refuse_others(0, _PERSONALITIES))
     options = (_PR_SET_SECCOMP,) if is_first else (_PR_SET_DUMPABLE, _PR_SET_SECCOMP)
