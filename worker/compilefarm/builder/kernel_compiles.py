@@ -19,6 +19,7 @@ def preload() -> None:
     later has it.
     """
     use_their_assembler()
+    kernel_compiles.start_longest_first()
     listen_to_builds()
     build_driver_module()
     read_sources()
