@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from compilefarm.core.errors import ProcessDied
 from compilefarm.v1.job_pb2 import FAILURE_KIND_OUT_OF_DISK, FAILURE_KIND_OUT_OF_MEMORY, CompileFailure
-from compilefarm.worker.consumption import memory_bytes, resident_bytes
+from compilefarm.worker.consumption import _entries_in, disk_bytes, memory_bytes, resident_bytes
 from compilefarm.worker.pool import PoolSettings, _memory_bytes, _memory_of_machine
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
 from compilefarm.worker.testing import child_settings
@@ -85,6 +86,28 @@ async def test_a_child_that_hides_its_files_is_ended(sandbox: Sandbox | None) ->
     async with supervising(child) as supervisor:
         with pytest.raises(ProcessDied, match="what it takes cannot be seen: PermissionError"):
             await supervisor.run(JOB, on_phase=lambda _: None)
+
+
+def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
+    """Whoever follows one that leads to a large folder looks at nothing else for minutes."""
+    own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
+    for folder in (own, own / "found", elsewhere, elsewhere / "within"):
+        folder.mkdir()
+    descriptor = os.open(own, os.O_RDONLY)
+    try:
+        seen = _entries_in(descriptor)
+        first = next(seen)
+        (own / "found").rmdir()
+        (own / "found").symlink_to(elsewhere)
+        assert (stat.S_ISDIR(first.st_mode), list(seen)) == (True, [])
+    finally:
+        os.close(descriptor)
+
+
+def test_folders_that_cannot_be_seen_to_their_ends_are_told(tmp_path: Path) -> None:
+    (tmp_path / "/".join("a" * 300)).mkdir(parents=True)
+    with pytest.raises(OSError, match="nested more than 200 levels deep"):
+        disk_bytes(tmp_path, [])
 
 
 SHARING = """

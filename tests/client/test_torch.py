@@ -270,7 +270,8 @@ def test_what_dynamo_has_graphs_hold_is_read_at_each_call(model: Any, settings: 
 
     def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         encoded.append(TorchRuntime().encode(graph_module, example_inputs, options={}))
-        return graph_module.forward
+        forward: Callable[..., Any] = graph_module.forward
+        return forward
 
     torch.compiler.reset()
     with torch._dynamo.config.patch(**settings):

@@ -8,6 +8,7 @@ such as what the driver of a GPU has pinned, is not counted.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Collection, Iterator
@@ -23,6 +24,8 @@ _FURTHER = ("HugetlbPages:", "VmPTE:")
 _PROPORTIONAL = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
 # What a file or a folder counts at least: file systems have room for so many, and it takes time to remove them.
 _ENTRY_BYTES = 16 * 1024
+# Each level of folders costs an open file while it is looked at.
+_DEEPEST = 200
 # What a socket or a pipe may hold that nobody has read (socket(7): rmem_default, wmem_max; pipe(7)).
 _SOCKET_BYTES = 416 * 1024
 _PIPE_BYTES = 64 * 1024
@@ -43,9 +46,11 @@ def disk_bytes(folder: Path, pids: Collection[int]) -> int:
     """Returns the disk space of a folder, and of deleted files that some processes have open.
 
     Raises:
-        OSError: some of it cannot be seen: a folder is closed, or its path too long.
+        OSError: some of it cannot be seen: a folder is closed, or nested too deeply.
     """
-    return sum(max(_allocated(found), _ENTRY_BYTES) for found in _entries_in(folder)) + _unnamed(pids)[1]
+    with _opened(folder) as top:
+        named = sum(max(_allocated(found), _ENTRY_BYTES) for found in _entries_in(top))
+    return named + _unnamed(pids)[1]
 
 
 def task_count(pids: Collection[int]) -> int:
@@ -118,21 +123,38 @@ def _descriptors(pids: Collection[int]) -> Iterator[os.DirEntry[str]]:
             yield from os.scandir(f"/proc/{pid}/fd")
 
 
-def _entries_in(folder: Path) -> Iterator[os.stat_result]:
-    """Yields everything in a folder, at any depth.
+def _entries_in(folder: int, *, depth: int = 0) -> Iterator[os.stat_result]:
+    """Yields everything in an open folder, at any depth.
+
+    Each folder is opened in the one where it was found: a child may put a link in its place meanwhile, or in the place
+    of one around it. To follow that would be to look through the whole machine, and at nothing else for minutes.
 
     Raises:
         OSError: some of it cannot be seen.
     """
-    folders = [os.fspath(folder)]
-    while folders:
-        # What lies there may go meanwhile, or become something else.
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    yield entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
+    if depth > _DEEPEST:
+        raise OSError(errno.ENAMETOOLONG, f"folders are nested more than {_DEEPEST} levels deep")
+    folders = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            # What lies there may go meanwhile, or become something else.
+            with contextlib.suppress(FileNotFoundError):
+                yield entry.stat(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+    for name in folders:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), _opened(name, within=folder) as inner:
+            yield from _entries_in(inner, depth=depth + 1)
+
+
+@contextlib.contextmanager
+def _opened(name: str | Path, *, within: int | None = None) -> Iterator[int]:
+    # Of a link it says that it is no folder.
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _allocated(found: os.stat_result) -> int:
