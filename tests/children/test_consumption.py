@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import stat
 import subprocess
@@ -108,6 +110,45 @@ def test_folders_that_cannot_be_seen_to_their_ends_are_told(tmp_path: Path) -> N
     (tmp_path / "/".join("a" * 300)).mkdir(parents=True)
     with pytest.raises(OSError, match="nested more than 200 levels deep"):
         disk_bytes(tmp_path, [])
+
+
+def _sees_what_is_mapped() -> bool:
+    try:
+        with os.scandir("/proc/self/map_files") as places:
+            return bool(os.readlink(next(places).path))
+    except PermissionError:
+        return False
+
+
+sees_what_is_mapped = pytest.mark.skipif(not _sees_what_is_mapped(), reason="the kernel shows it to nobody here")
+
+
+@sees_what_is_mapped
+def test_shared_memory_counts_of_which_nothing_is_in_a_table_any_more() -> None:
+    before = memory_bytes([os.getpid()])
+    with mmap.mmap(-1, 64 * 1024 * 1024) as shared:
+        shared.write(bytes(len(shared)))
+        shared.madvise(mmap.MADV_DONTNEED)
+        assert memory_bytes([os.getpid()]) - before > 60 * 1024 * 1024
+
+
+@sees_what_is_mapped
+def test_a_file_without_a_name_counts_of_which_a_page_is_mapped(tmp_path: Path) -> None:
+    libc, low, page = ctypes.CDLL(None), ctypes.c_void_p(0x1000000), ctypes.c_size_t(mmap.PAGESIZE)
+    libc.mmap.restype = ctypes.c_void_p
+    before = disk_bytes(tmp_path, [os.getpid()])
+    with (tmp_path / "file").open("w+b") as file:
+        file.write(bytes(16 * 1024 * 1024))
+        file.flush()
+        (tmp_path / "file").unlink()
+        # Python's own would keep the file open.
+        place = libc.mmap(low, page, mmap.PROT_READ, mmap.MAP_PRIVATE, file.fileno(), 0)
+    try:
+        # The kernel writes it with zeros in front.
+        assert place < 0x10000000
+        assert disk_bytes(tmp_path, [os.getpid()]) - before >= 16 * 1024 * 1024
+    finally:
+        libc.munmap(ctypes.c_void_p(place), page)
 
 
 SHARING = """

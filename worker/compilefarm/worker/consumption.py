@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 from collections.abc import Collection, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 _KIB = 1024
@@ -30,6 +30,11 @@ _DEEPEST = 200
 _SOCKET_BYTES = 416 * 1024
 _PIPE_BYTES = 64 * 1024
 _FILE_IN_MEMORY = "/memfd:"
+# What is mapped without having a name any more; shared memory without a file is called as the second.
+_DELETED = b" (deleted)"
+_SHARED = "/dev/zero"
+# How much may be read of what processes have mapped. They decide how long it takes.
+_MOST_MAPPED_BYTES = 64 * 1024 * 1024
 
 
 def resident_bytes(pids: Collection[int]) -> int:
@@ -96,16 +101,16 @@ def _numbers(path: Path, names: Collection[str]) -> list[int] | None:
 
 
 def _unnamed(pids: Collection[int]) -> tuple[int, int]:
-    """Returns the bytes of open files without a name, and of sockets and pipes: in memory, and on a disk."""
+    """Returns the bytes of open and mapped files without a name, and of sockets and pipes: in memory, and on a disk."""
     in_memory: dict[tuple[int, int], int] = {}
     on_disk: dict[tuple[int, int], int] = {}
-    for link, found in _open_files(pids):
+    for link, found in chain(_open_files(pids), _mapped_files(pids)):
         if stat.S_ISSOCK(found.st_mode):
             in_memory[found.st_dev, found.st_ino] = _SOCKET_BYTES
         elif stat.S_ISFIFO(found.st_mode):
             in_memory[found.st_dev, found.st_ino] = _PIPE_BYTES
         elif stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
-            kind = in_memory if link.startswith(_FILE_IN_MEMORY) else on_disk
+            kind = in_memory if link.startswith((_FILE_IN_MEMORY, _SHARED)) else on_disk
             kind[found.st_dev, found.st_ino] = _allocated(found)
     return sum(in_memory.values()), sum(on_disk.values())
 
@@ -114,6 +119,37 @@ def _open_files(pids: Collection[int]) -> Iterator[tuple[str, os.stat_result]]:
     for entry in _descriptors(pids):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             yield os.readlink(entry.path), entry.stat()
+
+
+def _mapped_files(pids: Collection[int]) -> Iterator[tuple[str, os.stat_result]]:
+    """Files without a name of which processes have something mapped, if it is only a page: that keeps all of them.
+
+    Only the administrator is shown them (proc(5): CAP_CHECKPOINT_RESTORE).
+
+    Raises:
+        OSError: so much is mapped that to look at it takes too long.
+    """
+    left = _MOST_MAPPED_BYTES
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            with Path("/proc", str(pid), "maps").open("rb") as file:
+                told = file.read(left + 1)
+            left -= len(told)
+            if left < 0:
+                raise OSError(errno.E2BIG, "too many places of memory are mapped")
+            for line in told.splitlines() if _DELETED in told else ():
+                if line.endswith(_DELETED) and (mapped := _mapped_at(pid, line)) is not None:
+                    yield mapped
+
+
+def _mapped_at(pid: int, line: bytes) -> tuple[str, os.stat_result] | None:
+    # The folder has no zeros in front.
+    first, last = (int(end, 16) for end in line.split(maxsplit=1)[0].split(b"-"))
+    path = f"/proc/{pid}/map_files/{first:x}-{last:x}"
+    try:
+        return os.readlink(path), os.stat(path)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
 
 
 def _descriptors(pids: Collection[int]) -> Iterator[os.DirEntry[str]]:

@@ -73,6 +73,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "semget": (64, 190),
     "msgget": (68, 186),
     "memfd_secret": (447, 447),
+    "vmsplice": (278, 75),
     # The machine.
     "kexec_load": (246, 104),
     "kexec_file_load": (320, 294),
