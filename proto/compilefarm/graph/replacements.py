@@ -139,7 +139,8 @@ def _find_foreign_entry() -> str | None:
     for table, entries in _tables():
         unknown = [(target, function) for target, function in list(entries.items()) if id(function) not in _known]
         for target, function in unknown:
-            if _names_operator_of_torch(target) and not _is_torchs(function):
+            # Nearly all are torch's, which is known sooner than whose operator it is.
+            if not _is_torchs(function) and _names_operator_of_torch(target):
                 return f"the entry of {target} in {table}"
     return None
 
@@ -192,6 +193,10 @@ def _find_pattern() -> str | None:
 
 def _is_torchs(value: object) -> bool:
     """Whether every function that a value is, wraps, binds or holds lies in a file of torch, or checks beside it."""
+    if isinstance(value, FunctionType) and value.__closure__ is None and not value.__dict__:
+        # Most are such, and hold nothing else.
+        is_torchs = _lies_in_torch(value)
+        return is_torchs and _known.setdefault(id(value), value) is value
     waiting, seen = [value], dict[int, object]()
     while waiting:
         given = waiting.pop()
