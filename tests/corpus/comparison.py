@@ -43,7 +43,7 @@ def look_at(name: str, value: Any) -> list[Leaf]:
         if isinstance(leaf, torch.Tensor) and leaf.is_nested:
             found += look_at(where, list(leaf.unbind()))
             continue
-        found.append(_leaf(where, torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf))
+        found.append(_leaf(where, torch.as_tensor(leaf) if isinstance(leaf, np.ndarray | np.floating) else leaf))
         if isinstance(leaf, torch.Tensor) and leaf.is_leaf and leaf.grad is not None:
             found.append(_leaf(f"gradient of {where}", leaf.grad))
     return found

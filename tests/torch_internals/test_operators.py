@@ -37,6 +37,12 @@ def test_namespaces_hold_operators() -> None:
     assert (torch.ops.aten.__name__, vars(torch.ops)["aten"]) == ("torch.ops.aten", torch.ops.aten)
 
 
+def test_what_is_asserted_ends_the_run() -> None:
+    operators.assert_when_run(torch.tensor(True), "right")
+    with pytest.raises(RuntimeError, match="wrong"):
+        operators.assert_when_run(torch.tensor(False), "wrong")
+
+
 def test_schemas_say_what_is_written_to() -> None:
     # torch/csrc/jit/python/init.cpp: FunctionSchema.is_mutable, Argument.alias_info.is_write.
     schema = operators.schema_of(torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default)

@@ -19,6 +19,7 @@ from compilefarm.graph.bounds import calls_views, find_misplaced_view
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.collectives import ProcessGroups
 from compilefarm.graph.computed_floats import with_computed_floats
+from compilefarm.graph.computed_offsets import with_safe_offsets
 from compilefarm.graph.constants import encode_constant, is_constant
 from compilefarm.graph.contractions import CONTRACTION_LIBRARY, is_contraction, uses_contraction_library
 from compilefarm.graph.dead_nodes import find_dead_nodes
@@ -128,14 +129,23 @@ def encode_job(
         Bypass: something about it cannot be said faithfully.
     """
     written: Set[str] = frozenset()
-    graph_module = with_plain_results(
-        with_tensors_for_floats(with_computed_floats(with_plain_constructors(graph_module)))
-    )
+    for rewritten in _REWRITTEN:
+        graph_module = rewritten(graph_module)
     while True:
         try:
             return _encode(graph_module, example_inputs, options, environment, written=written, holds_state=holds_state)
         except _ConstantsWritten as error:
             written |= error.targets
+
+
+# What graphs have become before they are sent, by what is done to them, in this order.
+_REWRITTEN = (
+    with_plain_constructors,
+    with_safe_offsets,
+    with_computed_floats,
+    with_tensors_for_floats,
+    with_plain_results,
+)
 
 
 class _ConstantsWritten(Exception):

@@ -13,6 +13,7 @@ __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
+    "assert_when_run",
     "higher_order_operators",
     "holds_operators",
     "name_of_packet",
@@ -57,3 +58,9 @@ def higher_order_operators() -> Mapping[str, HigherOrderOperator]:
 
     operators: Mapping[str, HigherOrderOperator] = _higher_order_ops
     return operators
+
+
+def assert_when_run(condition: torch.Tensor, message: str) -> None:
+    """Has a graph that is being written end with an error where it runs and the tensor is false."""
+    # aten/src/ATen/native/native_functions.yaml: _assert_async.msg
+    torch._assert_async(condition, message)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import distributions, func
+from torch.nn import functional
 
-from tests.corpus.program import Case, call
+from tests.corpus.program import Case, backpropagating, call
 from tests.wild.program import Program, program_of_case
 
 _Tensors = Callable[..., Any]
@@ -71,6 +72,21 @@ def _decayed() -> Case:
     return Case(function=decayed, calls=[call(torch.randn(rows, 3), steps) for rows, steps in ((3, 2), (4, 4), (5, 4))])
 
 
+def _bags(rows: torch.Tensor, lengths: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Bags of embeddings of which lengths are known, and rows that are repeated as often."""
+    offsets = lengths.cumsum(0) - lengths
+    means = functional.embedding_bag(rows, weights, offsets, padding_idx=3)
+    sums = functional.embedding_bag(rows, weights, torch.arange(len(lengths), device=lengths.device) * 2, mode="sum")
+    return means.repeat_interleave(lengths, 0, output_size=len(rows)).sum(0) + sums * lengths.unsqueeze(1)
+
+
+def _bagged() -> Case:
+    weights = torch.randn(10, 4, requires_grad=True)
+    lengths = [torch.tensor(given) for given in ([3, 0, 5], [1, 4, 2, 2])]
+    calls = [call(torch.randint(10, (int(each.sum()),)), each, weights) for each in lengths]
+    return Case(function=_bags, calls=calls, use=backpropagating)
+
+
 def _rates() -> Case:
     """Floats of a schedule, of which others are computed before tensors take them."""
 
@@ -95,6 +111,7 @@ PROGRAMS = (
     _program("NumPy", _with_numpy, (3, 8), precision=torch.float32),
     program_of_case("powers of steps", _decayed),
     program_of_case("floats of floats", _rates),
+    program_of_case("bags of lengths", _bagged, training=True),
     _program("combinations", lambda x: torch.combinations(x, 3).sum(1), (6,)),
     _program("complex products", lambda x, y: torch.view_as_real(torch.complex(x, y) ** 2), (3, 4), (3, 4)),
 )

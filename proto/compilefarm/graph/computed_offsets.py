@@ -1,0 +1,124 @@
+"""Bags of embeddings whose offsets a graph computes, and rows that it repeats as often as it computes: as sums and
+selections by indices.
+
+Kernels for them believe offsets and repeats (compilefarm.graph.offsets); indices are asserted wherever a program of a
+farm reads or writes. What torch refuses, a program refuses as well: it asserts what kernels believe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, GraphModule, Node, Proxy
+from torch.fx.proxy import GraphAppendingTracer
+
+from compilefarm.graph.offsets import find_computed
+from compilefarm.torch_internals.operators import assert_when_run
+
+_BAGS = signature(F.embedding_bag)
+_OFFSETS = "offsets of embedding_bag have to begin with 0, to increase, and to end within its input"
+_REPEATS = "repeats have to be positive or 0, and to add up to the output_size of repeat_interleave"
+
+
+def with_safe_offsets(graph_module: GraphModule) -> GraphModule:
+    """A graph that believes no such numbers, as far as it can be said; the graph itself if there are none."""
+    writers = {node: writer for node in graph_module.graph.nodes if (writer := _writer_of(node)) is not None}
+    if not writers:
+        return graph_module
+    graph, copies = Graph(), dict[Node, Node]()
+    tracer = GraphAppendingTracer(graph)
+    for node in graph_module.graph.nodes:
+        if node not in writers:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            continue
+        given = {each: Proxy(copies[each], tracer) for each in node.all_input_nodes}
+        copies[node] = writers[node](given).node
+        copies[node].meta["example_value"] = node.meta.get("example_value")
+    return GraphModule(graph_module, graph)
+
+
+_Given = Mapping[Node, Any]
+
+
+def _writer_of(node: Node) -> Callable[[_Given], Proxy] | None:
+    """What writes the same without numbers that kernels believe; None if there are none, or it cannot be said."""
+    if node.target is F.embedding_bag and find_computed(node, "embedding_bag"):
+        arguments = _BAGS.bind(*node.args, **node.kwargs)
+        arguments.apply_defaults()
+        return _bags_of(arguments.arguments)
+    if node.target in ("repeat_interleave", torch.repeat_interleave) and find_computed(node, "repeat_interleave"):
+        return _repetition_of(node)
+    return None
+
+
+def _bags_of(told: Mapping[str, Any]) -> Callable[[_Given], Proxy] | None:
+    indices, weight, offsets, weights = (told[name] for name in ("input", "weight", "offsets", "per_sample_weights"))
+    has_more = told["max_norm"] is not None or told["scale_grad_by_freq"] or told["sparse"]
+    if has_more or told["mode"] not in ("sum", "mean") or not all(map(_is_tensor, (indices, weight, offsets))):
+        return None
+    # In narrow dtypes kernels round elsewhere.
+    if _value(weight).dtype not in (torch.float32, torch.float64):
+        return None
+    padding = told["padding_idx"]
+
+    def write(given: _Given) -> Proxy:
+        bags = _bags(given[offsets], given[indices], like=_value(offsets))
+        found = F.embedding(given[indices], given[weight], padding)
+        counted = None if padding is None else given[indices].ne(_from_begin(padding, given[weight]))
+        if counted is not None:
+            found = found * counted.unsqueeze(1)
+        if weights is not None:
+            found = found * given[weights].unsqueeze(1)
+        number = given[offsets].size(0)
+        sums = found.new_zeros((number, given[weight].size(1))).index_add(0, bags, found)
+        if told["mode"] == "mean":
+            counted = torch.ones_like(given[indices]) if counted is None else counted.long()
+            sums = sums / counted.new_zeros((number,)).index_add(0, bags, counted).clamp(min=1).unsqueeze(1)
+        return sums[:-1] if told["include_last_offset"] else sums
+
+    return write
+
+
+def _bags(offsets: Proxy, indices: Proxy, *, like: torch.Tensor) -> Proxy:
+    """The bag of each index: the last that begins before it. Those behind the last offset are in a bag of their own
+    where it is included.
+    """
+    places = torch.ones_like(indices).cumsum(0).to(like.dtype) - 1
+    increase = offsets[:1].eq(0).all() & offsets.diff().ge(0).all()
+    assert_when_run(increase & offsets[-1:].le(indices.size(0)).all(), _OFFSETS)
+    return torch.searchsorted(offsets, places, right=True) - 1
+
+
+def _from_begin(row: int, weight: Proxy) -> Any:
+    return row if row >= 0 else weight.size(0) + row
+
+
+def _repetition_of(node: Node) -> Callable[[_Given], Proxy] | None:
+    told = dict(zip(("input", "repeats", "dim"), node.args, strict=False)) | dict(node.kwargs)
+    repeated, repeats, dim, size = (told.get(name) for name in ("input", "repeats", "dim", "output_size"))
+    if not (_is_tensor(repeated) and _is_tensor(repeats) and isinstance(size, int | Node)):
+        return None
+    dim = 0 if dim is None and _value(repeated).dim() == 1 else dim
+    # A single number is for all.
+    if not isinstance(dim, int) or _value(repeats).shape != _value(repeated).shape[dim : dim + 1 or None]:
+        return None
+
+    def write(given: _Given) -> Proxy:
+        ends = given[repeats].cumsum(0)
+        places = ends.new_ones((given.get(size, size),)).cumsum(0) - 1
+        assert_when_run(given[repeats].ge(0).all() & ends[-1:].eq(places.size(0)).all(), _REPEATS)
+        return given[repeated].index_select(dim, torch.searchsorted(ends, places, right=True))
+
+    return write
+
+
+def _is_tensor(given: object) -> bool:
+    return isinstance(given, Node) and isinstance(_value(given), torch.Tensor)
+
+
+def _value(node: Node) -> Any:
+    return node.meta.get("example_value")
