@@ -68,15 +68,16 @@ def _bags_of(told: Mapping[str, Any]) -> Callable[[_Given], Proxy] | None:
     def write(given: _Given) -> Proxy:
         bags = _bags(given[offsets], given[indices], like=_value(offsets))
         found = F.embedding(given[indices], given[weight], padding)
-        counted = None if padding is None else given[indices].ne(_from_begin(padding, given[weight]))
-        if counted is not None:
-            found = found * counted.unsqueeze(1)
         if weights is not None:
             found = found * given[weights].unsqueeze(1)
+        is_padding = None if padding is None else given[indices].eq(_from_begin(padding, given[weight]))
+        if is_padding is not None:
+            # Whatever stands there, and be it no number.
+            found = found.masked_fill(is_padding.unsqueeze(1), 0.0)
         number = given[offsets].size(0)
         sums = found.new_zeros((number, given[weight].size(1))).index_add(0, bags, found)
         if told["mode"] == "mean":
-            counted = torch.ones_like(given[indices]) if counted is None else counted.long()
+            counted = torch.ones_like(given[indices]) if is_padding is None else is_padding.logical_not().long()
             sums = sums / counted.new_zeros((number,)).index_add(0, bags, counted).clamp(min=1).unsqueeze(1)
         return sums[:-1] if told["include_last_offset"] else sums
 
