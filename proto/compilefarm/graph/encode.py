@@ -41,6 +41,7 @@ from compilefarm.graph.operators import is_of_torch, name_function, takes_text
 from compilefarm.graph.options import capture_options, recording_settings
 from compilefarm.graph.pivots import find_unknown_pivots
 from compilefarm.graph.symbols import SymbolTable
+from compilefarm.graph.tangents import with_plain_tangents
 from compilefarm.graph.targets import (
     OF_LIBRARIES,
     check_inner_calls,
@@ -141,6 +142,7 @@ def encode_job(
 # What graphs have become before they are sent, by what is done to them, in this order.
 _REWRITTEN = (
     with_plain_constructors,
+    with_plain_tangents,
     with_safe_offsets,
     with_computed_floats,
     with_tensors_for_floats,
