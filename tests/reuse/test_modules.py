@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dis
 import enum
 import inspect
 import sys
@@ -11,7 +12,7 @@ import types
 import pytest
 import torch
 
-from compilefarm.reuse.names_in_code import Modules, static_attribute
+from compilefarm.reuse.names_in_code import Modules, globals_loaded_by, static_attribute
 
 FILE = "/nowhere/layers.py"
 
@@ -82,3 +83,16 @@ def test_attributes_are_found_as_python_finds_them_without_running_code(owner: o
     missing = object()
     for name in names:
         assert static_attribute(owner, name, missing) is inspect.getattr_static(owner, name, missing), name
+
+
+@pytest.mark.parametrize("number", [0, 127, 128, 40_000])
+def test_globals_that_code_loads_are_found(number: int) -> None:
+    # An argument has one byte, of which one bit says whether the global is called; more bytes stand before.
+    argument = number << 1 | 1
+    before = [(dis.EXTENDED_ARG, argument >> shift & 0xFF) for shift in (16, 8) if argument >> shift]
+    pairs = [(dis.opmap["RESUME"], 0), *before, (dis.opmap["LOAD_GLOBAL"], argument & 0xFF)]
+    code = test_globals_that_code_loads_are_found.__code__.replace(
+        co_code=bytes(byte for pair in pairs for byte in pair), co_names=tuple(f"name{each}" for each in range(40_001))
+    )
+    loads = [each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"]
+    assert globals_loaded_by(code) == set(loads) == {f"name{number}"}

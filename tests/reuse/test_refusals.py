@@ -23,12 +23,8 @@ def _doubled(x: torch.Tensor) -> torch.Tensor:
 def _with_source(field: str, value: object) -> Callable[[Variant], Variant]:
     def change(variant: Variant) -> Variant:
         sources = [
-            dataclasses.replace(
-                each,
-                fields=tuple(
-                    dataclasses.replace(own, value=value) if own.name == field else own  # type: ignore[arg-type]
-                    for own in each.fields
-                ),
+            each._replace(
+                fields=tuple(own._replace(value=value) if own.name == field else own for own in each.fields)  # type: ignore[arg-type]
             )
             for each in variant.sources
         ]

@@ -5,7 +5,7 @@ built on them, code is what `code_checks` takes, and kinds are known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 from compilefarm.core.dynamo_packages import (
@@ -58,21 +58,24 @@ def decode_variant(variant: wire.FrameVariant) -> Variant:
     return Variant(
         code=_code(variant.code, depth=0),
         globals=tuple(map(_global, variant.globals)),
+        # There are thousands of these three: arguments by place are passed sooner.
         sources=tuple(
-            SourceRecord(kind=each.kind, fields=_fields(each.fields, sources=number))
-            for number, each in enumerate(variant.sources)
+            [
+                SourceRecord(each.kind, _fields(each.fields, sources=number))
+                for number, each in enumerate(variant.sources)
+            ]
         ),
-        types=tuple(
-            TypeRecord(source=_source(each.source, sources=count), expected=each.expected) for each in variant.types
-        ),
+        types=tuple([TypeRecord(_source(each.source, sources=count), each.expected) for each in variant.types]),
         guards=tuple(
-            GuardRecord(
-                kind=each.kind,
-                source=_source(each.source, sources=count),
-                arguments=_fields(each.arguments, sources=count),
-                expected=each.expected,
-            )
-            for each in variant.guards
+            [
+                GuardRecord(
+                    each.kind,
+                    _source(each.source, sources=count),
+                    _fields(each.arguments, sources=count),
+                    each.expected,
+                )
+                for each in variant.guards
+            ]
         ),
         shape_expressions=tuple(variant.shape_expressions),
         sizes=tuple(
@@ -110,6 +113,8 @@ def decode_constant(constant: wire.FrameConstant, *, depth: int = 0) -> Constant
     if depth > _DEEPEST:
         raise InvalidPackage("its constants lie too deep within each other")
     match constant.WhichOneof("kind"):
+        case "text":
+            return constant.text
         case "none":
             return None
         case "boolean":
@@ -122,8 +127,6 @@ def decode_constant(constant: wire.FrameConstant, *, depth: int = 0) -> Constant
             return constant.real
         case "complex":
             return complex(constant.complex.real, constant.complex.imaginary)
-        case "text":
-            return constant.text
         case "content":
             return constant.content
         case "ellipsis":
@@ -200,16 +203,17 @@ def _kind(kinds: type[_Kind], word: str) -> _Kind:
         raise InvalidPackage(f"it holds a {kinds.__name__} {word[:40]!r}, which this release does not know") from None
 
 
-def _fields(fields: Iterable[wire.FrameField], *, sources: int) -> tuple[Field, ...]:
-    return tuple(_field(field, sources=sources) for field in fields)
+def _fields(fields: Collection[wire.FrameField], *, sources: int) -> tuple[Field, ...]:
+    # Most guards have none.
+    return tuple([_field(field, sources=sources) for field in fields]) if fields else ()
 
 
 def _field(field: wire.FrameField, *, sources: int) -> Field:
     match field.WhichOneof("content"):
         case "source":
-            return Field(name=field.name, source=_source(field.source, sources=sources))
+            return Field(field.name, None, _source(field.source, sources=sources))
         case "value":
-            return Field(name=field.name, value=decode_constant(field.value))
+            return Field(field.name, decode_constant(field.value))
     raise InvalidPackage(f"the argument {field.name[:40]!r} says nothing")
 
 

@@ -158,10 +158,12 @@ def name_of(found: Found, *, key_id: str) -> str:
 
 
 def _name(package: wire.Package, *, key_id: str) -> str:
-    conditions = wire.Package(lookup=package.lookup, variant=package.variant)
-    del conditions.variant.globals[:]
-    conditions.variant.ClearField("code")
-    return hashlib.sha256(key_id.encode() + b"\n" + conditions.SerializeToString(deterministic=True)).hexdigest()
+    """The name, of a package that nobody needs any more: all but the conditions is taken out of it."""
+    for name in ("format", "interpreter", "programs", "key_parts"):
+        package.ClearField(name)
+    package.variant.ClearField("globals")
+    package.variant.ClearField("code")
+    return hashlib.sha256(key_id.encode() + b"\n" + package.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _parse(content: bytes) -> wire.Package:
@@ -173,13 +175,7 @@ def _parse(content: bytes) -> wire.Package:
         package = wire.Package.FromString(unpacked)
     except (zlib.error, DecodeError) as error:
         raise InvalidPackage(f"it cannot be read: {error}") from None
-    if package.ByteSize() != _known_bytes(package):
+    package.DiscardUnknownFields()
+    if package.ByteSize() != len(unpacked):
         raise InvalidPackage("it says what this release does not know: it is newer")
     return package
-
-
-def _known_bytes(package: wire.Package) -> int:
-    known = wire.Package()
-    known.CopyFrom(package)
-    known.DiscardUnknownFields()
-    return known.ByteSize()

@@ -185,7 +185,7 @@ class _Capture:
         sources, places = self._table.sources, list(places)
         values = [self._follow(sources[place]) for place in places]
         for place, kind in zip(places, self._describer.of_places(values), strict=True):
-            yield TypeRecord(source=place, expected=shortened(kind))
+            yield TypeRecord(source=place, expected=kind)
 
     def _expected(self, guard: TracedGuard, asked: Questions) -> str:
         if guard.kind in WITHOUT_VALUE:

@@ -226,10 +226,12 @@ class Describer:
         own = getattr(value, "__dict__", None)
         if isinstance(value, _WITH_OTHER_NAMESPACE) or not isinstance(own, dict):
             return text
-        return f"{text}{self._overrides(own)}"
+        return f"{text}{self._overrides(own) if own else _NOTHING_SET}"
 
     def of_order(self, keys: list[Any]) -> str:
         """Describes keys in their order, which decides what popitem finds and no guard tells."""
+        if not keys:
+            return "[]"
         if all(type(each) is int for each in keys):
             # Hooks are numbered, by how many the process has had: only which comes before which is the same elsewhere.
             ranks = {key: rank for rank, key in enumerate(sorted(keys))}
@@ -242,7 +244,8 @@ class Describer:
         Dynamo guards that two places have the same object, and not that they have two.
         """
         for value in values:
-            text = self.of_place(value)
+            # Before the number: there are few kinds of objects, and many objects.
+            text = shortened(self.of_place(value))
             if self._is_told_by_value(type(value)):
                 yield text
             else:
@@ -384,13 +387,15 @@ class Describer:
             return f"signature:{value}"
         if isinstance(value, (list, tuple, set, frozenset)):
             return f"{type(value).__name__}({','.join(self._member(each) for each in value)})"
-        if not isinstance(value, types.FunctionType) and isinstance(value, Mapping) and len(value) < 1000:
+        # Of other values, collections.abc looks through all mappings that there are.
+        if hasattr(type(value), "items") and isinstance(value, Mapping) and len(value) < 1000:
             return f"mapping({','.join(f'{self._member(k)}:{self._member(v)}' for k, v in value.items())})"
         return self._named(value)
 
     def _function(self, function: types.FunctionType) -> str:
         self._outer_codes.append(function.__code__)
-        parts = [name_of(function), digest_of_code(function.__code__), *self._said_of_itself(function)]
+        name = name_of(function)
+        parts = [name, digest_of_code(function.__code__), *self._said_of_itself(function)]
         # Most have none of these.
         if defaults := function.__defaults__:
             parts += [self._member(each) for each in defaults]
@@ -404,16 +409,18 @@ class Describer:
             # What it names is in no module that its code leads to.
             chains = sorted(set(chains_of(function.__code__)))
             parts += [f"{chain}={self.of_chain(function.__globals__, chain)}" for chain in chains]
-        return f"function:{name_of(function)}:{shortened(chr(10).join(parts))}"
+        return f"function:{name}:{shortened(chr(10).join(parts))}"
 
-    def _said_of_itself(self, thing: Any) -> Iterator[str]:
+    def _said_of_itself(self, thing: Any) -> list[str]:
         """What a class or function says of itself, which releases before 2.12 read without a guard."""
-        yield thing.__name__
-        own = vars(thing).get("__annotations__") if isinstance(thing, type) else thing.__annotations__
-        yield from (f"{name}:{self._annotation(value)}" for name, value in (own or {}).items())
+        is_class = isinstance(thing, type)
+        said = [thing.__name__]
+        if own := vars(thing).get("__annotations__") if is_class else thing.__annotations__:
+            said += [f"{name}:{self._annotation(value)}" for name, value in own.items()]
         documentation = thing.__doc__
-        if isinstance(thing, type) or documentation not in thing.__code__.co_consts[:1]:
-            yield str(documentation)
+        if is_class or documentation not in thing.__code__.co_consts[:1]:
+            said.append(str(documentation))
+        return said
 
     def _annotation(self, value: Any) -> str:
         """An annotation as text. The same few stand at most places, and typing takes a while to say what they are."""
@@ -464,6 +471,10 @@ class Describer:
         said = [f"{name}={self._member(own[name])}" for name in overrides]
         hooks = [f"{name}={self._member(hooks)}" for name, hooks in hooks_in(own).items()]
         return f"+{shortened(';'.join([*map(str, own), *said, *hooks]))}"
+
+
+# Of an object on which nothing is set.
+_NOTHING_SET = f"+{shortened('')}"
 
 
 def is_of_a_release(thing: Any) -> bool:

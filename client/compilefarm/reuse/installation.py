@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import dis
 import itertools
 import sys
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from compilefarm.core.dynamo_packages import GlobalKind, GlobalRecord, Variant
 from compilefarm.reuse.code_objects import code_of, renamed
+from compilefarm.reuse.names_in_code import globals_loaded_by
 from compilefarm.reuse.refusals import Differs
 from compilefarm.reuse.verification import verify_guards, verify_process
 from compilefarm.torch_internals.dynamo_frames import (
@@ -157,8 +157,7 @@ def _require_same_signature(generated: CodeType, code: CodeType) -> None:
 
 
 def _require_names(generated: CodeType, known: set[str]) -> None:
-    loaded = {each.argval for each in dis.get_instructions(generated) if each.opname == "LOAD_GLOBAL"}
-    if missing := sorted(loaded - known):
+    if missing := sorted(globals_loaded_by(generated) - known):
         raise Differs(f"the generated code names {missing[0]}, which is not there")
 
 

@@ -14,6 +14,7 @@ from compilefarm.torch_internals.operators import holds_operators
 
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _OF_RELEASES = frozenset({"torch", *sys.stdlib_module_names})
 # Whose classes hide nothing that they hold.
 _PLAIN_METACLASSES = frozenset({type, abc.ABCMeta})
@@ -36,6 +37,22 @@ def chains_of(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from chains_of(constant)
+
+
+def globals_loaded_by(code: types.CodeType) -> set[str]:
+    """Names of globals that code itself loads. Generated code has tens of thousands of instructions, most of others."""
+    operations, arguments, found = code.co_code[::2], code.co_code[1::2], set[str]()
+    place = operations.find(_LOAD_GLOBAL)
+    while place >= 0:
+        argument = int(arguments[place])
+        for shift, before in enumerate(range(place - 1, -1, -1), start=1):
+            if operations[before] != dis.EXTENDED_ARG:
+                break
+            argument |= arguments[before] << 8 * shift
+        # The last bit says whether the global is called.
+        found.add(code.co_names[argument >> 1])
+        place = operations.find(_LOAD_GLOBAL, place + 1)
+    return found
 
 
 def static_attribute(owner: object, name: str, default: object) -> Any:

@@ -89,7 +89,9 @@ def sources_of(records: Sequence[SourceRecord], *, names: Mapping[str, str]) -> 
         values = values_of(record.fields, sources=sources)
         if "global_name" in values:
             values["global_name"] = names.get(values["global_name"], values["global_name"])
-        _require_names(values)
+        for name in values:
+            if name in _NAMES:
+                _require_name(values[name])
         if record.kind not in _LASTING:
             raise Differs(f"{record.kind} is no source that is recorded")
         try:
@@ -107,7 +109,6 @@ def values_of(fields: Sequence[Field], *, sources: Sequence[Source]) -> dict[str
     return {field.name: value_of(field.value) if field.source is None else sources[field.source] for field in fields}
 
 
-def _require_names(values: Mapping[str, Any]) -> None:
-    for name in _NAMES & values.keys():
-        if values[name] and not _NAME.fullmatch(str(values[name])):
-            raise Differs(f"{values[name]!r} is no name")
+def _require_name(text: Any) -> None:
+    if text and not _NAME.fullmatch(str(text)):
+        raise Differs(f"{text!r} is no name")

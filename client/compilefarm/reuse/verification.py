@@ -90,11 +90,9 @@ def verify_guards(
     try:
         values = [_follow(live, sources[record.source]) for record in variant.types]
         for record, kind in zip(variant.types, describer.of_places(values), strict=True):
-            _require(shortened(kind), record.expected, sources[record.source])
+            _require(kind, record.expected, sources[record.source])
         guards = [
-            TracedGuard(
-                kind=each.kind, source=sources[each.source], arguments=values_of(each.arguments, sources=sources)
-            )
+            TracedGuard(each.kind, sources[each.source], values_of(each.arguments, sources=sources))
             for each in variant.guards
         ]
         for guard, record_of_guard in zip(guards, variant.guards, strict=True):

@@ -40,13 +40,17 @@ def build_source(kind: str, fields: Mapping[str, Any]) -> Source:
     found = _class_of(kind)
     if found is None:
         raise ValueError(f"torch has no source {kind}")
-    named = {name: member[fields[name]] for name, member in _ENUMERATIONS.items() if name in fields}
+    # Few have any.
+    if not _ENUMERATIONS.keys().isdisjoint(fields):
+        fields = {
+            name: _ENUMERATIONS[name][value] if name in _ENUMERATIONS else value for name, value in fields.items()
+        }
     try:
         if kind != "ImportSource":
-            return found(**{**fields, **named})
+            return found(**fields)
         # Until 2.12 such a source adds its guard to the trace that is under way; it is among the guards that are built.
         with _guards.tracing(_guards.TracingContext(None)):
-            return found(**{**fields, **named})
+            return found(**fields)
     except TypeError as error:
         raise ValueError(f"torch has another {kind}: {error}") from error
 
