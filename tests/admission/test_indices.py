@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from compilefarm.builder.generated_sources import watching_sources
-from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.testing import trace
 from compilefarm.torch_internals.cpp_builds import stand_in_for_trials
 from compilefarm.worker.source_check import check_source

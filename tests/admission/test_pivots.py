@@ -12,7 +12,7 @@ from torch import Tensor
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.testing import trace
 from compilefarm.torch_internals.pytrees import tensors_in
 from compilefarm.worker.synthetic import ATTEMPTS, inputs_of

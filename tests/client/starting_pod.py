@@ -1,7 +1,7 @@
 """A pod that compiles models and says what became of them: `python -m tests.client.starting_pod CHANGE...`.
 
 It prints a list with an object for each change: whether the result is right, how many calls Dynamo has traced, what
-stats() says of it, and what comparisons of packages with traces have found.
+stats() says of it, what comparisons of packages with traces have found, and whether the encoder is imported.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ def run(change: str) -> dict[str, Any]:
         "traced": counters["stats"]["calls_captured"],
         "dynamo": [record.dynamo for record in records],
         "compared": comparisons.found,
+        "can encode": "compilefarm.graph.encode" in sys.modules,
     }
 
 

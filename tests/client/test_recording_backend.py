@@ -23,7 +23,7 @@ from compilefarm.core.keys import key_of
 from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.core.recordings import Recording
 from compilefarm.core.requests import read_request
-from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.encoded_jobs import EnvironmentNeeds
 from compilefarm.graph.vocabulary import describe_vocabulary
 from compilefarm.loader.environment import describe_environment
 from compilefarm.service.testing import ScriptedPool, serving_in_thread

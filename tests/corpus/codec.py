@@ -17,7 +17,8 @@ from torch.fx import GraphModule
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
-from compilefarm.graph.encode import EncodedJob, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.plain_graphs import compile_plain_graphs, needs_plain_graphs
 from compilefarm.graph.symbols import Symbols
 from compilefarm.graph.tracing import fixing_floats

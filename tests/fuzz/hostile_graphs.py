@@ -11,7 +11,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from compilefarm.graph.admission import Admitted, decode
-from compilefarm.graph.encode import EncodedJob, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.testing import fixed_environment
 from compilefarm.torch_internals.operators import schema_of
 from compilefarm.torch_internals.pytrees import map_leaves

@@ -8,7 +8,8 @@ from torch import fx
 
 from compilefarm.graph.adapting import adapt_job
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EncodedJob, EnvironmentNeeds
 from compilefarm.v1.environment_pb2 import Cpu, Environment
 from compilefarm.v1.job_pb2 import Job
 

@@ -18,7 +18,8 @@ from compilefarm.core.inductor_settings import INDUCTOR
 from compilefarm.core.keys import key_of
 from compilefarm.graph import settings
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EncodedJob, EnvironmentNeeds
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.v1.environment_pb2 import Environment

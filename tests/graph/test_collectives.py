@@ -15,7 +15,7 @@ from compilefarm.core.process_groups import MAX_GROUPS, MAX_SIZE
 from compilefarm.graph.adapting import adapt_job
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
-from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.testing import capture, fixed_environment
 from compilefarm.service.validation import validate
 from compilefarm.torch_internals.process_groups import register_collectives, registered_group

@@ -20,7 +20,8 @@ from compilefarm.core.keys import key_of
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.dead_nodes import OPERATORS, find_dead_nodes
 from compilefarm.graph.decode import decode_job
-from compilefarm.graph.encode import EnvironmentNeeds, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EnvironmentNeeds
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.v1.environment_pb2 import Environment

@@ -17,7 +17,7 @@ import torch._inductor.config
 from torch.fx import Graph, GraphModule, Node
 
 from compilefarm.core.keys import key_of
-from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.targets import ATTRIBUTE_OPERATORS
 from compilefarm.graph.testing import CapturedGraph, capture, trace
 from compilefarm.graph.tracing import faking

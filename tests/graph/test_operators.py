@@ -14,7 +14,8 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.keys import key_of
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
-from compilefarm.graph.encode import EnvironmentNeeds, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EnvironmentNeeds
 from compilefarm.graph.libraries import import_libraries_of
 from compilefarm.graph.operators import describe_operators, import_operators
 from compilefarm.graph.testing import capture

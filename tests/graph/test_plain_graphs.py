@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.core.keys import key_of
 from compilefarm.graph.decode import decode_job
-from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.plain_graphs import PlainGraph, needs_plain_graphs
 from compilefarm.graph.testing import capture
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from compilefarm.graph.encode import EncodedJob, _GraphWriter, _mark_static
+from compilefarm.graph.encode import _GraphWriter, _mark_static
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.testing import capture
 from tests.worker.inductor import compiled
 

@@ -18,7 +18,8 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.keys import key_of
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import DecodedJob, GraphRejected, decode_job
-from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EncodedJob, EnvironmentNeeds
 from compilefarm.graph.launches import is_launch
 from compilefarm.graph.testing import CapturedGraph, fixed_environment, trace
 from compilefarm.loader.environment import describe_environment

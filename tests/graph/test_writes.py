@@ -14,7 +14,8 @@ from torch.fx import Graph, GraphModule
 
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import DecodedJob, decode_job
-from compilefarm.graph.encode import EncodedJob, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.testing import capture, fixed_environment, trace
 from compilefarm.graph.writes import arguments_written
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode

@@ -12,7 +12,7 @@ import pytest
 from compilefarm.builder.packing import pack
 from compilefarm.core.artifacts import ARTIFACT_FORMAT
 from compilefarm.core.errors import CorruptArtifact, IncompatibleArtifact, UnusableFolder
-from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.encoded_jobs import EnvironmentNeeds
 from compilefarm.loader import load
 from compilefarm.loader.environment import describe_environment
 from compilefarm.loader.load import check_fits, load_artifact

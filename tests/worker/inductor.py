@@ -9,7 +9,7 @@ import torch
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.compiling import compile_to_program
-from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.options import config_patches
 from compilefarm.torch_internals.index_assertions import keeping_index_assertions
 from compilefarm.v1.child_pb2 import VerifyTask

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from compilefarm.graph.decode import DecodedJob, decode_job
-from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.operators import whole_packets
 from compilefarm.graph.testing import capture
 from compilefarm.torch_internals.operators import registered_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.worker.comparison import VerificationFailed
 from tests.worker.detection import attempts, table_of
 from tests.worker.fused import fused

@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.decode import DecodedJob
-from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.comparison import VerificationFailed
 from compilefarm.worker.fillers import takes_zeros

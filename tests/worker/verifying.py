@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
-from compilefarm.graph.encode import EncodedJob
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.testing import capture
 from compilefarm.v1.child_pb2 import VerifyTask
 from compilefarm.v1.manifest_pb2 import Verification

@@ -28,7 +28,8 @@ from compilefarm.core.variables import MATCHED_NAMES, VARIABLES
 from compilefarm.graph.admission import Admitted, decode
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.encode import EncodedJob, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.loader.environment import describe_environment
 from compilefarm.v1.environment_pb2 import Environment

@@ -14,7 +14,8 @@ from compilefarm.core.treatment import Treatment
 from compilefarm.core.triton_knobs import KNOBS
 from compilefarm.core.variables import MATCHED_NAMES, VARIABLES, matched_variables
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.encode import EnvironmentNeeds, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EnvironmentNeeds
 from compilefarm.graph.knobs import knob_names, matched_knobs
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.loader import environment

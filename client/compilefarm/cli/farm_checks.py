@@ -157,7 +157,7 @@ def _environment() -> Environment:
     # They take seconds to import, and most commands never need them.
     import torch
 
-    from compilefarm.graph.encode import EnvironmentNeeds
+    from compilefarm.graph.encoded_jobs import EnvironmentNeeds
     from compilefarm.loader.environment import describe_environment
 
     has_gpu = torch.cuda.is_available()

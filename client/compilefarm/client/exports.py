@@ -80,7 +80,7 @@ class Exports:
 
 
 def _require_this_torch(manifest: Manifest) -> None:
-    from compilefarm.graph.encode import EnvironmentNeeds
+    from compilefarm.graph.encoded_jobs import EnvironmentNeeds
     from compilefarm.loader.environment import describe_environment
 
     here = describe_environment(EnvironmentNeeds(cpu=False, cuda_device=None))

@@ -49,7 +49,7 @@ class TorchCaches:
     def environment(self) -> Environment:
         import torch
 
-        from compilefarm.graph.encode import EnvironmentNeeds
+        from compilefarm.graph.encoded_jobs import EnvironmentNeeds
         from compilefarm.loader.environment import describe_environment
 
         device = torch.cuda.current_device() if torch.cuda.is_available() else None

@@ -22,7 +22,7 @@ from compilefarm.v1.graph_pb2 import Expression
 from compilefarm.v1.manifest_pb2 import Manifest
 
 if TYPE_CHECKING:
-    from compilefarm.graph.encode import EnvironmentNeeds
+    from compilefarm.graph.encoded_jobs import EnvironmentNeeds
     from compilefarm.graph.plain_graphs import PlainGraph
 
 

@@ -21,7 +21,7 @@ from compilefarm.v1.manifest_pb2 import Manifest
 from compilefarm.v1.request_file_pb2 import CompileArguments
 
 if TYPE_CHECKING:
-    from compilefarm.graph.encode import EnvironmentNeeds
+    from compilefarm.graph.encoded_jobs import EnvironmentNeeds
     from compilefarm.graph.plain_graphs import CompilePlain, PlainGraph
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from compilefarm.core.variables import matched_variables
-from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.encoded_jobs import EnvironmentNeeds
 from compilefarm.graph.knobs import matched_knobs
 from compilefarm.graph.operators import describe_operators
 from compilefarm.loader.runtime_libraries import find_libgomp_version, find_libstdcxx_version

@@ -17,7 +17,7 @@ from compilefarm.core.dynamo_settings import decides_traces
 from compilefarm.core.keys import Part
 from compilefarm.graph import settings
 from compilefarm.graph.ambient import describe_ambient
-from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.encoded_jobs import EnvironmentNeeds
 from compilefarm.graph.options import capture_options
 from compilefarm.loader.environment import describe_environment
 from compilefarm.packages.class_descriptions import values_named_by

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from compilefarm.graph.bypass import Bypass
-from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds
+from compilefarm.graph.encoded_jobs import EncodedJob, EnvironmentNeeds
 from compilefarm.graph.options import recording_settings
 from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Job

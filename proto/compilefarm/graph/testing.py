@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from compilefarm.graph.encode import EncodedJob, EnvironmentNeeds, encode_job
+from compilefarm.graph.encode import encode_job
+from compilefarm.graph.encoded_jobs import EncodedJob, EnvironmentNeeds
 from compilefarm.v1.environment_pb2 import Environment
 
 

@@ -29,7 +29,7 @@ from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.starts import StartClock, process_began_seconds, to_wire
 from compilefarm.graph.admission import Admitted, with_libraries_of
 from compilefarm.graph.contractions import CONTRACTION_LIBRARY
-from compilefarm.graph.encode import EnvironmentNeeds
+from compilefarm.graph.encoded_jobs import EnvironmentNeeds
 from compilefarm.graph.libraries import installed_libraries
 from compilefarm.graph.operators import describable, import_operators
 from compilefarm.graph.replacements import find_replacement
