@@ -170,6 +170,66 @@ def job_of_nodes(write: Callable[[Graph], object]) -> Job:
     return encode_job(module, [torch.zeros(1)], options={}, environment=fixed_environment).job
 
 
+@pytest.mark.parametrize("differs", [False, True], ids=["a number", "a symbol"])
+@pytest.mark.parametrize(
+    ("kind", "target", "argument"),
+    [
+        (TargetKind.TARGET_KIND_TENSOR_METHOD, "__pow__", 4000),
+        (TargetKind.TARGET_KIND_TENSOR_METHOD, "__rpow__", 7),
+        (TargetKind.TARGET_KIND_PYTHON_FUNCTION, "operator.pow", 4000),
+        (TargetKind.TARGET_KIND_PYTHON_FUNCTION, "operator.lshift", 4000),
+    ],
+)
+def test_sizes_are_not_raised_beyond_what_sizes_are(
+    kind: TargetKind.ValueType, target: str, argument: int, differs: bool
+) -> None:
+    """Python computes with them, and torch with what symbols are in the call at hand."""
+    job = job_of_nodes(lambda graph: graph.call_method("size", (graph.find_nodes(op="placeholder")[0], 0)))
+    job.inputs[0].tensor.shape[0].size = 3000
+    if differs:
+        job.inputs[0].tensor.shape[0].expression.symbol = 0
+        job.symbols.add()
+        job.hints.append(3000)
+    job.graph.nodes.insert(2, job.graph.nodes[1])
+    call = job.graph.nodes[2].call
+    call.kind, call.target = kind, target
+    del call.args[:]
+    call.args.extend((Value(node=1), Value(integer=argument)))
+    with pytest.raises(InvalidRequest, match="an operator that grows is called on large numbers or on lists"):
+        decode_job(job, blobs={})
+
+
+@pytest.mark.parametrize("name", ["__mul__", "__rmul__", "__add__"])
+@pytest.mark.parametrize("nested", [False, True], ids=["", "in a subgraph"])
+def test_lists_do_not_grow_by_methods(name: str, nested: bool) -> None:
+    def write(graph: Graph) -> None:
+        sizes = graph.call_method("size", (graph.find_nodes(op="placeholder")[0],))
+        graph.call_method("sub", (sizes, 2))
+
+    job = job_of_nodes(write)
+    job.graph.nodes[2].call.target = name
+    if nested:
+        job = _within_a_subgraph(job)
+    with pytest.raises(InvalidRequest, match="an operator that grows is called on large numbers or on lists"):
+        decode_job(job, blobs={})
+
+
+def _within_a_subgraph(job: Job) -> Job:
+    """A job of which the graph is called by one around it."""
+    outer = Job()
+    outer.CopyFrom(job)
+    inner = outer.graph.subgraphs.add()
+    inner.CopyFrom(job.graph)
+    inner.nodes[-1].output.result.tuple.items.add(node=0)
+    del outer.graph.nodes[1:]
+    outer.graph.nodes.add().get_subgraph.subgraph = 0
+    call = outer.graph.nodes.add().call
+    call.kind, call.target = TargetKind.TARGET_KIND_HIGHER_ORDER_OPERATOR, "wrap"
+    call.args.extend((Value(node=1), Value(node=0)))
+    outer.graph.nodes.add().output.SetInParent()
+    return outer
+
+
 @pytest.mark.parametrize(
     ("name", "args"), [("pow", (7, 4000)), ("lshift", (1, 4000)), ("mul", ([0], 2000)), ("add", ([0], [0]))]
 )

@@ -37,7 +37,8 @@ def guarding_bodies(root: GraphModule, *, reach: ReachCheck) -> Iterator[None]:
     waiting: set[GraphModule] = set()
     calls = [(node, node.op, node.target) for body in bodies for node in body.graph.nodes if node.op in _CALLS]
     for node, operation, target in calls:
-        node.target = _watched(target, reach=reach) if operation == "call_function" else target
+        node.op = "call_function"
+        node.target = _watched(target, reach=reach) if operation == "call_function" else _guarded_method(target)
     for body in bodies:
         _note_run(body, waiting)
     _recompile(bodies)
@@ -71,9 +72,9 @@ def _note_run(body: GraphModule, waiting: set[GraphModule]) -> None:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         waiting.discard(body)
-        return called(*args, **kwargs) if callable(called) else getattr(args[0], called)(*args[1:], **kwargs)
+        return called(*args, **kwargs)
 
-    first.op, first.target = "call_function", call
+    first.target = call
 
 
 def _run_wholly(operator: HigherOrderOperator) -> Callable[..., Any]:
@@ -91,6 +92,16 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
         if hazard is not None:
             raise InvalidRequest(f"{function.__name__} in a subgraph: {hazard}")
         return function(*args, **kwargs)
+
+    return call
+
+
+def _guarded_method(name: str) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        hazard = find_hazard(name, args=args)
+        if hazard is not None:
+            raise InvalidRequest(f"{name} in a subgraph: {hazard}")
+        return getattr(args[0], name)(*args[1:], **kwargs)
 
     return call
 

@@ -33,6 +33,7 @@ from compilefarm.graph.operators import (
     operators_of_torch,
 )
 from compilefarm.graph.replacements import is_own_function, is_own_method
+from compilefarm.graph.symbols import find_hint
 from compilefarm.graph.tensors import MAX_DIMENSIONS
 from compilefarm.torch_internals import operators as torch_operators
 from compilefarm.torch_internals import traced_functions
@@ -392,7 +393,13 @@ def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
     """Why a call that is about to run on these values might take any time and memory; None if nothing says so.
 
     Python's own functions know no bounds on plain numbers, texts and lists; Dynamo folds such calls away.
+
+    Args:
+        target: what is called, or the name of a method.
+        args: what it is called with; the first is what a method is called on.
     """
+    if isinstance(target, str):
+        target, args = _behind_method(target, args)
     if not is_of_python(target):
         return None
     if _counted_nested(args) > _MOST_NESTED:
@@ -402,7 +409,7 @@ def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
     elif target not in (getattr, operator.getitem) and any(isinstance(argument, str) for argument in args):
         return "an operator is called on text"
     on_tensors = any(isinstance(argument, torch.Tensor) for argument in args)
-    if target in _GROWING and not on_tensors and not any(map(_stays_small, args)) and not _is_arithmetic(target, args):
+    if target in _GROWING and not on_tensors and _may_grow(target, args):
         return "an operator that grows is called on large numbers or on lists"
     if target is operator.setitem and not isinstance(args[0] if args else None, torch.Tensor):
         return "an item of something that is no tensor is set"
@@ -413,6 +420,39 @@ def find_hazard(target: object, *, args: Sequence[object]) -> str | None:
     if target is round and len(args) > 1 and not (isinstance(args[1], int) and abs(args[1]) <= _MOST_DIGITS):
         return "a number is rounded to that many digits"
     return None
+
+
+def _behind_method(name: str, args: Sequence[object]) -> tuple[object, Sequence[object]]:
+    """The function of Python that a method of something that is no tensor comes down to, and what that is called with;
+    None if it is none of those that may be called.
+    """
+    if args and not isinstance(args[0], torch.Tensor):
+        found = vars(operator).get(name)
+        if found in _python_names():
+            return found, args
+        reflected = vars(operator).get(f"__{name[3:]}") if name.startswith("__r") else None
+        if reflected in _python_names():
+            return reflected, args[::-1]
+    return None, args
+
+
+def _may_grow(target: object, args: Sequence[object]) -> bool:
+    """Whether numbers, as they are in the call at hand, or lists may become larger than what can be computed with."""
+    if any(isinstance(argument, list | tuple) for argument in args):
+        return True
+    if any(map(_stays_small, args)):
+        return target in _RAISING and _raises_far(args)
+    return not _is_arithmetic(target, args)
+
+
+def _raises_far(args: Sequence[object]) -> bool:
+    """Whether a whole number is raised, or shifted, beyond what any size is: of symbols torch computes what comes of it
+    in the call at hand.
+    """
+    if len(args) < 2 or not all(isinstance(value, int | torch.SymInt) for value in args):
+        return False
+    base, exponent = (find_hint(cast(Any, value)) for value in args[:2])
+    return base not in (-1, 0, 1) and (exponent or 0) > _HIGHEST_POWER
 
 
 def _counted_nested(args: Sequence[object]) -> int:
