@@ -201,7 +201,7 @@ def _wrap(module: Any, place: str, *, phase: str, phases: Phases) -> None:
 @contextmanager
 def _watching_garbage(phases: Phases) -> Iterator[None]:
     def tell(what: str, _: Mapping[str, int]) -> None:
-        phases.enter(f"collecting garbage {_['generation']} in {phases._under_way[-1]}") if what == "start" else phases.leave()
+        phases.enter("collecting garbage") if what == "start" else phases.leave()
 
     gc.callbacks.append(tell)
     try:
