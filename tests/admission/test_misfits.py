@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from compilefarm.core.errors import InvalidRequest
+from compilefarm.graph import encode
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import encode_job
@@ -60,6 +61,8 @@ def recurrence(x: object, hidden: object, cells: object, *weights: object) -> Gi
     return (x, [hidden, cells], list(weights), True, 1, 0.0, False, False, False), {}
 
 
+BAGS = (torch.ones(10, 4), torch.zeros(6, dtype=torch.int64), torch.tensor([0, 2, 4]))
+FACTORS, PIVOTS = torch.eye(4).repeat(3, 1, 1), torch.arange(1, 5).int().repeat(3, 1)
 ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
 
 
@@ -126,6 +129,9 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten.special_laguerre_polynomial_l.n_scalar, (FEW,), positional(2**40)),
         (aten.special_laguerre_polynomial_l.default, (FEW, FEW), positional()),
         (aten.special_legendre_polynomial_p.x_scalar, (FEW,), lambda degree: ((0.5, degree), {})),
+        (aten.embedding_bag.default, BAGS, positional(False, 5)),
+        (aten.linalg_ldl_solve.default, (FACTORS, PIVOTS, torch.ones(2, 3, 4, 1)), positional()),
+        (aten.linalg_ldl_solve.default, (FACTORS[:1], PIVOTS[:1], torch.ones(3, 4, 1)), positional()),
         (aten._foreach_copy.default, (FEW, FEW), copied),
         (aten._fused_adam_.default, (MANY, FEW, torch.ones(())), adam),
         (aten._fused_adam_.default, (MANY, MANY.double(), torch.ones(())), adam),
@@ -151,6 +157,9 @@ def test_contradictions_are_refused_by_name(
         (aten.native_group_norm.default, (IMAGE,), lambda image: ((image, None, None, 1, 3, 64, 1, 1e-5), {})),
         (ATTENTION, (torch.ones(2, 8, 12, 4).transpose(1, 2)[:, :4],) * 3, positional()),
         (aten.special_laguerre_polynomial_l.n_scalar, (FEW,), positional(3)),
+        (aten.embedding_bag.padding_idx, BAGS, positional(False, 2, False, None, False, 1)),
+        (aten.linalg_ldl_solve.default, (FACTORS, PIVOTS, torch.ones(1, 4, 1)), positional()),
+        (aten.linalg_ldl_solve.default, (FACTORS, PIVOTS, torch.ones(4, 1)), positional()),
         (aten.median.dim, (NARROW.expand(4, 1),), positional(1)),
         (aten.median.dim, (torch.ones(3, 1).expand(3, 8),), positional(0)),
         (aten.median.default, (NARROW.expand(64),), positional()),
@@ -357,6 +366,21 @@ def test_offsets_that_are_computed_stay_in_the_pod(offsets: Callable[[torch.Tens
     with pytest.raises(Bypass, match="neither an input of the graph nor count up") as caught:
         capture(bag, IDS, OFFSETS).encode()
     assert caught.value.reason == "computed_offsets"
+
+
+def test_bags_whose_last_offset_says_where_they_end_stay_in_the_pod() -> None:
+    def model(ids: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding_bag(ids, TABLE, given, include_last_offset=True)
+
+    with pytest.raises(Bypass, match="where its last bag ends"):
+        capture(model, IDS, OFFSETS).encode()
+
+
+def test_bags_whose_last_offset_says_where_they_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode, "find_computed", lambda *_: None)
+    job = job_of(aten.embedding_bag.default, *BAGS, call=positional(False, 0, False, None, True))
+    with pytest.raises(InvalidRequest, match="embedding_bag: its last offset says where its last bag ends"):
+        decode_job(job, blobs={})
 
 
 def bags_with(change: Callable[[Graph, Node, Node], Node]) -> Job:

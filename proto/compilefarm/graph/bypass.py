@@ -11,7 +11,7 @@ REASONS: Mapping[str, str] = {
     "attribute": "The graph reads an attribute that is neither a tensor nor a subgraph, or that it does not have.",
     "computed_offsets": (
         "Offsets of an embedding bag, repeats or pivots are neither an input, nor numbers that count up, nor of a"
-        " factorization."
+        " factorization, or the last offset says where the last bag ends (`include_last_offset`)."
     ),
     "custom_compiler": "This process changes how Inductor compiles, with a pass or a class of its own.",
     "custom_option": "A compiler setting has a value that farms do not accept.",

@@ -23,6 +23,8 @@ Arguments = Mapping[str, Any]
 _OF_CHANNELS = ("weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd")
 # Steps of fused optimizers, functional and in place.
 OPTIMIZERS = frozenset(f"_fused_{name}{mark}" for name in ("adagrad", "adam", "adamw", "sgd") for mark in ("", "_"))
+# Of bags of embeddings.
+LAST_OFFSET = "its last offset says where its last bag ends, which is not held against its indices"
 # Of polynomials that are evaluated step by step; 10,000 steps take 0.2 ms.
 MOST_DEGREE = 10_000
 _NORMS = frozenset(
@@ -218,6 +220,26 @@ def _degree(given: Arguments) -> str | None:
     return next((f"it is of degree {each}, at most {MOST_DEGREE}" for each in known if each > MOST_DEGREE), None)
 
 
+def _ends_of_bags(given: Arguments) -> str | None:
+    # aten/src/ATen/native/EmbeddingBag.cpp: indices behind the last offset belong to a bag that there is not, which is
+    # written; so does a mode of torch 2.11 that there is not.
+    if given.get("include_last_offset", False):
+        return LAST_OFFSET
+    mode = given.get("mode", 0)
+    return None if type(mode) is int and mode in _MODES_OF_BAGS else f"it has the mode {mode}"
+
+
+def _pivots_for_each(given: Arguments) -> str | None:
+    # aten/src/ATen/native/BatchLinearAlgebra.cpp: linalg_ldl_solve_out repeats factors for more right sides, and not
+    # their pivots.
+    *factored, _, _ = given["LD"].shape
+    *solved, _, _ = given["B"].shape
+    solved = [1] * (len(factored) - len(solved)) + solved
+    fits = len(solved) == len(factored) and all(one in (1, other) for one, other in zip(solved, factored, strict=True))
+    return None if fits else f"its pivots are for a batch of {factored} and its right sides are one of {solved}"
+
+
+_MODES_OF_BAGS = (0, 1, 2)
 _STATISTICS = ("running_min", "running_max", "scale", "zero_point")
 # Arguments whose memory kernels go through as if each element had its own, one after the other.
 _WITHOUT_GAPS: Mapping[str, Sequence[str]] = {
@@ -238,6 +260,8 @@ _GROUPED = (("self", 1), ("qScaleAndZeros", 0))
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
     "_fused_moving_avg_obs_fq_helper_functional": _statistics_of_quantization,
+    "_embedding_bag": _ends_of_bags,
+    "_embedding_bag_forward_only": _ends_of_bags,
     "_log_softmax_backward_data": _result_and_its_gradient,
     "_native_multi_head_attention": _number_of_heads,
     "_softmax_backward_data": _result_and_its_gradient,
@@ -246,6 +270,8 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_weight_int4pack_mm_for_cpu": _groups_of_scales,
     "_weight_norm_interface": _lengths_of_weights,
     "channel_shuffle": _number_of_groups,
+    "embedding_bag": _ends_of_bags,
+    "linalg_ldl_solve": _pivots_for_each,
     "median": _elements_apart,
     "mkldnn_rnn_layer": _sizes_of_a_layer,
     "nanmedian": _elements_apart,

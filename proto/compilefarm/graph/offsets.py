@@ -18,6 +18,7 @@ import torch
 from torch.fx import Node
 
 from compilefarm.graph.believed import BelievedTensors, argument_of, holders_of
+from compilefarm.graph.misfits import LAST_OFFSET
 from compilefarm.graph.operators import base_of, named_arguments
 from compilefarm.graph.writes import WriteRecorder
 from compilefarm.torch_internals.operators import OpOverload, schema_of
@@ -108,6 +109,8 @@ def find_computed(node: Node, name: str) -> str | None:
     kind = _BELIEVED.get(name.rpartition(".")[2]) or _BELIEVED.get(base_of(name))
     if kind is None:
         return None
+    if kind == "offsets" and _ends_with_an_offset(node, name):
+        return LAST_OFFSET
     # Repeats stand behind what is repeated, or alone.
     place = 2 if kind == "offsets" else min(1, len(node.args) - 1)
     believed = argument_of(node, names=(kind,), place=place)
@@ -116,6 +119,12 @@ def find_computed(node: Node, name: str) -> str | None:
         return None
     known = (holder for each, holder in holders_of(value, node) if _may_be_believed(each))
     return None if any(_Run.of(each).holds(value) for each in known) else _COMPUTED[kind]
+
+
+def _ends_with_an_offset(node: Node, name: str) -> bool:
+    # torch/nn/functional.py has two more arguments before it.
+    place = 9 if ".functional." in name else 7
+    return bool(argument_of(node, names=("include_last_offset",), place=place))
 
 
 def _may_be_believed(node: Node) -> bool:
