@@ -50,6 +50,13 @@ def inverted(x, weight, scales):
 def sorted(x, weight, scales):
     return torch.sort(x.sin())
 
+def ranked(x, weight, scales):
+    return torch.sort(x.sin())[0]
+
+def places_of_another_size(graph):
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sort.default):
+        node.meta["val"] = (node.meta["val"][0], torch.zeros(0))
+
 def sine_of_unknown_size(graph):
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default):
         with graph.graph.inserting_before(node):
@@ -94,10 +101,13 @@ for function, symbolic in (
         compile(function, symbolic=symbolic)
     print(f"{function.__name__} {symbolic}: {found[0] if found else None}")
 
-for change in (sine_of_unknown_size, places_of_unknown_size, tensors_of_unknown_size):
+for change, function in (
+    (sine_of_unknown_size, sorted), (places_of_unknown_size, sorted), (tensors_of_unknown_size, sorted),
+    (places_of_another_size, ranked),
+):
     found = []
     with changing_at_last(change), watching_lowered_sizes(lambda *difference: found.append(difference)):
-        compile(sorted, symbolic=False)
+        compile(function, symbolic=False)
     print(f"{change.__name__}: {found[0] if found else None}")
 
 try:
@@ -132,7 +142,9 @@ def test_what_is_made_and_not_said_is_told(differences: dict[str, str], case: st
     assert f", '{said}', 'torch." in differences[case]
 
 
-@pytest.mark.parametrize("case", ["layer False", "layer True", "convolved False", "inverted False", "sorted False"])
+@pytest.mark.parametrize(
+    "case", ["layer False", "layer True", "convolved False", "inverted False", "sorted False", "places_of_another_size"]
+)
 def test_what_is_made_as_it_was_checked_is_not(differences: dict[str, str], case: str) -> None:
     assert differences[case] == "None"
 
