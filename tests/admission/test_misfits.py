@@ -368,18 +368,21 @@ def test_offsets_that_are_computed_stay_in_the_pod(offsets: Callable[[torch.Tens
     assert caught.value.reason == "computed_offsets"
 
 
-def test_bags_whose_last_offset_says_where_they_end_stay_in_the_pod() -> None:
-    def model(ids: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.embedding_bag(ids, TABLE, given, include_last_offset=True)
+def test_bags_whose_last_offset_says_where_they_end_are_sent_as_sums() -> None:
+    def model(ids: torch.Tensor, given: torch.Tensor, mode: str) -> torch.Tensor:
+        return torch.nn.functional.embedding_bag(ids, TABLE, given, mode=mode, include_last_offset=True)
 
     with pytest.raises(Bypass, match="where its last bag ends"):
-        capture(model, IDS, OFFSETS).encode()
+        capture(model, IDS, OFFSETS, "max").encode()
+    # As sums of rows, which believe no offset.
+    encoded = capture(model, IDS, OFFSETS, "sum").encode()
+    decode_job(encoded.job, blobs=encoded.blobs)
 
 
 def test_bags_whose_last_offset_says_where_they_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "find_computed", lambda *_: None)
     job = job_of(aten.embedding_bag.default, *BAGS, call=positional(False, 0, False, None, True))
-    with pytest.raises(InvalidRequest, match="embedding_bag: its last offset says where its last bag ends"):
+    with pytest.raises(InvalidRequest, match="its last offset says where its last bag ends"):
         decode_job(job, blobs={})
 
 

@@ -109,7 +109,7 @@ def find_computed(node: Node, name: str) -> str | None:
     kind = _BELIEVED.get(name.rpartition(".")[2]) or _BELIEVED.get(base_of(name))
     if kind is None:
         return None
-    if kind == "offsets" and _ends_with_an_offset(node, name):
+    if kind == "offsets" and _ends_with_an_offset(node):
         return LAST_OFFSET
     # Repeats stand behind what is repeated, or alone.
     place = 2 if kind == "offsets" else min(1, len(node.args) - 1)
@@ -121,9 +121,9 @@ def find_computed(node: Node, name: str) -> str | None:
     return None if any(_Run.of(each).holds(value) for each in known) else _COMPUTED[kind]
 
 
-def _ends_with_an_offset(node: Node, name: str) -> bool:
+def _ends_with_an_offset(node: Node) -> bool:
     # torch/nn/functional.py has two more arguments before it.
-    place = 9 if ".functional." in name else 7
+    place = 9 if node.target is torch.nn.functional.embedding_bag else 7
     return bool(argument_of(node, names=("include_last_offset",), place=place))
 
 
