@@ -138,6 +138,10 @@ DAMAGES: dict[str, tuple[str, Callable[[wire.Package], object]]] = {
     "a program too many": ("other programs", lambda package: package.programs.add(name="p2")),
     "code without bytes": ("code of 0 bytes", lambda package: cut(package.variant.code, None)),
     "code that is cut off": ("bytes is none", lambda package: cut(package.variant.code, 3)),
+    "code that is cut off behind an instruction": (
+        "ends within",
+        lambda package: setattr(package.variant.code, "code", package.variant.code.code + loading_global()),
+    ),
     "code without its constants": ("contradicts itself", lambda package: package.variant.code.ClearField("consts")),
     "code without its names": ("contradicts itself", lambda package: package.variant.code.ClearField("names")),
     "code with fewer variables": ("local variables", lambda package: package.variant.code.varnames.pop()),
@@ -171,6 +175,13 @@ def cut(code: wire.FrameCode, count: int | None) -> None:
 
 def replace_code(code: wire.FrameCode, instructions: bytes) -> None:
     code.code = instructions + code.code[len(instructions) :]
+
+
+def loading_global() -> bytes:
+    """An instruction without what follows it for the interpreter's own use."""
+    import dis
+
+    return bytes([dis.opmap["LOAD_GLOBAL"], 0])
 
 
 def jump(units: int) -> bytes:

@@ -7,6 +7,7 @@ package is trusted not to do that on purpose; this notices what came out wrong, 
 from __future__ import annotations
 
 import dis
+from dataclasses import replace
 from types import CodeType
 
 from compilefarm.core.dynamo_packages import CodeRecord
@@ -17,6 +18,8 @@ _MOST_ENTRIES = 200_000
 _LONGEST_NAME = 4096
 # Bytes of an instruction, without what follows it for the interpreter's own use.
 _UNIT_BYTES = 2
+# More than any instruction has behind it.
+_MOST_FOLLOWING_BYTES = 64
 # Without those that a debugger puts in the place of others.
 _INSTRUCTIONS = frozenset(number for name, number in dis.opmap.items() if not name.startswith("INSTRUMENTED_"))
 
@@ -37,8 +40,10 @@ def check_code(record: CodeRecord) -> CodeType:
     if not _INSTRUCTIONS.issuperset(record.code[::_UNIT_BYTES]):
         raise InvalidPackage("its code has what is no instruction of this interpreter")
     try:
+        # Who asks a code object for its bytes has what follows instructions cleared, beyond the end as well.
+        followed = make_code(replace(record, code=record.code + bytes(_MOST_FOLLOWING_BYTES)))
+        _check_instructions(followed, size_bytes=len(record.code))
         code = make_code(record)
-        _check_instructions(code)
     except (IndexError, KeyError, OverflowError, SystemError, TypeError, ValueError) as error:
         raise InvalidPackage(f"the code of {record.qualname[:80]!r} contradicts itself: {error}") from None
     return code
@@ -92,12 +97,14 @@ def _check_names(record: CodeRecord) -> None:
             raise InvalidPackage(f"{name[:80]!r} is no name")
 
 
-def _check_instructions(code: CodeType) -> None:
+def _check_instructions(code: CodeType, *, size_bytes: int) -> None:
     # dis looks up each name, constant and variable that an instruction has.
     offsets, jumps = set[int](), set[int]()
     for instruction in dis.get_instructions(code):
         offsets.add(instruction.offset)
         if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
             jumps.add(instruction.argval)
-    if not jumps <= offsets:
+    if size_bytes not in offsets:
+        raise InvalidPackage(f"{code.co_qualname[:80]!r} ends within what follows an instruction")
+    if not jumps <= {each for each in offsets if each < size_bytes}:
         raise InvalidPackage(f"{code.co_qualname[:80]!r} jumps to where no instruction begins")
