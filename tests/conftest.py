@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
 
 import pytest
 
+from tests.forked_pods import ForkedPods, forking
 from tests.guard_timing import guards_not_timed, is_dynamo_imported
 
 # Objects that are made between two searches among the young ones, of which torch makes and drops many; Python's own
 # number is 700.
 _COLLECT_EVERY = 10_000
 _UNTIL_THE_END = ExitStack()
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ForkedPods]:
+    """Starts processes that have imported torch, in the environment of the tests."""
+    with forking(os.environ) as forks:
+        yield forks
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,6 +19,7 @@ import pytest
 from compilefarm.client import Farm
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
+from tests.forked_pods import ForkedPods, forking
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_OTHERS = ("TORCH", "TRITON", "COMPILEFARM")
@@ -32,32 +33,45 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def run(*command: str, folder: Path, address: str, expected: int = 0) -> subprocess.CompletedProcess[str]:
-    """Runs Python with caches of its own in a folder."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHERS)}
-    environ |= {
-        "TORCHINDUCTOR_CACHE_DIR": str(folder),
-        "TORCH_COMPILE_JOB_ID": "a-job",
-        "COMPILEFARM_ADDRESS": address,
-        "OMP_NUM_THREADS": "1",
-    }
-    ran = subprocess.run(
-        [sys.executable, *command], env=environ, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert ran.returncode == expected, ran.stderr
-    return ran
+def environment(**further: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHERS)}
+    return {**kept, "TORCH_COMPILE_JOB_ID": "a-job", "OMP_NUM_THREADS": "1", **further}
 
 
-def run_pod(*steps: str, folder: Path, address: str) -> dict[str, Any]:
-    ran = run("-m", "tests.client.bundle_pod", *steps, folder=folder, address=address)
-    return {**json.loads(ran.stdout), "log": ran.stderr}
+class Pods:
+    """Starts pods of a farm, each with caches of its own in a folder."""
+
+    def __init__(self, forks: ForkedPods, *, farm: str) -> None:
+        self._forks = forks
+        self._farm = farm
+
+    def run(self, *steps: str, folder: Path) -> dict[str, Any]:
+        variables = environment(TORCHINDUCTOR_CACHE_DIR=str(folder), COMPILEFARM_ADDRESS=self._farm)
+        ran = self._forks.run("tests.client.bundle_pod", *steps, environment=variables)
+        assert ran.returncode == 0, ran.stderr
+        return {**json.loads(ran.stdout), "log": ran.stderr}
+
+
+@pytest.fixture(scope="module")
+def pods(farm: str) -> Iterator[Pods]:
+    with forking(environment()) as forks:
+        yield Pods(forks, farm=farm)
 
 
 def run_cache(action: str, name: str, *, folder: Path, address: str, expected: int = 0) -> tuple[str, str]:
     """What `compilefarm cache` prints. The folder is an option, so that the variable names another."""
-    command = ["-m", "compilefarm.cli.main", "cache", action, name, "--folder", str(folder)]
-    ran = run(*command, folder=folder.with_name("unused"), address=address, expected=expected)
-    assert not folder.with_name("unused").exists()
+    unused = folder.with_name("unused")
+    ran = subprocess.run(
+        [sys.executable, "-m", "compilefarm.cli.main", "cache", action, name, "--folder", str(folder)],
+        env=environment(TORCHINDUCTOR_CACHE_DIR=str(unused), COMPILEFARM_ADDRESS=address),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == expected, ran.stderr
+    assert not unused.exists()
     return ran.stdout, ran.stderr
 
 
@@ -67,9 +81,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def first(farm: str, folder: Path) -> dict[str, Any]:
+def first(pods: Pods, folder: Path) -> dict[str, Any]:
     """What a pod tells that compiles and pushes."""
-    return run_pod("pull", "push", folder=folder / "first", address=farm)
+    return pods.run("pull", "push", folder=folder / "first")
 
 
 def hits(pod: dict[str, Any]) -> tuple[int, int, int]:
@@ -77,12 +91,12 @@ def hits(pod: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def test_a_pod_pulls_what_another_has_pushed_and_compiles_nothing(
-    first: dict[str, Any], farm: str, folder: Path
+    first: dict[str, Any], pods: Pods, folder: Path
 ) -> None:
     assert hits(first) == (0, 0, 2)
     assert "nothing was pushed to it" in first["log"]
     assert first["pushed"]["added"].keys() >= {"inductor", "aot_autograd", "pgo"}
-    second = run_pod("pull", "push", folder=folder / "second", address=farm)
+    second = pods.run("pull", "push", folder=folder / "second")
     assert hits(second) == (1, 1, 1)
     assert second["pulled"]["loaded"] == first["pushed"]["added"]
     assert second["log"] == ""
@@ -94,14 +108,14 @@ def test_a_second_push_sends_nothing(first: dict[str, Any]) -> None:
 
 
 def test_the_command_pushes_the_caches_of_a_machine_and_fills_those_of_another(
-    first: dict[str, Any], farm: str, folder: Path
+    first: dict[str, Any], pods: Pods, farm: str, folder: Path
 ) -> None:
     told, _ = run_cache("push", "of/machine", folder=folder / "first", address=farm)
     assert told.startswith("bundle of/machine: ")
     assert "0 bytes sent" in told
     told, errors = run_cache("pull", "of/machine", folder=folder / "filled", address=farm)
     assert ("inductor" in told, "pgo" in told, errors) == (True, True, "")
-    assert hits(run_pod(folder=folder / "filled", address=farm)) == (1, 1, 1)
+    assert hits(pods.run(folder=folder / "filled")) == (1, 1, 1)
 
 
 def test_a_bundle_that_is_not_there_is_an_error_of_the_command(farm: str, folder: Path) -> None:

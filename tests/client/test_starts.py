@@ -27,7 +27,9 @@ from compilefarm.core.dynamo_packages import Variant
 from compilefarm.core.signatures import new_signing_key
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
+from tests.forked_pods import ForkedPods
 
+ROOT = Path(__file__).resolve().parents[2]
 PUBLISHER = new_signing_key()
 NOTHING = "traced: nothing is stored"
 RECORDING = "traced: this process records all that it asks for (COMPILEFARM_RECORD)"
@@ -46,32 +48,50 @@ def address(folder: Path) -> Iterator[str]:
         yield address
 
 
-def pod(address: str, *changes: str, **variables: str) -> list[dict[str, Any]]:
-    """What a pod prints."""
+def environment(address: str, **variables: str) -> dict[str, str]:
     settings = {"ADDRESS": address, "ON_FAILURE": "eager", **variables}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.client.starting_pod", *changes],
-        env={**os.environ, **{f"COMPILEFARM_{name}": value for name, value in settings.items()}},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return {**os.environ, **{f"COMPILEFARM_{name}": value for name, value in settings.items()}}
+
+
+class Readers:
+    """Starts pods that trust the publisher."""
+
+    def __init__(self, forks: ForkedPods) -> None:
+        self._forks = forks
+
+    def read(self, address: str, *changes: str, **variables: str) -> list[dict[str, Any]]:
+        """What a pod prints."""
+        trusting = environment(address, DYNAMO="reuse", TRUSTED_PACKAGE_KEYS=PUBLISHER.public.text, **variables)
+        return printed(self._forks.run("tests.client.starting_pod", *changes, environment=trusting))
+
+    def compare(self, address: str, *changes: str) -> list[dict[str, Any]]:
+        """What a canary prints."""
+        return self.read(address, *changes, DYNAMO_CANARY="1")
+
+
+def printed(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
 
 
-def reader(address: str, *changes: str) -> list[dict[str, Any]]:
-    return pod(address, *changes, DYNAMO="reuse", TRUSTED_PACKAGE_KEYS=PUBLISHER.public.text)
+@pytest.fixture(scope="module")
+def readers(forks: ForkedPods) -> Readers:
+    return Readers(forks)
 
 
 @pytest.fixture(scope="module")
 def published(folder: Path, address: str) -> list[dict[str, Any]]:
-    """What a pod prints that publishes a model, one with a graph break, and one that has no description."""
+    """What a pod prints that publishes a model, one with a graph break, and one that has no description. It is no
+    fork of what those that read are, which have another seed of hashes.
+    """
     (folder / "key.pem").write_bytes(PUBLISHER.pem())
     variables = {"PACKAGE_SIGNING_KEY": str(folder / "key.pem"), "RECORD": str(folder / "recording")}
-    return pod(address, "none", "graph break", "lock", DYNAMO="publish", **variables)
+    command = [sys.executable, "-m", "tests.client.starting_pod", "none", "graph break", "lock"]
+    publishing = environment(address, DYNAMO="publish", **variables)
+    return printed(
+        subprocess.run(command, env=publishing, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    )
 
 
 def test_the_first_pod_traces(published: list[dict[str, Any]]) -> None:
@@ -85,8 +105,8 @@ def test_the_first_pod_traces(published: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.usefixtures("published")
-def test_the_next_pod_traces_nothing_of_what_holds_and_all_that_does_not(address: str) -> None:
-    model, *others = reader(address, "none", "hook", "activation", "module", "property")
+def test_the_next_pod_traces_nothing_of_what_holds_and_all_that_does_not(address: str, readers: Readers) -> None:
+    model, *others = readers.read(address, "none", "hook", "activation", "module", "property")
     # Who encodes no graph does not import what does.
     assert model == {"right": True, "traced": 0, "dynamo": ["reused"], "compared": [], "can encode": False}
     for each in others:
@@ -97,7 +117,7 @@ def test_the_next_pod_traces_nothing_of_what_holds_and_all_that_does_not(address
 
 @pytest.mark.usefixtures("published")
 def test_the_first_pod_of_a_farm_that_was_prewarmed_traces_nothing(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, readers: Readers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = asyncio.run(open_caches(str(tmp_path), size_limit_bytes=50_000_000, lifetime_seconds=3600))
     with serving_in_thread(caches=store) as address:
@@ -108,18 +128,13 @@ def test_the_first_pod_of_a_farm_that_was_prewarmed_traces_nothing(
         said = capsys.readouterr().out
         assert "3 packages of Dynamo: 3 stored" in said
         assert "Model.forward is traced by every pod: the model cannot be said" in said
-        (broken,) = reader(address, "graph break")
+        (broken,) = readers.read(address, "graph break")
     assert broken == {"right": True, "traced": 0, "dynamo": ["reused", "reused"], "compared": [], "can encode": False}
 
 
-def canary(address: str, *changes: str) -> list[dict[str, Any]]:
-    trusted = PUBLISHER.public.text
-    return pod(address, *changes, DYNAMO="reuse", DYNAMO_CANARY="1", TRUSTED_PACKAGE_KEYS=trusted)
-
-
 @pytest.mark.usefixtures("published")
-def test_a_canary_traces_what_holds_and_finds_it_the_same(address: str) -> None:
-    model, broken, changed = canary(address, "none", "graph break", "activation")
+def test_a_canary_traces_what_holds_and_finds_it_the_same(address: str, readers: Readers) -> None:
+    model, broken, changed = readers.compare(address, "none", "graph break", "activation")
     assert all(each["right"] and each["traced"] for each in (model, broken, changed))
     assert (model["dynamo"], model["compared"]) == ([COMPARED], ["same"])
     assert (broken["dynamo"], broken["compared"]) == ([COMPARED] * 2, ["same"] * 2)
@@ -161,8 +176,8 @@ def wrong(tmp_path: Path, folder: Path, address: str, published: list[dict[str, 
         yield other
 
 
-def test_what_a_canary_finds_wrong_is_withdrawn_from_the_farm(folder: Path, wrong: str) -> None:
-    found = canary(wrong, "none", "graph break")
+def test_what_a_canary_finds_wrong_is_withdrawn_from_the_farm(folder: Path, wrong: str, readers: Readers) -> None:
+    found = readers.compare(wrong, "none", "graph break")
     for each, (_, difference) in zip(found, WRONG.values(), strict=True):
         assert each["right"]
         assert each["compared"] == [f"differs in {difference}: the farm has withdrawn it"]

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from compilefarm.store.entry_records import read_description, trailer_of
 from compilefarm.store.opening import open_caches
 from compilefarm.torch_internals.kernel_sources import describe_kernel
 from compilefarm.torch_internals.remote_caches import TRITON_BACKEND
+from tests.forked_pods import ForkedPods, forking
 from tests.installed import declare_entry_points
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,23 +48,50 @@ def python_path(*further: Path) -> str:
     return os.pathsep.join(str(path) for path in (*further, *(ROOT / name for name in ("client", "proto", "service"))))
 
 
-def run_pod(folder: Path, *tasks: str, way: str, further: Mapping[str, str], path: str | None = None) -> dict[str, Any]:
-    """What a pod with empty caches of its own prints; its log beside that."""
-    folder.mkdir()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHERS)}
-    local = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
-    environ |= local | SWITCHES | further | ({"PYTHONPATH": path} if path else {})
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.client.caching_pod", way, str(folder / "inductor"), *tasks],
-        cwd=ROOT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+def environment(**further: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHERS)}
+    return {**kept, "OMP_NUM_THREADS": "1", **SWITCHES, **further}
+
+
+class Pods:
+    """Starts pods, each with empty caches of its own in a folder."""
+
+    def __init__(self, forks: ForkedPods) -> None:
+        self._forks = forks
+
+    def call(self, folder: Path, *tasks: str, address: str) -> dict[str, Any]:
+        """What a pod prints that calls `install()`; its log beside that."""
+        folder.mkdir()
+        variables = environment(**local(folder), COMPILEFARM_ADDRESS=address)
+        arguments = ("call", str(folder / "inductor"), *tasks)
+        return printed(self._forks.run("tests.client.caching_pod", *arguments, environment=variables))
+
+    def start(self, folder: Path, *tasks: str, address: str, path: str) -> dict[str, Any]:
+        """The same of a pod of which a variable says so, and which is a process of its own: the farm's code is loaded
+        before torch is imported.
+        """
+        folder.mkdir()
+        asking = {"COMPILEFARM_ADDRESS": address, "COMPILEFARM_TORCH_CACHES": "yes", "PYTHONPATH": path}
+        command = [sys.executable, "-m", "tests.client.caching_pod", "variable", str(folder / "inductor"), *tasks]
+        variables = environment(**local(folder), **asking)
+        return printed(
+            subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=300)
+        )
+
+
+def local(folder: Path) -> dict[str, str]:
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TMPDIR": str(folder)}
+
+
+def printed(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert ran.returncode == 0, ran.stderr
     return {**json.loads(ran.stdout), "log": ran.stderr}
+
+
+@pytest.fixture(scope="module")
+def starting() -> Iterator[Pods]:
+    with forking(environment()) as forks:
+        yield Pods(forks)
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +134,12 @@ def tuned(store: Path) -> Iterator[TuningEntry]:
 
 
 @pytest.fixture(scope="module")
-def pods(farm: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+def pods(farm: str, starting: Pods, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
     """What two pods tell, one after the other: the first calls `install()`, of the second the variable says so."""
     folder = tmp_path_factory.mktemp("pods")
-    first = run_pod(folder / "first", "worker", way="call", further={"COMPILEFARM_ADDRESS": farm})
-    variables = {"COMPILEFARM_ADDRESS": farm, "COMPILEFARM_TORCH_CACHES": "yes"}
+    first = starting.call(folder / "first", "worker", address=farm)
     path = python_path(declare_entry_points(tmp_path_factory.mktemp("installed")))
-    return first, run_pod(folder / "second", "worker", way="variable", further=variables, path=path)
+    return first, starting.start(folder / "second", "worker", address=farm, path=path)
 
 
 def test_compiled_graphs_of_inductor(pods: tuple[dict[str, Any], dict[str, Any]]) -> None:
@@ -171,12 +198,12 @@ def test_nothing_is_said_where_all_goes_well(pods: tuple[dict[str, Any], dict[st
 
 
 def test_entries_that_torch_cannot_unpickle_are_misses(
-    pods: tuple[dict[str, Any], dict[str, Any]], store: Path, tmp_path: Path
+    pods: tuple[dict[str, Any], dict[str, Any]], starting: Pods, store: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(store, tmp_path / "spoiled")
     spoil(tmp_path / "spoiled")
     with serving(tmp_path / "spoiled") as address:
-        pod = run_pod(tmp_path / "pod", way="call", further={"COMPILEFARM_ADDRESS": address})
+        pod = starting.call(tmp_path / "pod", address=address)
     assert pod["fx_graph"] == pods[0]["fx_graph"]
     assert (pod["aot_autograd"]["autograd_cache_hit"], pod["compiles"], pod["warps"]) == (0, 2, None)
     # torch's own words; it has asked, and was given something.
@@ -217,10 +244,9 @@ def test_code_for_other_vector_instructions_is_a_miss(
     assert opened.get("key") == content
 
 
-def test_a_farm_that_is_down_leaves_torch_its_local_caches_and_says_so_once(tmp_path: Path) -> None:
+def test_a_farm_that_is_down_leaves_torch_its_local_caches_and_says_so_once(tmp_path: Path, starting: Pods) -> None:
     # Nobody listens there.
-    variables = {"COMPILEFARM_ADDRESS": "127.0.0.1:1", "COMPILEFARM_TORCH_CACHES": "yes"}
-    pod = run_pod(tmp_path / "pod", way="call", further=variables)
+    pod = starting.call(tmp_path / "pod", address="127.0.0.1:1")
     assert (pod["fx_graph"]["fxgraph_cache_hit"], pod["compiles"], pod["warps"]) == (0, 2, None)
     assert pod["log"].count("\n") == 1
     assert "torch goes on with local ones [unreachable]" in pod["log"]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import subprocess
-import sys
 
 import pytest
 
 from compilefarm.torch_internals.lowered_sizes import watching_lowered_sizes
+from tests.forked_pods import ForkedPods
 
 # In a process of its own: the first compile registers the patterns, as torch has them. Nothing is generated or run.
 _DIFFERENCES = """
@@ -119,8 +118,8 @@ except Exception as error:
 
 
 @pytest.fixture(scope="module")
-def differences() -> dict[str, str]:
-    told = subprocess.run([sys.executable, "-c", _DIFFERENCES], capture_output=True, text=True, check=False)
+def differences(forks: ForkedPods) -> dict[str, str]:
+    told = forks.execute(_DIFFERENCES)
     assert told.returncode == 0, told.stderr
     return dict(line.split(": ", 1) for line in told.stdout.splitlines())
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from compilefarm.torch_internals.weight_only_products import require_linear_layers
+from tests.forked_pods import ForkedPods
 
 # In a process of its own: the first compile registers the patterns. Nothing is generated or run: after the lowering
 # the count says what was taken for a linear layer.
@@ -56,10 +54,9 @@ print("replacement", find_replacement(), sep=": ")
 
 
 @pytest.fixture(scope="module")
-def counts() -> dict[str, str]:
+def counts(forks: ForkedPods) -> dict[str, str]:
     required = f"import {require_linear_layers.__module__} as module; module.{require_linear_layers.__name__}()"
-    program = _COUNT.replace("REQUIRE", required)
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    told = forks.execute(_COUNT.replace("REQUIRE", required))
     assert told.returncode == 0, told.stderr
     return dict(line.split(": ") for line in told.stdout.splitlines())
 

@@ -16,6 +16,7 @@ from compilefarm.graph.registrations import file_of_schema, native_kernels_from_
 from compilefarm.graph.replacements import find_replacement
 from compilefarm.graph.shared_objects import operators_named
 from compilefarm.torch_internals.operators import registered_names
+from tests.forked_pods import ForkedPods
 
 _IS_NEWEST = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 _TORCH = Path(torch.__file__).parent
@@ -99,14 +100,15 @@ def test_which_operators_stand_in_a_library(level: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not _IS_NEWEST or shutil.which("g++") is None, reason="one end is enough, with a compiler")
-def test_an_extension_with_a_kernel_for_an_operator_of_torch(tmp_path: Path) -> None:
+def test_an_extension_with_a_kernel_for_an_operator_of_torch(tmp_path: Path, forks: ForkedPods) -> None:
     assert find_replacement() is None
     source, library = tmp_path / "extension.cpp", tmp_path / "extension.so"
     source.write_text(_EXTENSION)
     torchs = [f"-I{_TORCH}/include", f"-L{_TORCH}/lib", "-ltorch_cpu", "-lc10"]
     subprocess.run(["g++", "-std=c++20", "-O0", "-shared", "-fPIC", source, *torchs, "-o", library], check=True)
-    for arguments in ([library], [library, "removed"]):
-        done = subprocess.run([sys.executable, "-c", _POD, *arguments], check=True, capture_output=True, text=True)
+    for further in ([], ["removed"]):
+        done = forks.execute(_POD, str(library), *further)
+        assert done.returncode == 0, done.stderr
         first, second = done.stdout.splitlines()
         assert first == second
         assert first.startswith("replaced_operator this process has something of its own in the place of")

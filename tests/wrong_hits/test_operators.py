@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.operators import describable, describe_operators
+from tests.forked_pods import ForkedPods
 
 from .libraries import OPERATORS, write_library
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture(scope="module")
-def pods(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+def pods(forks: ForkedPods, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """What three pods say of the operators. The first two have equal libraries, in two places."""
     states = [
         (str(write_library(tmp_path_factory.mktemp("library"), factor=factor)), str(factor))
         for factor in (2.0, 2.0, 3.0)
     ]
-    command = [sys.executable, "-m", "tests.wrong_hits.describing", *itertools.chain.from_iterable(states)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    arguments = itertools.chain.from_iterable(states)
+    done = forks.run("tests.wrong_hits.describing", *arguments, environment=os.environ)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
