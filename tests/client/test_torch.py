@@ -250,7 +250,7 @@ class _Specialized(torch.nn.Module):
 _ASSUMED = torch.ones(3)
 
 
-@torch._dynamo.assume_constant_result
+@torch.compiler.assume_constant_result
 def _assumed() -> torch.Tensor:
     return _ASSUMED
 
