@@ -428,7 +428,8 @@ class Describer:
             return value
         known = self._annotations.get(id(value))
         if known is None:
-            text = name_of(value) if isinstance(value, type) else _ADDRESS.sub("", str(value))
+            text = name_of(value) if isinstance(value, type) else str(value)
+            text = _ADDRESS.sub("", text) if " at 0x" in text else text
             known = self._annotations[id(value)] = value, text
         return known[1]
 

@@ -18,6 +18,7 @@ _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _OF_RELEASES = frozenset({"torch", *sys.stdlib_module_names})
 # Whose classes hide nothing that they hold.
 _PLAIN_METACLASSES = frozenset({type, abc.ABCMeta})
+_NOT_FOUND = object()
 _OF_ALL_MODULES = frozenset(name for kind in types.ModuleType.__mro__ for name in vars(kind))
 
 
@@ -55,17 +56,20 @@ def globals_loaded_by(code: types.CodeType) -> set[str]:
     return found
 
 
-def static_attribute(owner: object, name: str, default: object) -> Any:
+def static_attribute(owner: Any, name: str, default: object) -> Any:
     """An attribute of a module or class that no code computes, as inspect.getattr_static finds it: that function also
     looks for classes which hide what they hold, and takes ten times as long. Of operators, what torch finds."""
     if type(owner) is types.ModuleType and name not in _OF_ALL_MODULES:
-        return vars(owner).get(name, default)
-    if isinstance(owner, type) and type(owner) in _PLAIN_METACLASSES:
+        return owner.__dict__.get(name, default)
+    if type(owner) in _PLAIN_METACLASSES:
         for kind in owner.__mro__:
             if type(kind) not in _PLAIN_METACLASSES:
                 break
-            if name in vars(kind):
-                return vars(kind)[name]
+            if (found := kind.__dict__.get(name, _NOT_FOUND)) is not _NOT_FOUND:
+                return found
+        else:
+            if not any(name in kind.__dict__ for kind in type(owner).__mro__):
+                return default
     if isinstance(owner, types.ModuleType) and holds_operators(owner):
         return getattr(owner, name, default)
     return inspect.getattr_static(owner, name, default)
@@ -73,6 +77,9 @@ def static_attribute(owner: object, name: str, default: object) -> Any:
 
 def value_at(module: str, qualified_name: str) -> Any:
     """What a qualified name leads to in a module that is imported, without running code; None if nothing is there."""
+    if "<locals>" in qualified_name:
+        # To what a function makes, no name leads.
+        return None
     value: Any = sys.modules.get(module)
     for name in qualified_name.split("."):
         value = static_attribute(value, name, None)
