@@ -48,11 +48,15 @@ class _Writer:
         self.graph = Graph()
         self._copies: dict[Node, Node] = {}
         self._tensors: dict[Node, Node] = {}
+        # Numbers that are read from tensors, or computed of such.
+        self._reached: set[Node] = set()
         # What all of these tensors look like.
         self._looks: Any = None
 
     def write(self, node: Node, *, as_tensor: bool) -> None:
         """Copies the next node. A number that is to be computed as a tensor is copied as it is if that cannot be."""
+        if _is_float(node) and not self._reached.isdisjoint(node.all_input_nodes):
+            self._reached.add(node)
         if as_tensor:
             try:
                 read = self.graph.call_method("item", (self._tensor_of(node),))
@@ -66,11 +70,12 @@ class _Writer:
         self._copies[node] = self.graph.node_copy(node, self._copies.__getitem__)
         if _is_read(node):
             self._tensors[node] = self._read(node)
+            self._reached.add(node)
 
     def _tensor_of(self, number: Node) -> Node:
         """The tensor for a number."""
         if number not in self._tensors:
-            self._tensors[number] = self._computed(number)
+            self._tensors[number] = self._computed(number) if number in self._reached else self._made(number)
         return self._tensors[number]
 
     def _read(self, number: Node) -> Node:
@@ -78,6 +83,14 @@ class _Writer:
         (tensor,) = number.all_input_nodes
         node = self.graph.call_method("to", (self._copies[tensor], torch.float64), {"copy": True})
         node.meta["example_value"] = self._looks = tensor.meta["example_value"].to(torch.float64)
+        return node
+
+    def _made(self, number: Node) -> Node:
+        """Of a size, or what is computed of sizes."""
+        if not isinstance(number.meta.get("example_value"), torch.SymInt | torch.SymFloat):
+            raise _Unsaid
+        node = self.graph.call_function(torch.full, ((), self._copies[number]), {"dtype": torch.float64})
+        node.meta["example_value"] = self._looks
         return node
 
     def _computed(self, number: Node) -> Node:

@@ -90,11 +90,13 @@ def _bagged() -> Case:
 def _rates() -> Case:
     """Floats of a schedule, of which others are computed before tensors take them."""
 
-    def stepped(x: torch.Tensor, rate: float, decay: float) -> torch.Tensor:
-        warm = min(1.0, rate * decay) / max(rate, decay)
+    def stepped(x: torch.Tensor, rate: float, decay: float, step: int) -> torch.Tensor:
+        warm = min(1.0, rate * decay) / max(rate, decay * ((step + 1) / 7))
         return x * (1 - warm**2) + (decay - rate) ** 2 * x.abs() - math.sqrt(warm) * x.mean()
 
-    return Case(function=stepped, calls=[call(torch.randn(4, 3), 0.5 / step, 0.9 * step) for step in (1, 2, 3, 4)])
+    return Case(
+        function=stepped, calls=[call(torch.randn(4, 3), 0.5 / step, 0.9 * step, step) for step in (1, 2, 3, 4)]
+    )
 
 
 PROGRAMS = (
