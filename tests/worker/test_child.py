@@ -70,8 +70,26 @@ def test_a_child_is_not_left_outside_because_the_handle_of_its_sandbox_got_lost(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, (tmp_path / "said").open("w+") as said:
         with theirs:
-            server = subprocess.Popen([sys.executable, "-c", _WAITING], stdin=theirs, stderr=subprocess.DEVNULL)
-        request = {"folder": str(tmp_path), "variables": {}, "sandbox": os.getpid()}
+            server = subprocess.Popen([sys.executable, "-c", _WAITING], stdin=theirs, stderr=subprocess.PIPE, text=True)
+        request = {"folder": str(tmp_path), "variables": {}, "sandbox": os.getpid(), "group": None}
         socket.send_fds(ours, [json.dumps(request).encode()], [said.fileno()] * 4)
-        assert server.wait(timeout=60) != 0
+        assert server.communicate(timeout=60)[1].splitlines()[-1] == "IndexError: list index out of range"
+        assert server.returncode != 0
         assert said.read() == ""
+
+
+_COLLECTING = "import gc; gc.disable(); " + _WAITING.replace("'outside'", "gc.isenabled(), flush=True")
+
+
+def test_children_collect_their_garbage_though_nothing_was_collected_while_all_was_imported(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    said, saying = os.pipe()
+    with ours, os.fdopen(said) as answers:
+        with theirs:
+            server = subprocess.Popen([sys.executable, "-c", _COLLECTING], stdin=theirs)
+        request = {"folder": str(tmp_path), "variables": {}, "sandbox": None, "group": None}
+        with os.fdopen(saying, "w") as pipe, (tmp_path / "other").open("w+") as other:
+            given = [other.fileno(), pipe.fileno(), other.fileno(), other.fileno()]
+            socket.send_fds(ours, [json.dumps(request).encode()], given)
+        assert answers.readline() == "True\n"
+    assert server.wait(timeout=60) == 0

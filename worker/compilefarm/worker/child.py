@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import importlib.metadata
 import os
@@ -17,6 +18,10 @@ import threading
 import traceback
 from collections.abc import Collection
 from typing import BinaryIO
+
+# Nothing that is imported is garbage, and to look for some takes a fifth of the time. Once all of it is there,
+# wait_to_be_forked looks, and has children look for their own.
+gc.disable()
 
 import torch
 

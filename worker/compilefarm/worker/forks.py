@@ -100,7 +100,7 @@ class _Child:
 
 def wait_to_be_forked() -> None:
     """Forks a child for each request. Returns in each child only; the fork server exits here, with all descendants,
-    once the supervisor has closed its end.
+    once the supervisor has closed its end. From here on garbage is collected.
 
     To be called with one thread of Python: others would be missing in children, and locks that they hold would stay
     locked.
@@ -114,6 +114,7 @@ def wait_to_be_forked() -> None:
     # What was imported is looked through no more, and its pages stay shared with the children.
     gc.collect()
     gc.freeze()
+    gc.enable()
     while True:
         for key, _ in selector.select():
             if key.fileobj is not requests:
