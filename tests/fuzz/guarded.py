@@ -51,6 +51,7 @@ from compilefarm.torch_internals.pytrees import tensors_in
 from compilefarm.torch_internals.weight_only_products import require_linear_layers
 
 from . import guarded_memory
+from .further_calls import further_calls
 from .hostile_calls import HostileCall, Samples, changed, made_up, with_other_elements
 from .hostile_graphs import believed_inputs, job_of, with_element
 
@@ -392,7 +393,8 @@ def _try_all(names: Sequence[str], *, plans: Sequence[Plan], seconds: float) -> 
 def _outcomes_of(name: str, samples: Samples, *, plans: Sequence[Plan]) -> Counter[tuple[str, str]]:
     """What became of how many calls of an operator, by the way in which they were made; finds are printed."""
     operator = operator_of(name)
-    calls, outcomes = samples.calls_of(operator), Counter[tuple[str, str]]()
+    further = [call for call in further_calls() if call.operator is operator]
+    calls, outcomes = [*further, *samples.calls_of(operator)], Counter[tuple[str, str]]()
     for plan in plans:
         for outcome, find in try_operator(operator, calls, plan=plan):
             outcomes[plan.way, outcome] += 1

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from . import guarded, guarded_memory
+from .further_calls import further_calls
 from .guarded import FOUND, PODS_OWN, REFUSED, RESULT, WROTE, Plan
 from .hostile_calls import HostileCall
 from .hostile_graphs import believed_inputs, job_of
@@ -109,6 +110,13 @@ def test_what_reaches_beyond_its_tensors_is_a_find_where_the_farm_takes_it(apart
     assert apart.submit(_outcomes, _beyond, 1).result() == {REFUSED}
     assert apart.submit(_outcomes, _beyond, 0).result() == {FOUND[0]}
     assert apart.submit(_outcomes, _fitting, None).result() == {RESULT}
+
+
+def test_calls_that_samples_do_not_make_run() -> None:
+    admitted = {guarded.operator_of(name) for name in guarded.admitted_operators()}
+    for call in further_calls():
+        call.run()
+        assert call.operator in admitted
 
 
 def test_what_the_farm_refuses_is_told_from_what_it_takes() -> None:
