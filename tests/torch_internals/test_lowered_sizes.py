@@ -46,6 +46,10 @@ def convolved(x, weight, scales):
 def inverted(x, weight, scales):
     return torch.linalg.inv(x.float() @ x.float().mT)
 
+def asserted(x, weight, scales):
+    torch._assert_async((x.float() > -1).all(), "all of it is positive")
+    return x.float().sqrt()
+
 def sorted(x, weight, scales):
     return torch.sort(x.sin())
 
@@ -93,7 +97,7 @@ def compile(function, *, symbolic):
 
 for function, symbolic in (
     (reshaped, False), (turned, True), (behind, False), (layer, False), (layer, True), (convolved, False),
-    (inverted, False), (sorted, False),
+    (inverted, False), (asserted, False), (sorted, False),
 ):
     found = []
     with watching_lowered_sizes(lambda *difference: found.append(difference)):
@@ -142,7 +146,11 @@ def test_what_is_made_and_not_said_is_told(differences: dict[str, str], case: st
 
 
 @pytest.mark.parametrize(
-    "case", ["layer False", "layer True", "convolved False", "inverted False", "sorted False", "places_of_another_size"]
+    "case",
+    [
+        *("layer False", "layer True", "convolved False", "inverted False", "asserted False", "sorted False"),
+        "places_of_another_size",
+    ],
 )
 def test_what_is_made_as_it_was_checked_is_not(differences: dict[str, str], case: str) -> None:
     assert differences[case] == "None"

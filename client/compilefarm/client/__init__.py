@@ -7,7 +7,7 @@ import os
 # Read once, when grpc is imported. Without it grpcio 1.62 crashes a process that forks while a call is under way.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 
-from compilefarm.reuse.garbage import PausedCollections
+from compilefarm.core.garbage import PausedCollections
 
 with PausedCollections():
     # Functions that torch saved ask the farm of the process that loads them.

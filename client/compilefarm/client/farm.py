@@ -33,8 +33,8 @@ from compilefarm.client.recorder import open_recorder
 from compilefarm.client.reports import withdraw_package
 from compilefarm.client.starts import Route, Starts, add_route
 from compilefarm.core.errors import FarmError
+from compilefarm.core.garbage import PausedCollections
 from compilefarm.core.requests import Request
-from compilefarm.reuse.garbage import PausedCollections
 
 # What most pods never do imports its modules when it is asked for.
 if TYPE_CHECKING:

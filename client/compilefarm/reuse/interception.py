@@ -8,8 +8,8 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from compilefarm.core.dynamo_packages import Lookup, Variant
+from compilefarm.core.garbage import PausedCollections
 from compilefarm.reuse.code_objects import digest_of_code
-from compilefarm.reuse.garbage import PausedCollections
 from compilefarm.reuse.refusals import Refusal, Unsayable
 from compilefarm.torch_internals.dynamo_frames import Frame, Trace, Traced, backend_of, traced_of
 

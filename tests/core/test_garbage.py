@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from compilefarm.reuse.garbage import PausedCollections
+from compilefarm.core.garbage import PausedCollections
 
 
 @pytest.fixture(autouse=True)
