@@ -17,6 +17,7 @@ from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
 from compilefarm.graph.offsets import find_computed
+from compilefarm.graph.rewriting import Copies, rewritten
 from compilefarm.torch_internals.operators import assert_when_run
 
 _BAGS = signature(F.embedding_bag)
@@ -27,18 +28,14 @@ _REPEATS = "repeats have to be positive or 0, and to add up to the output_size o
 def with_safe_offsets(graph_module: GraphModule) -> GraphModule:
     """A graph that believes no such numbers, as far as it can be said; the graph itself if there are none."""
     writers = {node: writer for node in graph_module.graph.nodes if (writer := _writer_of(node)) is not None}
-    if not writers:
-        return graph_module
-    graph, copies = Graph(), dict[Node, Node]()
-    tracer = GraphAppendingTracer(graph)
-    for node in graph_module.graph.nodes:
-        if node not in writers:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-            continue
-        given = {each: Proxy(copies[each], tracer) for each in node.all_input_nodes}
-        copies[node] = writers[node](given).node
-        copies[node].meta["example_value"] = node.meta.get("example_value")
-    return GraphModule(graph_module, graph)
+
+    def write(graph: Graph, node: Node, copies: Copies) -> Node:
+        tracer = GraphAppendingTracer(graph)
+        made = writers[node]({each: Proxy(copies[each], tracer) for each in node.all_input_nodes}).node
+        made.meta["example_value"] = node.meta.get("example_value")
+        return made
+
+    return rewritten(graph_module, is_rewritten=writers.__contains__, write=write)
 
 
 _Given = Mapping[Node, Any]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from compilefarm.graph.rewriting import Copies, rewritten
 from compilefarm.torch_internals.operators import OpOverload
 
 # aten/src/ATen/native/TensorFactories.cpp
@@ -16,14 +17,13 @@ _ZEROS = "aten::_new_zeros_with_same_feature_meta"
 
 def with_plain_tangents(graph_module: GraphModule) -> GraphModule:
     """A graph that makes such zeros by torch.zeros_like; the graph itself if there are none."""
-    if not any(map(_makes_zeros, graph_module.graph.nodes)):
-        return graph_module
-    graph, copies = Graph(), dict[Node, Node]()
-    for node in graph_module.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        if _makes_zeros(node):
-            copies[node].target, copies[node].args = torch.zeros_like, (copies[node.args[1]],)
-    return GraphModule(graph_module, graph)
+    return rewritten(graph_module, is_rewritten=_makes_zeros, write=_zeros_like)
+
+
+def _zeros_like(graph: Graph, node: Node, copies: Copies) -> Node:
+    zeros = graph.node_copy(node, copies.__getitem__)
+    zeros.target, zeros.args = torch.zeros_like, zeros.args[1:]
+    return zeros
 
 
 def _makes_zeros(node: Node) -> bool:

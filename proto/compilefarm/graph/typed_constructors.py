@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from compilefarm.graph.rewriting import Copies, rewritten
+
 # Their elements lie on the CPU; torch.Tensor has the default dtype.
 _DTYPES: Mapping[object, torch.dtype | None] = {
     torch.Tensor: None,
@@ -24,15 +26,14 @@ _DTYPES: Mapping[object, torch.dtype | None] = {
 
 def with_plain_constructors(graph_module: GraphModule) -> GraphModule:
     """A graph that makes such tensors by torch.tensor; the graph itself if there are none."""
-    if not any(map(_is_typed, graph_module.graph.nodes)):
-        return graph_module
-    graph, copies = Graph(), dict[Node, Node]()
-    for node in graph_module.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        if _is_typed(node):
-            dtype = _DTYPES[node.target] or torch.get_default_dtype()
-            copies[node].target, copies[node].kwargs = torch.tensor, {"dtype": dtype, "device": torch.device("cpu")}
-    return GraphModule(graph_module, graph)
+    return rewritten(graph_module, is_rewritten=_is_typed, write=_plain)
+
+
+def _plain(graph: Graph, node: Node, copies: Copies) -> Node:
+    dtype = _DTYPES[node.target] or torch.get_default_dtype()
+    made = graph.node_copy(node, copies.__getitem__)
+    made.target, made.kwargs = torch.tensor, {"dtype": dtype, "device": torch.device("cpu")}
+    return made
 
 
 def _is_typed(node: Node) -> bool:

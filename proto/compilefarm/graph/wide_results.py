@@ -13,22 +13,13 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from compilefarm.graph.rewriting import Copies, rewritten
 from compilefarm.torch_internals.operators import HigherOrderOperator
-
-_Copies = dict[Node, Any]
 
 
 def with_plain_results(graph_module: GraphModule) -> GraphModule:
     """A graph that makes such calls itself; the graph itself if there are none."""
-    if not any(map(_has_wide_result, graph_module.graph.nodes)):
-        return graph_module
-    graph, copies = Graph(), _Copies()
-    for node in graph_module.graph.nodes:
-        if _has_wide_result(node):
-            copies[node] = _written_out(graph, node, copies)
-        else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    return GraphModule(graph_module, graph)
+    return rewritten(graph_module, is_rewritten=_has_wide_result, write=_written_out)
 
 
 def _has_wide_result(node: Node) -> bool:
@@ -46,7 +37,7 @@ def _looks_of(node: Node) -> Sequence[Any]:
     return [each.meta.get("example_value") if isinstance(each, Node) else None for each in node.args[2:]]
 
 
-def _written_out(graph: Graph, node: Node, copies: _Copies) -> Node:
+def _written_out(graph: Graph, node: Node, copies: Copies) -> Node:
     target: Any
     target, dtype, *args = node.args
     looks = _looks_of(node)
