@@ -262,9 +262,12 @@ def test_ended_in_the_middle_and_run_again(capsys: pytest.CaptureFixture[str], r
 
     raise_interrupt = threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGINT))
     with interruptible(), operating(capsys, script=script) as operator:
-        assert "run it again to go on" in operator.type("run", recording, "--parallel", "1", status=130)
-        raise_interrupt.join()
-        go_on.set()
+        try:
+            assert "run it again to go on" in operator.type("run", recording, "--parallel", "1", status=130)
+            raise_interrupt.join()
+        finally:
+            # The farm ends when its scripts have.
+            go_on.set()
         assert started.is_set()
         report = operator.json("run", recording)
         assert report["totals"]["failed"] == 0

@@ -126,17 +126,16 @@ class Prewarming:
         report = Report(plan=plan, served=tuple(served))
         on_served(report)
         with ThreadPoolExecutor(self._parallel, thread_name_prefix="prewarm") as threads:
-            asked = [threads.submit(self._serve, graph) for graph in plan.standing("miss", "under way")]
             try:
+                asked = [threads.submit(self._serve, graph) for graph in plan.standing("miss", "under way")]
                 for done in as_completed(asked):
                     seconds = self._clock.now() - started
                     report = replace(report, served=(*report.served, done.result()), seconds=seconds)
                     on_served(report)
             finally:
                 # At a Ctrl-C, or when the caller is refused: threads would wait for compiles that nobody waits for.
-                for future in asked:
-                    future.cancel()
                 self._stop()
+                threads.shutdown(wait=False, cancel_futures=True)
         # Who finds one asks for the artifacts of its graphs.
         return replace(report, packages=PackagePlanner(self._connection).publish(plan.packages))
 
