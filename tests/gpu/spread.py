@@ -1,9 +1,10 @@
 """Graphs with max-autotune on one GPU and on several: `python -m tests.gpu.spread [--graphs 16] [--gpus N]`.
 
-A farm with an empty store compiles so many different graphs, all asked for at once, first with one GPU, then with N.
-Printed are the seconds until the last result was there, and how many times as fast the N were. Every result is compared
-with the uncompiled graph; the exit status is 1 if one is wrong, or was not compiled by it. With `--device cpu` the
-same is done with 1 and N workers of this processor, to try the program.
+A farm with an empty store compiles so many different graphs, all asked for at once, first with one GPU, then with N,
+each with `--slots` at a time. Printed are the seconds until the last result was there, and how many times as fast the
+N were.
+Every result is compared with the uncompiled graph; the exit status is 1 if one is wrong, or was not compiled by it.
+With `--device cpu` the same is done with 1 and N workers of this processor, to try the program.
 """
 
 from __future__ import annotations
@@ -51,13 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", type=int, default=16)
     parser.add_argument("--gpus", type=int, default=0, help="how many of them; 0: all")
+    parser.add_argument("--slots", type=int, default=1, help="jobs at a time on each GPU")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--width", type=int, default=2048, help="of the matrices")
     given = parser.parse_args(arguments)
     many = given.gpus or (torch.cuda.device_count() if given.device == "cuda" else 2)
     spreads = []
     for workers in (1, many):
-        spread = compile_on(workers, device=given.device, graphs=given.graphs, width=given.width)
+        spread = compile_on(workers, device=given.device, slots=given.slots, graphs=given.graphs, width=given.width)
         print(
             f"{workers} workers: {spread.seconds:.1f} s for {given.graphs} graphs, {spread.compiled} compiled, "
             f"{spread.wrong} wrong",
@@ -68,17 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(spread.wrong or spread.compiled != given.graphs for spread in spreads))
 
 
-def compile_on(workers: int, *, device: str, graphs: int, width: int) -> Spread:
+def compile_on(workers: int, *, device: str, slots: int, graphs: int, width: int) -> Spread:
     """Has a new farm compile graphs, all of them asked for at once.
 
     Args:
         workers: how many it has: a GPU each, or slots of this processor.
         device: what for.
+        slots: jobs at a time on each GPU.
         graphs: how many.
         width: of the matrices.
     """
     programs = [_program(number, device=device, width=width) for number in range(graphs)]
-    options = [f"--slots={workers}"] if device == "cpu" else []
+    options = [f"--slots={workers if device == 'cpu' else slots}"]
     visible = _first_gpus(workers) if device == "cuda" else ""
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -209,7 +209,8 @@ class ServeConfig:
     slots: int = field(
         default=1,
         metadata=flag(
-            "compiles at a time, in each environment, and per GPU on CUDA; on Ray, of a node",
+            "compiles at a time, in each environment, and per GPU on CUDA, where they measure one after the other; "
+            "on Ray, of a node",
             group=_COMPILES,
             kind="number",
             metavar="N",

@@ -26,6 +26,7 @@ from compilefarm.graph.decode import DecodedJob
 from compilefarm.graph.options import config_patches
 from compilefarm.loader.libraries import BuiltLibrary
 from compilefarm.torch_internals.index_assertions import keeping_index_assertions
+from compilefarm.torch_internals.kernel_measurements import measure_within
 from compilefarm.v1.child_pb2 import CompileResult, CompileTask
 from compilefarm.v1.graph_pb2 import Graph
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_PACKING, PHASE_TUNING, Job, Phase
@@ -39,6 +40,7 @@ from compilefarm.v1.manifest_pb2 import (
     Timing,
 )
 from compilefarm.worker.fillers import takes_zeros
+from compilefarm.worker.gpu_turns import GpuTurns
 from compilefarm.worker.limits import memory_limit, time_limit
 from compilefarm.worker.operator_guard import guarding_operators
 from compilefarm.worker.process_groups import standing_in
@@ -109,6 +111,8 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
     """
     replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})
     offer_headers(Path(task.headers_folder), task.toolchain.headers)
+    if task.gpu_turns:
+        measure_within(GpuTurns(Path(task.gpu_turns)).turn)
     stopwatch = Stopwatch(on_phase)
     blobs = {blob.digest: blob.content for blob in task.blobs}
     inductor_options, functorch_options = config_patches(task.job.options)

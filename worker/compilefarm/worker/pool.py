@@ -19,6 +19,7 @@ from compilefarm.v1.child_pb2 import Toolchain
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.worker.control_groups import ControlGroups, memory_limits
 from compilefarm.worker.fork_server import ForkServer
+from compilefarm.worker.gpu_turns import turns_file
 from compilefarm.worker.process import ChildDied, ChildSettings
 from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.scratch import remove_abandoned
@@ -48,7 +49,7 @@ class PoolSettings:
     Attributes:
         environment_name: what the operator calls the environment of its workers.
         cuda_devices: the GPUs to compile on, as CUDA_VISIBLE_DEVICES names them; empty compiles for the CPU.
-        slots: jobs at a time; on GPUs, per GPU. More than one shares a GPU, which disturbs its tuning.
+        slots: jobs at a time; on GPUs, per GPU, where they measure one after the other.
         shares: among how many jobs at a time the processors and the memory of this host are shared; None: those of this
             pool have them to themselves.
         cache_folder: where knowledge about this machine is kept between runs.
@@ -205,7 +206,9 @@ class _Servers:
             *(["--allow-triton-kernels"] if settings.triton_kernels else []),
         ]
         # Inductor reads it when it is imported.
-        environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // shares))}
+        # One job of a GPU measures while others of it compile: together they take what one takes that is alone.
+        at_a_time = shares // settings.slots if settings.cuda_devices else shares
+        environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, at_a_time)))}
         if not settings.cuda_devices:
             # For the server, too: what it compiles once for practice looks for GPUs, and would start CUDA.
             environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -218,20 +221,25 @@ class _Servers:
 
 def _slots(settings: PoolSettings, servers: _Servers, cache: ToolchainCache) -> list[SlotSettings]:
     devices: Sequence[str | None] = settings.cuda_devices or (None,)
+    turns_folder = settings.cache_folder / "gpus"
+    turns = {device: None if device is None else turns_file(turns_folder, device) for device in devices}
+    readable = (turns_folder,) if any(turns.values()) else ()
     kind = "cuda" if settings.cuda_devices else "cpu"
     prefix = "" if settings.environment_name == DEFAULT_ENVIRONMENT else f"{settings.environment_name}-"
     return [
         SlotSettings(
             name=f"{prefix}{kind}-{number}",
             environment_name=settings.environment_name,
-            compiler=_child(settings, servers.compiling, device, readable=(cache.headers_folder,)),
-            verifier=_child(settings, servers.verifying, device) if settings.verify else None,
+            compiler=_child(settings, servers.compiling, device, readable=(cache.headers_folder, *readable)),
+            verifier=_child(settings, servers.verifying, device, readable=readable) if settings.verify else None,
             compile_seconds=settings.compile_seconds,
             overlaps=kind == "cuda",
             headers_folder=cache.headers_folder,
+            gpu_turns=turns[device],
             no_sandbox=settings.no_sandbox,
         )
-        for number, device in enumerate(device for device in devices for _ in range(settings.slots))
+        # The first of them is free first: each GPU has a job before one has two.
+        for number, device in enumerate(device for _ in range(settings.slots) for device in devices)
     ]
 
 

@@ -81,6 +81,7 @@ class SlotSettings:
                 s on
             two cores.
         headers_folder: where the headers of the toolchain lie.
+        gpu_turns: a file whose lock is the turn at the GPU; None if the slot has no GPU, or there is no such file.
         no_sandbox: why children are in no sandbox; empty if they are in one.
     """
 
@@ -93,6 +94,7 @@ class SlotSettings:
     restart_seconds: float = 10.0
     overlaps: bool = False
     headers_folder: Path = Path()
+    gpu_turns: Path | None = None
     no_sandbox: str = ""
 
 
@@ -237,6 +239,7 @@ class Supervisor:
             job=assignment.job,
             toolchain=self.toolchain,
             headers_folder=str(self._settings.headers_folder),
+            gpu_turns=str(self._settings.gpu_turns or ""),
         )
         blobs: dict[str, Content] = {}
         assembly = SpoolingAssembly()
@@ -296,14 +299,14 @@ class Supervisor:
         manifest.timings.append(Timing(phase=PHASE_VERIFYING, seconds=loop.time() - started))
         return Artifact(manifest=manifest, blobs=artifact.blobs)
 
-    @staticmethod
-    async def _verification_of(assignment: Assignment, artifact: Artifact, verifier: SpareChild) -> Verification:
+    async def _verification_of(self, assignment: Assignment, artifact: Artifact, verifier: SpareChild) -> Verification:
         blobs = {**assignment.blobs, **artifact.blobs}
         manifest = Manifest()
         manifest.CopyFrom(artifact.manifest)
         task = VerifyTask(
             job=assignment.job,
             manifest=manifest,
+            gpu_turns=str(self._settings.gpu_turns or ""),
         )
         async with verifier.taken() as child:
             async for message in child.messages(ChildTask(verify=task), blobs=blobs):

@@ -50,6 +50,7 @@ from compilefarm.worker.control_groups import ControlGroups
 from compilefarm.worker.fork_server import ForkServer
 from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import pack_frame, write_frame
+from compilefarm.worker.gpu_turns import GpuTurns
 from compilefarm.worker.pieces import PIECE_BYTES, pieces_of
 from compilefarm.worker.process import ChildSettings
 from compilefarm.worker.sandbox import Sandbox
@@ -65,6 +66,8 @@ _PR_SET_NAME = 15  # linux/prctl.h
 _LARGE_BYTES = 16 * 1024 * 1024
 # A number of no failure and no phase.
 _UNKNOWN: Any = 4711
+_MEASUREMENTS = 20
+_MEASUREMENT_SECONDS = 0.01
 # What the kernel holds at most of a pair of UNIX sockets, as it is set by default.
 _SOCKET_PAIR_BYTES = 512 * 1024
 # A table of addresses has a page, and tells of 2 MiB of them.
@@ -184,6 +187,20 @@ def _blob_of(content: bytes) -> Blob:
 def _fail(pipe: BinaryIO, *, kind: FailureKind.ValueType, invalid_request: bool = False) -> None:
     failure = CompileFailure(kind=kind, message="the script says so", error_type="scripted.Error")
     write_frame(pipe, ChildMessage(failed=ChildFailure(failure=failure, invalid_request=invalid_request)))
+
+
+def _measure(pipe: BinaryIO, *, turns: Path) -> None:
+    """Has turns at a GPU, and returns when each of them began and ended."""
+    gpu = GpuTurns(turns)
+    lines = []
+    for _ in range(_MEASUREMENTS):
+        with gpu.turn():
+            began = time.monotonic()
+            while (ended := time.monotonic()) < began + _MEASUREMENT_SECONDS:
+                pass
+        lines.append(f"{began} {ended}")
+    times = "\n".join(lines).encode()
+    _compile(pipe, named=times, sent=times)
 
 
 def _hang(pipe: BinaryIO) -> None:
@@ -570,6 +587,8 @@ def main() -> None:
     match task and task.WhichOneof("task"):
         case "compile" if task is not None and script == "of-job":
             _compile_of_job(pipe, task.compile.job, work=arguments)
+        case "compile" if task is not None and script == "measure":
+            _measure(pipe, turns=Path(task.compile.gpu_turns))
         case "compile":
             work = _compile if task is not None and task.compile.job == ORDINARY else _COMPILES.get(script, _compile)
             work(pipe)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from compilefarm.worker.comparison import Comparison, VerificationFailed, differ
 from compilefarm.worker.cuda_graphs import CALLS, CudaGraphProgram, placed
 from compilefarm.worker.eager import INPUT_SEED, Eager
 from compilefarm.worker.exhaustion import find_exhausted
+from compilefarm.worker.gpu_turns import GpuTurns
 from compilefarm.worker.inputs import draw_noise, keep_integers
 from compilefarm.worker.kernel_work import KernelWork, count_kernel_work
 from compilefarm.worker.process_groups import recording_calls, standing_in
@@ -87,17 +89,19 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
         figures = Verification(load_seconds=time.perf_counter() - started)
         check_finished = partial(_check_finished, started_programs, kernel_work)
         try:
-            if task.job.graph.kernels:
-                _compare_with_kernels(
-                    task, decoded, program, figures, check_finished=check_finished, variables=variables
-                )
-            else:
-                before = len(started_programs)
-                eager, theirs = first_run(decoded, task.job)
-                del started_programs[before:]
-                ours = _first_call(program, eager, figures, check_finished=check_finished)
-                compare(task, ours, theirs, program, eager, figures)
-                _time(program, eager, figures)
+            # What runs here would disturb what other jobs measure on this GPU, too.
+            with GpuTurns(Path(task.gpu_turns) if task.gpu_turns else None).turn():
+                if task.job.graph.kernels:
+                    _compare_with_kernels(
+                        task, decoded, program, figures, check_finished=check_finished, variables=variables
+                    )
+                else:
+                    before = len(started_programs)
+                    eager, theirs = first_run(decoded, task.job)
+                    del started_programs[before:]
+                    ours = _first_call(program, eager, figures, check_finished=check_finished)
+                    compare(task, ours, theirs, program, eager, figures)
+                    _time(program, eager, figures)
         except EagerRefuses as refusal:
             figures.not_compared = f"the graph does not run on synthetic inputs: {refusal}"[:_LONGEST_REASON]
     return figures

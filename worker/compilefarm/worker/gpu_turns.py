@@ -1,0 +1,93 @@
+"""Has the jobs that share a GPU measure on it one after the other: what runs beside a measurement makes it wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+log = logging.getLogger(__name__)
+
+# A turn is one measurement, of a tenth of a second, or the calls of a verification. Whoever has it for longer, as a
+# child that was taken over might, costs others this long, once for each job, and the quality of what they measure.
+LONGEST_WAIT_SECONDS = 20.0
+_BETWEEN_ATTEMPTS_SECONDS = 0.002
+
+
+class GpuTurns:
+    """The turns of one process at a GPU.
+
+    A turn is a lock on a file. The kernel gives it back when a process ends, however that ends; and a file that nobody
+    in a sandbox can write can still be locked there.
+
+    Args:
+        file: that of the GPU (see `turns_file`); None: nobody else has the GPU.
+        longest_wait_seconds: how long to wait for a turn. After that this process measures without turns.
+    """
+
+    def __init__(self, file: Path | None, *, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
+        self._file = file
+        self._longest_wait_seconds = longest_wait_seconds
+        # A measurement may consist of others.
+        self._own = threading.RLock()
+        self._depth = 0
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Waits for a turn and has it within the context; within a turn it goes on."""
+        with self._own:
+            self._depth += 1
+            try:
+                with ExitStack() as lock:
+                    if self._depth == 1 and self._file is not None:
+                        self._take(self._file, lock)
+                    yield
+            finally:
+                self._depth -= 1
+
+    def _take(self, path: Path, lock: ExitStack) -> None:
+        """Waits for the lock, which `lock` holds; without it where it is not to be had."""
+        deadline = time.monotonic() + self._longest_wait_seconds
+        problem = f"another job has had the GPU for {self._longest_wait_seconds:.0f} s"
+        try:
+            # Programs that this process starts do not inherit it, or the turn would last as long as they.
+            file = lock.enter_context(path.open("rb"))
+            while not (is_locked := _is_locked(file)) and time.monotonic() < deadline:
+                time.sleep(_BETWEEN_ATTEMPTS_SECONDS)
+        except OSError as error:
+            is_locked, problem = False, f"{path} cannot be locked ({error.strerror})"
+        if not is_locked:
+            self._file = None
+            log.warning("from now on this job measures beside others, which may disturb it: %s", problem)
+
+
+def turns_file(folder: Path, device: str) -> Path | None:
+    """Returns the file that stands for a GPU, which all farms of this user on this host share; None if it cannot be
+    made.
+
+    Args:
+        folder: where such files lie. It is made.
+        device: the GPU, as CUDA_VISIBLE_DEVICES names it.
+    """
+    path = folder / hashlib.sha256(device.encode()).hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o444)
+    except OSError as error:
+        log.warning("jobs that share a GPU may disturb each other's measurements: no %s (%s)", path, error.strerror)
+        return None
+    return path
+
+
+def _is_locked(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
