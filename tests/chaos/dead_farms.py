@@ -141,47 +141,38 @@ def yes_sayer() -> AbstractContextManager[DeadFarm]:
 @contextmanager
 def slow(seconds: float) -> Iterator[DeadFarm]:
     """A farm that takes that long to answer anything."""
-    over = threading.Event()
-    servicer = _Slow(over, seconds=seconds)
+    servicer = _Slow(seconds=seconds)
     with serving_fake(servicer) as address:
         servicer.farm.address = address
-        try:
-            yield servicer.farm
-        finally:
-            over.set()
+        yield servicer.farm
 
 
 class _Slow(FarmServicer):
-    def __init__(self, over: threading.Event, *, seconds: float) -> None:
+    def __init__(self, *, seconds: float) -> None:
         super().__init__()
         self.farm = DeadFarm("")
-        self._over = over
         self._seconds = seconds
 
     def FindMissing(self, request: Any, context: Any) -> Any:
         self.farm.visits += 1
-        self._over.wait(self._seconds)
+        self.over.wait(self._seconds)
         return super().FindMissing(request, context)
 
 
 @contextmanager
 def stuck() -> Iterator[DeadFarm]:
     """A farm that is asked to compile and says nothing."""
-    over = threading.Event()
     servicer = FarmServicer()
     farm = DeadFarm("")
 
-    def wait() -> None:
+    def hold() -> None:
         farm.visits += 1
-        over.wait()
+        servicer.hold()
 
-    servicer.before_compile = wait
+    servicer.before_compile = hold
     with serving_fake(servicer) as address:
         farm.address = address
-        try:
-            yield farm
-        finally:
-            over.set()
+        yield farm
 
 
 def _address_of(listening: socket.socket) -> str:

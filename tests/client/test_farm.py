@@ -232,21 +232,15 @@ def test_local_takes_what_is_there_and_compiles_the_rest_here(
 
 
 def test_eager_serves_at_once_and_takes_the_program_when_it_is_there(address: str, servicer: FarmServicer) -> None:
-    asked, may_answer = threading.Event(), threading.Event()
-
-    def before_compile() -> None:
-        asked.set()
-        may_answer.wait()
-
-    servicer.before_compile = before_compile
     servicer.keys.add(key("stored"))
     pod = Pod(address, on_miss="eager")
     assert pod.where("stored") == "farm"
+    servicer.before_compile = servicer.hold
     program = pod.farm.backend(FakeGraphModule("new"), [])
-    assert asked.wait(30)
+    assert servicer.held.wait(30)
     assert program()[0] == "eager"
     assert (pod.last.outcome, pod.last.resort, pod.last.reason) == ("eager", "eager", "not_stored")
-    may_answer.set()
+    servicer.over.set()
     _join("program of the farm")
     assert program()[0] == "farm"
     assert (pod.last.outcome, pod.last.resort) == ("compiled", None)
@@ -347,7 +341,7 @@ def test_the_first_call_is_timed_and_later_ones_are_passed_on(address: str) -> N
 
 
 def test_twenty_threads(address: str, servicer: FarmServicer) -> None:
-    together = threading.Barrier(20)
+    together = threading.Barrier(20, timeout=60)
     servicer.before_compile = lambda: together.wait() and None
     pod = Pod(address)
     with ThreadPoolExecutor(20) as pool:
@@ -369,23 +363,16 @@ def test_a_farm_that_was_closed_connects_again(address: str) -> None:
 @contextmanager
 def interrupted(servicer: FarmServicer) -> Iterator[tuple[Future[str], Pod, str, threading.Event]]:
     """A graph that was being compiled when the farm stopped, its pod, where the farm was, and what ends its wait."""
-    asked, end = threading.Event(), threading.Event()
-
-    def before_compile() -> None:
-        asked.set()
-        end.wait()
-
-    servicer.before_compile = before_compile
+    servicer.before_compile = servicer.hold
     restarted = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        with serving(servicer) as address:
-            pod = Pod(address, clock=FakeClock())
-            pod.clock.on_wait = restarted.wait
-            place = pool.submit(pod.where)
-            asked.wait()
-        end.set()
-        servicer.before_compile = lambda: None
         try:
+            with serving(servicer) as address:
+                pod = Pod(address, clock=FakeClock())
+                pod.clock.on_wait = restarted.wait
+                place = pool.submit(pod.where)
+                assert servicer.held.wait(60)
+            servicer.before_compile = lambda: None
             yield place, pod, address, restarted
         finally:
             restarted.set()
@@ -409,11 +396,9 @@ def test_a_farm_that_stays_away_is_given_up(servicer: FarmServicer) -> None:
 
 
 def test_the_farms_silence_is_bounded_by_the_budget(address: str, servicer: FarmServicer) -> None:
-    end = threading.Event()
-    servicer.before_compile = lambda: end.wait() and None
+    servicer.before_compile = servicer.hold
     pod = Pod(address, timeout_seconds=0.5)
     assert pod.where() == "local"
-    end.set()
     assert pod.last.reason == "out_of_time"
     assert "raise timeout_seconds" in pod.last.message
     pod.farm.close()
@@ -422,11 +407,10 @@ def test_the_farms_silence_is_bounded_by_the_budget(address: str, servicer: Farm
 def test_a_farm_that_does_not_even_take_a_graph_in_its_time_costs_one_budget(
     address: str, servicer: FarmServicer
 ) -> None:
-    asked, end = [], threading.Event()
-    servicer.before_compile = lambda: asked.append(True) or (end.wait() and None)
+    asked = []
+    servicer.before_compile = lambda: asked.append(True) or servicer.hold()
     pod = Pod(address, timeout_seconds=0.5)
     assert [pod.where() for _ in range(5)] == ["local"] * 5
-    end.set()
     assert len(asked) == 1
     assert [record.reason for record in pod.ledger.records()] == ["out_of_time"] + ["silent"] * 4
     pod.farm.close()
@@ -436,11 +420,9 @@ def test_a_farm_that_hangs_is_left_alone_for_a_while(
     address: str, servicer: FarmServicer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compilefarm.client.silence.LONGEST_SILENCE_SECONDS", 0.3)
-    end = threading.Event()
-    servicer.after_progress = lambda: end.wait() and None
+    servicer.after_progress = servicer.hold
     pod = Pod(address)
     assert [pod.where() for _ in range(5)] == ["local"] * 5
-    end.set()
     assert {record.reason for record in pod.ledger.records()} == {"silent"}
     assert "the farm has said nothing for 0.3 s" in pod.ledger.records()[0].message
     assert servicer.questions == 1
@@ -448,19 +430,10 @@ def test_a_farm_that_hangs_is_left_alone_for_a_while(
 
 
 def test_ctrl_c_ends_the_wait_for_a_compile(address: str, servicer: FarmServicer) -> None:
-    asked, end = threading.Event(), threading.Event()
-
-    def before_compile() -> None:
-        asked.set()
-        end.wait()
-
-    servicer.before_compile = before_compile
-    try:
-        with _waiting(address) as waiting:
-            asked.wait()
-            _check_ends_on_ctrl_c(waiting)
-    finally:
-        end.set()
+    servicer.before_compile = servicer.hold
+    with _waiting(address) as waiting:
+        assert servicer.held.wait(60)
+        _check_ends_on_ctrl_c(waiting)
 
 
 def test_ctrl_c_ends_the_wait_for_an_answer_to_the_first_call() -> None:

@@ -119,7 +119,7 @@ async def test_others_are_answered_while_it_is_chosen_which_entries_go(
     monkeypatch.setattr(entry_collector, "_least_recent", choose)
     async with serving(caches=await caches_in(tmp_path)) as gateway, calling(gateway.address) as calls:
         writing = asyncio.create_task(calls.put_entry(b"content", key="key"))
-        await asyncio.to_thread(begun.wait)
+        assert await asyncio.to_thread(begun.wait, 10)
         await calls.status()
         answered.set()
         await writing

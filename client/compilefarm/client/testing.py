@@ -279,9 +279,13 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         before_compile: called by every Compile; may wait, or raise a FarmError to refuse.
         after_progress: called by every Compile once the farm has said that it works; may wait.
         on_read: makes the chunks of a Read; tests break it.
+        held: set once a call is held.
+        over: ends `hold`: set by a test, and where the farm ends.
     """
 
     def __init__(self) -> None:
+        self.held = threading.Event()
+        self.over = threading.Event()
         self.questions = 0
         self.timings: Sequence[Timing] = ()
         self.contents: Sequence[bytes] = (b"program",)
@@ -360,6 +364,11 @@ class FarmServicer(compile_service_pb2_grpc.CompileServiceServicer, blob_service
         self.blobs[pieces[0].digest] = content
         return blob_service_pb2.WriteResponse(size_bytes=len(content))
 
+    def hold(self) -> None:
+        """Holds a call, which no test that fails leaves waiting for ever: that would keep the process from ending."""
+        self.held.set()
+        self.over.wait()
+
     def require_blobs(self, digests: Iterable[str]) -> None:
         """For before_compile: refuses until blobs were sent."""
         missing = [digest for digest in digests if digest not in self.blobs]
@@ -385,7 +394,9 @@ def serving(servicer: FarmServicer, *, address: str = "127.0.0.1:0") -> Iterator
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        server.stop(grace=None).wait()
+        stopped = server.stop(grace=None)
+        servicer.over.set()
+        stopped.wait()
 
 
 def _chunks(content: bytes, offset_bytes: int) -> Iterator[bytes]:

@@ -32,13 +32,11 @@ class EndlessFarm(FarmServicer):
     """A farm one of whose calls has no end.
 
     Attributes:
-        over: ends it; so a test ends.
         never_ends: whether its workers never do, and say so all the time.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.over = threading.Event()
         self.never_ends = False
 
     def drip(self, content: bytes, offset_bytes: int) -> Iterator[bytes]:
@@ -47,6 +45,10 @@ class EndlessFarm(FarmServicer):
             if self.over.wait(0.05):
                 return
             yield content[position : position + 1]
+
+    def hold_lookup(self, method: str) -> None:
+        if method == "Lookup":
+            self.hold()
 
     def Compile(self, request: Any, context: Any) -> Iterator[CompileResponse]:
         while self.never_ends and not self.over.wait(0.05):
@@ -63,7 +65,6 @@ def farm() -> EndlessFarm:
 def address(farm: EndlessFarm) -> Iterator[str]:
     with serving(farm) as address:
         yield address
-        farm.over.set()
 
 
 def ask(address: str, *, pods: int = 1, **settings: Any) -> list[GraphRecord]:
@@ -95,7 +96,7 @@ def test_a_call_that_has_no_answer(call: str, farm: EndlessFarm, address: str) -
     def before_answer(method: str) -> None:
         # The first question is the one by which a client sees that there is a farm.
         if method == call and not (method == "FindMissing" and next(questions) == 0):
-            farm.over.wait()
+            farm.hold()
 
     farm.before_answer = before_answer
     farm.before_compile = lambda: farm.require_blobs(HELD)
@@ -103,7 +104,7 @@ def test_a_call_that_has_no_answer(call: str, farm: EndlessFarm, address: str) -
 
 
 def test_a_lookup_that_has_no_answer(farm: EndlessFarm, address: str) -> None:
-    farm.before_answer = lambda method: method == "Lookup" and farm.over.wait()  # type: ignore[assignment,return-value]
+    farm.before_answer = farm.hold_lookup
     assert [record.reason for record in ask(address, on_miss="local")] == ["out_of_time"]
 
 
@@ -121,7 +122,7 @@ def test_a_pod_that_would_rather_serve_does_not_wait_for_a_lookup(
     with closing(Farm(address, on_miss="eager", dependencies=dependencies)) as pod:
         if is_stored:
             farm.keys.add(key_of(dependencies.runtime.encode(FakeGraphModule(), [], options={}).job).text)
-        farm.before_answer = lambda method: method == "Lookup" and farm.over.wait()  # type: ignore[assignment,return-value]
+        farm.before_answer = farm.hold_lookup
         program = pod.backend(FakeGraphModule(), [])
         assert program()[0] == "eager"
         (record,) = dependencies.ledger.records()

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -74,9 +74,11 @@ def http1_server() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager
@@ -84,8 +86,10 @@ def other_grpc_server() -> Iterator[str]:
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None).wait()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
 
 
 def free_address() -> str:
@@ -161,20 +165,16 @@ def test_a_server_whose_answers_are_no_messages_is_left_alone() -> None:
 def test_a_connection_that_nothing_comes_through_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compilefarm.client.connection._SECONDS_BETWEEN_PINGS", 0.2)
     monkeypatch.setattr("compilefarm.client.connection._PING_TIMEOUT_SECONDS", 0.2)
-    asked, end = threading.Event(), threading.Event()
     servicer = FarmServicer()
-    servicer.before_compile = lambda: asked.set() or (end.wait() and None)
+    servicer.before_compile = servicer.hold
     with serving(servicer) as address:
         proxy = FaultProxy(address)
-        with proxy.run(), ThreadPoolExecutor(1) as pool:
-            connection = connect(proxy.address)
+        with proxy.run(), ThreadPoolExecutor(1) as pool, closing(connect(proxy.address)) as connection:
             call = connection.stubs().compiles.Compile(CompileRequest(), timeout=300)
-            asked.wait()
+            assert servicer.held.wait(60)
             proxy.set_fault(Fault.BLACK_HOLE)
             with pytest.raises(grpc.RpcError) as caught:
                 pool.submit(next, call).result(timeout=60)
-            connection.close()
-        end.set()
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

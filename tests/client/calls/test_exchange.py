@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import grpc
@@ -50,13 +50,19 @@ class Script:
             runtime=self.runtime, clock=self.clock, ledger=self.ledger, open_channel=lambda _: self._channel
         )
         self.farm = Farm("farm:1", on_progress=self._note, dependencies=dependencies, **settings)
-        self._pool = ThreadPoolExecutor(1)
 
     def start(self, graph: FakeGraphModule | None = None) -> Future[Any]:
-        return self._pool.submit(self.farm.backend, graph or FakeGraphModule(), [])
+        program: Future[Any] = Future()
 
-    def end(self) -> None:
-        self._pool.shutdown()
+        def ask() -> None:
+            try:
+                program.set_result(self.farm.backend(graph or FakeGraphModule(), []))
+            except Exception as error:  # noqa: BLE001 - raised by who waits for the program
+                program.set_exception(error)
+
+        # A test that fails leaves questions without an answer: nobody waits for who asked them.
+        threading.Thread(target=ask, daemon=True).start()
+        return program
 
     def answer_probe(self) -> None:
         self.answer_find_missing([])
@@ -138,10 +144,8 @@ class Script:
 
 
 @pytest.fixture
-def script() -> Iterator[Script]:
-    script = Script()
-    yield script
-    script.end()
+def script() -> Script:
+    return Script()
 
 
 def where(program: Future[Any]) -> str:
@@ -287,7 +291,6 @@ def test_the_priority_is_sent(priority: str) -> None:
     script.finish_compile()
     script.answer_read()
     assert where(program) == "farm"
-    script.end()
     assert compiles.Priority.Name(script.asked.priority) == f"PRIORITY_{priority.upper()}"
 
 
@@ -474,4 +477,3 @@ def test_time_that_is_spent_while_asking_again_is_not_spent_twice() -> None:
     script.refuse_compile("UNAVAILABLE")
     assert where(program) == "local"
     assert script.clock.waits == [1.0]
-    script.end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -121,31 +120,22 @@ def test_a_caller_who_is_refused_is_told_at_once(farm: RefusingFarm, connection:
 def test_an_interrupt_while_graphs_are_still_handed_out_ends_those_under_way(
     farm: RefusingFarm, connection: Connection
 ) -> None:
-    asked, may_go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        asked.set()
-        may_go_on.wait()
-
     class HandedOut(list[PlannedGraph]):
         """Graphs of a plan whose caller presses Ctrl-C when the first is with the farm and the others are not."""
 
         def __iter__(self) -> Iterator[PlannedGraph]:
             yield self[0]
-            assert asked.wait(60)
+            assert farm.held.wait(60)
             raise KeyboardInterrupt
 
     class InterruptedPlan(Plan):
         def standing(self, *standings: Standing) -> list[PlannedGraph]:
             return HandedOut(self.graphs) if "miss" in standings else []
 
-    farm.before_compile = hold
-    try:
-        # While the farm still compiles: nobody waits for that.
-        with pytest.raises(KeyboardInterrupt):
-            Prewarming(connection, parallel=1).run(InterruptedPlan(graphs=[graph(), graph("torch.cos")]))
-    finally:
-        may_go_on.set()
+    farm.before_compile = farm.hold
+    # While the farm still compiles: nobody waits for that.
+    with pytest.raises(KeyboardInterrupt):
+        Prewarming(connection, parallel=1).run(InterruptedPlan(graphs=[graph(), graph("torch.cos")]))
 
 
 def workers(*environments: Environment) -> Sequence[Worker]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -30,14 +29,12 @@ class HangingFarm(FarmServicer):
     Attributes:
         hangs_in: which.
         hung: how often it did.
-        over: ends that; so a test ends.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.hangs_in = ""
         self.hung = 0
-        self.over = threading.Event()
         self.before_answer = self._reach
         self.after_progress = lambda: self._reach("Compile")
         self.on_read = self._read
@@ -46,7 +43,7 @@ class HangingFarm(FarmServicer):
         # The first question is the one by which a client sees that there is a farm.
         if method == self.hangs_in and not (method == "FindMissing" and self.questions == 1):
             self.hung += 1
-            self.over.wait()
+            self.hold()
 
     def _read(self, content: bytes, offset_bytes: int) -> Iterator[bytes]:
         yield content[offset_bytes:3]
@@ -64,7 +61,6 @@ def farm(monkeypatch: pytest.MonkeyPatch) -> HangingFarm:
 def address(farm: HangingFarm) -> Iterator[str]:
     with serving(farm) as address:
         yield address
-        farm.over.set()
 
 
 def ask_for_graphs(address: str, **settings: Any) -> list[GraphRecord]:
