@@ -2,9 +2,8 @@
 
 A farm with an empty store compiles so many different graphs, all asked for at once, first with one GPU, then with N,
 each with `--slots` at a time. Printed are the seconds until the last result was there, and how many times as fast the
-N were.
-Every result is compared with the uncompiled graph; the exit status is 1 if one is wrong, or was not compiled by it.
-With `--device cpu` the same is done with 1 and N workers of this processor, to try the program.
+N were. Every result is compared with the uncompiled graph; the exit status is 1 if one is wrong, or was not compiled by
+it. With `--device cpu` the same is done with 1 and N workers of this processor, to try the program.
 """
 
 from __future__ import annotations
