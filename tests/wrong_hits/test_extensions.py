@@ -71,6 +71,11 @@ def test_which_libraries_can_register_kernels(tmp_path: Path) -> None:
     (tmp_path / "torn.so").write_bytes(b"\x7fELF")
     assert registrable(tmp_path / "torn.so") == EVERYTHING
     assert registrable(tmp_path / "removed.so") == EVERYTHING
+    # Such a library is loaded as any other: e_shoff and e_shnum of elf.h say that it has no sections.
+    stripped = bytearray((libraries / "libc10.so").read_bytes())
+    stripped[40:48], stripped[60:62] = bytes(8), bytes(2)
+    (tmp_path / "stripped.so").write_bytes(stripped)
+    assert registrable(tmp_path / "stripped.so") == EVERYTHING
 
 
 _NAMING = """

@@ -76,8 +76,8 @@ def registrable(library: Path) -> Collection[str]:
         if not any(registrar in symbols for registrar in _REGISTRARS):
             return ()
         return operators_named(library, namespaces=NAMESPACES_OF_TORCH)
-    except (OSError, struct.error, IndexError):
-        # It was removed, or is none.
+    except (OSError, struct.error, LookupError):
+        # It was removed, is none, or does not say what stands where.
         return EVERYTHING
 
 

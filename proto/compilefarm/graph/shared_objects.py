@@ -49,10 +49,13 @@ def names_of_symbols(library: Path) -> bytes:
 
     Raises:
         OSError, struct.error: it was removed, or is none.
+        LookupError: it has no table of sections. What loads libraries needs none, and tools take it away.
     """
     with library.open("rb", buffering=0) as file:
         sections = _sections(file)
         wanted = [sections[each.link] for each in sections if each.kind == _DYNAMIC_SYMBOLS]
+        if not wanted:
+            raise LookupError(f"{library} has no table of dynamic symbols")
         return b"".join(_content(file, each) for each in wanted)
 
 
@@ -65,6 +68,7 @@ def operators_named(library: Path, *, namespaces: Iterable[str]) -> set[str]:
 
     Raises:
         OSError, struct.error: it was removed, or is none.
+        LookupError: it has no table of sections.
     """
     with library.open("rb", buffering=0) as file:
         header = file.read(64)
