@@ -52,6 +52,7 @@ from compilefarm.v1.child_pb2 import (
     CompileTask,
     Toolchain,
 )
+from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import Phase
 from compilefarm.v1.vocabulary_pb2 import Vocabulary
 from compilefarm.worker import limits
@@ -68,30 +69,19 @@ from compilefarm.worker.verify import verify_task, warm_up_comparison
 def main() -> int:
     clock = StartClock(began_seconds=process_began_seconds())
     clock.end("torch")
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cuda-device", type=int, default=None, help="number of the GPU to compile for")
-    parser.add_argument("--verifier", action="store_true", help="import what a pod imports, and no compiler")
-    parser.add_argument("--import", action="append", default=[], dest="modules", help="registers operators")
-    parser.add_argument("--allow-triton-kernels", action="store_true", help="run the source of kernels in a request")
-    parser.add_argument("--library", action="append", default=[], dest="libraries", help="imported if a job needs it")
-    limits.add_arguments(parser)
-    arguments = parser.parse_args()
-    on_gpu = arguments.cuda_device is not None
-    compiles_kernels = on_gpu and not arguments.verifier
+    arguments = _parse_arguments()
+    on_gpu, verifier = arguments.cuda_device is not None, arguments.verifier
     device = torch.device("cuda", arguments.cuda_device) if on_gpu else torch.device("cpu")
-    vocabulary = _preload(verifier=arguments.verifier, device=device, clock=clock)
+    vocabulary = _preload(verifier=verifier, device=device, clock=clock)
     libraries = installed_libraries(arguments.libraries)
-    command = "" if arguments.verifier else build_command()
+    command = "" if verifier else build_command()
     wait_to_be_forked()
     clock.go_on()
     answers = _take_standard_output()
-    if not arguments.verifier:
+    if not verifier:
         decide_headers_folder_again()
     if on_gpu:
-        _start_cuda(device)
-    if compiles_kernels:
-        kernel_compiles.prepare()
-    if on_gpu:
+        _start_gpu(device, verifier=verifier)
         clock.end("cuda")
     # Whatever they do when they are imported, they do it in here.
     admitted = Admitted(
@@ -99,25 +89,12 @@ def main() -> int:
         triton_kernels=arguments.allow_triton_kernels,
         libraries=frozenset(library.name for library in libraries),
     )
-    needs = EnvironmentNeeds(
-        cpu=True,
-        cuda_device=arguments.cuda_device,
-        operators=describable(admitted.operators),
-        triton_kernels=admitted.triton_kernels,
-        libraries=frozenset({CONTRACTION_LIBRARY}),
-    )
-    environment = describe_environment(needs)
+    environment = _describe_environment(arguments.cuda_device, admitted)
     environment.operator_libraries.extend(libraries)
     clock.end("operators")
     limits.impose(arguments)
-    if compiles_kernels:
-        # Under the limits, which the processes that it starts have as well.
-        kernel_compiles.start()
-        compile_once(device)
-        draw_noise(seed=INPUT_SEED)
-    elif on_gpu:
-        warm_up_comparison(device)
     if on_gpu:
+        _practise(device, verifier=verifier)
         clock.end("practice")
     ready = ChildReady(
         environment=environment,
@@ -131,6 +108,28 @@ def main() -> int:
     if task is not None:
         _do(task, answers, admitted=admitted)
     return 0
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cuda-device", type=int, default=None, help="number of the GPU to compile for")
+    parser.add_argument("--verifier", action="store_true", help="import what a pod imports, and no compiler")
+    parser.add_argument("--import", action="append", default=[], dest="modules", help="registers operators")
+    parser.add_argument("--allow-triton-kernels", action="store_true", help="run the source of kernels in a request")
+    parser.add_argument("--library", action="append", default=[], dest="libraries", help="imported if a job needs it")
+    limits.add_arguments(parser)
+    return parser.parse_args()
+
+
+def _describe_environment(cuda_device: int | None, admitted: Admitted) -> Environment:
+    needs = EnvironmentNeeds(
+        cpu=True,
+        cuda_device=cuda_device,
+        operators=describable(admitted.operators),
+        triton_kernels=admitted.triton_kernels,
+        libraries=frozenset({CONTRACTION_LIBRARY}),
+    )
+    return describe_environment(needs)
 
 
 def _import_operators(modules: Collection[str]) -> frozenset[str]:
@@ -183,13 +182,25 @@ def _preload(*, verifier: bool, device: torch.device, clock: StartClock) -> Voca
     return vocabulary
 
 
-def _start_cuda(device: torch.device) -> None:
+def _start_gpu(device: torch.device, *, verifier: bool) -> None:
     """Makes the context of a GPU, and of its library for matrix products: a second that no job has to wait for.
 
     It holds about half a gigabyte of the GPU's memory from then on.
     """
     x = torch.ones(8, 8, device=device)
     torch.cuda.synchronize((x @ x).device)
+    if not verifier:
+        kernel_compiles.prepare()
+
+
+def _practise(device: torch.device, *, verifier: bool) -> None:
+    """Does once on a GPU what a task does there, under the limits, which the processes that it starts have as well."""
+    if verifier:
+        warm_up_comparison(device)
+        return
+    kernel_compiles.start()
+    compile_once(device)
+    draw_noise(seed=INPUT_SEED)
 
 
 def _take_standard_output() -> BinaryIO:
