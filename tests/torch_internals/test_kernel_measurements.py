@@ -21,12 +21,12 @@ def test_what_is_measured_on_a_gpu_is_measured_within_the_context(monkeypatch: p
     happened = list[str]()
 
     @contextmanager
-    def turn() -> Iterator[None]:
+    def context() -> Iterator[None]:
         happened.append("began")
         yield
         happened.append("ended")
 
-    measure_within(turn)
+    measure_within(context)
     # Variants of a kernel are measured by the second, what is chosen among by the first.
     assert benchmarking.benchmarker.benchmark(lambda: None, device="cuda") == 1.0
     assert happened == ["began", "measured", "ended"]

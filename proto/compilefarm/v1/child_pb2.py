@@ -20,7 +20,7 @@ from compilefarm.v1 import start_pb2 as compilefarm_dot_v1_dot_start__pb2
 from compilefarm.v1 import vocabulary_pb2 as compilefarm_dot_v1_dot_vocabulary__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63ompilefarm/v1/child.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\x1a\x1a\x63ompilefarm/v1/graph.proto\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\x1a\x1a\x63ompilefarm/v1/start.proto\x1a\x1f\x63ompilefarm/v1/vocabulary.proto\"\xf2\x01\n\tChildTask\x12.\n\x07\x63ompile\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.CompileTaskH\x00\x12,\n\x06verify\x18\x02 \x01(\x0b\x32\x1a.compilefarm.v1.VerifyTaskH\x00\x12*\n\x05probe\x18\x03 \x01(\x0b\x32\x19.compilefarm.v1.ProbeTaskH\x00\x12(\n\x04ping\x18\x04 \x01(\x0b\x32\x18.compilefarm.v1.PingTaskH\x00\x12)\n\x04\x62lob\x18\x05 \x01(\x0b\x32\x19.compilefarm.v1.ChildBlobH\x00\x42\x06\n\x04task\"\n\n\x08PingTask\"\x0b\n\tProbeTask\"\xb2\x01\n\x0b\x43ompileTask\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\x12(\n\x05\x62lobs\x18\x02 \x03(\x0b\x32\x19.compilefarm.v1.ChildBlob\x12,\n\ttoolchain\x18\x03 \x01(\x0b\x32\x19.compilefarm.v1.Toolchain\x12\x16\n\x0eheaders_folder\x18\x04 \x01(\t\x12\x11\n\tgpu_turns\x18\x05 \x01(\t\"\x97\x01\n\nVerifyTask\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\x12*\n\x08manifest\x18\x02 \x01(\x0b\x32\x18.compilefarm.v1.Manifest\x12(\n\x05\x62lobs\x18\x03 \x03(\x0b\x32\x19.compilefarm.v1.ChildBlob\x12\x11\n\tgpu_turns\x18\x04 \x01(\t\"\x94\x03\n\x0c\x43hildMessage\x12+\n\x05ready\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.ChildReadyH\x00\x12\x31\n\x08progress\x18\x02 \x01(\x0b\x32\x1d.compilefarm.v1.ChildProgressH\x00\x12)\n\x04\x62lob\x18\x03 \x01(\x0b\x32\x19.compilefarm.v1.ChildBlobH\x00\x12\x31\n\x08\x63ompiled\x18\x04 \x01(\x0b\x32\x1d.compilefarm.v1.CompileResultH\x00\x12\x30\n\x08verified\x18\x05 \x01(\x0b\x32\x1c.compilefarm.v1.VerificationH\x00\x12.\n\ttoolchain\x18\x06 \x01(\x0b\x32\x19.compilefarm.v1.ToolchainH\x00\x12.\n\x06\x66\x61iled\x18\x07 \x01(\x0b\x32\x1c.compilefarm.v1.ChildFailureH\x00\x12)\n\x04pong\x18\x08 \x01(\x0b\x32\x19.compilefarm.v1.ChildPongH\x00\x42\t\n\x07message\"\x0b\n\tChildPong\"\xcc\x01\n\nChildReady\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12\x14\n\x0c\x66\x61rm_version\x18\n \x01(\t\x12.\n\nvocabulary\x18\x0b \x01(\x0b\x32\x1a.compilefarm.v1.Vocabulary\x12\x15\n\rbuild_command\x18\r \x01(\t\x12)\n\x05start\x18\x0e \x03(\x0b\x32\x1a.compilefarm.v1.StartPhaseJ\x04\x08\x0c\x10\r\"5\n\rChildProgress\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.compilefarm.v1.Phase\"?\n\tChildBlob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x11\n\tcontinues\x18\x03 \x01(\x08\"\xde\x01\n\rCompileResult\x12%\n\x07program\x18\x01 \x01(\x0b\x32\x14.compilefarm.v1.Blob\x12*\n\tlibraries\x18\x02 \x03(\x0b\x32\x17.compilefarm.v1.Library\x12*\n\x06guards\x18\x03 \x03(\x0b\x32\x1a.compilefarm.v1.Expression\x12\'\n\x07timings\x18\x04 \x03(\x0b\x32\x16.compilefarm.v1.Timing\x12%\n\x07sources\x18\x05 \x01(\x0b\x32\x14.compilefarm.v1.Blob\"X\n\x0c\x43hildFailure\x12/\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailure\x12\x17\n\x0finvalid_request\x18\x02 \x01(\x08\"H\n\tToolchain\x12*\n\x06trials\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.BuildTrial\x12\x0f\n\x07headers\x18\x02 \x03(\t\"3\n\nBuildTrial\x12\x16\n\x0eprogram_digest\x18\x01 \x01(\t\x12\r\n\x05works\x18\x02 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63ompilefarm/v1/child.proto\x12\x0e\x63ompilefarm.v1\x1a compilefarm/v1/environment.proto\x1a\x1a\x63ompilefarm/v1/graph.proto\x1a\x18\x63ompilefarm/v1/job.proto\x1a\x1d\x63ompilefarm/v1/manifest.proto\x1a\x1a\x63ompilefarm/v1/start.proto\x1a\x1f\x63ompilefarm/v1/vocabulary.proto\"\xf2\x01\n\tChildTask\x12.\n\x07\x63ompile\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.CompileTaskH\x00\x12,\n\x06verify\x18\x02 \x01(\x0b\x32\x1a.compilefarm.v1.VerifyTaskH\x00\x12*\n\x05probe\x18\x03 \x01(\x0b\x32\x19.compilefarm.v1.ProbeTaskH\x00\x12(\n\x04ping\x18\x04 \x01(\x0b\x32\x18.compilefarm.v1.PingTaskH\x00\x12)\n\x04\x62lob\x18\x05 \x01(\x0b\x32\x19.compilefarm.v1.ChildBlobH\x00\x42\x06\n\x04task\"\n\n\x08PingTask\"\x0b\n\tProbeTask\"\xb1\x01\n\x0b\x43ompileTask\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\x12(\n\x05\x62lobs\x18\x02 \x03(\x0b\x32\x19.compilefarm.v1.ChildBlob\x12,\n\ttoolchain\x18\x03 \x01(\x0b\x32\x19.compilefarm.v1.Toolchain\x12\x16\n\x0eheaders_folder\x18\x04 \x01(\t\x12\x10\n\x08gpu_lock\x18\x05 \x01(\t\"\x96\x01\n\nVerifyTask\x12 \n\x03job\x18\x01 \x01(\x0b\x32\x13.compilefarm.v1.Job\x12*\n\x08manifest\x18\x02 \x01(\x0b\x32\x18.compilefarm.v1.Manifest\x12(\n\x05\x62lobs\x18\x03 \x03(\x0b\x32\x19.compilefarm.v1.ChildBlob\x12\x10\n\x08gpu_lock\x18\x04 \x01(\t\"\x94\x03\n\x0c\x43hildMessage\x12+\n\x05ready\x18\x01 \x01(\x0b\x32\x1a.compilefarm.v1.ChildReadyH\x00\x12\x31\n\x08progress\x18\x02 \x01(\x0b\x32\x1d.compilefarm.v1.ChildProgressH\x00\x12)\n\x04\x62lob\x18\x03 \x01(\x0b\x32\x19.compilefarm.v1.ChildBlobH\x00\x12\x31\n\x08\x63ompiled\x18\x04 \x01(\x0b\x32\x1d.compilefarm.v1.CompileResultH\x00\x12\x30\n\x08verified\x18\x05 \x01(\x0b\x32\x1c.compilefarm.v1.VerificationH\x00\x12.\n\ttoolchain\x18\x06 \x01(\x0b\x32\x19.compilefarm.v1.ToolchainH\x00\x12.\n\x06\x66\x61iled\x18\x07 \x01(\x0b\x32\x1c.compilefarm.v1.ChildFailureH\x00\x12)\n\x04pong\x18\x08 \x01(\x0b\x32\x19.compilefarm.v1.ChildPongH\x00\x42\t\n\x07message\"\x0b\n\tChildPong\"\xcc\x01\n\nChildReady\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x1b.compilefarm.v1.Environment\x12\x14\n\x0c\x66\x61rm_version\x18\n \x01(\t\x12.\n\nvocabulary\x18\x0b \x01(\x0b\x32\x1a.compilefarm.v1.Vocabulary\x12\x15\n\rbuild_command\x18\r \x01(\t\x12)\n\x05start\x18\x0e \x03(\x0b\x32\x1a.compilefarm.v1.StartPhaseJ\x04\x08\x0c\x10\r\"5\n\rChildProgress\x12$\n\x05phase\x18\x01 \x01(\x0e\x32\x15.compilefarm.v1.Phase\"?\n\tChildBlob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x12\x11\n\tcontinues\x18\x03 \x01(\x08\"\xde\x01\n\rCompileResult\x12%\n\x07program\x18\x01 \x01(\x0b\x32\x14.compilefarm.v1.Blob\x12*\n\tlibraries\x18\x02 \x03(\x0b\x32\x17.compilefarm.v1.Library\x12*\n\x06guards\x18\x03 \x03(\x0b\x32\x1a.compilefarm.v1.Expression\x12\'\n\x07timings\x18\x04 \x03(\x0b\x32\x16.compilefarm.v1.Timing\x12%\n\x07sources\x18\x05 \x01(\x0b\x32\x14.compilefarm.v1.Blob\"X\n\x0c\x43hildFailure\x12/\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x1e.compilefarm.v1.CompileFailure\x12\x17\n\x0finvalid_request\x18\x02 \x01(\x08\"H\n\tToolchain\x12*\n\x06trials\x18\x01 \x03(\x0b\x32\x1a.compilefarm.v1.BuildTrial\x12\x0f\n\x07headers\x18\x02 \x03(\t\"3\n\nBuildTrial\x12\x16\n\x0eprogram_digest\x18\x01 \x01(\t\x12\r\n\x05works\x18\x02 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,25 +34,25 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_PROBETASK']._serialized_start=483
   _globals['_PROBETASK']._serialized_end=494
   _globals['_COMPILETASK']._serialized_start=497
-  _globals['_COMPILETASK']._serialized_end=675
-  _globals['_VERIFYTASK']._serialized_start=678
-  _globals['_VERIFYTASK']._serialized_end=829
-  _globals['_CHILDMESSAGE']._serialized_start=832
-  _globals['_CHILDMESSAGE']._serialized_end=1236
-  _globals['_CHILDPONG']._serialized_start=1238
-  _globals['_CHILDPONG']._serialized_end=1249
-  _globals['_CHILDREADY']._serialized_start=1252
-  _globals['_CHILDREADY']._serialized_end=1456
-  _globals['_CHILDPROGRESS']._serialized_start=1458
-  _globals['_CHILDPROGRESS']._serialized_end=1511
-  _globals['_CHILDBLOB']._serialized_start=1513
-  _globals['_CHILDBLOB']._serialized_end=1576
-  _globals['_COMPILERESULT']._serialized_start=1579
-  _globals['_COMPILERESULT']._serialized_end=1801
-  _globals['_CHILDFAILURE']._serialized_start=1803
-  _globals['_CHILDFAILURE']._serialized_end=1891
-  _globals['_TOOLCHAIN']._serialized_start=1893
-  _globals['_TOOLCHAIN']._serialized_end=1965
-  _globals['_BUILDTRIAL']._serialized_start=1967
-  _globals['_BUILDTRIAL']._serialized_end=2018
+  _globals['_COMPILETASK']._serialized_end=674
+  _globals['_VERIFYTASK']._serialized_start=677
+  _globals['_VERIFYTASK']._serialized_end=827
+  _globals['_CHILDMESSAGE']._serialized_start=830
+  _globals['_CHILDMESSAGE']._serialized_end=1234
+  _globals['_CHILDPONG']._serialized_start=1236
+  _globals['_CHILDPONG']._serialized_end=1247
+  _globals['_CHILDREADY']._serialized_start=1250
+  _globals['_CHILDREADY']._serialized_end=1454
+  _globals['_CHILDPROGRESS']._serialized_start=1456
+  _globals['_CHILDPROGRESS']._serialized_end=1509
+  _globals['_CHILDBLOB']._serialized_start=1511
+  _globals['_CHILDBLOB']._serialized_end=1574
+  _globals['_COMPILERESULT']._serialized_start=1577
+  _globals['_COMPILERESULT']._serialized_end=1799
+  _globals['_CHILDFAILURE']._serialized_start=1801
+  _globals['_CHILDFAILURE']._serialized_end=1889
+  _globals['_TOOLCHAIN']._serialized_start=1891
+  _globals['_TOOLCHAIN']._serialized_end=1963
+  _globals['_BUILDTRIAL']._serialized_start=1965
+  _globals['_BUILDTRIAL']._serialized_end=2016
 # @@protoc_insertion_point(module_scope)

@@ -102,10 +102,10 @@ class CompileTask(google.protobuf.message.Message):
     BLOBS_FIELD_NUMBER: builtins.int
     TOOLCHAIN_FIELD_NUMBER: builtins.int
     HEADERS_FOLDER_FIELD_NUMBER: builtins.int
-    GPU_TURNS_FIELD_NUMBER: builtins.int
+    GPU_LOCK_FIELD_NUMBER: builtins.int
     headers_folder: builtins.str
     """A folder that holds the toolchain's headers. Empty if there is none."""
-    gpu_turns: builtins.str
+    gpu_lock: builtins.str
     """A file whose lock is the turn at the GPU. Empty if there is none."""
     @property
     def job(self) -> compilefarm.v1.job_pb2.Job:
@@ -126,10 +126,10 @@ class CompileTask(google.protobuf.message.Message):
         blobs: collections.abc.Iterable[global___ChildBlob] | None = ...,
         toolchain: global___Toolchain | None = ...,
         headers_folder: builtins.str = ...,
-        gpu_turns: builtins.str = ...,
+        gpu_lock: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["job", b"job", "toolchain", b"toolchain"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["blobs", b"blobs", "gpu_turns", b"gpu_turns", "headers_folder", b"headers_folder", "job", b"job", "toolchain", b"toolchain"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blobs", b"blobs", "gpu_lock", b"gpu_lock", "headers_folder", b"headers_folder", "job", b"job", "toolchain", b"toolchain"]) -> None: ...
 
 global___CompileTask = CompileTask
 
@@ -142,8 +142,8 @@ class VerifyTask(google.protobuf.message.Message):
     JOB_FIELD_NUMBER: builtins.int
     MANIFEST_FIELD_NUMBER: builtins.int
     BLOBS_FIELD_NUMBER: builtins.int
-    GPU_TURNS_FIELD_NUMBER: builtins.int
-    gpu_turns: builtins.str
+    GPU_LOCK_FIELD_NUMBER: builtins.int
+    gpu_lock: builtins.str
     """As in a compile."""
     @property
     def job(self) -> compilefarm.v1.job_pb2.Job:
@@ -163,10 +163,10 @@ class VerifyTask(google.protobuf.message.Message):
         job: compilefarm.v1.job_pb2.Job | None = ...,
         manifest: compilefarm.v1.manifest_pb2.Manifest | None = ...,
         blobs: collections.abc.Iterable[global___ChildBlob] | None = ...,
-        gpu_turns: builtins.str = ...,
+        gpu_lock: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["job", b"job", "manifest", b"manifest"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["blobs", b"blobs", "gpu_turns", b"gpu_turns", "job", b"job", "manifest", b"manifest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blobs", b"blobs", "gpu_lock", b"gpu_lock", "job", b"job", "manifest", b"manifest"]) -> None: ...
 
 global___VerifyTask = VerifyTask
 

@@ -40,7 +40,7 @@ from compilefarm.v1.manifest_pb2 import (
     Timing,
 )
 from compilefarm.worker.fillers import takes_zeros
-from compilefarm.worker.gpu_turns import GpuTurns
+from compilefarm.worker.gpu_lock import GpuLock
 from compilefarm.worker.limits import memory_limit, time_limit
 from compilefarm.worker.operator_guard import guarding_operators
 from compilefarm.worker.process_groups import standing_in
@@ -111,8 +111,8 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
     """
     replay_build_trials({trial.program_digest: trial.works for trial in task.toolchain.trials})
     offer_headers(Path(task.headers_folder), task.toolchain.headers)
-    if task.gpu_turns:
-        measure_within(GpuTurns(Path(task.gpu_turns)).turn)
+    if task.gpu_lock:
+        measure_within(GpuLock(Path(task.gpu_lock)).held)
     stopwatch = Stopwatch(on_phase)
     blobs = {blob.digest: blob.content for blob in task.blobs}
     inductor_options, functorch_options = config_patches(task.job.options)

@@ -19,7 +19,7 @@ from compilefarm.v1.child_pb2 import Toolchain
 from compilefarm.v1.job_pb2 import CompileFailure
 from compilefarm.worker.control_groups import ControlGroups, memory_limits
 from compilefarm.worker.fork_server import ForkServer
-from compilefarm.worker.gpu_turns import turns_file
+from compilefarm.worker.gpu_lock import lock_file
 from compilefarm.worker.process import ChildDied, ChildSettings
 from compilefarm.worker.sandbox import Sandbox
 from compilefarm.worker.scratch import remove_abandoned
@@ -221,9 +221,9 @@ class _Servers:
 
 def _slots(settings: PoolSettings, servers: _Servers, cache: ToolchainCache) -> list[SlotSettings]:
     devices: Sequence[str | None] = settings.cuda_devices or (None,)
-    turns_folder = settings.cache_folder / "gpus"
-    turns = {device: None if device is None else turns_file(turns_folder, device) for device in devices}
-    readable = (turns_folder,) if any(turns.values()) else ()
+    locks_folder = settings.cache_folder / "gpus"
+    locks = {device: None if device is None else lock_file(locks_folder, device) for device in devices}
+    readable = (locks_folder,) if any(locks.values()) else ()
     kind = "cuda" if settings.cuda_devices else "cpu"
     prefix = "" if settings.environment_name == DEFAULT_ENVIRONMENT else f"{settings.environment_name}-"
     return [
@@ -235,7 +235,7 @@ def _slots(settings: PoolSettings, servers: _Servers, cache: ToolchainCache) -> 
             compile_seconds=settings.compile_seconds,
             overlaps=kind == "cuda",
             headers_folder=cache.headers_folder,
-            gpu_turns=turns[device],
+            gpu_lock=locks[device],
             no_sandbox=settings.no_sandbox,
         )
         # The first of them is free first: each GPU has a job before one has two.

@@ -81,7 +81,7 @@ class SlotSettings:
                 s on
             two cores.
         headers_folder: where the headers of the toolchain lie.
-        gpu_turns: a file whose lock is the turn at the GPU; None if the slot has no GPU, or there is no such file.
+        gpu_lock: the file whose lock is that of its GPU; None if the slot has no GPU, or there is no such file.
         no_sandbox: why children are in no sandbox; empty if they are in one.
     """
 
@@ -94,7 +94,7 @@ class SlotSettings:
     restart_seconds: float = 10.0
     overlaps: bool = False
     headers_folder: Path = Path()
-    gpu_turns: Path | None = None
+    gpu_lock: Path | None = None
     no_sandbox: str = ""
 
 
@@ -239,7 +239,7 @@ class Supervisor:
             job=assignment.job,
             toolchain=self.toolchain,
             headers_folder=str(self._settings.headers_folder),
-            gpu_turns=str(self._settings.gpu_turns or ""),
+            gpu_lock=str(self._settings.gpu_lock or ""),
         )
         blobs: dict[str, Content] = {}
         assembly = SpoolingAssembly()
@@ -306,7 +306,7 @@ class Supervisor:
         task = VerifyTask(
             job=assignment.job,
             manifest=manifest,
-            gpu_turns=str(self._settings.gpu_turns or ""),
+            gpu_lock=str(self._settings.gpu_lock or ""),
         )
         async with verifier.taken() as child:
             async for message in child.messages(ChildTask(verify=task), blobs=blobs):

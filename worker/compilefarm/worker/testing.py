@@ -50,7 +50,7 @@ from compilefarm.worker.control_groups import ControlGroups
 from compilefarm.worker.fork_server import ForkServer
 from compilefarm.worker.forks import wait_to_be_forked
 from compilefarm.worker.frames import pack_frame, write_frame
-from compilefarm.worker.gpu_turns import GpuTurns
+from compilefarm.worker.gpu_lock import GpuLock
 from compilefarm.worker.pieces import PIECE_BYTES, pieces_of
 from compilefarm.worker.process import ChildSettings
 from compilefarm.worker.sandbox import Sandbox
@@ -189,12 +189,11 @@ def _fail(pipe: BinaryIO, *, kind: FailureKind.ValueType, invalid_request: bool 
     write_frame(pipe, ChildMessage(failed=ChildFailure(failure=failure, invalid_request=invalid_request)))
 
 
-def _measure(pipe: BinaryIO, *, turns: Path) -> None:
-    """Has turns at a GPU, and returns when each of them began and ended."""
-    gpu = GpuTurns(turns)
+def _measure(pipe: BinaryIO, gpu: GpuLock) -> None:
+    """Measures on a GPU, and returns when each measurement began and ended."""
     lines = []
     for _ in range(_MEASUREMENTS):
-        with gpu.turn():
+        with gpu.held():
             began = time.monotonic()
             while (ended := time.monotonic()) < began + _MEASUREMENT_SECONDS:
                 pass
@@ -588,7 +587,7 @@ def main() -> None:
         case "compile" if task is not None and script == "of-job":
             _compile_of_job(pipe, task.compile.job, work=arguments)
         case "compile" if task is not None and script == "measure":
-            _measure(pipe, turns=Path(task.compile.gpu_turns))
+            _measure(pipe, GpuLock(Path(task.compile.gpu_lock)))
         case "compile":
             work = _compile if task is not None and task.compile.job == ORDINARY else _COMPILES.get(script, _compile)
             work(pipe)

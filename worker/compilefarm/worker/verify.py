@@ -27,7 +27,7 @@ from compilefarm.worker.comparison import Comparison, VerificationFailed, differ
 from compilefarm.worker.cuda_graphs import CALLS, CudaGraphProgram, placed
 from compilefarm.worker.eager import INPUT_SEED, Eager
 from compilefarm.worker.exhaustion import find_exhausted
-from compilefarm.worker.gpu_turns import GpuTurns
+from compilefarm.worker.gpu_lock import GpuLock
 from compilefarm.worker.inputs import draw_noise, keep_integers
 from compilefarm.worker.kernel_work import KernelWork, count_kernel_work
 from compilefarm.worker.process_groups import recording_calls, standing_in
@@ -90,7 +90,7 @@ def verify_task(task: VerifyTask, *, admitted: Admitted) -> Verification:
         check_finished = partial(_check_finished, started_programs, kernel_work)
         try:
             # What runs here would disturb what other jobs measure on this GPU, too.
-            with GpuTurns(Path(task.gpu_turns) if task.gpu_turns else None).turn():
+            with GpuLock(Path(task.gpu_lock) if task.gpu_lock else None).held():
                 if task.job.graph.kernels:
                     _compare_with_kernels(
                         task, decoded, program, figures, check_finished=check_finished, variables=variables

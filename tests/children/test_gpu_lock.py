@@ -16,23 +16,23 @@ import pytest
 
 from compilefarm.core.pool import Artifact, Assignment
 from compilefarm.v1.job_pb2 import Job
-from compilefarm.worker.gpu_turns import GpuTurns, turns_file
+from compilefarm.worker.gpu_lock import GpuLock, lock_file
 from compilefarm.worker.pool import LocalPool, PoolSettings
 from compilefarm.worker.sandbox import Sandbox, SandboxUnavailable, open_sandbox
 from compilefarm.worker.testing import scripted_command
 
-_HAVE_A_TURN = """
+_HOLD = """
 import sys
 from pathlib import Path
-from compilefarm.worker.gpu_turns import GpuTurns
-with GpuTurns(Path(sys.argv[1])).turn():
+from compilefarm.worker.gpu_lock import GpuLock
+with GpuLock(Path(sys.argv[1])).held():
     print("mine", flush=True)
     sys.stdin.read()
 """
 
 
 @dataclass(frozen=True, order=True)
-class Turn:
+class Measurement:
     """When a measurement began and ended, in seconds."""
 
     began: float
@@ -46,19 +46,21 @@ def sandbox_or_none() -> Sandbox | None:
         return None
 
 
-async def turns_of(pool: LocalPool, *workers: str) -> Sequence[list[Turn]]:
+async def measurements_of(pool: LocalPool, *workers: str) -> Sequence[list[Measurement]]:
     """The measurements of workers that begin their jobs together."""
     jobs = [pool.run(Assignment(key=name, job=Job()), worker=name, on_phase=lambda _: None) for name in workers]
-    turns = []
+    measurements = []
     for made in await asyncio.gather(*jobs):
         assert isinstance(made, Artifact), made
         (content,) = made.blobs.values()
-        turns.append([Turn(*map(float, line.split())) for line in content.decode().splitlines()])
-    return turns
+        measurements.append([Measurement(*map(float, line.split())) for line in content.decode().splitlines()])
+    return measurements
 
 
-def overlap(*turns: Sequence[Turn]) -> bool:
-    return any(earlier.ended > later.began for earlier, later in itertools.pairwise(sorted(itertools.chain(*turns))))
+def overlap(*measurements: Sequence[Measurement]) -> bool:
+    return any(
+        earlier.ended > later.began for earlier, later in itertools.pairwise(sorted(itertools.chain(*measurements)))
+    )
 
 
 async def test_jobs_of_one_gpu_measure_one_after_the_other(tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ async def test_jobs_of_one_gpu_measure_one_after_the_other(tmp_path: Path) -> No
     try:
         # Each GPU has a worker before one has two.
         first, other, second, _ = [view.name for view in pool.workers()]
-        one, elsewhere, two = await turns_of(pool, first, other, second)
+        one, elsewhere, two = await measurements_of(pool, first, other, second)
     finally:
         await pool.close()
     assert not overlap(one, two)
@@ -82,8 +84,8 @@ async def test_jobs_of_one_gpu_measure_one_after_the_other(tmp_path: Path) -> No
 
 
 @contextmanager
-def somebody_with_a_turn(file: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-c", _HAVE_A_TURN, str(file)]
+def somebody_with_the_lock(file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", _HOLD, str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert _lines(process.stdout).readline() == b"mine\n"
@@ -99,49 +101,49 @@ def _lines(pipe: IO[bytes] | None) -> IO[bytes]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    made = turns_file(tmp_path / "gpus", "0")
+    made = lock_file(tmp_path / "gpus", "0")
     assert made is not None
     return made
 
 
-def test_a_turn_ends_with_the_process_that_had_it(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with somebody_with_a_turn(file) as process:
+def test_a_lock_ends_with_the_process_that_held_it(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with somebody_with_the_lock(file) as process:
         process.kill()
-        with GpuTurns(file).turn():
+        with GpuLock(file).held():
             pass
     assert not caplog.messages
 
 
-def test_whoever_keeps_its_turn_is_waited_for_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gpu = GpuTurns(file, longest_wait_seconds=0.01)
-    with somebody_with_a_turn(file):
+def test_whoever_keeps_the_lock_is_waited_for_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gpu = GpuLock(file, longest_wait_seconds=0.01)
+    with somebody_with_the_lock(file):
         for _ in range(3):
-            with gpu.turn():
+            with gpu.held():
                 pass
     (said,) = caplog.messages
     assert "measures beside others" in said
     assert "another job has had the GPU" in said
 
 
-def test_within_a_turn_another_one_is_had_at_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gpu, stranger = GpuTurns(file), GpuTurns(file, longest_wait_seconds=0.0)
-    with gpu.turn(), gpu.turn():
+def test_a_measurement_within_another_waits_for_nobody(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gpu, stranger = GpuLock(file), GpuLock(file, longest_wait_seconds=0.0)
+    with gpu.held(), gpu.held():
         pass
-    with stranger.turn():
+    with stranger.held():
         pass
     assert not caplog.messages
-    with gpu.turn():
-        with gpu.turn():
+    with gpu.held():
+        with gpu.held():
             pass
         # The outer one goes on.
-        with stranger.turn():
+        with stranger.held():
             pass
     assert len(caplog.messages) == 1
 
 
 def test_without_a_file_jobs_measure_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    assert turns_file(tmp_path / "file" / "gpus", "0") is None
-    with GpuTurns(None).turn(), GpuTurns(tmp_path / "missing").turn():
+    assert lock_file(tmp_path / "file" / "gpus", "0") is None
+    with GpuLock(None).held(), GpuLock(tmp_path / "missing").held():
         pass
     assert ["jobs that share a GPU" in said or "cannot be locked" in said for said in caplog.messages] == [True, True]

@@ -14,21 +14,21 @@ from typing import BinaryIO
 
 log = logging.getLogger(__name__)
 
-# A turn is one measurement, of a tenth of a second, or the calls of a verification. Whoever has it for longer, as a
-# child that was taken over might, costs others this long, once for each job, and the quality of what they measure.
+# It is held for one measurement, of a tenth of a second, or the calls of a verification. A child that was taken over
+# may hold it for ever, which costs each job beside it this long, once, and the quality of what it measures.
 LONGEST_WAIT_SECONDS = 20.0
 _BETWEEN_ATTEMPTS_SECONDS = 0.002
 
 
-class GpuTurns:
-    """The turns of one process at a GPU.
+class GpuLock:
+    """The right to measure on a GPU, which one process at a time has.
 
-    A turn is a lock on a file. The kernel gives it back when a process ends, however that ends; and a file that nobody
-    in a sandbox can write can still be locked there.
+    It is the lock of a file. The kernel takes it back when a process ends, however that ends; and a file that nobody in
+    a sandbox can write can still be locked there.
 
     Args:
-        file: that of the GPU (see `turns_file`); None: nobody else has the GPU.
-        longest_wait_seconds: how long to wait for a turn. After that this process measures without turns.
+        file: that of the GPU (see `lock_file`); None: nobody else has the GPU.
+        longest_wait_seconds: how long to wait for the lock. After that this process measures without it.
     """
 
     def __init__(self, file: Path | None, *, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
@@ -39,8 +39,8 @@ class GpuTurns:
         self._depth = 0
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Waits for a turn and has it within the context; within a turn it goes on."""
+    def held(self) -> Iterator[None]:
+        """Waits for the lock and holds it within the context. One context may be within another."""
         with self._own:
             self._depth += 1
             try:
@@ -56,7 +56,7 @@ class GpuTurns:
         deadline = time.monotonic() + self._longest_wait_seconds
         problem = f"another job has had the GPU for {self._longest_wait_seconds:.0f} s"
         try:
-            # Programs that this process starts do not inherit it, or the turn would last as long as they.
+            # Programs that this process starts do not inherit it, or would hold the lock as well.
             file = lock.enter_context(path.open("rb"))
             while not (is_locked := _is_locked(file)) and time.monotonic() < deadline:
                 time.sleep(_BETWEEN_ATTEMPTS_SECONDS)
@@ -67,7 +67,7 @@ class GpuTurns:
             log.warning("from now on this job measures beside others, which may disturb it: %s", problem)
 
 
-def turns_file(folder: Path, device: str) -> Path | None:
+def lock_file(folder: Path, device: str) -> Path | None:
     """Returns the file that stands for a GPU, which all farms of this user on this host share; None if it cannot be
     made.
 
