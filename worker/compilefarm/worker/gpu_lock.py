@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -78,7 +79,7 @@ def lock_file(folder: Path, device: str) -> Path | None:
     path = folder / hashlib.sha256(device.encode()).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o444)
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o444))
     except OSError as error:
         log.warning("jobs that share a GPU may disturb each other's measurements: no %s (%s)", path, error.strerror)
         return None
