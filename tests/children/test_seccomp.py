@@ -94,6 +94,7 @@ def test_calls_that_lead_out_are_refused(machine: str, call: str) -> None:
         ("personality", (0x0040000,), errno.EPERM),
         ("prctl", (15,), None),
         ("prctl", (22, 2), errno.EPERM),
+        ("prctl", (62, 1), errno.EPERM),
         ("prctl", (4, 0), errno.EPERM),
         ("setrlimit", (7, 0x1000), None),
         ("setrlimit", (4, 0x1000), errno.EPERM),  # A limit on cores of 0 has a program started for one.

@@ -36,6 +36,7 @@ _FOREIGN_FAMILIES = {"netlink filter": (16, 12), "packet": (17, 0), "alg": (38, 
 # prctl(2), ioctl(2), personality(2), setrlimit(2), each with what the filter refuses.
 _CLOSELY = {
     "prctl seccomp": ("prctl", 22, 2, 0),
+    "whole cores": ("prctl", 62, 0, 0, 0, 0),
     "lease of a file": ("fcntl", 0, 1024, 2),
     "notes of a folder": ("fcntl", 0, 1026, 1),
     "terminal input": ("ioctl", 0, 0x5412, 0),

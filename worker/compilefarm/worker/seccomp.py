@@ -34,6 +34,8 @@ _MODE_FILTER = 2
 # linux/prctl.h
 _PR_SET_DUMPABLE = 4
 _PR_SET_SECCOMP = 22
+# Threads of others stay off the other half of a core while one with such an order runs there.
+_PR_SCHED_CORE = 62
 
 # linux/sched.h: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
@@ -157,7 +159,7 @@ def _instructions(machine: Machine, *, is_first: bool) -> list[_Instruction]:
     program += _if_call(machine.number("fcntl"), [*_refuse_values(1, _OTHERS_FILES), *files])
     program += _if_call(machine.number("ioctl"), _refuse_values(1, _TERMINAL_INPUT))
     program += _if_call(machine.number("personality"), _refuse_others(0, _PERSONALITIES))
-    options = (_PR_SET_SECCOMP,) if is_first else (_PR_SET_DUMPABLE, _PR_SET_SECCOMP)
+    options = (_PR_SET_SECCOMP, _PR_SCHED_CORE, *(() if is_first else (_PR_SET_DUMPABLE,)))
     program += _if_call(machine.number("prctl"), _refuse_values(0, options))
     if not is_first:
         # To ask for the limit is allowed.

@@ -48,6 +48,10 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "epoll_create": (213, None),
     "epoll_create1": (291, 20),
     "mq_open": (240, 180),
+    # What all processes of the machine have not written to disk yet, and who is served first there.
+    "sync": (162, 81),
+    "syncfs": (306, 267),
+    "ioprio_set": (251, 30),
     # Keys of the kernel.
     "add_key": (248, 217),
     "request_key": (249, 218),
