@@ -75,12 +75,12 @@ CALLS = 100
 COMPILES = 3
 # Elements with which one compiled program is called.
 ELEMENTS = 12
-_SIGNALS = {
+SIGNALS = {
     signal.SIGSEGV: FOUND[0], signal.SIGBUS: FOUND[0], signal.SIGFPE: FOUND[1], signal.SIGPROF: "takes too long",
     signal.SIGKILL: "takes too much memory",
 }  # fmt: skip
 # One process compiles: no pools of threads or processes outlive a fork.
-_ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_DEBUG_COMPILE": "1"}
+ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_DEBUG_COMPILE": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,14 +151,14 @@ def try_operator(operator: OpOverload, samples: Sequence[HostileCall], *, plan: 
     while number < plan.calls and deaths < MOST_DEATHS and slow < MOST_SLOW:
         progress.note(number)
         start = number
-        status = _in_child(lambda: _try_calls(operator, samples, start, plan=plan, progress=progress))  # noqa: B023
+        status = in_child(lambda: _try_calls(operator, samples, start, plan=plan, progress=progress))  # noqa: B023
         number, took = progress.read()
         yield from [(RESULT, "")] * took
         if status == 0:
             return
         deaths += 1
         slow += -status == signal.SIGPROF
-        how = "writes beyond its tensors" if status == WROTE else _SIGNALS.get(-status, f"{FOUND[2]} ({status})")
+        how = "writes beyond its tensors" if status == WROTE else SIGNALS.get(-status, f"{FOUND[2]} ({status})")
         call = call_number(number, operator, samples, plan=plan)
         yield _judged(how, call, plan=plan), f"{operator.name()}, call {number}: {how}\n  {shown(call)}"
         number += 1
@@ -170,9 +170,9 @@ def _judged(how: str, call: HostileCall, *, plan: Plan) -> str:
     # A compiled one was taken before it ran.
     if plan.way.startswith("compiled"):
         return how
-    status = _in_child(lambda: _decode(call, plan=plan))
+    status = in_child(lambda: _decode(call, plan=plan))
     if status == BELIEVED:
-        return PODS_OWN if _in_child(lambda: _try_as_on_a_farm(call, plan=plan)) == 0 else how
+        return PODS_OWN if in_child(lambda: _try_as_on_a_farm(call, plan=plan)) == 0 else how
     return {0: how, 1: REFUSED, 2: f"{how}, and no pod sends it"}.get(status, f"ends the decoder ({status})")
 
 
@@ -199,7 +199,7 @@ def _try_as_on_a_farm(call: HostileCall, *, plan: Plan) -> int:
     return WROTE if guarded_memory.changed_patterns() else 0
 
 
-def _in_child(run: Callable[[], int]) -> int:
+def in_child(run: Callable[[], int]) -> int:
     """The exit status of a process that does it."""
     sys.stdout.flush()
     child = os.fork()
@@ -241,7 +241,7 @@ def _guard(plan: Plan) -> None:
 
 def _try_eager(call: HostileCall, random: Random, *, plan: Plan) -> int:
     trains = plan.way == "gradients"
-    with _limited(CALL_SECONDS), torch.set_grad_enabled(trains):
+    with limited(CALL_SECONDS), torch.set_grad_enabled(trains):
         try:
             given = call.with_tensors(lambda tensor: _placed(tensor, trains=trains))
             _look_at_results(given.run(), random, trains=trains)
@@ -257,7 +257,7 @@ def _try_compiled(call: HostileCall, random: Random, *, plan: Plan) -> int:
     trains = plan.way == "compiled-gradients"
     given = call if random.random() < 0.5 else with_element(call, random)
     torch.compiler.reset()
-    with _limited(COMPILE_SECONDS), torch.set_grad_enabled(trains):
+    with limited(COMPILE_SECONDS), torch.set_grad_enabled(trains):
         try:
             job = job_of(given, with_gradients=trains)
             program, believed = compiled(job), believed_inputs(job)
@@ -267,7 +267,7 @@ def _try_compiled(call: HostileCall, random: Random, *, plan: Plan) -> int:
     for number in range(ELEMENTS):
         hostile = given if number == 0 else with_other_elements(given, random)
         inputs = [_placed(tensor, trains=trains) for tensor in hostile.with_inputs(believed).tensors()]
-        with _limited(CALL_SECONDS), torch.set_grad_enabled(trains):
+        with limited(CALL_SECONDS), torch.set_grad_enabled(trains):
             try:
                 _look_at_results(program(*inputs), random, trains=trains)
                 took = 1
@@ -300,7 +300,7 @@ def _look_at_results(results: Any, random: Random, *, trains: bool) -> None:
         torch.autograd.backward(tracked, gradients)
 
 
-class _limited:
+class limited:
     """Ends the process if what is inside takes more of a processor; torch's loops in C++ cannot be interrupted."""
 
     def __init__(self, seconds: float) -> None:
@@ -337,7 +337,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", default="1/1", metavar="K/N", help="every Nth operator, beginning with the Kth")
     arguments = parser.parse_args()
-    if missing := {name: value for name, value in _ALONE.items() if os.environ.get(name) != value}:
+    if missing := {name: value for name, value in ALONE.items() if os.environ.get(name) != value}:
         # Torch looks at some of them when it is imported.
         os.environ |= missing
         os.execv(sys.executable, [sys.executable, "-m", "tests.fuzz.guarded", *sys.argv[1:]])
