@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,11 @@ from compilefarm.client import Farm
 from compilefarm.client.config import ConfigurationError, read_config
 from compilefarm.client.dependencies import Dependencies
 from compilefarm.client.records import Ledger
-from compilefarm.client.testing import FakeGraphModule, FakeRuntime, FarmServicer, serving
+from compilefarm.client.testing import FakeGraphModule, FakeRuntime
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import UnusableRecording
 from compilefarm.core.recordings import read_recording
 from compilefarm.graph.bypass import Bypass
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    with serving(FarmServicer()) as address:
-        yield address
 
 
 def farm_at(address: str, folder: Path, **settings: Any) -> tuple[Farm, FakeRuntime]:
