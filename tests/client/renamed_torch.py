@@ -31,9 +31,6 @@ ROOT = Path(__file__).parent.parent.parent
 # Nobody listens there.
 ADDRESS = "127.0.0.1:1"
 FOLDERS = ("proto/compilefarm/torch_internals", "client/compilefarm/loader", "client/compilefarm/client")
-# Imported by a pod that has no graph yet; these use no torch.
-_OURS = ("compilefarm.torch_internals.", "compilefarm.graph.", "compilefarm.loader.", "compilefarm.client.saving")
-
 # Goes on without the rest, and with whatever attributes of torch's modules it finds.
 _LOCAL = "compilefarm.client.local"
 # Where private names of torch are taken.
@@ -80,9 +77,9 @@ def reached() -> str:
     attributes = list(private_attributes())
     read = note_reads({path for name in attributes for path in _above(name)})
     went_wrong = run_pod(resort="local")
-    modules = [name for name in set(sys.modules) - before if name.startswith(_OURS)]
+    imported = [name for name in set(sys.modules) - before if name.startswith(_INTERNALS)]
     found = {
-        "modules": sorted(modules),
+        "modules": sorted(filter(_needs_private_names, imported)),
         "by_name": sorted(filter(_is_private, asked)),
         "attributes": [name for name in attributes if _read_first(name) in read],
         "went_wrong": went_wrong,
@@ -144,11 +141,23 @@ def _read_first(name: str) -> str:
     return f"{module}.{name.removeprefix(f'{module}.').partition('.')[0]}"
 
 
-def private_names() -> Iterator[Case]:
-    """Private names of torch that ours import when they need them.
-
-    Where a module of ours imports a name at its top, it cannot be imported without it.
+def _needs_private_names(module: str) -> bool:
+    """Whether a module of ours imports private names of torch at its top: it cannot be imported without them, and
+    those that import it cannot, either.
     """
+    tree = ast.parse(Path(str(sys.modules[module].__file__)).read_text())
+    imported = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
+    taken = [
+        f"{node.module}.{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.level == 0
+        for alias in node.names
+    ]
+    return any(map(_is_private, [*imported, *taken]))
+
+
+def private_names() -> Iterator[Case]:
+    """Private names of torch that ours import when they need them."""
     found: set[Case] = set()
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
