@@ -173,6 +173,9 @@ def start_pytest(end: str, arguments: Sequence[str], output: IO[bytes] | None = 
     python = ROOT / ".venv-oldest" / "bin" / "python"
     has_other = end == "newest" and python.exists()
     variables = {**WAITING_THREADS, **KEPT_MEMORY, **os.environ, "OTHER_TORCH_PYTHON": str(python) if has_other else ""}
+    if shutil.which("ld.gold"):
+        # With programs/g++, which says why.
+        variables["PATH"] = f"{ROOT / 'tests' / 'programs'}{os.pathsep}{variables.get('PATH', '')}"
     command = [str(folder_of(end) / "bin" / "python"), "-m", "pytest", *arguments]
     return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=output and subprocess.STDOUT)
 
