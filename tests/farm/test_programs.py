@@ -69,6 +69,66 @@ def test_an_optimizer_changes_the_parameters_that_its_graph_holds(farm: ServedFa
     torch.testing.assert_close(ours, uncompiled(steps))
 
 
+def test_compiled_autograd_has_the_gradients_of_eager(farm: ServedFarm) -> None:
+    def steps(backend: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.LayerNorm(16)).double()
+        # Compiled autograd has hooks in its graphs, which those of forward and backward could not.
+        model[0].weight.register_hook(lambda gradient: gradient * 3)
+
+        def step(x: torch.Tensor) -> None:
+            model(x).sin().sum().backward()
+
+        with torch._dynamo.config.patch(compiled_autograd=backend is not None):
+            compiled = step if backend is None else torch.compile(step, backend=backend)
+            # The second adds to the gradients of the first.
+            for rows in (4, 4):
+                compiled(torch.linspace(-1, 1, rows * 8, dtype=torch.float64).view(rows, 8))
+        return [parameter.grad for parameter in model.parameters()]  # type: ignore[misc]
+
+    ours, became = outcomes(farm, steps)
+    assert set(became) <= {"compiled", "hit"}
+    torch.testing.assert_close(ours, steps(None))
+
+
+def test_a_graph_that_is_kept_goes_backward_again(farm: ServedFarm) -> None:
+    def steps(backend: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 3))
+        compiled = model if backend is None else torch.compile(model, backend=backend)
+        x, found = torch.randn(4, 8, requires_grad=True), []
+        # Once and no more in between: what is written to then may not be what was copied before.
+        for repeats in (2, 0, 1):
+            result = compiled(x)
+            for _ in range(repeats):
+                found += torch.autograd.grad(result[:, 0].sum(), x, retain_graph=True)
+            found += torch.autograd.grad(result[:, 1].square().sum(), x)
+        return found
+
+    ours, became = outcomes(farm, steps)
+    assert became == ["compiled"]
+    torch.testing.assert_close(ours, steps(None))
+
+
+def test_compiled_autograd_reads_sizes_that_differ(farm: ServedFarm) -> None:
+    def steps(backend: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, dtype=torch.float64)
+
+        def step(x: torch.Tensor) -> None:
+            layer(x).sin().sum().backward()
+
+        with torch._dynamo.config.patch(compiled_autograd=backend is not None):
+            compiled = step if backend is None else torch.compile(step, backend=backend, dynamic=True)
+            for rows in (5, 6):
+                compiled(torch.linspace(-1, 1, 2 * rows * 8, dtype=torch.float64).view(2, rows, 8))
+        return [parameter.grad for parameter in layer.parameters()]  # type: ignore[misc]
+
+    ours, became = outcomes(farm, steps)
+    assert set(became) <= {"compiled", "hit"}
+    torch.testing.assert_close(ours, steps(None))
+
+
 def test_a_region_that_is_compiled_once_has_gradients(farm: ServedFarm) -> None:
     @torch.compiler.nested_compile_region
     def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -137,6 +137,16 @@ def test_forward_and_backward_are_sent() -> None:
         assert not any(each.tensor.requires_grad for each in encoded.job.inputs)
 
 
+def test_a_graph_that_is_kept_goes_backward_again() -> None:
+    encoding, model = Encoding(), torch.nn.Sequential(linear(scaled(4, 8)), torch.nn.GELU(), torch.nn.Linear(4, 2))
+    x = torch.randn(3, 8, requires_grad=True)
+    result = torch.compile(model, backend=encoding.backend)(x).square().sum()
+    found = [torch.autograd.grad(result, x, retain_graph=is_kept)[0] for is_kept in (True, False)]
+    expected = torch.autograd.grad(model(x).square().sum(), x)
+    torch.testing.assert_close(found, [*expected, *expected])
+    assert encoding.roles == ["forward", "backward"]
+
+
 def test_gradients_of_subclasses_are_subclasses() -> None:
     encoding = Encoding()
     weight = TwoTensor(torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True))
@@ -348,3 +358,29 @@ def test_functions_that_dynamo_leaves_in_graphs_are_traced_in_the_pod() -> None:
         decode_job(encoded.job, blobs=encoded.blobs)
     factor[0] = 3.0
     assert keys(program, x) != encoding.keys
+
+
+def test_compiled_autograd_sends_what_the_derivatives_amount_to_that_it_calls_by_name() -> None:
+    encoding, model = Encoding(), torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.GELU())
+    calls = [torch.randn(rows, 8) for rows in (4, 4, 5)]
+
+    def backend(graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        is_backward = any(isinstance(given, list) for given in inputs)
+        return encoding.backend(graph_module, inputs) if is_backward else graph_module.forward
+
+    def step(x: torch.Tensor) -> None:
+        model(x).square().sum().backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        compiled = torch.compile(step, backend=backend)
+        # The second adds to the gradients of the first, and the third has another number of rows.
+        for x in calls:
+            compiled(x)
+    found = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    for x in calls:
+        step(x)
+    torch.testing.assert_close(found, [parameter.grad for parameter in model.parameters()])
+    assert encoding.roles == ["inference"] * 3
+    for _, encoded in encoding.encoded:
+        decode_job(encoded.job, blobs=encoded.blobs)

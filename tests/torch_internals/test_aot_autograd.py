@@ -120,6 +120,24 @@ def test_parameters_stay_where_they_are() -> None:
     assert len(inputs) == 4
 
 
+def test_a_list_of_tensors_becomes_its_tensors() -> None:
+    parts, x, seen = Parts(), torch.randn(3, requires_grad=True), []
+
+    def backend(graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if not isinstance(inputs[0], list):
+            return graph_module.forward
+        # The call empties the list.
+        seen.append(len(inputs[0]))
+        return parts.backend(graph_module, inputs)
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(lambda x: x.sin().sum().backward(), backend=backend)(x)
+    ((role, inputs, _),) = parts.seen
+    assert role == "inference"
+    assert seen == [len(inputs)]
+    torch.testing.assert_close(x.grad, x.detach().cos())
+
+
 def test_settings_are_as_they_were_afterwards() -> None:
     before = FUNCTORCH.cse, FUNCTORCH.force_non_lazy_backward_lowering
     torch.compile(doubled, backend=Parts().backend)(two(2, requires_grad=True))

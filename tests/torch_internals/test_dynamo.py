@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -85,6 +85,18 @@ def test_tensors_that_stay_where_they_are() -> None:
     torch._dynamo.mark_static_address(tensor)
     assert is_static_address(tensor)
     assert hasattr(tensor, STATIC_MARK)
+
+
+def test_graphs_of_compiled_autograd_take_a_list() -> None:
+    seen = []
+
+    def backend(graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        seen.append([dynamo.is_container(given) for given in inputs])
+        return graph_module.forward
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(lambda x: x.sin().sum().backward(), backend=backend)(torch.ones(2, requires_grad=True))
+    assert [any(each) for each in seen] == [False, True]
 
 
 def test_tensors_are_indices_within_flexible_attention() -> None:

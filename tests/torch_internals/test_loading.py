@@ -6,10 +6,17 @@ import dataclasses
 import importlib
 import inspect
 import sys
+from types import SimpleNamespace
 
 import torch
 
-from compilefarm.torch_internals.loading import call_directly, finishing_with, import_loader, make_callable
+from compilefarm.torch_internals.loading import (
+    call_directly,
+    finishing_with,
+    import_loader,
+    make_callable,
+    trace_sizes,
+)
 from compilefarm.torch_internals.settings import INDUCTOR
 
 
@@ -49,6 +56,29 @@ def test_a_call_of_a_graph_is_a_call_of_its_program() -> None:
     graph.current_callable = lambda inputs: [len(inputs)]
     assert graph([1, 2]) == [2]
     assert isinstance(graph, kind)
+
+
+def test_torch_refuses_to_keep_what_a_backward_pass_may_write_to() -> None:
+    wrappers = inspect.getsource(importlib.import_module("torch._functorch._aot_autograd.runtime_wrappers"))
+    assert "fw_metadata.bw_donated_idxs != []" in wrappers, "spare_saved_tensors makes it an empty list"
+    assert "torch._C._autograd._get_current_graph_task_keep_graph()" in wrappers
+    result = importlib.import_module("torch._functorch._aot_autograd.aot_autograd_result")
+    fields = {field.name for field in dataclasses.fields(result.BundledAOTAutogradResult)}
+    assert {"runtime_metadata", "compiled_bw", "serialized_bw_module"} <= fields
+    collected = inspect.getsource(importlib.import_module("torch._functorch._aot_autograd.graph_compile"))
+    assert "inner_meta.bw_donated_idxs = fw_metadata.bw_donated_idxs" in collected, "one list, which is emptied"
+
+
+def test_a_backward_pass_that_makes_tensors_of_traced_sizes_is_read() -> None:
+    # As it is made by AOTAutograd; torch alone ends with an error at the size.
+    graph = torch.fx.Graph()
+    x, size = graph.placeholder("x"), graph.placeholder("size")
+    full = graph.call_function(torch.ops.aten.full.default, ([size, 2], 1))
+    graph.output(graph.call_function(torch.ops.aten.add.Tensor, (x, full)))
+    result = importlib.import_module("torch._functorch._aot_autograd.aot_autograd_result")
+    serialized = result.serialize_graph_module(torch.fx.GraphModule({}, graph))
+    trace_sizes(SimpleNamespace(serialized_bw_module=serialized))
+    torch.testing.assert_close(serialized.deserialize()(torch.ones(3, 2), 3), torch.full((3, 2), 2.0))
 
 
 def test_a_program_is_made_of_an_entry_by_one_method() -> None:

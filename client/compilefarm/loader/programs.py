@@ -15,7 +15,14 @@ from compilefarm.torch_internals.autotuners import import_launcher
 from compilefarm.torch_internals.compiled_graphs import put_kernels_into_place, replace_wrapper
 from compilefarm.torch_internals.compiling import compile_lock, tracing_with
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
-from compilefarm.torch_internals.loading import call_directly, finishing_with, import_loader, make_callable
+from compilefarm.torch_internals.loading import (
+    call_directly,
+    finishing_with,
+    import_loader,
+    make_callable,
+    spare_saved_tensors,
+    trace_sizes,
+)
 from compilefarm.torch_internals.settings import INDUCTOR
 from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 
@@ -74,6 +81,8 @@ def deserialize_program(
             _join(entry, process_groups)
         # The manifest has those that matter, in terms of the graph's symbols.
         entry.guards_expr = None
+        spare_saved_tensors(entry)
+        trace_sizes(entry)
         program = make_callable(entry)
     return state.retrying(program) if state else _unpacked(program)
 

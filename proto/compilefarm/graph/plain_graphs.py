@@ -1,8 +1,8 @@
-"""Graphs with tensor subclasses, or with functions that no request can say, as graphs of plain tensors: what
-AOTAutograd makes of them is sent to farms.
+"""Graphs with tensor subclasses, of compiled autograd, or with functions that no request can say, as graphs of plain
+tensors: what AOTAutograd makes of them is sent to farms.
 
 Subclasses are put together and taken apart in the pod, by torch; Dynamo guards what they are. Functions run in the pod
-while they are traced.
+while they are traced, and so do the derivatives that compiled autograd calls by name.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ CompilePlain = Callable[[PlainGraph], Callable[..., Any]]
 
 
 def needs_plain_graphs(graph_module: GraphModule, example_inputs: Sequence[object]) -> bool:
-    """Whether Dynamo is tracing, and a graph has tensors that are more than their elements, or calls what is neither
-    torch's nor an operator.
+    """Whether Dynamo is tracing, and a graph takes lists of tensors, has tensors that are more than their elements, or
+    calls what is neither torch's nor an operator.
     """
     if not dynamo.is_tracing():
         return False
+    if any(map(dynamo.is_container, example_inputs)):
+        return True
     noted = (node.meta.get("example_value") for node in graph_module.graph.nodes)
     has_subclasses = any(isinstance(value, torch.Tensor) and not is_plain(value) for value in (*example_inputs, *noted))
     return has_subclasses or any(map(_calls_function_of_others, graph_module.graph.nodes))

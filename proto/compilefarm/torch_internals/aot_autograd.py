@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import no_python_dispatcher  # torch/_dispatch/python.py
+from torch._dynamo.utils import flatten_graph_inputs  # torch/_dynamo/utils.py
 from torch._functorch.aot_autograd import aot_module_simplified  # torch/_functorch/aot_autograd.py
 from torch._functorch.partitioners import (  # torch/_functorch/partitioners.py
     min_cut_rematerialization_partition,
 )
 from torch._guards import TracingContext  # torch/_guards.py
 
+from compilefarm.torch_internals.dynamo import is_container
 from compilefarm.torch_internals.fake_tensors import leaving_fake_mode
 from compilefarm.torch_internals.settings import FUNCTORCH
 
@@ -40,7 +42,7 @@ def compile_parts(
 
     Args:
         graph_module: the graph, as Dynamo captured it.
-        inputs: one for each placeholder.
+        inputs: one for each placeholder; lists of tensors where it is one of compiled autograd.
         inference: compiles the one graph where no gradients are wanted.
         forward: compiles the forward pass where they are.
         backward: compiles the backward pass, at once: later it could fail no more without harm.
@@ -50,19 +52,28 @@ def compile_parts(
     Returns:
         A callable that takes what the graph takes, in order.
     """
-    # Only the lowering is told to be at once; what is compiled inside finds the settings of the user's.
-    with FUNCTORCH.patch(force_non_lazy_backward_lowering=True):
-        program: Callable[..., Any] = aot_module_simplified(
-            graph_module,
-            inputs,
-            fw_compiler=_compiler(forward),
-            bw_compiler=_compiler(backward),
-            inference_compiler=_compiler(inference),
-            partition_fn=functools.partial(_partition, prepare=prepare),
-            decompositions=dict(decompositions),
-            keep_inference_input_mutations=True,
+
+    def compile_flat(flat: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
+        # Only the lowering is told to be at once; what is compiled inside finds the settings of the user's.
+        with FUNCTORCH.patch(force_non_lazy_backward_lowering=True):
+            program: Callable[..., Any] = aot_module_simplified(
+                flat,
+                inputs,
+                fw_compiler=_compiler(forward),
+                bw_compiler=_compiler(_sparing_saved_tensors(backward)),
+                inference_compiler=_compiler(inference),
+                partition_fn=functools.partial(_partition, prepare=prepare),
+                decompositions=dict(decompositions),
+                keep_inference_input_mutations=True,
+            )
+        return program
+
+    if any(map(is_container, inputs)):
+        flattened: Callable[..., Any] = flatten_graph_inputs(
+            graph_module, inputs, lambda flat, inputs: compile_flat(flat, inputs)
         )
-    return program
+        return flattened
+    return compile_flat(graph_module, inputs)
 
 
 def _partition(graph_module: Any, inputs: Any, *, prepare: Callable[[Any], None], **given: Any) -> Any:
@@ -80,6 +91,21 @@ def _compiler(compile_part: _CompilePart) -> Callable[..., Any]:
             return _boxed(compile_part(graph_module, inputs, _static_inputs()))
 
     return compile_plain
+
+
+def _sparing_saved_tensors(compile_part: _CompilePart) -> _CompilePart:
+    """Compiles a backward pass that writes to nothing it is given, and may be called again: torch would refuse that
+    (torch/_functorch/_aot_autograd/runtime_wrappers.py: `bw_donated_idxs`)."""
+
+    def compile_backward(graph_module: torch.fx.GraphModule, inputs: Sequence[Any], static: Sequence[int]) -> Any:
+        context = TracingContext.try_get()
+        metadata = None if context is None else context.fw_metadata
+        if metadata is not None and metadata.bw_donated_idxs:
+            # One list for what is looked at when it is compiled, and when it is called.
+            metadata.bw_donated_idxs.clear()
+        return compile_part(graph_module, inputs, static)
+
+    return compile_backward
 
 
 def _static_inputs() -> Sequence[int]:

@@ -23,6 +23,7 @@ __all__ = [
     "current_compile",
     "expects_static",
     "forget_constant_floats",
+    "is_container",
     "is_of_dynamo",
     "is_static_address",
     "is_tracing",
@@ -60,6 +61,12 @@ def is_of_dynamo(function: Any) -> bool:
     """Whether a function is one of Dynamo's, such as what calls a function of autograd that it leaves in graphs."""
     # torch/_dynamo/variables/misc.py: produce_trampoline_autograd_apply
     return str(function.__module__).startswith("torch._dynamo.")
+
+
+def is_container(given: object) -> bool:
+    """Whether an input of a graph holds several, as the first one of graphs of compiled autograd does."""
+    # torch/_inductor/compile_fx.py: compile_fx
+    return isinstance(given, list | tuple | dict)
 
 
 def is_static_address(tensor: torch.Tensor) -> bool:

@@ -9,8 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.fx import Proxy
+from torch.overrides import TorchFunctionMode
 
 from compilefarm.torch_internals.deferred_imports import without_archives
+from compilefarm.torch_internals.operators import OpOverload
+from compilefarm.torch_internals.pytrees import iterate_leaves
 from compilefarm.torch_internals.settings import INDUCTOR
 
 _CACHE = "torch._inductor.codecache"
@@ -35,6 +39,44 @@ def make_callable(entry: Any) -> Callable[[list[Any]], Any]:
     }
     program: Callable[[list[Any]], Any] = entry.wrap_post_compile([], entry.sanitized_aot_config, given)
     return program
+
+
+def spare_saved_tensors(entry: Any) -> None:
+    """Has a backward pass leave what the forward pass has saved as it is, where that is wanted once more
+    (`retain_graph=True`, `create_graph=True`).
+
+    Torch compiles a backward pass at its first call, and has it write to saved tensors if it is not to be called again;
+    if it has compiled another it refuses such calls (torch/_functorch/_aot_autograd/runtime_wrappers.py:
+    `bw_donated_idxs`). A program is compiled before anybody knows.
+    """
+    donated = entry.runtime_metadata.bw_donated_idxs
+    if entry.compiled_bw is not None and donated:
+        entry.compiled_bw.result.donated = tuple(donated)
+        entry.runtime_metadata.bw_donated_idxs = []
+
+
+def trace_sizes(entry: Any) -> None:
+    """Has the backward pass that compiled autograd reads be read where it makes tensors of sizes that differ from call
+    to call: torch traces it, and operators that take no tensor do not see that a size is traced
+    (torch/_functorch/_aot_autograd/aot_autograd_result.py: SerializedGraphModule)."""
+    serialized = entry.serialized_bw_module
+    if serialized is not None:
+        serialized.fn = functools.partial(_with_traced_sizes, serialized.fn)
+
+
+def _with_traced_sizes(function: Callable[..., Any], *args: Any) -> Any:
+    with _TracingSizes():
+        return function(*args)
+
+
+class _TracingSizes(TorchFunctionMode):  # type: ignore[misc]  # torch says no types
+    """Inside, operators become nodes of the graph that one of their arguments is traced for."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        proxy = next((leaf for leaf in iterate_leaves((args, kwargs)) if isinstance(leaf, Proxy)), None)
+        if proxy is not None and isinstance(func, OpOverload):
+            return proxy.tracer.create_proxy("call_function", func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -69,12 +111,28 @@ def _loaded_type() -> type:
 
     class LoadedGraph(compiled):  # type: ignore[misc]  # imported late
         """A CompiledFxGraph whose calls do no more than the program. Those of torch also look into
-        torch._inductor.debug, whose import takes a quarter of a second, and end measurements of compiles."""
+        torch._inductor.debug, whose import takes a quarter of a second, and end measurements of compiles.
 
-        def __call__(self, inputs: Sequence[Any]) -> Any:
+        Attributes:
+            donated: numbers of the inputs that a backward pass writes to.
+        """
+
+        donated: Sequence[int] = ()
+
+        def __call__(self, inputs: list[Any]) -> Any:
+            if self.donated and torch._C._autograd._get_current_graph_task_keep_graph():
+                for number in self.donated:
+                    inputs[number] = _copied(inputs[number])
             if torch.autograd.profiler._is_profiler_enabled:
                 importlib.import_module("torch._inductor.debug")
                 return super().__call__(inputs)
             return self.current_callable(inputs)
 
     return LoadedGraph
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of its own, with the strides that the program was compiled for."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    memory = tensor.as_strided((last + 1 if tensor.numel() else 0,), (1,)).clone()
+    return memory.as_strided(tensor.shape, tensor.stride(), 0)

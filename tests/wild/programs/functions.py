@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import distributions, func
+from torch import distributions, func, nn
 from torch.nn import functional
 
 from tests.corpus.program import Case, backpropagating, call
-from tests.wild.program import Program, program_of_case
+from tests.wild.program import Compiler, Program, program_of_case
 
 _Tensors = Callable[..., Any]
 
@@ -99,6 +99,39 @@ def _rates() -> Case:
     )
 
 
+def _derive_compiled(compiler: Compiler) -> Any:
+    """A training step whose backward pass is captured with the hooks that it meets."""
+    with compiler.device:
+        model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+        calls = [torch.randn(rows, 8) for rows in (4, 4, 6)]
+    model[0].weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> None:
+        model(x).square().sum().backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=compiler.backend is not None):
+        compiled = compiler(step)
+        for x in calls:
+            optimizer.zero_grad()
+            compiled(x)
+            optimizer.step()
+    return dict(model.named_parameters())
+
+
+def _derive_twice(compiler: Compiler) -> Any:
+    """Two losses of one forward pass, of which the first keeps it."""
+    with compiler.device:
+        model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 2))
+        calls = [torch.randn(4, 8) for _ in range(2)]
+    compiled = compiler(model)
+    for x in calls:
+        policy, value = compiled(x).unbind(1)
+        policy.sum().backward(retain_graph=True)
+        value.square().sum().backward()
+    return dict(model.named_parameters())
+
+
 PROGRAMS = (
     _program("vmap of vmap", lambda x: func.vmap(func.vmap(lambda row: row.softmax(0).cumsum(0)))(x), (4, 3, 5)),
     _program("jvp", lambda x, t: func.jvp(lambda given: (given**3).sum(), (x,), (t,)), (4,), (4,)),
@@ -114,6 +147,8 @@ PROGRAMS = (
     program_of_case("powers of steps", _decayed),
     program_of_case("floats of floats", _rates),
     program_of_case("bags of lengths", _bagged, training=True),
+    Program(name="compiled autograd", run=_derive_compiled, training=True),
+    Program(name="two losses", run=_derive_twice, training=True),
     _program("combinations", lambda x: torch.combinations(x, 3).sum(1), (6,)),
     _program("complex products", lambda x, y: torch.view_as_real(torch.complex(x, y) ** 2), (3, 4), (3, 4)),
 )
