@@ -33,6 +33,7 @@ NAMED = (
     "assert_indirect_indexing", "cpp.cxx", "cpp.march", "aot_inductor.output_path", "cuda.cutlass_dir",
     "global_cache_dir", "post_grad_custom_pre_pass", "triton.autotune_at_compile_time",
     "test_configs.autotune_choice_name_regex", "cpp.threads", "can_inplace_pad_graph_input", "assume_32bit_indexing",
+    "triton.multi_kernel",
 )  # fmt: skip
 DISGUISED = (
     "", " ", "nothing that there is", "CPP_WRAPPER", "Cpp_Wrapper", "cpp-wrapper", "cpp_wrapper ", " cpp_wrapper",

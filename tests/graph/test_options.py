@@ -70,8 +70,12 @@ def test_nothing_is_sent_for_defaults() -> None:
 
 
 def test_modes_and_options_arrive() -> None:
-    options = {"max_autotune": True, "coordinate_descent_tuning": True, "triton.multi_kernel": 2, "cpp.simdlen": 8}
+    options = {"max_autotune": True, "coordinate_descent_tuning": True, "triton.max_tiles": 2, "cpp.simdlen": 8}
     assert _patches(**options)[0] == options
+
+
+def test_a_choice_between_kernels_for_gpus_is_no_option_on_a_cpu() -> None:
+    assert _patches(**{"triton.multi_kernel": 2}) == ({}, {})
 
 
 def test_global_settings_arrive_and_options_go_before_them() -> None:
@@ -152,8 +156,8 @@ def test_a_worker_refuses_what_no_request_may_set(name: str) -> None:
 WRONG: tuple[tuple[str, object], ...] = (
     ("max_autotune", 1),
     ("max_autotune", "True"),
-    ("triton.multi_kernel", True),
-    ("triton.multi_kernel", 4),
+    ("triton.max_tiles", True),
+    ("triton.max_tiles", 4),
     ("realize_reads_threshold", -1),
     ("realize_reads_threshold", 1 << 40),
     ("cpp.simdlen", "8"),

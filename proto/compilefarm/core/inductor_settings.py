@@ -124,7 +124,6 @@ _ALLOWED: dict[str, SettingType] = {
     "pre_grad_pass_timing": Word(words=frozenset(names("early late default"))),
     "triton.descriptive_names": _KERNEL_NAMES,
     "triton.max_tiles": Optional(type=Integer(low=1, high=3)),
-    "triton.multi_kernel": Integer(low=0, high=3),
     "triton_kernel_default_layout_constraint": Word(words=frozenset(names("needs_fixed_stride_order flexible_layout"))),
 }
 
@@ -139,6 +138,8 @@ _REFUSED = by_reason(
         # torch/_functorch/_aot_autograd/autograd_cache.py: check_cacheable.
         "torch saves no program that was made with it": "freezing",
         "it has code run on the way that is not looked at before": "triton.autotune_at_compile_time",
+        # torch/_inductor/codegen/multi_kernel.py
+        "each process would measure kernels and choose, at its first call": "triton.multi_kernel",
         # torch/_inductor/codegen/cpp_flex_attention_template.py: as many buffers, and torch's number of threads.
         "kernels have memory for so many threads, and are run by others": "cpp.threads",
         "it changes what CUDA graphs are in a way that farms do not know": """

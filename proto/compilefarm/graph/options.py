@@ -76,7 +76,10 @@ def capture_options(
     if not (cuda and inductor[CUDA_GRAPHS]):
         inductor |= {name: known[name] for name in known if is_of_cuda_graphs(name)}
     inductor |= {name: known[name] for name in without_effect(inductor)}
-    if cuda and inductor[_MULTI_KERNEL]:
+    if not cuda:
+        # Of kernels of Triton.
+        inductor[_MULTI_KERNEL] = known[_MULTI_KERNEL]
+    elif inductor[_MULTI_KERNEL]:
         raise Bypass("multi_kernel", f"{_MULTI_KERNEL} has each process measure kernels at its first call; set it to 0")
     return Options(
         inductor=_deviations(_INDUCTOR, now=inductor),
