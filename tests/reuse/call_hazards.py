@@ -330,3 +330,46 @@ def counting(start: float) -> Function:
 @case
 def a_cell_that_is_written_around_a_break(changed: bool) -> Iterator[Any]:
     yield counting(5.0 if changed else 2.0), (X,)
+
+
+# What Dynamo looks into and guards by nothing.
+class Multiplying(torch.overrides.TorchFunctionMode):
+    factor = 2
+
+    def __torch_function__(self, function: Any, _: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        result = function(*arguments, **(keywords or {}))
+        return result * self.factor if function is torch.sin else result
+
+
+class MultiplyingMore(Multiplying):
+    factor = 3
+
+
+def enters(x: torch.Tensor, mode: Multiplying) -> torch.Tensor:
+    with mode:
+        return torch.sin(x)
+
+
+@case
+def another_mode_that_is_entered(changed: bool) -> Iterator[Any]:
+    yield enters, (X, MultiplyingMore() if changed else Multiplying())
+
+
+def lists_names(x: torch.Tensor) -> torch.Tensor:
+    return x * len(dir(re))
+
+
+# Releases before 2.12 leave such a call to the interpreter.
+@unsaid
+def names_of_a_module_that_are_listed(changed: bool) -> Iterator[Any]:
+    with patched(re, "HAZARD", 1, when=changed):
+        yield lists_names, (X,)
+
+
+def asks_for_the_storage(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return x * other.untyped_storage().size()
+
+
+@unsaid
+def the_size_of_a_storage(changed: bool) -> Iterator[Any]:
+    yield asks_for_the_storage, (X, torch.ones(8)[:4] if changed else torch.ones(4))

@@ -11,7 +11,7 @@ import torch
 Case = Callable[[bool], contextlib.AbstractContextManager[Any]]
 
 CASES: dict[str, Case] = {}
-# Nothing of these is published: what they rest on cannot be told, or differs with the hash seed.
+# Nothing of these is published, since what they rest on cannot be told, or it holds only for the same hash seed.
 UNSAID: set[str] = set()
 
 _ABSENT = object()
@@ -25,7 +25,7 @@ def case(build: Callable[[bool], Iterator[Any]]) -> Case:
 
 
 def unsaid(build: Callable[[bool], Iterator[Any]]) -> Case:
-    """Registers a case of which nothing is published."""
+    """Registers a case of which nothing is published, or only for the same hash seed."""
     UNSAID.add(build.__name__)
     return case(build)
 

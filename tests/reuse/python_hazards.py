@@ -748,3 +748,66 @@ def adds_or_doubles(_: object, inputs: Any, *keywords: Any) -> Any:
 @case
 def a_hook_that_takes_keywords_in_a_list(changed: bool) -> Iterator[Any]:
     yield HooksWithKeywords(with_kwargs=changed), (X,)
+
+
+# Sets, in which a text stands in another place for another hash seed. The first two do not go through them.
+_FACTORS = frozenset({"two", "three", "four", "five"})
+
+
+def looks_into_a_set(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if "two" in _FACTORS else 3)
+
+
+@case
+def a_member_of_a_set_that_is_looked_for(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTORS", frozenset({"one", "three", "four", "five"}), when=changed):
+        yield looks_into_a_set, (X,)
+
+
+class HasNames(nn.Module):
+    names = frozenset({"two", "three", "four", "five"})
+    ignored = {"two", "three", "four", "five"}  # noqa: RUF012 - a set that may change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if "two" in self.names else 3)
+
+
+@case
+def a_member_of_a_set_of_a_class(changed: bool) -> Iterator[Any]:
+    with patched(HasNames, "names", frozenset({"one", "three", "four", "five"}), when=changed):
+        yield HasNames(), (X,)
+
+
+class Longest(enum.Enum):
+    FIRST = 1
+
+    def __len__(self) -> int:
+        return len(next(iter(_FACTORS)))
+
+
+@unsaid
+def a_set_that_a_member_of_an_enumeration_goes_through(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTORS", frozenset({"one", "eleven", "thirteen"}), when=changed):
+        yield lambda x: x * len(Longest.FIRST), (X,)
+
+
+def through_several(x: torch.Tensor) -> torch.Tensor:
+    for number, name in enumerate(_FACTORS):
+        x = x * len(name) + number
+    return x
+
+
+@unsaid
+def a_set_that_is_gone_through(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTORS", frozenset({"one", "eleven", "thirteen"}), when=changed):
+        yield through_several, (X,)
+
+
+def takes_one(x: torch.Tensor) -> torch.Tensor:
+    return x * len(set(_FACTORS).pop())
+
+
+@unsaid
+def a_member_that_is_taken_out_of_a_set(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FACTORS", frozenset({"one", "eleven", "thirteen"}), when=changed):
+        yield takes_one, (X,)

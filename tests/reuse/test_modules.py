@@ -5,6 +5,8 @@ from __future__ import annotations
 import abc
 import dis
 import enum
+import heapq
+import importlib.util
 import inspect
 import sys
 import types
@@ -12,6 +14,7 @@ import types
 import pytest
 import torch
 
+from compilefarm.reuse.descriptions import Describer
 from compilefarm.reuse.names_in_code import Modules, globals_loaded_by, static_attribute
 
 FILE = "/nowhere/layers.py"
@@ -102,3 +105,21 @@ def test_globals_that_code_loads_are_found(number: int) -> None:
 
 def _named_only() -> object:
     return FILE
+
+
+def test_a_copy_of_a_module_is_told_by_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    # torch has some of the standard library, without what is written in C.
+    copy = _copied("heapq")
+    known = Describer().identity(copy)
+    assert known == Describer().identity(_copied("heapq")) != Describer().identity(heapq)
+    monkeypatch.setattr(copy, "nsmallest", copy.nlargest)
+    assert Describer().identity(copy) != known
+
+
+def _copied(name: str) -> types.ModuleType:
+    specification = importlib.util.find_spec(name)
+    assert specification is not None
+    assert specification.loader is not None
+    copy = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(copy)
+    return copy

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from compilefarm.torch_internals.dynamo_questions import (
@@ -13,7 +15,10 @@ from compilefarm.torch_internals.dynamo_questions import (
     watching_builtins,
     watching_constant_results,
     watching_modules,
+    watching_orders,
     watching_packages,
+    watching_reads,
+    watching_storages,
     watching_texts,
     watching_twice_reached,
 )
@@ -123,3 +128,54 @@ def test_a_trace_is_heard_look_for_a_package() -> None:
     with watching_packages(lambda *question: asked.append(question)):
         torch.compile(_looks_for_a_package, backend="eager")(torch.ones(2))
     assert (importlib.util.find_spec, ["nothing_of_the_kind"]) in asked
+
+
+def _enters(x: torch.Tensor, mode: torch.overrides.TorchFunctionMode) -> torch.Tensor:
+    with mode:
+        return x + 1
+
+
+def test_what_a_trace_looks_at_is_heard_guarded_or_not() -> None:
+    heard: dict[int, set[str]] = {}
+    torch.compiler.reset()
+    with watching_reads(lambda attempt, source: heard.setdefault(id(attempt), set()).add(source.name)):
+        torch.compile(_enters, backend="eager")(torch.ones(2), torch.overrides.BaseTorchFunctionMode())
+    assert {"L['x']", "L['mode']"} <= list(heard.values())[-1]
+
+
+def _asks_for_a_storage(x: torch.Tensor) -> torch.Tensor:
+    return x * x.untyped_storage().size()
+
+
+def test_a_trace_is_heard_look_at_a_storage() -> None:
+    heard: list[None] = []
+    torch.compiler.reset()
+    with watching_storages(lambda: heard.append(None)):
+        found = torch.compile(_asks_for_a_storage, backend="eager")(torch.ones(2))
+    assert found.tolist() == [8.0, 8.0]
+    assert heard
+
+
+_NAMES = frozenset({"two", "three", "four"})
+
+
+@pytest.mark.parametrize(
+    ("asks", "is_heard"),
+    [
+        (lambda x: x * (2 if "two" in _NAMES else 3), False),
+        (lambda x: x * len(next(iter(_NAMES))), True),
+        (lambda x: x * len(",".join(_NAMES).partition(",")[0]), True),
+        (lambda x: x * len(set(_NAMES).pop()), True),
+        (lambda x: x * len(next(iter(_NAMES | {"one"}))), True),
+    ],
+)
+def test_sets_that_a_trace_goes_through_are_heard(asks: Callable[[torch.Tensor], torch.Tensor], is_heard: bool) -> None:
+    heard: list[None] = []
+    torch.compiler.reset()
+    with watching_orders(lambda: heard.append(None)):
+        torch.compile(asks, backend="eager")(torch.ones(2))
+    assert bool(heard) is is_heard
+    heard.clear()
+    torch.compiler.reset()
+    torch.compile(asks, backend="eager")(torch.ones(2))
+    assert heard == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import colorsys
+
 import pytest
 import torch
 from torch._dynamo.source import (
@@ -16,7 +18,14 @@ from torch._dynamo.source import (
 )
 from torch._dynamo.source import TensorPropertySource as PropertySource
 
-from compilefarm.torch_internals.dynamo_sources import Scope, Source, build_source, fields_of, kind_of
+from compilefarm.torch_internals.dynamo_sources import (
+    Scope,
+    Source,
+    build_source,
+    fields_of,
+    kind_of,
+    modules_named_by,
+)
 
 LOCAL = LocalSource("x", is_input=True)
 
@@ -65,3 +74,15 @@ def test_a_source_leads_where_torch_says(source: Source) -> None:
     expected = eval(source.name, {"L": variables, "G": scope}, {})
     assert follow(source) is expected or follow(source) == expected
     assert follow(source) is follow(source)
+
+
+def _calls_another_module(x: torch.Tensor) -> torch.Tensor:
+    return x * colorsys.hls_to_rgb(0.5, 0.5, 0.5)[1]
+
+
+def test_names_that_are_made_for_modules_are_known() -> None:
+    torch.compiler.reset()
+    torch.compile(_calls_another_module, backend="eager")(torch.ones(2))
+    # What stands there is torch's own name, and not one that this test has made up.
+    name = next(name for name in globals() if name.startswith("__import") and name.endswith("colorsys"))
+    assert list(modules_named_by([GlobalSource(name), GlobalSource("torch"), LOCAL], globals())) == [(name, "colorsys")]

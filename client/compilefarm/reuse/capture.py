@@ -28,11 +28,11 @@ from compilefarm.reuse.models import describe_models
 from compilefarm.reuse.references import places_of, references_of, targets_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.source_table import SourceTable
-from compilefarm.reuse.states import require_plain, states, variables
+from compilefarm.reuse.states import ORDER_OF_SETS, require_plain, states, variables
 from compilefarm.reuse.trace_questions import Questions
 from compilefarm.torch_internals.dynamo_frames import Frame, Traced, rest_of, unwrapped_program
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, aliases_of, guards_of, sizes_of
-from compilefarm.torch_internals.dynamo_sources import Scope, Source
+from compilefarm.torch_internals.dynamo_sources import Scope, Source, modules_named_by
 
 KeyOf = Callable[[Any], str | None]
 
@@ -59,10 +59,12 @@ def capture(
     Raises:
         Unsayable: it rests on something that has no faithful description.
     """
-    describer = Describer()
+    describer = Describer(orders=asked.orders)
     if what := require_plain() or describer.modules.require_own_globals(frame.code, frame.global_variables):
         raise Unsayable(what)
-    return _Capture(traced, frame, describer).variant(key_of=key_of, generated=generated, read=read, asked=asked)
+    return _Capture(traced, frame, describer).variant(
+        key_of=key_of, generated=generated, variables_read=read, asked=asked
+    )
 
 
 class _Capture:
@@ -78,7 +80,7 @@ class _Capture:
         *,
         key_of: KeyOf,
         generated: set[types.CodeType],
-        read: Iterable[str],
+        variables_read: Iterable[str],
         asked: Questions,
     ) -> Variant:
         graph = self._traced.output_graph
@@ -93,18 +95,26 @@ class _Capture:
             (guard, self._table.place_of(guard.source), self._table.fields(guard.arguments)) for guard, _ in made
         ]
         # In the order in which they are verified: how a circle is described depends on where it is entered.
-        dependencies = list(self._dependencies(read, asked))
+        dependencies = list(self._dependencies(variables_read, asked))
         placed = {self._table.place_of(guard.looks_at()[0]) for guard, _ in made if guard.kind not in WITHOUT_VALUE}
-        placed |= set(map(self._table.place_of, sorted(asked.twice_reached, key=repr)))
+        # Dynamo guards nothing of some objects that it looks into: modes, modules of a model.
+        read = {each for each in asked.read if not isinstance(self._follow(each), (set, frozenset))}
+        placed |= set(map(self._table.place_of, sorted(asked.twice_reached | read, key=repr)))
         kinds = tuple(self._types(_with_bases(placed, self._table)))
         guards = tuple(
             GuardRecord(kind=guard.kind, source=place, arguments=fields, expected=self._expected(guard, asked))
             for guard, place, fields in guarded
         )
         dependencies += places_of(self._codes(generated), self._describer)
+        imported = modules_named_by(self._table.sources, self._frame.global_variables)
+        named = {**self._traced.modules, **dict(imported)}
+        modules = [GlobalRecord(name=name, kind=GlobalKind.MODULE, module=module) for name, module in named.items()]
         return Variant(
             code=record_of(renamed(self._traced.code, names)),
-            globals=tuple(dataclasses.replace(each, name=names.get(each.name, each.name)) for each in installed),
+            globals=(
+                *modules,
+                *(dataclasses.replace(each, name=names.get(each.name, each.name)) for each in installed),
+            ),
             sources=self._table.records,
             types=kinds,
             guards=guards,
@@ -116,8 +126,6 @@ class _Capture:
         )
 
     def _globals(self, key_of: KeyOf, generated: set[types.CodeType]) -> Iterator[GlobalRecord]:
-        for name, module in self._traced.modules.items():
-            yield GlobalRecord(name=name, kind=GlobalKind.MODULE, module=module)
         for name in sorted(set(self._traced.installed) - self._traced.modules.keys()):
             yield self._global(name, self._frame.global_variables[name], key_of, generated)
 
@@ -160,6 +168,8 @@ class _Capture:
     def _dependencies(self, read: Iterable[str], asked: Questions) -> Iterator[DependencyRecord]:
         for name, expected in states(self._describer).items():
             yield _process(DependencyKind.STATE, name, expected)
+        if asked.orders:
+            yield _process(DependencyKind.STATE, ORDER_OF_SETS, "")
         for name, expected in describe_models(self._frame.local_variables, self._describer).items():
             yield _process(DependencyKind.MODEL, name, expected)
         for name, expected in variables(sorted(read)).items():

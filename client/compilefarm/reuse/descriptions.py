@@ -31,6 +31,7 @@ from compilefarm.reuse.code_objects import codes_within, digest_of_code, text_of
 from compilefarm.reuse.names_in_code import (
     Modules,
     chains_of,
+    is_copy_of_release,
     is_found_by_name,
     is_module_of_a_release,
     static_attribute,
@@ -72,6 +73,11 @@ _BOOKKEEPING = frozenset(
     }
 )  # fmt: skip
 
+# Of a module: what the import keeps there.
+_OF_MODULES = frozenset(
+    {"__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__", "__package__", "__spec__"}
+)
+
 # Of a member of an enumeration: what Python keeps there.
 _OF_MEMBERS = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 
@@ -111,12 +117,17 @@ def shortened(text: str) -> str:
 class Describer:
     """Describes values. It remembers what it has described: one is for one moment.
 
+    Args:
+        orders: whether sets are told in the order that they have in this process, which is nobody else's.
+        modules: those of this moment; looked for if they are not given.
+
     Attributes:
         modules: those of this moment.
     """
 
-    def __init__(self) -> None:
-        self.modules = Modules()
+    def __init__(self, *, orders: bool = False, modules: Modules | None = None) -> None:
+        self.modules = modules or Modules()
+        self._orders = orders
         self._known: dict[int, tuple[Any, str]] = {}
         self._places: dict[int, tuple[Any, str]] = {}
         self._annotations: dict[int, tuple[Any, str]] = {}
@@ -163,8 +174,7 @@ class Describer:
         if kind in (tuple, list, torch.Size):
             return f"{kind.__name__}({','.join(self.constant(each) for each in value)})"
         if kind in (set, frozenset):
-            # In the order in which it is gone through, which is that of this process.
-            return f"{kind.__name__}({','.join(self.constant(each) for each in value)})"
+            return f"{kind.__name__}({','.join(self._of_set(value, self.constant))})"
         if kind is slice:
             return f"slice({','.join(self.constant(each) for each in (value.start, value.stop, value.step))})"
         if kind is range:
@@ -218,8 +228,7 @@ class Describer:
     def _of_place(self, value: Any) -> str:
         text = self.of_class(type(value))
         if isinstance(value, (set, frozenset)) and len(value) > 1:
-            # Who goes through it has the members in an order that no guard tells.
-            text = f"{text}:{self._all(list(value))}"
+            text = f"{text}:{','.join(self._of_set(value, self._member))}"
         # Variables that are read are compared by their names, and who goes through all of them publishes nothing.
         if isinstance(value, dict) and id(value) not in self._variables:
             text = f"{text}:{self.of_order(list(value))}"
@@ -227,6 +236,11 @@ class Describer:
         if isinstance(value, _WITH_OTHER_NAMESPACE) or not isinstance(own, dict):
             return text
         return f"{text}{self._overrides(own) if own else _NOTHING_SET}"
+
+    def _of_set(self, members: Iterable[Any], describe: Callable[[Any], str]) -> list[str]:
+        """Descriptions of what a set holds, in an order that says nothing unless that of this process counts."""
+        described = [describe(each) for each in members]
+        return described if self._orders else sorted(described)
 
     def of_order(self, keys: list[Any]) -> str:
         """Describes keys in their order, which decides what popitem finds and no guard tells."""
@@ -315,7 +329,7 @@ class Describer:
 
     def _known_ways(self) -> tuple[tuple[Any, Callable[[Any], str]], ...]:
         return (
-            (types.ModuleType, _module),
+            (types.ModuleType, self._module),
             (type, self._class),
             (types.FunctionType, self._function),
             (types.CodeType, digest_of_code),
@@ -329,6 +343,17 @@ class Describer:
             ((OpOverload, OpOverloadPacket), self._operator),
             (re.Pattern, _pattern),
             (torch.jit.ScriptFunction, _no_script),
+        )
+
+    def _module(self, module: types.ModuleType) -> str:
+        if is_found_by_name(module):
+            return f"module:{module.__name__}"
+        if not is_copy_of_release(module):
+            raise Unsayable(f"the module {module.__name__}, which cannot be imported by its name")
+        # Nobody asks by name what a copy holds, so that all of it is told.
+        held = sorted((name, value) for name, value in vars(module).items() if name not in _OF_MODULES)
+        return (
+            f"copy:{module.__name__}:{shortened(chr(10).join(f'{name}={self._member(each)}' for name, each in held))}"
         )
 
     def _class(self, kind: type) -> str:
@@ -347,7 +372,13 @@ class Describer:
     def _own_metaclass(self, kind: type) -> str:
         # What a class has of its metaclass, Dynamo takes for fixed.
         values = (value for name, value in sorted(vars(kind).items()) if name not in _BOOKKEEPING)
-        return f"{self._members(kind)}:{','.join(map(self.constant, values))}:{self._called(vars(kind).values())}"
+        told = ",".join(map(self._of_calls.constant, values))
+        return f"{self._members(kind)}:{told}:{self._called(vars(kind).values())}"
+
+    @functools.cached_property
+    def _of_calls(self) -> Describer:
+        """Describes what is called while tracing, and goes through sets as it likes."""
+        return self if self._orders else Describer(orders=True, modules=self.modules)
 
     def _called(self, members: Iterable[Any]) -> str:
         """Describes what Dynamo calls and does not trace."""
@@ -357,7 +388,7 @@ class Describer:
             "\n".join(
                 text
                 for function in functions
-                for text in described_with_all_named(function, self.identity, self.constant, seen)
+                for text in described_with_all_named(function, self._of_calls.identity, self._of_calls.constant, seen)
             )
         )
 
@@ -385,7 +416,9 @@ class Describer:
             return self.of_class(value) if "<locals>" in value.__qualname__ else f"class:{name_of(value)}"
         if isinstance(value, inspect.Signature):
             return f"signature:{value}"
-        if isinstance(value, (list, tuple, set, frozenset)):
+        if isinstance(value, (set, frozenset)):
+            return f"{type(value).__name__}({','.join(self._of_set(value, self._member))})"
+        if isinstance(value, (list, tuple)):
             return f"{type(value).__name__}({','.join(self._member(each) for each in value)})"
         # Of other values, collections.abc looks through all mappings that there are.
         if hasattr(type(value), "items") and isinstance(value, Mapping) and len(value) < 1000:
@@ -462,7 +495,7 @@ class Describer:
         return f"{_place_of(value)}@{told}"
 
     def _operator(self, operator: OpOverload | OpOverloadPacket) -> str:
-        return describe_operator(operator, describe=self.identity, constant=self.constant)
+        return describe_operator(operator, describe=self._of_calls.identity, constant=self._of_calls.constant)
 
     def _all(self, values: list[Any]) -> str:
         return ",".join(self._member(each) for each in values)
@@ -506,12 +539,6 @@ def _is_compiled(name: str, module: Any) -> bool:
 
 def _is_override(value: Any) -> bool:
     return type(value) not in _NEVER_CALLED and isinstance(value, _OVERRIDES)
-
-
-def _module(module: types.ModuleType) -> str:
-    if not is_found_by_name(module):
-        raise Unsayable(f"the module {module.__name__}, which cannot be imported by its name")
-    return f"module:{module.__name__}"
 
 
 def _place_of(value: Any) -> str:

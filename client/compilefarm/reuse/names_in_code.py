@@ -104,6 +104,16 @@ def is_found_by_name(module: types.ModuleType) -> bool:
     )
 
 
+def is_copy_of_release(module: types.ModuleType) -> bool:
+    """Whether a module was made of the same file as one of the standard library: torch makes copies without parts that
+    are written in C (torch/_dynamo/polyfills: import_fresh_module)."""
+    known = (
+        vars(sys.modules[module.__name__]) if module.__name__ in sys.stdlib_module_names & sys.modules.keys() else {}
+    )
+    file = vars(module).get("__file__")
+    return file is not None and known.get("__file__") == file
+
+
 class Modules:
     """The modules of this moment, by the file that each is of."""
 

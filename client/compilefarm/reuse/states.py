@@ -25,6 +25,9 @@ from compilefarm.torch_internals.dynamo_states import (
     saved_tensors_hooks,
 )
 
+# What a variant is said to rest on beside the state, if the trace went through a set.
+ORDER_OF_SETS = "order of sets"
+
 
 def states(describer: Describer) -> dict[str, str]:
     """Describes each part of the state by name."""

@@ -23,7 +23,10 @@ from compilefarm.torch_internals.dynamo_questions import (
     watching_builtins,
     watching_constant_results,
     watching_modules,
+    watching_orders,
     watching_packages,
+    watching_reads,
+    watching_storages,
     watching_texts,
     watching_twice_reached,
 )
@@ -45,6 +48,8 @@ class Questions:
         packages: that were looked for, and the names of the functions that looked.
         results: that were taken for constants, with the calls that returned them.
         addresses: sources of objects whose addresses were asked for.
+        orders: whether the order of a set was taken, which differs between processes.
+        read: sources of all that the last attempt looked at, whether Dynamo guards it or not.
     """
 
     def __init__(self) -> None:
@@ -52,6 +57,9 @@ class Questions:
         self.packages: set[tuple[str, str]] = set()
         self.results: list[ConstantResult] = []
         self.addresses: set[Source] = set()
+        self.orders = False
+        self.read: set[Source] = set()
+        self._attempt: object = None
         self._attributes: set[tuple[str, str]] = set()
         self._refusals: list[str] = []
         # As keys, code objects are compared by content, without their files.
@@ -82,13 +90,15 @@ class Questions:
             package, _, place = module.__name__.partition(".")
             self._attributes.add((package, f"{place}.{name}"))
 
-    def note_builtin(self, function: object, code: types.CodeType, classes: Sequence[Any]) -> None:
-        """Takes note of a call of a builtin function."""
+    def note_builtin(self, function: object, code: types.CodeType, asked: Sequence[Any]) -> None:
+        """Takes note of a call of a builtin function, and of what it was asked about."""
         if function is hash or function is id:
             self._hashing[id(code)] = code
-        if function is type and classes:
+        if function is type and asked:
             self._refusals.append(f"{code.co_qualname} makes a class by type(), which runs code of its bases")
-        for kind in _classes_in(classes):
+        if function is dir and any(isinstance(each, types.ModuleType) for each in asked):
+            self._refusals.append(f"{code.co_qualname} lists the names of a module")
+        for kind in _classes_in(asked):
             if why := _own_answer(kind):
                 self._refusals.append(f"{code.co_qualname} asks for instances of {name_of(kind)}, {why}")
 
@@ -106,6 +116,22 @@ class Questions:
         """Takes note of what a function returned, if that is taken for a constant."""
         if is_taken_for_constant(function):
             self.results.append(ConstantResult(function, arguments, keywords, result))
+
+    def note_read(self, attempt: object, source: Source) -> None:
+        """Takes note of what an attempt to trace looked at."""
+        if attempt is not self._attempt:
+            # What names were made for an attempt that failed is gone.
+            self._attempt = attempt
+            self.read.clear()
+        self.read.add(source)
+
+    def note_order(self) -> None:
+        """Takes note of a set that was gone through."""
+        self.orders = True
+
+    def note_storage(self) -> None:
+        """Takes note of a tensor whose storage was looked at."""
+        self._refusals.append("the storage of a tensor, whose size no guard tells")
 
     def note_text(self, text: str) -> None:
         """Takes note of a text that was taken for a constant."""
@@ -127,6 +153,9 @@ def noting_questions() -> Iterator[Questions]:
         watching_packages(questions.note_package),
         watching_constant_results(questions.note_result),
         watching_addresses(questions.addresses.add),
+        watching_orders(questions.note_order),
+        watching_reads(questions.note_read),
+        watching_storages(questions.note_storage),
         watching_texts(questions.note_text),
         watching_twice_reached(questions.note_twice_reached),
     )

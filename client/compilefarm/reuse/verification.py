@@ -16,7 +16,7 @@ from compilefarm.reuse.models import describe_models
 from compilefarm.reuse.references import describe_dependency
 from compilefarm.reuse.refusals import Differs, Unsayable
 from compilefarm.reuse.source_table import sources_of, values_of
-from compilefarm.reuse.states import require_plain, states, variables
+from compilefarm.reuse.states import ORDER_OF_SETS, require_plain, states, variables
 from compilefarm.torch_internals.dynamo_frames import Frame
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, TracedGuards
 from compilefarm.torch_internals.dynamo_sources import Scope, Source
@@ -53,7 +53,8 @@ def verify_process(variant: Variant, frame: Frame) -> Describer:
     Raises:
         Differs: something is not as it was.
     """
-    describer = Describer()
+    # Members of sets are compared in the order of each process where the trace has taken it.
+    describer = Describer(orders=any(each.name == ORDER_OF_SETS for each in variant.dependencies))
     if what := require_plain() or describer.modules.require_own_globals(frame.code, frame.global_variables):
         raise Differs(what)
     try:
@@ -120,7 +121,7 @@ class _Process:
     def __init__(self, frame: Frame, describer: Describer) -> None:
         self._frame = frame
         self._describer = describer
-        self._states: Mapping[str, str] = states(describer)
+        self._states: Mapping[str, str] = states(describer) | {ORDER_OF_SETS: ""}
         self._models: Mapping[str, str] = describe_models(frame.local_variables, describer)
 
     def describe(self, dependency: DependencyRecord) -> str | None:

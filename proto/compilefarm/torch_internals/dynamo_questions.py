@@ -7,10 +7,13 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, ModuleType
 from typing import Any
 
+from torch._dynamo.source import ConstantSource as _Constants  # torch/_dynamo/source.py
+from torch._dynamo.variables import FrozensetVariable as _Frozenset  # torch/_dynamo/variables/__init__.py
 from torch._dynamo.variables import builder as _builder
 from torch._dynamo.variables import functions as _functions  # torch/_dynamo/variables/functions.py
 from torch._dynamo.variables import nn_module as _nn_module  # torch/_dynamo/variables/nn_module.py
@@ -20,6 +23,7 @@ from torch._dynamo.variables.dicts import ConstDictVariable as _Dictionary  # to
 from torch._dynamo.variables.functions import SkipFunctionVariable as _NotTraced  # torch/_dynamo/variables/functions.py
 from torch._dynamo.variables.lists import BaseListVariable as _List  # torch/_dynamo/variables/lists.py
 from torch._dynamo.variables.misc import PythonModuleVariable as _Module  # torch/_dynamo/variables/misc.py
+from torch._dynamo.variables.tensor import UntypedStorageVariable as _Storage  # torch/_dynamo/variables/tensor.py
 from torch._dynamo.variables.user_defined import (  # torch/_dynamo/variables/user_defined.py
     UserDefinedObjectVariable as _Object,
 )
@@ -31,7 +35,10 @@ __all__ = [
     "watching_builtins",
     "watching_constant_results",
     "watching_modules",
+    "watching_orders",
     "watching_packages",
+    "watching_reads",
+    "watching_storages",
     "watching_texts",
     "watching_twice_reached",
 ]
@@ -39,8 +46,13 @@ __all__ = [
 # How an attribute of a module is looked up: hasattr has its own way until 2.14, and one name for both since.
 _READS = ("tp_getattro_impl", "var_getattr", "call_obj_hasattr")
 _Containers = (_Dictionary, _List)
+# Sets of all kinds, also where they are constants, and which of their methods say nothing of the order of members
+# (torch/_dynamo/variables/dicts.py until 2.12, sets.py later).
+_Sets = {each for each in (_Frozenset, *_Frozenset.__mro__) if each.__name__ in ("BaseSetVariable", "SetVariable")}
+_WITHOUT_ORDER = frozenset({"__init__", "__contains__", "is_python_constant"})
 
-_ASKED_OF_CLASSES = (isinstance, issubclass)
+# Which arguments of a builtin say what it is asked about.
+_ASKED: Mapping[Any, slice] = {isinstance: slice(1, 2), issubclass: slice(1, 2), type: slice(1, 2), dir: slice(1)}
 # They are called while tracing, and what they return is a constant (torch/_dynamo/variables/functions.py).
 _ASKED_OF_PACKAGES = (importlib.util.find_spec, importlib.metadata.version)
 
@@ -63,13 +75,13 @@ def watching_modules(on_read: Callable[[ModuleType, str], None]) -> Iterator[Non
 
 @contextlib.contextmanager
 def watching_builtins(on_call: Callable[[object, CodeType, Sequence[Any]], None]) -> Iterator[None]:
-    """Has `on_call` called with each builtin that a trace calls, the code that calls it, and the classes that it is
-    called with: the bases, where type makes one. For one thread at a time."""
+    """Has `on_call` called with each builtin that a trace calls, the code that calls it, and what it is asked about:
+    classes, the bases where type makes one, and what dir lists. For one thread at a time."""
     original = _Builtin.call_function
 
     def call_function(variable: Any, tx: Any, arguments: Sequence[Any], keywords: Any) -> Any:
-        classes = arguments[1:] if variable.fn in _ASKED_OF_CLASSES else arguments[1:2] if variable.fn is type else ()
-        on_call(variable.fn, tx.f_code, [each.as_python_constant() for each in classes if each.is_python_constant()])
+        asked = next((arguments[place] for function, place in _ASKED.items() if variable.fn is function), ())
+        on_call(variable.fn, tx.f_code, [each.as_python_constant() for each in asked if each.is_python_constant()])
         return original(variable, tx, arguments, keywords)
 
     with _replaced(_Builtin, "call_function", call_function):
@@ -131,6 +143,62 @@ def watching_constant_results(
     with contextlib.ExitStack() as stack:
         for owner in (_functions, _nn_module):
             stack.enter_context(_replaced(owner, "invoke_and_store_as_constant", invoke))
+        yield
+
+
+@contextlib.contextmanager
+def watching_reads(on_read: Callable[[object, Source], None]) -> Iterator[None]:
+    """Has `on_read` called with the source of each value that a trace looks at, guarded or not, and before it with the
+    attempt: Dynamo begins anew where it finds that a graph has to break. For one thread at a time."""
+    original = _builder.VariableBuilder._wrap
+
+    def wrap(builder: Any, value: object) -> Any:
+        # What a trace keeps for itself is at no place of the program.
+        if builder.source is not None and not isinstance(builder.source, _Constants):
+            on_read(builder.tx.output, builder.source)
+        return original(builder, value)
+
+    with _replaced(_builder.VariableBuilder, "_wrap", wrap):
+        yield
+
+
+@contextlib.contextmanager
+def watching_orders(on_order: Callable[[], None]) -> Iterator[None]:
+    """Has `on_order` called whenever a trace does more with the members of a set than to look whether one is there, if
+    it has several. For one thread at a time."""
+
+    def members(variable: Any) -> Any:
+        found = vars(variable)["items"]
+        asking = sys._getframe(1)
+        if asking.f_code.co_name == "set_items" and asking.f_back is not None:
+            asking = asking.f_back
+        if len(found) > 1 and asking.f_code.co_name not in _WITHOUT_ORDER:
+            on_order()
+        return found
+
+    def keep(variable: Any, found: Any) -> None:
+        vars(variable)["items"] = found
+
+    for kind in _Sets:
+        kind.items = property(members, keep)
+    try:
+        yield
+    finally:
+        for kind in _Sets:
+            del kind.items
+
+
+@contextlib.contextmanager
+def watching_storages(on_storage: Callable[[], None]) -> Iterator[None]:
+    """Has `on_storage` called whenever a trace looks at the storage of a tensor, whose size it takes for a constant.
+    For one thread at a time."""
+    original = _Storage.__init__
+
+    def init(variable: Any, *arguments: Any, **keywords: Any) -> None:
+        on_storage()
+        original(variable, *arguments, **keywords)
+
+    with _replaced(_Storage, "__init__", init):
         yield
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Mapping
-from types import CodeType
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch._dynamo.source as _sources
@@ -15,7 +15,7 @@ from torch._dynamo.guards import _get_closure_vars  # torch/_dynamo/guards.py
 from torch._dynamo.source import AttrSource as _Attribute  # torch/_dynamo/source.py
 from torch._guards import ChainedSource, Source  # torch/_guards.py
 
-__all__ = ["Scope", "Source", "build_source", "fields_of", "kind_of"]
+__all__ = ["Scope", "Source", "build_source", "fields_of", "kind_of", "modules_named_by"]
 
 # Fields that are enumerations of torch: their members travel by name.
 _ENUMERATIONS: dict[str, type[enum.Enum]] = {"prop": _sources.TensorProperty}
@@ -53,6 +53,23 @@ def build_source(kind: str, fields: Mapping[str, Any]) -> Source:
             return found(**fields)
     except TypeError as error:
         raise ValueError(f"torch has another {kind}: {error}") from error
+
+
+def modules_named_by(sources: Iterable[Source], scope: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The names of globals that Dynamo has made for modules and that sources begin with, each with its module's name.
+
+    Not all of them are among those of a trace: where Dynamo begins anew, names of an attempt before may be used again.
+    """
+    for source in sources:
+        if isinstance(source, _sources.GlobalSource):
+            module = scope.get(source.global_name)
+            # torch/_dynamo/symbolic_convert.py: import_source
+            if isinstance(module, ModuleType) and source.global_name == _alias_of(module.__name__):
+                yield source.global_name, module.__name__
+
+
+def _alias_of(module: str) -> str:
+    return f"__import_{module.replace('.', '_dot_')}"
 
 
 class Scope:
