@@ -19,6 +19,7 @@ a pod they are the pod's own. So what goes wrong with other elements, and not wi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import mmap
 import os
@@ -200,12 +201,13 @@ def _try_as_on_a_farm(call: HostileCall, *, plan: Plan) -> int:
 
 
 def in_child(run: Callable[[], int]) -> int:
-    """The exit status of a process that does it."""
+    """The exit status of a process that does it. What it has started ends with it."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         status = 98
         try:
+            os.setpgid(0, 0)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
             status = run()
@@ -214,7 +216,11 @@ def in_child(run: Callable[[], int]) -> int:
         finally:
             sys.stdout.flush()
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
 
 
 def _try_calls(

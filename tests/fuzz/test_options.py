@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import select
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from itertools import islice
@@ -19,6 +23,7 @@ from compilefarm.core.inductor_settings import INDUCTOR
 from compilefarm.worker.source_check import UnexpectedSource
 
 from . import guarded_memory, options
+from .guarded import in_child
 from .options import RAISES, REFUSED, RIGHT, UNEXPECTED, WRONG, Example, try_options, values_of
 
 EXAMPLE = Example(name="sums", model=torch.sin, inputs=(torch.ones(3, 5),))
@@ -91,6 +96,26 @@ def _with(program: Any, given: Mapping[str, Any]) -> str:
 )
 def test_what_becomes_of_programs(apart: Executor, program: Any, outcome: str) -> None:
     assert apart.submit(_with, program, {"epilogue_fusion": False}).result() == outcome
+
+
+def _start_something(pipe: int) -> int:
+    os.write(pipe, b"%d" % subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]).pid)
+    return 0
+
+
+def _what_a_trial_left() -> int:
+    read, write = os.pipe()
+    assert in_child(lambda: _start_something(write)) == 0
+    return int(os.read(read, 20))
+
+
+def test_what_a_trial_has_started_ends_with_it(apart: Executor) -> None:
+    left = apart.submit(_what_a_trial_left).result()
+    try:
+        ended = os.pidfd_open(left)
+    except ProcessLookupError:
+        return
+    assert select.select([ended], [], [], 60.0)[0]
 
 
 def test_what_no_request_may_ask_for_is_refused(apart: Executor) -> None:
