@@ -57,8 +57,9 @@ _captured_usually = functools.cache(_captured)
 
 @pytest.mark.parametrize(("module", "table", "name"), ROWS.values(), ids=ROWS.keys())
 def test_pods_with_two_settings(module: ModuleType, table: CompilerSettings, name: str) -> None:
-    # What a pod asks for, with CUDA graphs if a setting is about these.
-    asked = {"cuda": is_of_cuda_graphs(name), "with_graphs": is_of_cuda_graphs(name) and name != CUDA_GRAPHS}
+    # What a pod asks for: with a GPU if a setting is about its kernels, with CUDA graphs if it is about these.
+    of_graphs = is_of_cuda_graphs(name)
+    asked = {"cuda": of_graphs or name.startswith("triton."), "with_graphs": of_graphs and name != CUDA_GRAPHS}
     usual = _captured_usually(**asked)
     other: Options | None = None
     with module.patch({name: other_value(settings.values(module)[name])}), suppress(Bypass):  # type: ignore[attr-defined]

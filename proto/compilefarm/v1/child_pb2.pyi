@@ -106,7 +106,7 @@ class CompileTask(google.protobuf.message.Message):
     headers_folder: builtins.str
     """A folder that holds the toolchain's headers. Empty if there is none."""
     gpu_lock: builtins.str
-    """A file whose lock is the turn at the GPU. Empty if there is none."""
+    """The file whose lock is that of the GPU. Empty if there is none."""
     @property
     def job(self) -> compilefarm.v1.job_pb2.Job:
         """What to compile."""
