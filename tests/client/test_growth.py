@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import threading
 import weakref
@@ -30,6 +31,8 @@ _TABLES = (dict, list, set, deque, weakref.WeakValueDictionary)
 
 def tables() -> dict[str, int]:
     """Sizes of all that modules of ours keep: tables, and what functions remember."""
+    # What other tests have left goes at any time, also out of weak tables.
+    gc.collect()
     found = {}
     for module in [module for name, module in sys.modules.items() if name.startswith("compilefarm.")]:
         for name, value in vars(module).items():
