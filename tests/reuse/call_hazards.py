@@ -355,6 +355,17 @@ def another_mode_that_is_entered(changed: bool) -> Iterator[Any]:
     yield enters, (X, MultiplyingMore() if changed else Multiplying())
 
 
+class MultiplyingBy(Multiplying):
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+
+
+@case
+def a_mode_that_is_entered_and_holds_another_number(changed: bool) -> Iterator[Any]:
+    yield enters, (X, MultiplyingBy(3 if changed else 2))
+
+
 def lists_names(x: torch.Tensor) -> torch.Tensor:
     return x * len(dir(re))
 
