@@ -69,9 +69,7 @@ def compile_parts(
         return program
 
     if any(map(is_container, inputs)):
-        flattened: Callable[..., Any] = flatten_graph_inputs(
-            graph_module, inputs, lambda flat, inputs: compile_flat(flat, inputs)
-        )
+        flattened: Callable[..., Any] = flatten_graph_inputs(graph_module, inputs, compile_flat)
         return flattened
     return compile_flat(graph_module, inputs)
 

@@ -205,10 +205,10 @@ class _Servers:
             *(f"--library={library}" for library in settings.libraries),
             *(["--allow-triton-kernels"] if settings.triton_kernels else []),
         ]
+        # One job of a GPU measures while others of it compile: each takes as many processors as one that is alone.
+        at_a_time = max(1, shares // settings.slots) if settings.cuda_devices else shares
         # Inductor reads it when it is imported.
-        # One job of a GPU measures while others of it compile: together they take what one takes that is alone.
-        at_a_time = shares // settings.slots if settings.cuda_devices else shares
-        environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, at_a_time)))}
+        environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // at_a_time))}
         if not settings.cuda_devices:
             # For the server, too: what it compiles once for practice looks for GPUs, and would start CUDA.
             environment["CUDA_VISIBLE_DEVICES"] = ""
