@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._dynamo.source import LocalSource
+from torch import nn
+from torch._dynamo.source import LocalSource, UnspecializedNNModuleSource
 from torch._guards import DuplicateInputs, StorageOverlap
 
 from compilefarm.torch_internals.dynamo_guards import (
-    SIZE_MARKS,
     TracedGuard,
     TracedGuards,
     aliases_of,
@@ -17,6 +17,7 @@ from compilefarm.torch_internals.dynamo_guards import (
     global_state,
     guards_of,
     is_copy_on_write,
+    marks_of,
     range_of_iterator,
     sizes_of,
     tuple_iterator_length,
@@ -71,8 +72,21 @@ def test_facts_of_tensors() -> None:
     assert dispatch_keys(tensor) != dispatch_keys(torch.ones(2, device="meta"))
     assert not is_copy_on_write(tensor)
     assert is_copy_on_write(torch._lazy_clone(tensor))
-    torch._dynamo.mark_dynamic(tensor, 0)
-    assert any(hasattr(tensor, name) for name in SIZE_MARKS)
+
+
+def test_marks_are_told() -> None:
+    tensor = torch.ones(2)
+    assert marks_of(tensor, X) == {}
+    torch._dynamo.mark_dynamic(tensor, 0, min=2, max=8)
+    assert len(marks_of(tensor, X)) >= 2
+    hash(tuple(marks_of(tensor, X).values()))
+    marked = torch.ones(2)
+    torch._dynamo.mark_static_address(marked, guard=False)
+    # As Dynamo marks parameters and what modules hold.
+    of_module = UnspecializedNNModuleSource(LocalSource("model"))
+    assert marks_of(marked, X) == marks_of(nn.Parameter(tensor), X) == marks_of(torch.ones(2), of_module)
+    torch._dynamo.mark_static_address(marked, guard=True)
+    assert marks_of(marked, X) != marks_of(torch.ones(2), of_module)
 
 
 def test_iterators_are_measured() -> None:

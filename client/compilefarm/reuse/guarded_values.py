@@ -15,10 +15,10 @@ import torch
 from compilefarm.reuse.descriptions import Describer, name_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_guards import (
-    SIZE_MARKS,
     TracedGuard,
     dispatch_keys,
     is_copy_on_write,
+    marks_of,
     range_of_iterator,
     tuple_iterator_length,
 )
@@ -60,7 +60,8 @@ def describe_guarded(guard: TracedGuard, follow: Callable[[Source], Any], descri
     if describe is None:
         raise Unsayable(f"a guard of kind {guard.kind}")
     source, arguments = guard.looks_at()
-    return describe(describer, follow(source), arguments)
+    text = describe(describer, follow(source), arguments)
+    return f"{text}:{_marks(describer, follow(source), source)}" if guard.kind == "TENSOR_MATCH" else text
 
 
 def _place(describer: Describer, value: Any, _: _Arguments) -> str:
@@ -138,14 +139,17 @@ def _same_object(_: Describer, __: Any, ___: _Arguments) -> str:
     return "same"
 
 
-def _tensor(describer: Describer, value: Any, _: _Arguments) -> str:
+def _tensor(_: Describer, value: Any, __: _Arguments) -> str:
     kind = type(value)
     if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise Unsayable(f"a tensor of class {name_of(kind)}")
-    marks = [f"{name}={describer.constant(getattr(value, name))}" for name in SIZE_MARKS if hasattr(value, name)]
     facts = (value.dtype, value.device, value.layout, value.requires_grad, value.dim(), value.is_leaf)
-    keys = dispatch_keys(value)
-    return f"{name_of(kind)}:{','.join(map(str, facts))}:{keys}:{','.join(marks)}"
+    return f"{name_of(kind)}:{','.join(map(str, facts))}:{dispatch_keys(value)}"
+
+
+def _marks(describer: Describer, value: Any, source: Source) -> str:
+    marks = sorted(marks_of(value, source).items())
+    return ",".join(f"{name}={describer.constant(mark)}" for name, mark in marks)
 
 
 _DESCRIPTIONS: dict[str, _Describe] = {

@@ -15,10 +15,10 @@ from torch._dynamo.output_graph import OutputGraphGuardsState  # torch/_dynamo/o
 from torch._guards import DuplicateInputs, Guard, GuardsSet, StorageOverlap  # torch/_guards.py
 from torch.fx.experimental.symbolic_shapes import _ShapeGuardsHelper
 
+from compilefarm.torch_internals.dynamo import STATIC_MARK
 from compilefarm.torch_internals.dynamo_sources import Source
 
 __all__ = [
-    "SIZE_MARKS",
     "TracedGuard",
     "TracedGuards",
     "aliases_of",
@@ -27,6 +27,7 @@ __all__ = [
     "global_state",
     "guards_of",
     "is_copy_on_write",
+    "marks_of",
     "range_of_iterator",
     "sizes_of",
     "tuple_iterator_length",
@@ -35,16 +36,8 @@ __all__ = [
 tuple_iterator_length = _guards.tuple_iterator_len  # torch/_dynamo/utils.py
 range_of_iterator = _guards.normalize_range_iter  # torch/_dynamo/utils.py
 
-# How users mark sizes of tensors (torch/_dynamo/decorators.py).
-SIZE_MARKS = (
-    "_dynamo_dynamic_indices",
-    "_dynamo_weak_dynamic_indices",
-    "_dynamo_unbacked_indices",
-    "_dynamo_strict_unbacked_indices",
-    "_dynamo_static_indices",
-    "_dynamo_hint_overrides",
-    "_dynamo_dynamic_range",
-)
+# Sizes that a program of AOTAutograd has found to differ. What comes of it is right for any size, and not guarded.
+_PROPAGATED = "_dynamo_propagated_dynamic_indices"
 
 # What a guard is told beside its source, and what it looks up itself where it is not told.
 _OWN_VALUE = "value"
@@ -121,6 +114,35 @@ def dispatch_keys(tensor: torch.Tensor) -> int:
 def global_state() -> Any:
     """What GLOBAL_STATE guards, now: grad mode, autocast, determinism, threads, default dtype."""
     return torch._C._dynamo.guards.GlobalStateGuard()
+
+
+def marks_of(tensor: torch.Tensor, source: Source) -> dict[str, Any]:
+    """What a trace finds that torch has noted on a tensor for Dynamo, by name: which sizes differ from call to call and
+    in what range, whether it stays where it is in memory (torch/_dynamo/decorators.py).
+
+    Dynamo notes the last of parameters and of what modules hold while it traces (torch/_dynamo/variables/builder.py:
+    wrap_tensor), which is told of them before and after.
+    """
+    own = vars(tensor)
+    found = {name: _plain(own[name]) for name in own if name.startswith("_dynamo_") and name != _PROPAGATED}
+    if "_specialize_on" in own:
+        found["_specialize_on"] = _plain(own["_specialize_on"])
+    if isinstance(tensor, torch.nn.Parameter) or source.guard_source.is_unspecialized_nn_module():
+        found.setdefault(STATIC_MARK, "unguarded")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple((key, _plain(each)) for key, each in sorted(value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value))
+    if isinstance(value, (set, frozenset)):
+        return frozenset(map(_plain, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        # A range of sizes.
+        return dataclasses.astuple(value)
+    return value
 
 
 def is_copy_on_write(tensor: torch.Tensor) -> bool:
