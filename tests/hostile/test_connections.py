@@ -18,7 +18,8 @@ from compilefarm.core.errors import Busy
 from compilefarm.service import connections
 from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.config import GatewayConfig
-from compilefarm.service.connections import LOOK_SECONDS, MOST_WASTED_CALLS, _equal_share
+from compilefarm.service.connection_watch import LOOK_SECONDS, MOST_WASTED_CALLS
+from compilefarm.service.connections import _equal_share
 from compilefarm.service.testing import ManualClock, Refused, calling, refusals, sample_job, serving
 from compilefarm.v1.admin_service_pb2 import StatusRequest
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub

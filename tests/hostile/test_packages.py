@@ -56,6 +56,18 @@ async def test_what_somebody_publishes_under_a_name_keeps_nobody_else_from_it(tm
         assert {each.content for each in await modest.find_packages(KEY)} == {b"forged", b"right"}
 
 
+async def test_what_the_service_says_of_a_package_is_not_taken_from_who_publishes_it(tmp_path: Path) -> None:
+    said = package(b"content", name="name")
+    said.namespace, said.publisher, said.withdrawn, said.published_seconds = "prod", "modest", "not served", 1e300
+    async with publishers(tmp_path) as (greedy, modest):
+        await greedy.publish(said)
+        (found,) = await modest.find_packages(KEY)
+        assert (found.namespace, found.publisher, found.withdrawn) == ("", "", "")
+        assert found.published_seconds < 1e300
+        # It is the one of greedy.
+        assert await modest.publish(package(b"content", name="name"))
+
+
 async def test_packages_of_a_name_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "MOST_OF_NAME", 1)
     async with publishers(tmp_path) as (greedy, modest):

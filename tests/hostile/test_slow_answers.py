@@ -13,7 +13,7 @@ import pytest
 
 from compilefarm.core.digests import digest_of
 from compilefarm.core.metadata import BEARER, TOKEN_KEY
-from compilefarm.service.connections import LOOK_SECONDS
+from compilefarm.service.connection_watch import LOOK_SECONDS
 from compilefarm.service.pace import IDLE_SECONDS
 from compilefarm.service.testing import ManualClock, Refused, calling, refusals, serving
 from compilefarm.v1.blob_service_pb2 import FindMissingRequest

@@ -7,8 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +22,13 @@ from compilefarm.service.call_limits import RECEIVED_AT_ONCE_OF_ACCOUNT
 from compilefarm.service.config import CannotStart
 from compilefarm.service.remote_signer import open_remote_signer
 from compilefarm.service.signer import Signer
-from compilefarm.service.signer_service import serving_signer
 from compilefarm.service.signing import open_signing_policy
 from compilefarm.service.testing import ManualClock, calling, sample_job, serving
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.compile_service_pb2 import Outcome
 from compilefarm.v1.manifest_pb2 import Manifest
-
-SIGNING_KEY = new_signing_key()
-KEY = sample_key("one")
-MANIFEST = sample_artifact(KEY).manifest
-
-
-@asynccontextmanager
-async def signing(folder: Path) -> AsyncIterator[str]:
-    """Serves a signer of SIGNING_KEY; yields its address."""
-    address = f"unix:{folder / 'signer.sock'}"
-    async with serving_signer(Signer(SIGNING_KEY, clock=ManualClock()), address=address, group=None):
-        yield address
+from tests.service.signers import KEY, MANIFEST, SIGNING_KEY, have_signed, signing, signing_command
 
 
 def test_each_announcement_is_good_for_one_signature() -> None:
@@ -100,6 +87,18 @@ async def test_what_a_signer_forgot_among_many_is_announced_again(
         check_signature(with_signature(MANIFEST, await remote.signature_of(MANIFEST)), trusted=[SIGNING_KEY.public])
 
 
+def test_jobs_that_come_by_the_thousand_are_all_announced(tmp_path: Path) -> None:
+    # In a process of its own a signer takes them more slowly than they come.
+    address = f"unix:{tmp_path / 'signer.sock'}"
+
+    async def announce_many() -> None:
+        remote = await open_remote_signer(address)
+        await asyncio.gather(*(remote.announce(sample_key(f"{number}"), namespace="") for number in range(2000)))
+
+    with signing_command(tmp_path, address):
+        asyncio.run(announce_many())
+
+
 async def test_a_farm_without_the_key_serves_artifacts_that_the_signer_signed(tmp_path: Path) -> None:
     async with signing(tmp_path) as address:
         policy = await open_signing_policy(key_file=None, signer=address, trusted_keys=[])
@@ -128,6 +127,20 @@ async def test_a_signer_that_is_started_anew_is_told_again(tmp_path: Path) -> No
         check_signature(with_signature(MANIFEST, signature), trusted=[SIGNING_KEY.public])
         with pytest.raises(SignerUnavailable):
             await remote.signature_of(MANIFEST)
+
+
+async def test_a_signer_that_has_another_key_by_now_signs_nothing_that_would_be_stored(tmp_path: Path) -> None:
+    async with signing(tmp_path) as address:
+        remote = await open_remote_signer(address)
+        await remote.announce(KEY, namespace="")
+    async with signing(tmp_path, key=new_signing_key()):
+        with pytest.raises(SignerUnavailable, match="with another key than"):
+            await remote.signature_of(MANIFEST)
+        # No job is compiled in vain.
+        with pytest.raises(SignerUnavailable, match="start this process anew"):
+            await remote.announce(KEY, namespace="")
+    async with signing(tmp_path):
+        await remote.announce(KEY, namespace="")
 
 
 async def test_only_the_user_of_the_signer_reaches_it_and_there_is_one(tmp_path: Path) -> None:
@@ -162,27 +175,10 @@ async def test_a_socket_that_a_killed_signer_left_is_replaced(tmp_path: Path) ->
         await open_remote_signer(address)
 
 
-@contextmanager
-def signing_command(folder: Path, *addresses: str) -> Iterator[subprocess.Popen[str]]:
-    """`compilefarm signer` at these addresses."""
-    key = folder / "key.pem"
-    key.write_bytes(SIGNING_KEY.pem())
-    key.chmod(0o600)
-    command = [sys.executable, "-m", "compilefarm.cli.main", "signer", "--key", str(key)]
-    command += [argument for address in addresses for argument in ("--listen", address)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            assert SIGNING_KEY.public.text in process.stderr.readline()
-            yield process
-        finally:
-            process.terminate()
-
-
 def test_the_command_signs_until_it_is_ended(tmp_path: Path) -> None:
     address = f"unix:{tmp_path / 'signer.sock'}"
     with signing_command(tmp_path, address) as process:
-        asyncio.run(_have_signed(address))
+        asyncio.run(have_signed(address))
         process.terminate()
         assert process.stderr is not None
         assert f"signed {KEY} in namespace ''" in process.stderr.read()
@@ -198,10 +194,10 @@ from compilefarm.cli.main import main
 with contextlib.suppress(SystemExit):
     main([{command!r}, "--help"])
 import grpc.aio
-from compilefarm.service.call_limits import UNCOMPRESSED
+from compilefarm.service.server_options import server_options
 
 async def call():
-    server = grpc.aio.server(options=[UNCOMPRESSED])
+    server = grpc.aio.server(options=server_options(most_connections=16))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{{port}}", compression=grpc.Compression.Gzip) as channel:
@@ -227,11 +223,11 @@ def test_a_gateway_that_takes_all_places_of_its_socket_keeps_no_other_waiting(tm
             waiting = [call(_nothing()) for _ in range(RECEIVED_AT_ONCE_OF_ACCOUNT)]
             while await _is_answered(channel):
                 pass
-            await _have_signed(other)
+            await have_signed(other)
             assert not any(each.done() for each in waiting)
 
     with signing_command(tmp_path, one, other):
-        asyncio.run(_have_signed(one))
+        asyncio.run(have_signed(one))
         asyncio.run(have_signed_beside_calls_that_send_nothing())
 
 
@@ -249,9 +245,3 @@ async def _is_answered(channel: grpc.aio.Channel) -> bool:
 async def _nothing() -> AsyncIterator[bytes]:
     await asyncio.Event().wait()
     yield b""
-
-
-async def _have_signed(address: str) -> None:
-    remote = await open_remote_signer(address)
-    await remote.announce(KEY, namespace="")
-    await remote.signature_of(MANIFEST)

@@ -22,7 +22,7 @@ from compilefarm.service.allowances import Allowance
 from compilefarm.service.authenticators import AnonymousAuthenticator, Authenticator, DirectoryAuthenticator
 from compilefarm.service.blob_service import BlobService
 from compilefarm.service.cache_service import CacheCounts, CacheService, NoCacheService
-from compilefarm.service.call_limits import MOST_CALLS, UNCOMPRESSED, CallLimits
+from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.clock import Clock, SystemClock
 from compilefarm.service.compile_service import CompileService
 from compilefarm.service.composition import Composition, Means
@@ -38,6 +38,7 @@ from compilefarm.service.package_service import NoPackageService, PackageService
 from compilefarm.service.quotas import Quotas
 from compilefarm.service.reports import Reports
 from compilefarm.service.self_checks import SelfChecks
+from compilefarm.service.server_options import server_options
 from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.service.tls import Tls, find_tls
 from compilefarm.service.trust_report import TrustReport
@@ -56,8 +57,6 @@ log = logging.getLogger(__name__)
 
 # Calls that have been answered get this long to send their last bytes.
 _FLUSH_SECONDS = 2.0
-# Pods leave a farm alone that is silent for a minute.
-_MOST_UNTAKEN_SECONDS = 120
 
 
 class Gateway:
@@ -319,29 +318,7 @@ def _transfers(config: GatewayConfig, *, what: str) -> FairSemaphore:
 def _options(config: GatewayConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", config.max_message_bytes),
-        UNCOMPRESSED,
-        # What comes before it is asked for stays below 64 KiB for each call. gRPC would measure the line and let come
-        # as much as that carries, for calls that wait for a place, too.
-        ("grpc.http2.bdp_probe", 0),
-        # Whoever comes when files run out is turned away at once. gRPC before 1.63 does not know it.
-        ("grpc.max_allowed_incoming_connections", most_connections()),
-        # Linux would let a second service share the port, and each would get some of the calls.
-        ("grpc.so_reuseport", 0),
-        # Clients ping every 10 s while they wait; gRPC would end the connection of one that pings more often than this.
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # A client that vanished without a word is noticed, so that its stream does not stay for ever.
-        ("grpc.keepalive_time_ms", 60_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.max_concurrent_streams", 1024),
-        # Calls that gRPC has received and this process has not taken yet. Beyond a thousand, or after 30 s, it ends
-        # them as CANCELLED and says nothing. They are taken here, and have to wait or are refused with a reason.
-        ("grpc.server.max_pending_requests", MOST_CALLS),
-        ("grpc.server.max_pending_requests_hard_limit", 2 * MOST_CALLS),
-        ("grpc.server_max_unrequested_time_in_server", _MOST_UNTAKEN_SECONDS),
-        # Whoever connects and says nothing goes: at once while it does not speak the protocol, later while it does.
-        ("grpc.server_handshake_timeout_ms", 20_000),
-        ("grpc.max_connection_idle_ms", 3_600_000),
+        *server_options(most_connections=most_connections()),
     ]
 
 

@@ -13,9 +13,6 @@ from compilefarm.service.allowances import Allowance
 from compilefarm.service.fair_semaphore import FairSemaphore
 
 _RETRY_SECONDS = 5.0
-# Of a server: it takes no compressed request. gRPC 1.62 unpacks one before it looks how large it is, and four megabytes
-# may be four gigabytes then. The algorithms are numbered (grpc/impl/compression_types.h); none is the first.
-UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
 # Many pods may share an address, each with a connection or two for every process.
 MOST_CONNECTIONS = 2048
 MOST_CALLS = 8192

@@ -1,10 +1,8 @@
-"""Limits connections at the port of this process, as the kernel lists them (Linux only).
+"""Limits connections at the port of this process.
 
-gRPC reports calls, but no connection without calls. Where an address, or all together, have too many connections,
-those without calls are closed, and so is a connection whose calls are dropped or refused by the hundreds: gRPC bounds
-how many calls a connection has at a time, not how many it begins. So is one that does not take what it is sent, which
-gRPC keeps in memory for as long as the connection lasts, and at once one whose calls have metadata without an end.
-Well-meaning clients connect again.
+Where an address, or all together, have too many connections, those without calls are closed, and so is a connection
+whose calls are dropped or refused by the hundreds. So is one that does not take what it is sent, and at once one whose
+calls have metadata without an end. Well-meaning clients connect again.
 """
 
 from __future__ import annotations
@@ -14,28 +12,21 @@ import os
 import resource
 import socket
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Set
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 
 from compilefarm.service.accounts import End, account_of_address, account_of_peer, find_end, read_address
 from compilefarm.service.call_limits import CallLimits
-from compilefarm.service.clock import Clock, limited
+from compilefarm.service.clock import Clock
+from compilefarm.service.connection_watch import OPEN_FILES, ConnectionWatch, open_sockets, shut_down
 from compilefarm.service.rarely import Rarely
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.5
-# Within that time. A pod with an old token is refused once for each of its graphs.
-MOST_WASTED_CALLS = 1000
-_WASTEFUL = "begins calls and drops them, or is refused"
-_OPEN_FILES = Path("/proc/self/fd")
 # Of the files that this process may open, for connections: what is left of them after a look, and how many there may be
 # in between.
 _SHARE = 1 / 2
 _LARGEST_SHARE = 3 / 4
-# Files that are kept open so that there is room to look when all others are taken.
-_RESERVED = 8
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
@@ -55,60 +46,19 @@ class Connections:
         self._most = min(most, self._most_of_all)
         self._call_limits = call_limits
         self._clock = clock
-        self._reserve: list[int] = []
         self._told = Rarely(clock.monotonic)
 
     async def watch(self) -> None:
         """Looks again and again."""
-        with self._reserving():
-            while True:
-                with suppress(TimeoutError):
-                    async with limited(LOOK_SECONDS, clock=self._clock):
-                        await self._call_limits.wait_until_urgent()
-                try:
-                    self.look()
-                except OSError as error:
-                    log.error("connections cannot be looked at now: %s", error)
+        await ConnectionWatch(self._look, call_limits=self._call_limits, clock=self._clock).run()
 
-    def look(self) -> None:
-        """Ends what has to be ended.
-
-        Raises:
-            OSError: no file can be opened to look.
-        """
-        self._give_up_reserve()
-        try:
-            self._look()
-        finally:
-            with suppress(OSError):
-                self._reserve_files()
-
-    @contextmanager
-    def _reserving(self) -> Iterator[None]:
-        self._reserve_files()
-        try:
-            yield
-        finally:
-            self._give_up_reserve()
-
-    def _reserve_files(self) -> None:
-        while len(self._reserve) < _RESERVED:
-            self._reserve.append(os.open(os.devnull, os.O_RDONLY))
-
-    def _give_up_reserve(self) -> None:
-        while self._reserve:
-            os.close(self._reserve.pop())
-
-    def _look(self) -> None:
-        wasted = self._call_limits.take_wasted()
-        ended = dict.fromkeys((peer for peer, calls in wasted.items() if calls > MOST_WASTED_CALLS), _WASTEFUL)
-        ended |= self._call_limits.take_ended()
-        if not _OPEN_FILES.exists() or (not ended and len(os.listdir(_OPEN_FILES)) <= self._most):
+    def _look(self, to_end: Mapping[str, str]) -> None:
+        if not OPEN_FILES.exists() or (not to_end and len(os.listdir(OPEN_FILES)) <= self._most):
             return
-        for peer, reason in ended.items():
+        for peer, reason in to_end.items():
             if self._told.is_due(account_of_peer(peer)):
                 log.warning("the connection of %s is ended: it %s", account_of_peer(peer), reason)
-        self._end(_ends(ended) | self._find_too_many())
+        self._end(_ends(to_end) | self._find_too_many())
 
     def _find_too_many(self) -> set[End]:
         with_calls = _ends(self._call_limits.peers())
@@ -127,19 +77,15 @@ class Connections:
     def _end(self, ends: Set[End]) -> None:
         for connection, end in self._open():
             if end in ends:
-                # gRPC hears of it as of a caller that went.
-                connection.shutdown(socket.SHUT_RDWR)
+                shut_down(connection)
 
     def _open(self) -> Iterator[tuple[socket.socket, End]]:
-        for name in os.listdir(_OPEN_FILES):
-            # It is gone by now, or nobody is at its other end.
+        for connection in open_sockets():
+            # Nobody is at its other end any more.
             with suppress(OSError):
-                if not os.readlink(_OPEN_FILES / name).startswith("socket:"):
-                    continue
-                with _duplicate(int(name)) as connection:
-                    if connection.family in _INTERNET and connection.getsockname()[1] == self._port:
-                        host, port, *_ = connection.getpeername()
-                        yield connection, End(address=read_address(host), port=port)
+                if connection.family in _INTERNET and connection.getsockname()[1] == self._port:
+                    host, port, *_ = connection.getpeername()
+                    yield connection, End(address=read_address(host), port=port)
 
 
 def most_connections() -> int:
@@ -162,16 +108,6 @@ def _equal_share(counts: Collection[int], *, most: int, most_of_all: int) -> int
             return min(most, left // others)
         left -= count
     return most
-
-
-def _duplicate(number: int) -> socket.socket:
-    # A number of its own: the one that is listed may stand for another file at any moment.
-    duplicate = os.dup(number)
-    try:
-        return socket.socket(fileno=duplicate)
-    except OSError:
-        os.close(duplicate)
-        raise
 
 
 def _ends(peers: Iterable[str]) -> set[End]:

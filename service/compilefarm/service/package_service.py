@@ -95,6 +95,7 @@ class PackageService(PackageServiceServicer):
         caller, package = current_caller(), check_package(request.package)
         package.DiscardUnknownFields()
         package.namespace, package.publisher = caller.namespace, caller.name
+        package.ClearField("withdrawn")
         async with self._transfers.acquired(caller.account):
             self._quotas.take(len(package.content), tenant=caller.tenant)
             self._counters.bytes_received += len(package.content)

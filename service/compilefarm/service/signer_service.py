@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -12,13 +13,15 @@ from pathlib import Path
 import grpc.aio
 
 from compilefarm.service.authenticators import AnonymousAuthenticator
-from compilefarm.service.call_limits import UNCOMPRESSED, CallLimits
-from compilefarm.service.clock import SystemClock
+from compilefarm.service.call_limits import CallLimits
+from compilefarm.service.clock import Clock
 from compilefarm.service.config import CannotStart
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.interceptor import interceptors
+from compilefarm.service.server_options import server_options
 from compilefarm.service.signer import Signer
+from compilefarm.service.socket_connections import MOST_CONNECTIONS_OF_SOCKET, SocketConnections
 from compilefarm.v1.signer_service_pb2 import (
     AnnounceRequest,
     AnnounceResponse,
@@ -66,7 +69,7 @@ def socket_path(address: str) -> Path:
 
 
 @asynccontextmanager
-async def serving_signer(signer: Signer, *, address: str, group: str | None) -> AsyncIterator[None]:
+async def serving_signer(signer: Signer, *, address: str, group: str | None, clock: Clock) -> AsyncIterator[None]:
     """Serves at a socket. Only this user reaches it, and a group if one is named.
 
     Raises:
@@ -74,16 +77,22 @@ async def serving_signer(signer: Signer, *, address: str, group: str | None) -> 
     """
     path = socket_path(address)
     _refuse_second(path)
-    passed = interceptors(AnonymousAuthenticator(), clock=SystemClock(), heavy=HeavyWork(), call_limits=CallLimits())
-    server = grpc.aio.server(interceptors=passed, options=[UNCOMPRESSED])
+    call_limits = CallLimits()
+    passed = interceptors(AnonymousAuthenticator(), clock=clock, heavy=HeavyWork(), call_limits=call_limits)
+    options = server_options(most_connections=MOST_CONNECTIONS_OF_SOCKET)
+    server = grpc.aio.server(interceptors=passed, options=options)
     add_SignerServiceServicer_to_server(SignerService(signer), server)
     _bind(server, path=path)
     if group is not None:
         _admit_group(path, group=group)
     await server.start()
+    connections = SocketConnections(path, call_limits=call_limits, clock=clock)
+    watching = asyncio.create_task(connections.watch(), name=f"connections at {path}")
     try:
         yield
     finally:
+        watching.cancel()
+        await asyncio.wait([watching])
         # gRPC removes the socket.
         await server.stop(1.0)
 

@@ -30,9 +30,10 @@ async def sign(key_file: str, *, addresses: Sequence[str], group: str | None) ->
     """
     return_freed_memory()
     end = end_asked(asyncio.Event())
-    signer = Signer(read_key_file(key_file), clock=SystemClock())
+    clock = SystemClock()
+    signer = Signer(read_key_file(key_file), clock=clock)
     async with AsyncExitStack() as stack:
         for address in addresses:
-            await stack.enter_async_context(serving_signer(signer, address=address, group=group))
+            await stack.enter_async_context(serving_signer(signer, address=address, group=group, clock=clock))
         log.info("signing with %s at %s", signer.public.text, ", ".join(addresses))
         await end.wait()
