@@ -33,12 +33,21 @@ def _with_source(field: str, value: object) -> Callable[[Variant], Variant]:
     return change
 
 
+def _with_condition(text: str) -> Callable[[Variant], Variant]:
+    return lambda variant: dataclasses.replace(variant, shape_expressions=(text,))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (_with_source("local_name", "x'] or print('"), "is no name"),
         (_with_source("local_name", "y"), "is not there"),
-        (lambda each: dataclasses.replace(each, shape_expressions=("print('code')",)), "is not understood"),
+        (_with_condition("print('code')"), "is not understood"),
+        (_with_condition("L['x'].size("), "cannot be read"),
+        # Python's parser says that memory has run out, and goes on for minutes with the powers.
+        (_with_condition("-" * 100_000 + "1"), "cannot be read"),
+        (_with_condition("L['x'].size()[0] < 9**9**9"), "without an end"),
+        (_with_condition("((L['x'].size()[0]**64)**64)**64 > 1"), "without an end"),
         (
             lambda each: dataclasses.replace(
                 each, code=dataclasses.replace(each.code, varnames=("y", *each.code.varnames[1:]))

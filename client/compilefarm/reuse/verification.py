@@ -43,6 +43,8 @@ _CALLED = frozenset(
         "torch.sym_min",
     }
 )
+# Of a power.
+_LARGEST_EXPONENT = 64
 # Functions of this module compute on numbers and do nothing else.
 _OF_MATH = frozenset(f"math.{name}" for name, function in vars(math).items() if callable(function))
 
@@ -161,10 +163,27 @@ def _said(dependency: DependencyRecord) -> str:
 
 
 def _checked(text: str) -> str:
-    for node in ast.walk(ast.parse(text, mode="eval")):
-        if not isinstance(node, _EXPRESSIONS) or (isinstance(node, ast.Call) and not _is_known_call(node)):
-            raise Differs(f"a condition on sizes is not understood: {text}")
+    try:
+        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+    except (MemoryError, RecursionError, SyntaxError, ValueError) as error:
+        # Python's parser says of what is nested too deep that memory has run out.
+        raise Differs(f"a condition on sizes cannot be read: {text[:80]}") from error
+    if not all(isinstance(node, _EXPRESSIONS) for node in nodes):
+        raise Differs(f"a condition on sizes is not understood: {text[:80]}")
+    for node in nodes:
+        if isinstance(node, ast.Call) and not _is_known_call(node):
+            raise Differs(f"a condition on sizes is not understood: {text[:80]}")
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and not _is_small_power(node):
+            raise Differs(f"a condition on sizes would compute without an end: {text[:80]}")
     return text
+
+
+def _is_small_power(node: ast.BinOp) -> bool:
+    """Whether a power has a small number for its exponent, and is of no other power."""
+    exponent = node.right.operand if isinstance(node.right, ast.UnaryOp) else node.right
+    value = exponent.value if isinstance(exponent, ast.Constant) else None
+    is_nested = any(isinstance(each, ast.Pow) for each in ast.walk(node.left))
+    return isinstance(value, int | float) and abs(value) <= _LARGEST_EXPONENT and not is_nested
 
 
 def _is_known_call(node: ast.Call) -> bool:
