@@ -11,7 +11,10 @@ import torch
 import torch._functorch.config
 import torch._inductor.config
 from torch import fx
+from torch._higher_order_ops import scan, while_loop
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 from compilefarm.core.requests import Request
 from compilefarm.core.testing import Mutator
@@ -31,6 +34,11 @@ def _autocast(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return x @ w
 
 
+def _with_math_attention(x: torch.Tensor) -> torch.Tensor:
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(x, x, x)
+
+
 PROGRAMS: tuple[tuple[Callable[..., Any], tuple[torch.Tensor, ...]], ...] = (
     (lambda x, w: F.gelu(F.linear(x, w), approximate="tanh").softmax(-1, dtype=torch.float64), (X, W)),
     (lambda x: x[:, None, 1:, ..., ::2] * 2 + x.mean(dim=(0, 1, 2), keepdim=True), (X,)),
@@ -44,6 +52,10 @@ PROGRAMS: tuple[tuple[Callable[..., Any], tuple[torch.Tensor, ...]], ...] = (
     (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), (X,)),
     (_autocast, (X, W)),
     (torch.vmap(lambda x: x * x.sum()), (X,)),
+    (_with_math_attention, (X[None],)),
+    (lambda x: while_loop(lambda i, _: i < 4, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x)), (X,)),
+    (lambda x: scan(lambda total, row: (total + row, total * row), torch.zeros(3, 4), x), (X,)),
+    (lambda x: checkpoint(lambda y: torch.relu(y + y), x, use_reentrant=False), (X,)),
     (lambda x: F.dropout(F.max_pool2d(x, 2), 0.5).unsqueeze(1).expand(2, 3, -1, -1).chunk(2, dim=1), (X,)),
 )  # fmt: skip
 

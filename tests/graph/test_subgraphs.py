@@ -149,6 +149,7 @@ def _drop(job: Job, target: str) -> None:
         ("autocast", lambda job: _drop(job, "_enter_autocast")),
         ("autocast", lambda job: setattr(_calls(job.graph, "_enter_autocast")[0].args[0], "node", 0)),
         ("attention backend", lambda job: setattr(_calls(job.graph, "_from_string")[0].args[0], "text", "__class__")),
+        ("attention backend", lambda job: _calls(job.graph, "_from_string")[0].args[0].list.SetInParent()),
         ("vmap", lambda job: setattr(_calls(job.graph, "_decrement_nesting")[0], "target", "torch.relu")),
     ],
 )

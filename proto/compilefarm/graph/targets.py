@@ -317,7 +317,9 @@ def find_objection(
         kwargs or not args or any(isinstance(argument, Node) for argument in args)
     ):
         return "a mode is entered with literals"
-    if name == SDPA_BACKEND and not (len(args) == 1 and args[0] in SDPBackend.__members__ and not kwargs):
+    if name == SDPA_BACKEND and not (
+        len(args) == 1 and isinstance(args[0], str) and args[0] in SDPBackend.__members__ and not kwargs
+    ):
         return "a backend for attention is named by one literal"
     if name == "type" and not (len(args) == 2 and isinstance(args[1], torch.dtype) and not kwargs):
         return "type converts to a dtype and does nothing else"
