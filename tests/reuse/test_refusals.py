@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from compilefarm.core.dynamo_packages import Variant
+from compilefarm.core.dynamo_packages import AliasRecord, Field, SourceRecord, Variant
 from tests.reuse.processes import pod
 
 X = torch.linspace(-1.0, 1.0, 6)
@@ -37,6 +37,13 @@ def _with_condition(text: str) -> Callable[[Variant], Variant]:
     return lambda variant: dataclasses.replace(variant, shape_expressions=(text,))
 
 
+def _with_relation_of_no_tensors(variant: Variant) -> Variant:
+    place = len(variant.sources)
+    path = SourceRecord(kind="GlobalSource", fields=(Field(name="global_name", value="Path"),))
+    relation = AliasRecord(kind="StorageOverlap", first=(place,), second=())
+    return dataclasses.replace(variant, sources=(*variant.sources, path), aliases=(relation,))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -55,6 +62,7 @@ def _with_condition(text: str) -> Callable[[Variant], Variant]:
             "another function",
         ),
         (lambda each: dataclasses.replace(each, sizes=()), "a defect"),
+        (_with_relation_of_no_tensors, "a defect"),
         (lambda each: dataclasses.replace(each, globals=()), "is not there"),
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.source import LocalSource, UnspecializedNNModuleSource
 from torch._guards import DuplicateInputs, StorageOverlap
+from torch.overrides import TorchFunctionMode
 
 from compilefarm.torch_internals.dynamo_guards import (
     TracedGuard,
@@ -14,7 +17,9 @@ from compilefarm.torch_internals.dynamo_guards import (
     aliases_of,
     build_guards,
     dispatch_keys,
+    failed_guard,
     global_state,
+    guards_hold,
     guards_of,
     is_copy_on_write,
     marks_of,
@@ -59,12 +64,43 @@ def test_conditions_on_sizes_and_relations_are_checked() -> None:
     )
     frame = {"x": torch.ones(2), "y": torch.ones(2)}
     code = (lambda x, y: x + y).__code__
-    check = build_guards(code, traced, local_variables=frame, global_variables={}).guard_manager.check
+    manager = build_guards(code, traced, local_variables=frame, global_variables={})
     same = torch.ones(3)
-    assert check(frame)
-    assert check({"x": torch.ones(3), "y": torch.ones(3)})
-    assert not check({"x": torch.ones(2), "y": torch.ones(3)})
-    assert not check({"x": same, "y": same})
+    assert guards_hold(manager, frame)
+    assert guards_hold(manager, {"x": torch.ones(3), "y": torch.ones(3)})
+    assert not guards_hold(manager, {"x": torch.ones(2), "y": torch.ones(3)})
+    assert not guards_hold(manager, {"x": same, "y": same})
+    assert "expected" in failed_guard(manager, {"x": torch.ones(2, 2), "y": same})
+
+
+class _Counted(TorchFunctionMode):  # type: ignore[misc]
+    """Counts functions of torch that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_guard_that_raises_leaves_torch_functions_as_they_were() -> None:
+    traced = TracedGuards(
+        guards=[],
+        shape_expressions=[],
+        sizes={},
+        key_order=[],
+        aliases=[("StorageOverlap", [X], [])],
+        builtins_name=None,
+    )
+    frame = {"x": 5}
+    manager = build_guards((lambda x: x).__code__, traced, local_variables=frame, global_variables={})
+    with pytest.raises(RuntimeError):
+        guards_hold(manager, frame)
+    with _Counted() as counted:
+        torch.ones(2).sin()
+    assert counted.calls
 
 
 def test_facts_of_tensors() -> None:

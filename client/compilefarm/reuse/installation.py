@@ -22,7 +22,7 @@ from compilefarm.torch_internals.dynamo_frames import (
     rests_within,
     wrapped_program,
 )
-from compilefarm.torch_internals.dynamo_guards import TracedGuards, build_guards
+from compilefarm.torch_internals.dynamo_guards import TracedGuards, build_guards, failed_guard, guards_hold
 
 LoadProgram = Callable[[str], Callable[..., Any]]
 
@@ -107,8 +107,8 @@ class _Installed:
 def _checked_guards(traced: TracedGuards, frame: Frame) -> Any:
     variables = {"local_variables": frame.local_variables, "global_variables": frame.global_variables}
     manager = build_guards(frame.code, traced, **variables)
-    if not manager.guard_manager.check(frame.local_variables):
-        raise Differs(_failed_guard(manager, frame))
+    if not guards_hold(manager, frame.local_variables):
+        raise Differs(f"a guard does not hold: {failed_guard(manager, frame.local_variables)[:200]}")
     return manager
 
 
@@ -159,9 +159,3 @@ def _require_same_signature(generated: CodeType, code: CodeType) -> None:
 def _require_names(generated: CodeType, known: set[str]) -> None:
     if missing := sorted(globals_loaded_by(generated) - known):
         raise Differs(f"the generated code names {missing[0]}, which is not there")
-
-
-def _failed_guard(manager: Any, frame: Frame) -> str:
-    info = manager.guard_manager.check_verbose(frame.local_variables)
-    parts = list(info.verbose_code_parts)
-    return f"a guard does not hold: {str(parts[0])[:200] if parts else 'unknown'}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ __all__ = [
     "aliases_of",
     "build_guards",
     "dispatch_keys",
+    "failed_guard",
     "global_state",
+    "guards_hold",
     "guards_of",
     "is_copy_on_write",
     "marks_of",
@@ -159,7 +162,7 @@ def build_guards(
 ) -> Any:
     """Builds the check of guards on the values of a frame; a CheckFunctionManager.
 
-    It is not called: whether the guards hold is for the caller to see (`guard_manager.check`).
+    It is not called: whether the guards hold is for the caller to see (`guards_hold`).
 
     Raises:
         Exception: a guard cannot be built on these values.
@@ -194,6 +197,41 @@ def build_guards(
     return _guards.CheckFunctionManager(
         code, output_graph, shape_code_parts=shapes, runtime_global_scope=global_variables
     )
+
+
+def guards_hold(manager: Any, local_variables: dict[str, Any]) -> bool:
+    """Whether guards hold on the values of a frame.
+
+    Args:
+        manager: what `build_guards` gave.
+        local_variables: of the frame.
+
+    Raises:
+        Exception: a guard cannot be looked at with these values.
+    """
+    with _torch_functions_as_they_are():
+        return bool(manager.guard_manager.check(local_variables))
+
+
+def failed_guard(manager: Any, local_variables: dict[str, Any]) -> str:
+    """The first guard that does not hold, for people. Arguments and errors are those of `guards_hold`."""
+    with _torch_functions_as_they_are():
+        parts = list(manager.guard_manager.check_verbose(local_variables).verbose_code_parts)
+    return str(parts[0]) if parts else "unknown"
+
+
+@contextmanager
+def _torch_functions_as_they_are() -> Iterator[None]:
+    """Has subclasses and modes of torch functions count as before, whatever happens inside.
+
+    Guards are looked at without them, and with torch 2.11 one that raises an error leaves them switched off in this
+    thread (torch/csrc/dynamo/guards.cpp: RootGuardManager).
+    """
+    state = torch._C._get_torch_function_state()
+    try:
+        yield
+    finally:
+        torch._C._set_torch_function_state(state)
 
 
 def _taken_apart(guard: Guard) -> TracedGuard:
