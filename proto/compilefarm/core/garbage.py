@@ -29,4 +29,13 @@ class PausedCollections(AbstractContextManager[None]):
         """Has garbage collected again, if it was before."""
         if self._is_paused:
             self._is_paused = False
+            _count_as_old()
             gc.enable()
+
+
+def _count_as_old() -> None:
+    """Has all objects count as old, so that the next collection does not go through what was made meanwhile."""
+    # What the process itself has frozen would be unfrozen.
+    if gc.get_freeze_count() == 0:
+        gc.freeze()
+        gc.unfreeze()
