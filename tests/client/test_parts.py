@@ -85,7 +85,7 @@ def test_what_torch_does_not_trace_is_compiled_here(address: str, servicer: Farm
     pod.runtime.tracing_error = NotImplementedError("no rule for it")
     assert pod.where() == "local"
     (record,) = pod.records
-    assert (record.name, record.outcome, record.reason) == ("model", "bypass", "tensor_subclass")
+    assert (record.name, record.outcome, record.reason) == ("model", "bypass", "plain_graphs")
     assert "no rule for it" in record.message
     assert servicer.compiles == []
 

@@ -14,12 +14,12 @@ import torch
 from google.protobuf.message import Message
 from torch.fx import GraphModule
 
+from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.encoded_jobs import EncodedJob
-from compilefarm.graph.plain_graphs import compile_plain_graphs, needs_plain_graphs
 from compilefarm.graph.symbols import Symbols
 from compilefarm.graph.tracing import fixing_floats
 from compilefarm.loader.environment import describe_environment
@@ -60,24 +60,28 @@ class CodecBackend:
     def __call__(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         # As Farm.backend does.
         with fixing_floats(graph_module):
-            if needs_plain_graphs(graph_module, example_inputs):
+            if TorchRuntime().needs_plain_graphs(graph_module, example_inputs):
                 return self._run_parts(graph_module, example_inputs)
             return self._run(graph_module, example_inputs)
 
     def _run_parts(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
-            return compile_plain_graphs(
+            return TorchRuntime().compile_plain_graphs(
                 graph_module,
                 example_inputs,
-                compile_plain=lambda plain: _without_gradients(self._run(plain.graph_module, plain.inputs)),
+                compile_plain=lambda plain: _without_gradients(
+                    self._run(plain.graph_module, plain.inputs, is_functional=True)
+                ),
             )
         except Exception as error:  # noqa: BLE001 - compiled locally, where it may fail as well
-            self.reports.append(GraphReport(outcome="bypass", reason="tensor_subclass", message=str(error)))
+            self.reports.append(GraphReport(outcome="bypass", reason="plain_graphs", message=str(error)))
             return _forward(graph_module)
 
-    def _run(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def _run(
+        self, graph_module: GraphModule, example_inputs: Sequence[Any], *, is_functional: bool = False
+    ) -> Callable[..., Any]:
         try:
-            encoded = _encoded(graph_module, example_inputs)
+            encoded = _encoded(graph_module, example_inputs, is_functional=is_functional)
             decoded, is_same = _there_and_back(encoded)
         except Bypass as bypass:
             self.reports.append(GraphReport(outcome="bypass", reason=bypass.reason, message=str(bypass)))
@@ -93,8 +97,8 @@ class CodecBackend:
         return _beside(graph_module, decoded, held=encoded.held, report=report)
 
 
-def _encoded(graph_module: GraphModule, inputs: Sequence[Any]) -> EncodedJob:
-    return encode_job(graph_module, inputs, options={}, environment=describe_environment)
+def _encoded(graph_module: GraphModule, inputs: Sequence[Any], *, is_functional: bool = False) -> EncodedJob:
+    return encode_job(graph_module, inputs, options={}, environment=describe_environment, is_functional=is_functional)
 
 
 def _there_and_back(encoded: EncodedJob) -> tuple[GraphModule, bool]:

@@ -122,3 +122,22 @@ def test_what_others_change_in_a_module_is_read_at_each_call(farm: ServedFarm) -
     torch.testing.assert_close(program(x), held(x))
     held.change()
     torch.testing.assert_close(program(x), held(x))
+
+
+def test_what_shares_memory_is_written_to_wherever_it_is(farm: ServedFarm) -> None:
+    """Inductor alone writes to the places of the first call."""
+
+    def smoothed(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        left.mul_(0.5).add_(right.mean())
+        return left + right
+
+    def run(function: Any, first: int, second: int) -> list[torch.Tensor]:
+        whole = torch.arange(24.0)
+        return [function(whole[first:][:6], whole[second:][:6]), whole]
+
+    torch.compiler.reset()
+    before = len(stats())
+    compiled = torch.compile(smoothed, backend=Farm(farm.address).backend, dynamic=False)
+    for first, second in ((0, 4), (0, 4), (3, 8), (12, 0), (4, 0)):
+        torch.testing.assert_close(run(compiled, first, second), run(smoothed, first, second))
+    assert [(record.outcome, record.name) for record in stats()[before:]] == [("compiled", "inference")]

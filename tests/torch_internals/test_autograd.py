@@ -7,7 +7,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 
 from compilefarm.torch_internals import traced_functions
-from compilefarm.torch_internals.autograd import has_saved_tensors_hooks, restoring_forward_mode
+from compilefarm.torch_internals.autograd import find_base, has_saved_tensors_hooks, restoring_forward_mode
 
 
 def test_hooks_on_saved_tensors_are_seen() -> None:
@@ -24,3 +24,9 @@ def test_forward_derivatives_are_computed_afterwards_as_before() -> None:
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.ones(2), torch.ones(2))
         assert forward_ad.unpack_dual(dual * 3).tangent.tolist() == [3.0, 3.0]
+
+
+def test_what_a_tensor_is_a_view_of_is_known() -> None:
+    whole = torch.ones(6)
+    assert find_base(whole[2:].view(2, 2)) is whole
+    assert find_base(whole) is None

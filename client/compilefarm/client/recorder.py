@@ -63,8 +63,8 @@ NO_RECORDER = NoRecorder()
 
 
 def untraceable(error: Exception) -> Bypass:
-    """Why no farm is asked for a graph with tensor subclasses that torch does not trace."""
-    return Bypass("tensor_subclass", f"torch makes no graphs of plain tensors of it: {type(error).__name__}: {error}")
+    """Why no farm is asked for a graph of which torch makes no graphs of plain tensors."""
+    return Bypass("plain_graphs", f"torch makes no graphs of plain tensors of it: {type(error).__name__}: {error}")
 
 
 def open_recorder(config: ClientConfig) -> FolderRecorder | NoRecorder:

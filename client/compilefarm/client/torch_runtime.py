@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from compilefarm.client.captured_graph import CapturedGraph
+from compilefarm.client.local import eager_program, has_symbols, tensors_of
 from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.options import Options
 from compilefarm.client.program_sources import ProgramSource, programs_from
@@ -44,7 +45,13 @@ class TorchRuntime:
         return self._encode(graph_module, example_inputs, options=options, holds_state=True)
 
     def _encode(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, holds_state: bool
+        self,
+        graph_module: Any,
+        example_inputs: Sequence[Any],
+        *,
+        options: Options,
+        holds_state: bool,
+        is_functional: bool = False,
     ) -> Encoded:
         from compilefarm.graph.encode import encode_job
         from compilefarm.graph.tracing import are_watched
@@ -57,6 +64,7 @@ class TorchRuntime:
                 options=options,
                 environment=self.describe,
                 holds_state=holds_state,
+                is_functional=is_functional,
             )
         if encoded.symbols and not are_watched(encoded.symbols):
             raise Bypass("dynamic_shapes", "sizes differ from call to call, and Dynamo is not there to check guards")
@@ -65,23 +73,46 @@ class TorchRuntime:
     def needs_plain_graphs(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
         from compilefarm.graph.plain_graphs import needs_plain_graphs
 
-        return needs_plain_graphs(graph_module, example_inputs)
+        return needs_plain_graphs(graph_module, example_inputs) or self._writes_to_shared(graph_module, example_inputs)
+
+    def _writes_to_shared(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
+        """Whether Dynamo is tracing, and a graph of fixed sizes writes to tensors that share memory with others."""
+        from compilefarm.graph.shared_memory import share_memory
+        from compilefarm.torch_internals.dynamo import is_tracing
+
+        if not is_tracing() or has_symbols(graph_module):
+            return False
+        if not share_memory((*example_inputs, *tensors_of(graph_module))):
+            return False
+        # Such graphs are rare, so that each may be encoded twice.
+        try:
+            self.encode(graph_module, example_inputs, options={})
+        except Bypass as bypass:
+            return bypass.reason == "aliased_inputs"
+        except Exception:  # noqa: BLE001 - raised again where it is noted
+            return False
+        return False
 
     def compile_plain_graphs(
         self, graph_module: Any, example_inputs: Sequence[Any], *, compile_plain: CompilePlain
     ) -> Program:
         from compilefarm.graph.plain_graphs import compile_plain_graphs
+        from compilefarm.graph.shared_memory import with_places_checked
 
-        return compile_plain_graphs(graph_module, example_inputs, compile_plain=compile_plain)
+        uncompiled, held = eager_program(graph_module), tensors_of(graph_module)
+        program = compile_plain_graphs(graph_module, example_inputs, compile_plain=compile_plain)
+        return with_places_checked(program, example_inputs, held=held, uncompiled=uncompiled)
 
     def encode_plain(self, graph: PlainGraph, *, options: Options) -> Encoded:
         from compilefarm.torch_internals.dynamo import is_tracing
 
         # While Dynamo traces, AOTAutograd makes these of fake tensors, and what they hold is its own.
-        encoded = self._encode(graph.graph_module, graph.inputs, options=options, holds_state=not is_tracing())
+        encoded = self._encode(
+            graph.graph_module, graph.inputs, options=options, holds_state=not is_tracing(), is_functional=True
+        )
         if graph.role != "inference" and encoded.recording:
             # Recorded each for itself, the backward pass could begin anew where the forward pass keeps its results.
-            raise Bypass("tensor_subclass", "forward and backward of tensor subclasses are not recorded as CUDA graphs")
+            raise Bypass("plain_graphs", "forward and backward that are graphs apart are not recorded as CUDA graphs")
         return encoded
 
     def encode_request(self, request: Request, *, is_guarded: bool) -> Encoded:

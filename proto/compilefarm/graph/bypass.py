@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 # Each reason with a sentence for people. A test holds that every bypass has one of these, and that each is in use.
 REASONS: Mapping[str, str] = {
-    "aliased_inputs": "The graph writes to an input that shares memory with another input.",
+    "aliased_inputs": (
+        "The graph writes to an input that shares memory with another input, and sizes differ from call to call, or"
+        " Dynamo is not there."
+    ),
     "annotation": "Something noted beside the graph or a node may decide how it is compiled, and is not known here.",
     "attribute": "The graph reads an attribute that is neither a tensor nor a subgraph, or that it does not have.",
     "computed_offsets": (
@@ -22,6 +25,7 @@ REASONS: Mapping[str, str] = {
     "dtype": "The graph uses a dtype that farms do not accept, such as a quantized one.",
     "dynamic_float": "A float that differs from call to call decides something, or makes an integer; or CUDA graphs.",
     "dynamic_shapes": "Sizes differ from call to call in a way that cannot be sent, or where Dynamo checks no guards.",
+    "freezing": "The setting `freezing` makes what the graph holds part of its program, which is of one model alone.",
     "graph_state": "The graph changes a tensor that it holds, or holds one that cannot be sent.",
     "held_tensors": "The graph is to be saved, and holds a tensor that may change.",
     "higher_order_operator": "The graph uses a higher-order operator that farms do not accept.",
@@ -37,13 +41,17 @@ REASONS: Mapping[str, str] = {
     "number_input": "An input is a number other than a dynamic integer.",
     "output_structure": "The graph returns something other than a flat tuple or list of tensors and numbers.",
     "overlapping_strides": "Elements of a tensor share memory, as those of unfold() do.",
+    "plain_graphs": (
+        "Torch makes no graphs of plain tensors of it, as it does of tensor subclasses and of inputs that share memory;"
+        " or forward and backward would be recorded as CUDA graphs apart."
+    ),
     "process_group": "A collective names a process group that this process does not have, or one that cannot be sent.",
     "refused_option": "A compiler setting that farms do not accept differs from its default.",
     "replaced_operator": "This process has put something of its own in the place of something of torch.",
     "saved_tensors_hooks": "torch.autograd.graph.saved_tensors_hooks are in use, which are functions of this process.",
     "several_devices": "The graph uses several GPUs.",
     "subgraph": "A subgraph is nested too deeply.",
-    "tensor_subclass": "A tensor is of a subclass of torch.Tensor, and torch makes no graph of plain tensors of it.",
+    "tensor_subclass": "A tensor is of a subclass of torch.Tensor, and Dynamo is not there.",
     "triton_kernel": "A Triton kernel of the user cannot be sent as source; the message says what it refers to.",
     "unbacked_input": "The current value of a size or an input is not known.",
     "unknown_literal": "An argument of a call cannot be sent as data.",

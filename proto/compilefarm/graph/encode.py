@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from compilefarm.graph.devices import DeviceNumbers
 from compilefarm.graph.dynamic_floats import find_inexact, is_dynamic_float
 from compilefarm.graph.encoded_jobs import EncodedJob, EnvironmentNeeds
 from compilefarm.graph.float_tensors import with_tensors_for_floats
+from compilefarm.graph.freezing import FREEZING, check_unfrozen
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.leaves import is_result
 from compilefarm.graph.library_passes import passes_without_effect
@@ -70,6 +70,7 @@ def encode_job(
     options: Mapping[str, object],
     environment: Callable[[EnvironmentNeeds], Environment],
     holds_state: bool = False,
+    is_functional: bool = False,
 ) -> EncodedJob:
     """Says a graph, its inputs, the options and the state of this thread as a job.
 
@@ -81,16 +82,19 @@ def encode_job(
         environment: describes this machine as far as the graph needs it.
         holds_state: tensors that the graph holds are known to others, who may change them between two calls: none of
             them is a constant.
+        is_functional: AOTAutograd has made the graph: what it writes to overlaps no other input, now or later.
 
     Raises:
         Bypass: something about it cannot be said faithfully.
     """
+    check_unfrozen(graph_module, options)
     written: Set[str] = frozenset()
     for rewritten in _REWRITTEN:
         graph_module = rewritten(graph_module)
     while True:
         try:
-            return _encode(graph_module, example_inputs, options, environment, written=written, holds_state=holds_state)
+            writer = _GraphWriter(graph_module, written=written, holds_state=holds_state, is_functional=is_functional)
+            return _encode(writer, example_inputs, options, environment)
         except _ConstantsWritten as error:
             written |= error.targets
 
@@ -119,15 +123,12 @@ class _ConstantsWritten(Exception):
 
 
 def _encode(
-    graph_module: GraphModule,
+    writer: _GraphWriter,
     example_inputs: Sequence[object],
     options: Mapping[str, object],
     environment: Callable[[EnvironmentNeeds], Environment],
-    *,
-    written: Set[str],
-    holds_state: bool,
 ) -> EncodedJob:
-    writer = _GraphWriter(graph_module, written=written, holds_state=holds_state)
+    graph_module = writer.graph_module
     inputs = writer.write(example_inputs)
     check_inner_calls(graph_module)
     writer.encoded.kernels.extend(writer.kernels.described)
@@ -140,7 +141,7 @@ def _encode(
         options=capture_options(
             options,
             cuda=needs.cuda_device is not None,
-            without_effect=functools.partial(passes_without_effect, graph_module=graph_module),
+            without_effect=lambda values: {FREEZING, *passes_without_effect(values, graph_module)},
         ),
         ambient=capture_ambient(device_types, contracts=writer.contracts),
         environment=environment(needs),
@@ -181,6 +182,7 @@ class _GraphWriter:
     constants: dict[str, int] = field(default_factory=dict)
     written: Set[str] = frozenset()
     holds_state: bool = False
+    is_functional: bool = False
     lifted: dict[str, int] = field(default_factory=dict)
     held: list[torch.Tensor] = field(default_factory=list)
     subgraphs: dict[str, int] = field(default_factory=dict)
@@ -215,8 +217,10 @@ class _GraphWriter:
             may_change = self.holds_state or target in self.written
             if may_change or not (is_constant(tensor) and id(tensor) in alone):
                 self._lift(tensor, target=target, inputs=inputs)
-        given = enumerate((*example_inputs, *self.held))
-        self.sharing = {number for number, value in given if isinstance(value, torch.Tensor) and id(value) not in alone}
+        if not self.is_functional:
+            given = enumerate((*example_inputs, *self.held))
+            tensors = ((number, value) for number, value in given if isinstance(value, torch.Tensor))
+            self.sharing = {number for number, value in tensors if id(value) not in alone}
         self.write_nodes()
         return inputs
 

@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from compilefarm.graph import jagged
+from compilefarm.graph.freezing import is_frozen
 from compilefarm.graph.plain_attention import leave_choice_open, leave_out_seeds
 from compilefarm.graph.symbols import find_hint
 from compilefarm.graph.targets import find_items, is_admitted_operator, is_known
@@ -52,7 +53,8 @@ def needs_plain_graphs(graph_module: GraphModule, example_inputs: Sequence[objec
     """Whether Dynamo is tracing, and a graph takes lists of tensors, has tensors that are more than their elements, or
     calls what is neither torch's nor an operator.
     """
-    if not dynamo.is_tracing():
+    # What is frozen is not taken apart before.
+    if not dynamo.is_tracing() or is_frozen(graph_module, {}):
         return False
     if any(map(dynamo.is_container, example_inputs)):
         return True

@@ -1,4 +1,4 @@
-"""Modes of autograd that torch has no public name for."""
+"""Modes of autograd, and what it knows of tensors, that torch has no public name for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ def has_saved_tensors_hooks() -> bool:
     """Whether functions of the user's stand between a forward pass and the tensors that it saves."""
     # torch/_functorch/_aot_autograd/utils.py: top_saved_tensors_hooks
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def find_base(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What a tensor is a view of, as far as autograd knows; None if of nothing."""
+    # torch/_tensor.py; torch/_functorch/_aot_autograd/runtime_wrappers.py: merge_view_inputs
+    return tensor._base
 
 
 @contextmanager

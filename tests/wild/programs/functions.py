@@ -99,6 +99,18 @@ def _rates() -> Case:
     )
 
 
+def _windows() -> Case:
+    """Windows of one memory, each of which is written to as the next one is read; the last call has them elsewhere."""
+
+    def smoothed(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        left.mul_(0.5).add_(right.mean())
+        return left.sum() * right
+
+    whole = torch.randn(12)
+    places = ((0, 3), (0, 3), (2, 7), (4, 5))
+    return Case(function=smoothed, calls=[call(whole[left:][:5], whole[right:][:5]) for left, right in places])
+
+
 def _derive_compiled(compiler: Compiler) -> Any:
     """A training step whose backward pass is captured with the hooks that it meets."""
     with compiler.device:
@@ -146,6 +158,7 @@ PROGRAMS = (
     _program("NumPy", _with_numpy, (3, 8), precision=torch.float32),
     program_of_case("powers of steps", _decayed),
     program_of_case("floats of floats", _rates),
+    program_of_case("windows of one memory", _windows),
     program_of_case("bags of lengths", _bagged, training=True),
     Program(name="compiled autograd", run=_derive_compiled, training=True),
     Program(name="two losses", run=_derive_twice, training=True),
