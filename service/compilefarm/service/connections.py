@@ -12,13 +12,19 @@ import os
 import resource
 import socket
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from contextlib import suppress
 
 from compilefarm.service.accounts import End, account_of_address, account_of_peer, find_end, read_address
 from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.clock import Clock
-from compilefarm.service.connection_watch import OPEN_FILES, ConnectionWatch, open_sockets, shut_down
+from compilefarm.service.connection_watch import (
+    OPEN_FILES,
+    ConnectionWatch,
+    KnownConnections,
+    open_sockets,
+    shut_down,
+)
 from compilefarm.service.rarely import Rarely
 
 log = logging.getLogger(__name__)
@@ -52,40 +58,45 @@ class Connections:
         """Looks again and again."""
         await ConnectionWatch(self._look, call_limits=self._call_limits, clock=self._clock).run()
 
-    def _look(self, to_end: Mapping[str, str]) -> None:
-        if not OPEN_FILES.exists() or (not to_end and len(os.listdir(OPEN_FILES)) <= self._most):
+    def _look(self, known: KnownConnections) -> None:
+        if not OPEN_FILES.exists() or (not known.to_end and len(os.listdir(OPEN_FILES)) <= self._most):
             return
-        for peer, reason in to_end.items():
+        for peer, reason in known.to_end.items():
             if self._told.is_due(account_of_peer(peer)):
                 log.warning("the connection of %s is ended: it %s", account_of_peer(peer), reason)
-        self._end(_ends(to_end) | self._find_too_many())
+        numbers = {end: number for number, _, end in self._open()}
+        ended = _ends(known.to_end) | self._find_too_many(numbers, with_calls=_ends(known.with_calls))
+        for _, connection, end in self._open([numbers[end] for end in ended if end in numbers]):
+            # Another connection may have got the number meanwhile.
+            if end in ended:
+                shut_down(connection)
 
-    def _find_too_many(self) -> set[End]:
-        with_calls = _ends(self._call_limits.peers())
+    def _find_too_many(self, ends: Iterable[End], *, with_calls: Set[End]) -> set[End]:
         by_account: defaultdict[str, list[End]] = defaultdict(list)
-        for _, end in self._open():
+        for end in ends:
             by_account[account_of_address(end.address)].append(end)
         too_many: set[End] = set()
         most = _equal_share(list(map(len, by_account.values())), most=self._most, most_of_all=self._most_of_all)
-        for account, ends in by_account.items():
-            idle = [end for end in ends if end not in with_calls][: max(len(ends) - most, 0)]
+        accounts = []
+        for account, own in by_account.items():
+            idle = [end for end in own if end not in with_calls][: max(len(own) - most, 0)]
             if idle:
-                log.warning("%d of the %d connections of %s are ended: at most %d", len(idle), len(ends), account, most)
+                accounts.append(account)
             too_many.update(idle)
+        if accounts:
+            log.warning(
+                "%d connections without calls are ended, of %s and %d others: each may have %d at this moment",
+                *(len(too_many), accounts[0], len(accounts) - 1, most),
+            )
         return too_many
 
-    def _end(self, ends: Set[End]) -> None:
-        for connection, end in self._open():
-            if end in ends:
-                shut_down(connection)
-
-    def _open(self) -> Iterator[tuple[socket.socket, End]]:
-        for connection in open_sockets():
+    def _open(self, numbers: Iterable[int] | None = None) -> Iterator[tuple[int, socket.socket, End]]:
+        for number, connection in open_sockets(numbers):
             # Nobody is at its other end any more.
             with suppress(OSError):
                 if connection.family in _INTERNET and connection.getsockname()[1] == self._port:
                     host, port, *_ = connection.getpeername()
-                    yield connection, End(address=read_address(host), port=port)
+                    yield number, connection, End(address=read_address(host), port=port)
 
 
 def most_connections() -> int:

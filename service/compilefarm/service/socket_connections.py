@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from compilefarm.service.call_limits import CallLimits
 from compilefarm.service.clock import Clock
-from compilefarm.service.connection_watch import ConnectionWatch, open_sockets, shut_down
+from compilefarm.service.connection_watch import ConnectionWatch, KnownConnections, open_sockets, shut_down
 from compilefarm.service.rarely import Rarely
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ class SocketConnections:
         """Looks again and again."""
         await ConnectionWatch(self._look, call_limits=self._call_limits, clock=self._clock).run()
 
-    def _look(self, to_end: Mapping[str, str]) -> None:
-        reasons = [f"one of them {reason}" for reason in to_end.values()]
+    def _look(self, known: KnownConnections) -> None:
+        reasons = [f"one of them {reason}" for reason in known.to_end.values()]
         if (count := sum(1 for _ in self._open())) > MOST_CONNECTIONS_OF_SOCKET:
             reasons.append(f"they are {count}, of at most {MOST_CONNECTIONS_OF_SOCKET}")
         if not reasons:
@@ -52,7 +52,7 @@ class SocketConnections:
             shut_down(connection)
 
     def _open(self) -> Iterator[socket.socket]:
-        for connection in open_sockets():
+        for _, connection in open_sockets():
             # Nobody is at its other end any more.
             with suppress(OSError):
                 if connection.family == socket.AF_UNIX and connection.getsockname() == os.fspath(self._path):
