@@ -15,6 +15,7 @@ from .programs import (
     functions,
     nested,
     optimizers,
+    others,
     timm,
     torchao,
     torchvision,
@@ -45,6 +46,7 @@ _MODULES: Mapping[str, Iterable[ModuleType]] = {
     "nested": (nested,),
     "torch": (optimizers, functions),
     "torch.distributed": (distributed,),
+    "others": (others,),
 }
 
 
