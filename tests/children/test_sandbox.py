@@ -122,6 +122,13 @@ async def test_what_lies_in_a_folder_goes_with_it(sandbox: Sandbox, tmp_path: Pa
     assert os.listdir(tmp_path) == []
 
 
+async def test_a_child_finds_nothing_of_the_one_before(sandbox: Sandbox) -> None:
+    async with supervising(child_settings("leave-behind", sandbox=sandbox)) as supervisor:
+        first, *others = [await run(supervisor) for _ in range(3)]
+    assert "'name of a socket': 'done'" in first
+    assert others == [first, first]
+
+
 async def test_a_child_that_stops_its_group_is_ended(sandbox: Sandbox) -> None:
     before = descendants(os.getpid())
     async with supervising(child_settings("stop-the-group", sandbox=sandbox)) as supervisor:

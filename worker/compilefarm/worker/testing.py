@@ -13,6 +13,7 @@ import importlib.metadata
 import math
 import mmap
 import os
+import resource
 import signal
 import socket
 import stat
@@ -458,6 +459,37 @@ def _touch_the_programs(pipe: BinaryIO) -> None:
     _compile(pipe)
 
 
+def _leave_behind(pipe: BinaryIO) -> None:
+    """Returns what a child finds around it, and leaves there whatever it can for the next one."""
+    name, cores = "\0left-behind", sorted(os.sched_getaffinity(0))
+    places = [Path(folder) for folder in (os.environ["TMPDIR"], "/dev/shm")]  # noqa: S108 - it is the child's own
+    with socket.socket(socket.AF_UNIX) as named:
+        found = {
+            **{str(place): os.listdir(place) for place in places},
+            "variables": dict(os.environ),
+            "processes": [name for name in os.listdir("/proc") if name.isdigit()],
+            "name of a socket": _outcome(lambda: named.bind(name)),
+            "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+            "mask": os.umask(0o777),
+            "cores": cores,
+            "limit of files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "ignored signals": [number for number in range(1, 32) if signal.getsignal(number) is signal.SIG_IGN],
+        }
+        os.umask(0o022)
+        for place in places:
+            (place / "left-behind").mkdir()
+        os.environ["LEFT_BEHIND"] = "1"
+        os.setpriority(os.PRIO_PROCESS, 0, 5)
+        os.sched_setaffinity(0, {cores[0]})
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if os.fork() == 0:
+            os.setsid()
+            signal.pause()
+        content = repr(found).encode()
+        _compile(pipe, named=content, sent=content)
+
+
 def _bury(pipe: BinaryIO) -> None:
     """Leaves a folder that is deeper than a stack, with one in it that is closed."""
     for _ in range(1200):
@@ -551,6 +583,7 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "stop-the-group": _stop_the_group,
     "touch-the-programs": _touch_the_programs,
     "bury": _bury,
+    "leave-behind": _leave_behind,
     "close-its-folder": _close_its_folder,
     "make-folders": _make_folders,
     "open-many-files": _open_many_files,
