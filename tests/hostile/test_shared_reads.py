@@ -12,7 +12,7 @@ import pytest
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import NotStored
 from compilefarm.store.artifact_store import ArtifactStore
-from compilefarm.store.backend import Backend, WrappingBackend
+from compilefarm.store.backend import Backend, StoredObject, WrappingBackend
 from compilefarm.store.layout import blob_path
 from compilefarm.store.local import open_directory
 from compilefarm.store.opening import build_store
@@ -24,15 +24,21 @@ DIGEST = digest_of(LARGE)
 
 
 class Fetches(WrappingBackend):
-    """Counts what is fetched as a file, and fetches when `free` is set."""
+    """Counts what is fetched as a file, and fetches when `free` is set; sets `found` when something was looked for."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
+        self.found = asyncio.Event()
         self.fetched = 0
         self.files: list[IO[bytes] | None] = []
         self.asked = asyncio.Event()
         self.free = asyncio.Event()
         self.free.set()
+
+    async def find_object(self, path: str) -> StoredObject | None:
+        found = await super().find_object(path)
+        self.found.set()
+        return found
 
     async def open(self, path: str) -> IO[bytes] | None:
         self.fetched += 1
@@ -84,8 +90,11 @@ async def test_one_who_asks_and_goes_again_and_again_has_it_checked_once(
         await fetches.asked.wait()
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
+    fetches.found.clear()
+    last = asyncio.create_task(read(store))
+    await fetches.found.wait()
     fetches.free.set()
-    assert await read(store) == LARGE
+    assert await last == LARGE
     assert fetches.fetched == 1
 
 
