@@ -87,6 +87,14 @@ def test_what_a_model_computes_is_taken(kind: str, *, backward: bool) -> None:
     decode_job(_job(kind, backward=backward), blobs={})
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_heads_of_queries_share_those_of_keys(*, backward: bool) -> None:
+    def shared(given: Arguments) -> Mapping[str, Any]:
+        return {name: given[name].new_empty(2, 2, 6, 8) for name in ("key", "value")}
+
+    decode_job(_job("flash_for_cpu", backward=backward, spoil=shared), blobs={})
+
+
 def _shape(name: str, *shape: int, **given: Any) -> Spoil:
     return lambda others: {name: others[name].new_empty(shape, **given)}
 

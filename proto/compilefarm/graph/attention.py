@@ -141,8 +141,8 @@ def _gradients_on_cpu(given: Arguments) -> str | None:
     if (objection := _heads(given) or _results(given)) is not None:
         return objection
     widths = {each.shape[3] for each in (query, key, value)}
-    if len(widths) > 1 or query.shape[1] != key.shape[1] or not _are_alike([query, key, value]):
-        return "queries, keys and values differ in heads, in width or in dtype"
+    if len(widths) > 1 or not _are_alike([query, key, value]):
+        return "queries, keys and values differ in width or in dtype"
     gradient = "grad_out" if "grad_out" in given else "grad_out_"
     is_whole = sums.shape[2] == query.shape[2] and sums.dim() == 3 and _are_near(given, ("out", gradient))
     return None if is_whole else "its sums or its result lie otherwise"

@@ -260,7 +260,7 @@ def _forecasting() -> Any:
 
 def _nbeats() -> Any:
     modules = require_module("pytorch_forecasting.models.nbeats.sub_modules")
-    block = modules.NBEATSSeasonalBlock(units=16, backcast_length=12, forecast_length=6)
+    block = modules.NBEATSSeasonalBlock(units=16, backcast_length=12, forecast_length=6, dropout=0.0)
     return block, [(torch.randn(4, 12),)]
 
 
@@ -368,7 +368,7 @@ def _chronos() -> Any:
             "quantiles": [0.1, 0.5, 0.9], "use_reg_token": True,
         },
     )  # fmt: skip
-    model = library.ChronosBoltModelForForecasting(configuration)
+    model = library.ChronosBoltModelForForecasting(configuration).eval()
     return (lambda context: model(context=context).quantile_preds), [(torch.randn(2, 32),)]
 
 
@@ -458,7 +458,7 @@ def _lightning(compiler: Compiler) -> Any:
     class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.layers = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+            self.layers = nn.Sequential(nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
 
         def training_step(self, batch: Any, _: int) -> torch.Tensor:
             (x,) = batch
@@ -480,8 +480,9 @@ def _lightning(compiler: Compiler) -> Any:
 
 
 def _sentences(compiler: Compiler) -> Any:
-    """Pooled and normalized embeddings of a small encoder, with a loss of sentence-transformers."""
-    library, transformers = require_module("sentence_transformers"), require_module("transformers")
+    """Similarities of pooled embeddings of a small encoder."""
+    modules = require_module("sentence_transformers.sentence_transformer.modules.pooling")
+    util, transformers = require_module("sentence_transformers.util"), require_module("transformers")
     with compiler.device:
         encoder = transformers.BertModel(
             transformers.BertConfig(
@@ -490,12 +491,12 @@ def _sentences(compiler: Compiler) -> Any:
             )
         )  # fmt: skip
         tokens, mask = _tokens(4, 12), torch.ones(4, 12, dtype=torch.int64)
-    pooling = library.models.Pooling(32, pooling_mode="mean")
+    pooling = modules.Pooling(32, pooling_mode="mean")
 
     def embed(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         hidden = encoder(tokens, attention_mask=mask).last_hidden_state
         pooled = pooling({"token_embeddings": hidden, "attention_mask": mask})["sentence_embedding"]
-        return library.util.cos_sim(pooled, pooled)
+        return util.cos_sim(pooled, pooled)
 
     return compiler(embed)(tokens, mask)
 
