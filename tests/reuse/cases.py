@@ -11,6 +11,8 @@ import torch
 Case = Callable[[bool], contextlib.AbstractContextManager[Any]]
 
 CASES: dict[str, Case] = {}
+# More of the same kinds, which take minutes: tried when asked for.
+MORE: dict[str, Case] = {}
 # Nothing of these is published, since what they rest on cannot be told, or it holds only for the same hash seed.
 UNSAID: set[str] = set()
 
@@ -22,6 +24,12 @@ def case(build: Callable[[bool], Iterator[Any]]) -> Case:
     """Registers a case: a generator that yields what is called and what with, changed or not."""
     CASES[build.__name__] = contextlib.contextmanager(build)
     return CASES[build.__name__]
+
+
+def more(build: Callable[[bool], Iterator[Any]]) -> Case:
+    """Registers a case that is tried when asked for."""
+    MORE[build.__name__] = contextlib.contextmanager(build)
+    return MORE[build.__name__]
 
 
 def unsaid(build: Callable[[bool], Iterator[Any]]) -> Case:

@@ -1,7 +1,7 @@
 """What may differ between a process that publishes and one that reuses, case by case.
 
-    python -m tests.reuse.hazards FOLDER publish
-    python -m tests.reuse.hazards FOLDER reuse
+    python -m tests.reuse.hazards FOLDER publish [more]
+    python -m tests.reuse.hazards FOLDER reuse [more]
 
 The first records every case as it is. The second runs every case twice: as it was, where it has to be reused, and with
 something changed, where it has to be as right as its own uncompiled form, however it gets there. It prints a line of
@@ -31,8 +31,12 @@ from torch import nn
 
 from tests.guard_timing import guards_not_timed
 from tests.reuse import call_hazards as call_hazards  # its cases are in the table, too
-from tests.reuse import python_hazards as python_hazards  # and so are these
-from tests.reuse.cases import CASES, X, case, patched, unsaid
+from tests.reuse import library_hazards as library_hazards  # and so are these
+from tests.reuse import model_hazards as model_hazards
+from tests.reuse import object_hazards as object_hazards
+from tests.reuse import python_hazards as python_hazards
+from tests.reuse import state_hazards as state_hazards
+from tests.reuse.cases import CASES, MORE, X, case, patched, unsaid
 from tests.reuse.processes import Pod, pod
 
 
@@ -1012,10 +1016,11 @@ def results_of(pod: Pod, name: str, *, changed: bool) -> dict[str, Any]:
     """Runs a case with and without the backend."""
     torch._dynamo.reset()
     pod.outcomes.clear()
-    with CASES[name](changed) as (model, inputs):
+    enter = (CASES | MORE)[name]
+    with enter(changed) as (model, inputs):
         expected = model(*[_copied(each) for each in inputs]) if name not in ALIASED else _eager(model, inputs)
     # Anew, since the call may have changed what it was called with.
-    with CASES[name](changed) as (model, inputs):
+    with enter(changed) as (model, inputs):
         found = torch.compile(model, backend=pod.backend, dynamic=False)(*inputs)
     return {
         "case": name,
@@ -1074,13 +1079,13 @@ def modes(folder: str) -> None:
             print(json.dumps({"mode": name, "reused": bool(own.outcomes) and not own.traced}))
 
 
-def main(folder: str, action: str) -> None:
-    """Runs all cases, or one in all modes."""
+def main(folder: str, action: str, which: str = "table") -> None:
+    """Runs the cases of the table, those that are tried when asked for ("more"), or one in all modes."""
     if action == "modes":
         modes(folder)
         return
     with pod(Path(folder), publishes=action == "publish") as own, guards_not_timed():
-        for name in CASES:
+        for name in MORE if which == "more" else CASES:
             again = results_of(own, name, changed=False)
             changed = results_of(own, name, changed=True) if action == "reuse" else None
             print(json.dumps({"case": name, "again": again, "changed": changed}), flush=True)

@@ -22,7 +22,7 @@ from compilefarm.torch_internals.dynamo_guards import (
     guards_hold,
     guards_of,
     is_copy_on_write,
-    marks_of,
+    notes_of,
     range_of_iterator,
     sizes_of,
     tuple_iterator_length,
@@ -110,19 +110,20 @@ def test_facts_of_tensors() -> None:
     assert is_copy_on_write(torch._lazy_clone(tensor))
 
 
-def test_marks_are_told() -> None:
+def test_notes_on_tensors_are_told() -> None:
     tensor = torch.ones(2)
-    assert marks_of(tensor, X) == {}
+    assert notes_of(tensor, X) == {}
     torch._dynamo.mark_dynamic(tensor, 0, min=2, max=8)
-    assert len(marks_of(tensor, X)) >= 2
-    hash(tuple(marks_of(tensor, X).values()))
+    assert len(notes_of(tensor, X)) >= 2
+    hash(tuple(notes_of(tensor, X).values()))
     marked = torch.ones(2)
     torch._dynamo.mark_static_address(marked, guard=False)
     # As Dynamo marks parameters and what modules hold.
     of_module = UnspecializedNNModuleSource(LocalSource("model"))
-    assert marks_of(marked, X) == marks_of(nn.Parameter(tensor), X) == marks_of(torch.ones(2), of_module)
+    assert notes_of(marked, X) == notes_of(nn.Parameter(tensor), X) == notes_of(torch.ones(2), of_module)
     torch._dynamo.mark_static_address(marked, guard=True)
-    assert marks_of(marked, X) != marks_of(torch.ones(2), of_module)
+    assert notes_of(marked, X) != notes_of(torch.ones(2), of_module)
+    assert notes_of(nn.Buffer(tensor), X) == {"_is_buffer": True, "persistent": True}
 
 
 def test_iterators_are_measured() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,12 +22,12 @@ from compilefarm.core.dynamo_packages import (
 )
 from compilefarm.reuse.code_objects import record_of, renamed
 from compilefarm.reuse.descriptions import Describer, shortened
-from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
+from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
 from compilefarm.reuse.installed_packages import describe_package
 from compilefarm.reuse.models import describe_models
 from compilefarm.reuse.references import places_of, references_of, targets_of
 from compilefarm.reuse.refusals import Unsayable
-from compilefarm.reuse.source_table import SourceTable
+from compilefarm.reuse.source_table import KEY, SourceTable
 from compilefarm.reuse.states import ORDER_OF_SETS, require_plain, states, variables
 from compilefarm.reuse.trace_questions import Questions
 from compilefarm.torch_internals.dynamo_frames import Frame, Traced, rest_of, unwrapped_program
@@ -96,11 +96,11 @@ class _Capture:
         ]
         # In the order in which they are verified: how a circle is described depends on where it is entered.
         dependencies = list(self._dependencies(variables_read, asked))
-        placed = {self._table.place_of(guard.looks_at()[0]) for guard, _ in made if guard.kind not in WITHOUT_VALUE}
+        guarded_places = {self._table.place_of(guard.looks_at()[0]) for guard, _ in made if is_on_value(guard)}
         # Dynamo guards nothing of some objects that it looks into: modes, modules of a model.
         read = {each for each in asked.read if not isinstance(self._follow(each), (set, frozenset))}
-        placed |= set(map(self._table.place_of, sorted(asked.twice_reached | read, key=repr)))
-        kinds = tuple(self._types(_with_bases(placed, self._table)))
+        placed = guarded_places | set(map(self._table.place_of, sorted(asked.twice_reached | read, key=repr)))
+        kinds = tuple(self._types(_with_bases(placed, self._table), guarded_places))
         guards = tuple(
             GuardRecord(kind=guard.kind, source=place, arguments=fields, expected=self._expected(guard, asked))
             for guard, place, fields in guarded
@@ -191,14 +191,14 @@ class _Capture:
     def _codes(self, generated: set[types.CodeType]) -> list[types.CodeType]:
         return [code for code in (self._frame.code, *self._traced.inlined) if code not in generated]
 
-    def _types(self, places: Iterable[int]) -> Iterator[TypeRecord]:
-        sources, places = self._table.sources, list(places)
-        values = [self._follow(sources[place]) for place in places]
+    def _types(self, places: Iterable[int], guarded: Collection[int]) -> Iterator[TypeRecord]:
+        sources, records, places = self._table.sources, self._table.records, list(places)
+        values = [(self._follow(sources[place]), place in guarded or records[place].kind == KEY) for place in places]
         for place, kind in zip(places, self._describer.of_places(values), strict=True):
             yield TypeRecord(source=place, expected=kind)
 
     def _expected(self, guard: TracedGuard, asked: Questions) -> str:
-        if guard.kind in WITHOUT_VALUE:
+        if not is_on_value(guard):
             return ""
         if guard.kind == "ID_MATCH" and guard.source not in asked.addresses:
             # Dynamo may have taken all that the object holds for fixed.

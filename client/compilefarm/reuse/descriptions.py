@@ -11,6 +11,7 @@ import abc
 import builtins
 import collections
 import collections.abc
+import contextvars
 import enum
 import functools
 import hashlib
@@ -59,6 +60,8 @@ _OVERRIDES = (types.FunctionType, types.MethodType, functools.partial, types.Bui
 _NEVER_CALLED = frozenset({*_CONSTANTS, dict, list, tuple, set, collections.OrderedDict, torch.nn.Parameter})
 # What is a member of a class as it is, and of nothing else.
 _NAMED = frozenset({*_CONSTANTS, *_C_CALLABLES, types.FunctionType, property, staticmethod, classmethod})
+_NUMBERS_AND_TEXTS = (int, float, complex, str, bytes)
+_SEQUENCES = (list, tuple, collections.deque)
 MISSING = "missing"
 _COMPILED = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 # Py_TPFLAGS_HEAPTYPE
@@ -135,7 +138,7 @@ class Describer:
         self._codes: set[int] = set()
         self._outer_codes: list[types.CodeType] = []
         # Where os.environ keeps its variables. A program may have put something else there.
-        self._variables = {id(each) for each in getattr(os.environ, "__dict__", {}).values()}
+        self._read_by_name = {id(each) for each in getattr(os.environ, "__dict__", {}).values()} | {id(sys.modules)}
         self._alike: dict[str, int] = {}
         self._told_by_value: dict[int, bool] = {}
         self._numbers: dict[int, tuple[object, int]] = {}
@@ -179,6 +182,11 @@ class Describer:
             return f"slice({','.join(self.constant(each) for each in (value.start, value.stop, value.step))})"
         if kind is range:
             return f"range({value.start},{value.stop},{value.step})"
+        if isinstance(value, _NUMBERS_AND_TEXTS):
+            # Of a class of its own: what that does, and what it is equal to without it.
+            plain = next(base for base in _NUMBERS_AND_TEXTS if isinstance(value, base))
+            own = [f"{name}={self.constant(each)}" for name, each in sorted(vars(value).items())]
+            return f"{self.of_place(value)}:{plain.__repr__(value)}:{','.join(own)}"
         if kind is type({}.keys()):
             return f"dict_keys({','.join(self.constant(each) for each in value)})"
         return self.identity(value)
@@ -229,8 +237,9 @@ class Describer:
         text = self.of_class(type(value))
         if isinstance(value, (set, frozenset)) and len(value) > 1:
             text = f"{text}:{','.join(self._of_set(value, self._member))}"
-        # Variables that are read are compared by their names, and who goes through all of them publishes nothing.
-        if isinstance(value, dict) and id(value) not in self._variables:
+        # Variables and modules that are read are compared by their names. Who goes through all variables publishes
+        # nothing, and who goes through all modules has a guard on their names.
+        if isinstance(value, (dict, types.MappingProxyType)) and id(value) not in self._read_by_name:
             text = f"{text}:{self.of_order(list(value))}"
         own = getattr(value, "__dict__", None)
         if isinstance(value, _WITH_OTHER_NAMESPACE) or not isinstance(own, dict):
@@ -252,20 +261,33 @@ class Describer:
             return str([ranks[each] for each in keys])
         return shortened(self._all(keys))
 
-    def of_places(self, values: Iterable[Any]) -> Iterator[str]:
-        """Describes what stands at several places, and at which of them stands the same object.
+    def of_places(self, values: Iterable[tuple[Any, bool]]) -> Iterator[str]:
+        """Describes what stands at several places, each with whether a guard is on it, and at which of them stands the
+        same object.
 
         Dynamo guards that two places have the same object, and not that they have two.
         """
-        for value in values:
+        for value, is_guarded in values:
             # Before the number: there are few kinds of objects, and many objects.
             text = shortened(self.of_place(value))
+            if not is_guarded and (content := self.of_content(value)):
+                text = f"{text}:{content}"
             if self._is_told_by_value(type(value)):
                 yield text
             else:
                 # A method is made whenever somebody asks for it, and equal to others of the same object.
                 one = value.__self__ if isinstance(value, types.MethodType) else value
                 yield f"{text}@{self._number_of(one)}"
+
+    def of_content(self, value: Any) -> str:
+        """Describes what stands at a place that no guard is on: what it is equal to, or else how much it holds. Parts
+        of it that were looked at have places of their own."""
+        if value is sys.modules:
+            return self.of_order(list(value))
+        try:
+            return shortened(self.constant(value))
+        except Unsayable:
+            return str(len(value)) if isinstance(value, _SEQUENCES) else ""
 
     def _is_told_by_value(self, kind: type) -> bool:
         # By address: a metaclass may say which classes are equal. What is described is kept, and so is its class.
@@ -342,6 +364,8 @@ class Describer:
             (functools._lru_cache_wrapper, lambda each: f"cached:{self.identity(each.__wrapped__)}"),
             ((OpOverload, OpOverloadPacket), self._operator),
             (re.Pattern, _pattern),
+            # What it has in this context stands at a place of its own.
+            (contextvars.ContextVar, lambda each: self._told_apart(f"context variable:{each.name}")),
             (torch.jit.ScriptFunction, _no_script),
         )
 

@@ -18,7 +18,7 @@ from compilefarm.torch_internals.dynamo_guards import (
     TracedGuard,
     dispatch_keys,
     is_copy_on_write,
-    marks_of,
+    notes_of,
     range_of_iterator,
     tuple_iterator_length,
 )
@@ -29,7 +29,7 @@ _Describe = Callable[[Describer, Any, _Arguments], str]
 
 # Of guards that are on no value: what they compare is recorded as a state of the process (states.py), or it relates
 # values of the same process, so that building them makes them right.
-WITHOUT_VALUE = frozenset(
+_WITHOUT_VALUE = frozenset(
     {
         "AUTOGRAD_SAVED_TENSORS_HOOKS",
         "DEFAULT_DEVICE",
@@ -43,6 +43,11 @@ WITHOUT_VALUE = frozenset(
         "TORCH_FUNCTION_STATE",
     }
 )
+
+
+def is_on_value(guard: TracedGuard) -> bool:
+    """Whether what a guard compares is a value that its source leads to."""
+    return guard.kind not in _WITHOUT_VALUE
 
 
 def describe_guarded(guard: TracedGuard, follow: Callable[[Source], Any], describer: Describer) -> str:
@@ -61,7 +66,7 @@ def describe_guarded(guard: TracedGuard, follow: Callable[[Source], Any], descri
         raise Unsayable(f"a guard of kind {guard.kind}")
     source, arguments = guard.looks_at()
     text = describe(describer, follow(source), arguments)
-    return f"{text}:{_marks(describer, follow(source), source)}" if guard.kind == "TENSOR_MATCH" else text
+    return f"{text}:{_notes(describer, follow(source), source)}" if guard.kind == "TENSOR_MATCH" else text
 
 
 def _place(describer: Describer, value: Any, _: _Arguments) -> str:
@@ -147,9 +152,9 @@ def _tensor(_: Describer, value: Any, __: _Arguments) -> str:
     return f"{name_of(kind)}:{','.join(map(str, facts))}:{dispatch_keys(value)}"
 
 
-def _marks(describer: Describer, value: Any, source: Source) -> str:
-    marks = sorted(marks_of(value, source).items())
-    return ",".join(f"{name}={describer.constant(mark)}" for name, mark in marks)
+def _notes(describer: Describer, tensor: torch.Tensor, source: Source) -> str:
+    notes = sorted(notes_of(tensor, source).items())
+    return ",".join(f"{name}={describer.of_content(value)}" for name, value in notes)
 
 
 _DESCRIPTIONS: dict[str, _Describe] = {

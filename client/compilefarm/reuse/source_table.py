@@ -18,16 +18,20 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*|\.?\d+")
 _LASTING = frozenset(
     {
         "AttrSource", "CallFunctionNoArgsSource", "CellContentsSource", "ClosureSource", "CodeSource",
-        "ConstDictKeySource", "ConvertIntSource", "DataclassFieldsSource", "DefaultsSource", "DictGetItemSource",
-        "DictSubclassGetItemSource", "DynamicScalarSource", "FloatTensorSource", "GenericAttrSource", "GetItemSource",
-        "GlobalSource", "GlobalStateSource", "GradSource", "ImportSource", "ListGetItemSource", "LocalCellSource",
-        "LocalSource", "NNModuleSource", "NamedTupleFieldsSource", "NegateSource", "ParamBufferSource",
-        "ShapeEnvSource",
-        "SkipGuardSource", "TensorPropertySource", "TupleIteratorGetItemSource", "TypeDictSource", "TypeMROSource",
-        "TypeSource", "UnspecializedBuiltinNNModuleSource", "UnspecializedNNModuleSource",
-        "UnspecializedParamBufferSource",
+        "ConstDictKeySource", "ContextVarGetSource", "ConvertIntSource", "DataclassFieldsSource", "DefaultsSource",
+        "DictGetItemSource", "DictSubclassGetItemSource", "DynamicScalarSource", "FloatTensorSource",
+        "GenericAttrSource", "GetItemSource", "GlobalSource", "GlobalStateSource", "GradSource", "ImportSource",
+        "ListGetItemSource", "LocalCellSource", "LocalSource", "NNModuleSource", "NamedTupleFieldsSource",
+        "NegateSource", "NumpyTensorSource", "ParamBufferSource", "ShapeEnvSource", "SkipGuardSource",
+        "TensorPropertySource", "TupleIteratorGetItemSource", "TypeDictSource", "TypeMROSource", "TypeSource",
+        "UnspecializedBuiltinNNModuleSource", "UnspecializedNNModuleSource", "UnspecializedParamBufferSource",
+        "WeakRefCallSource",
     }
 )  # fmt: skip
+_ELSEWHERE = "which is not at the same place elsewhere"
+_WHY = {"OptimizerSource": "an optimizer, whose tensors a trace takes for those of its process"}
+# Keys of a dictionary, which describe it: those of hooks are numbers of one process.
+KEY = "ConstDictKeySource"
 _NAMES = frozenset({"local_name", "global_name", "member", "module_name", "freevar_name"})
 
 
@@ -58,7 +62,7 @@ class SourceTable:
         if known is not None:
             return known
         if kind_of(source) not in _LASTING:
-            raise Unsayable(f"{source.name}, which is not at the same place elsewhere ({kind_of(source)})")
+            raise Unsayable(f"{source.name}, {_WHY.get(kind_of(source), _ELSEWHERE)} ({kind_of(source)})")
         record = SourceRecord(kind=kind_of(source), fields=self.fields(fields_of(source)))
         place = self._places[source] = len(self._records)
         self._records.append(record)

@@ -10,12 +10,12 @@ from typing import Any
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, Variant
 from compilefarm.reuse.constant_results import describe_result
 from compilefarm.reuse.descriptions import Describer, shortened
-from compilefarm.reuse.guarded_values import WITHOUT_VALUE, describe_guarded
+from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
 from compilefarm.reuse.installed_packages import describe_package
 from compilefarm.reuse.models import describe_models
 from compilefarm.reuse.references import describe_dependency
 from compilefarm.reuse.refusals import Differs, Unsayable
-from compilefarm.reuse.source_table import sources_of, values_of
+from compilefarm.reuse.source_table import KEY, sources_of, values_of
 from compilefarm.reuse.states import ORDER_OF_SETS, require_plain, states, variables
 from compilefarm.torch_internals.dynamo_frames import Frame
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, TracedGuards
@@ -91,15 +91,19 @@ def verify_guards(
         return _follow(live, source)
 
     try:
-        values = [_follow(live, sources[record.source]) for record in variant.types]
-        for record, kind in zip(variant.types, describer.of_places(values), strict=True):
-            _require(kind, record.expected, sources[record.source])
         guards = [
             TracedGuard(each.kind, sources[each.source], values_of(each.arguments, sources=sources))
             for each in variant.guards
         ]
+        # By address: each place has one source, and hashing one takes a while.
+        guarded = {id(guard.looks_at()[0]) for guard in guards if is_on_value(guard)}
+        guarded |= {id(source) for source, record in zip(sources, variant.sources, strict=True) if record.kind == KEY}
+        places = [sources[record.source] for record in variant.types]
+        values = [(_follow(live, place), id(place) in guarded) for place in places]
+        for place, record, kind in zip(places, variant.types, describer.of_places(values), strict=True):
+            _require(kind, record.expected, place)
         for guard, record_of_guard in zip(guards, variant.guards, strict=True):
-            if guard.kind not in WITHOUT_VALUE:
+            if is_on_value(guard):
                 found = shortened(describe_guarded(guard, follow, describer))
                 _require(found, record_of_guard.expected, guard.source)
     except Unsayable as error:

@@ -30,7 +30,7 @@ __all__ = [
     "guards_hold",
     "guards_of",
     "is_copy_on_write",
-    "marks_of",
+    "notes_of",
     "range_of_iterator",
     "sizes_of",
     "tuple_iterator_length",
@@ -119,17 +119,15 @@ def global_state() -> Any:
     return torch._C._dynamo.guards.GlobalStateGuard()
 
 
-def marks_of(tensor: torch.Tensor, source: Source) -> dict[str, Any]:
-    """What a trace finds that torch has noted on a tensor for Dynamo, by name: which sizes differ from call to call and
-    in what range, whether it stays where it is in memory (torch/_dynamo/decorators.py).
+def notes_of(tensor: torch.Tensor, source: Source) -> dict[str, Any]:
+    """What is set on a tensor that a trace looks at, by name, with containers as tuples and frozen sets.
 
-    Dynamo notes the last of parameters and of what modules hold while it traces (torch/_dynamo/variables/builder.py:
-    wrap_tensor), which is told of them before and after.
+    There torch notes for Dynamo which sizes differ from call to call and in what range, whether a tensor stays where it
+    is in memory (torch/_dynamo/decorators.py), and that it is a buffer or a parameter (torch/nn/parameter.py). Whether
+    they stay, Dynamo notes itself of parameters and of what modules hold (torch/_dynamo/variables/builder.py:
+    wrap_tensor): that is told of them before and after.
     """
-    own = vars(tensor)
-    found = {name: _plain(own[name]) for name in own if name.startswith("_dynamo_") and name != _PROPAGATED}
-    if "_specialize_on" in own:
-        found["_specialize_on"] = _plain(own["_specialize_on"])
+    found = {name: _plain(value) for name, value in vars(tensor).items() if name != _PROPAGATED}
     if isinstance(tensor, torch.nn.Parameter) or source.guard_source.is_unspecialized_nn_module():
         found.setdefault(STATIC_MARK, "unguarded")
     return found

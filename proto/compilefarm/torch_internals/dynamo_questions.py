@@ -49,7 +49,12 @@ _Containers = (_Dictionary, _List)
 # Sets of all kinds, also where they are constants, and which of their methods say nothing of the order of members
 # (torch/_dynamo/variables/dicts.py until 2.12, sets.py later).
 _Sets = {each for each in (_Frozenset, *_Frozenset.__mro__) if each.__name__ in ("BaseSetVariable", "SetVariable")}
-_WITHOUT_ORDER = frozenset({"__init__", "__contains__", "is_python_constant"})
+_WITHOUT_ORDER = frozenset(
+    {
+        "__init__", "__contains__", "add", "clear", "discard", "is_python_constant", "isdisjoint", "remove",
+        "sq_length_impl", "tp_richcompare_impl",
+    }
+)  # fmt: skip
 
 # Which arguments of a builtin say what it is asked about.
 _ASKED: Mapping[Any, slice] = {isinstance: slice(1, 2), issubclass: slice(1, 2), type: slice(1, 2), dir: slice(1)}
@@ -164,8 +169,8 @@ def watching_reads(on_read: Callable[[object, Source], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watching_orders(on_order: Callable[[], None]) -> Iterator[None]:
-    """Has `on_order` called whenever a trace does more with the members of a set than to look whether one is there, if
-    it has several. For one thread at a time."""
+    """Has `on_order` called whenever a trace may find in which order a set has its members, if it has several. For one
+    thread at a time."""
 
     def members(variable: Any) -> Any:
         found = vars(variable)["items"]

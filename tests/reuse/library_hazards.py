@@ -1,0 +1,54 @@
+"""Cases of tests/reuse/hazards.py about NumPy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.reuse.cases import X, more, patched
+from tests.reuse.object_hazards import _holding
+
+_HERE = sys.modules[__name__]
+
+_times = lambda x, t: x * t  # noqa: E731
+_times_float = lambda x, t: x * float(t)  # noqa: E731
+for _name, _kind in {
+    "float64": np.float64,
+    "float32": np.float32,
+    "int64": np.int64,
+    "int32": np.int32,
+    "bool": np.bool_,
+}.items():
+    _holding(f"numpy_{_name}", lambda k=_kind: k(0), lambda k=_kind: k(1), lambda x, t: x * (2 if t else 3))
+    _holding(f"numpy_{_name}_product", lambda k=_kind: k(1), lambda k=_kind: k(0), _times)
+    _holding(f"numpy_{_name}_float", lambda k=_kind: k(1), lambda k=_kind: k(0), _times_float)
+_holding(
+    "numpy_array", lambda: np.array([2.0, 1.0]), lambda: np.array([3.0, 1.0]), lambda x, t: x * torch.from_numpy(t)[0]
+)
+_holding("numpy_array_shape", lambda: np.ones(2), lambda: np.ones(3), lambda x, t: x * t.shape[0])
+_holding("numpy_array_item", lambda: np.array([2.0]), lambda: np.array([3.0]), lambda x, t: x * t[0])
+_holding("numpy_dtype", lambda: np.dtype("float32"), lambda: np.dtype("float64"), lambda x, t: x * t.itemsize)
+_holding("numpy_class", lambda: np.float32, lambda: np.float64, lambda x, t: x * (2 if t is np.float32 else 3))
+_holding("numpy_function", lambda: np.negative, lambda: np.abs, lambda x, t: torch.from_numpy(np.asarray(t(x.numpy()))))
+_holding(
+    "numpy_generator",
+    lambda: np.random.default_rng(1),
+    lambda: np.random.default_rng(2),
+    lambda x, t: x * float(t.random()),
+)
+
+
+@more
+def numpy_pi(changed: bool) -> Iterator[Any]:
+    with patched(np, "pi", 3.0, when=changed):
+        yield lambda x: x * np.pi, (X,)
+
+
+@more
+def numpy_function_rebound(changed: bool) -> Iterator[Any]:
+    with patched(np, "negative", np.abs, when=changed):
+        yield lambda x: torch.from_numpy(np.negative(x.numpy())), (X,)
