@@ -277,7 +277,7 @@ class Describer:
             else:
                 # A method is made whenever somebody asks for it, and equal to others of the same object.
                 one = value.__self__ if isinstance(value, types.MethodType) else value
-                yield f"{text}@{self._number_of(one)}"
+                yield f"{text}@{self.number_of(one)}"
 
     def of_content(self, value: Any) -> str:
         """Describes what stands at a place that no guard is on: what it is equal to, or else how much it holds. Parts
@@ -296,7 +296,7 @@ class Describer:
             known = self._told_by_value[id(kind)] = issubclass(kind, _TOLD_BY_VALUE)
         return known
 
-    def _number_of(self, value: object) -> int:
+    def number_of(self, value: object) -> int:
         """The number of an object among those that were asked for: at how many places it stands, it has the same."""
         return self._numbers.setdefault(id(value), (value, len(self._numbers)))[1]
 
@@ -492,13 +492,13 @@ class Describer:
 
     def _method(self, method: types.MethodType) -> str:
         owner = method.__self__
-        number = "" if isinstance(owner, type) else self._number_of(owner)
+        number = "" if isinstance(owner, type) else self.number_of(owner)
         return f"method:{self.identity(method.__func__)}@{self.of_place(owner)}@{number}"
 
     def _cell(self, cell: types.CellType) -> str:
         # What two functions share, one changes for the other.
         try:
-            return f"{self._number_of(cell)}:{self._member(cell.cell_contents)}"
+            return f"{self.number_of(cell)}:{self._member(cell.cell_contents)}"
         except ValueError:
             return "empty"
 

@@ -154,7 +154,9 @@ def _tensor(_: Describer, value: Any, __: _Arguments) -> str:
 
 def _notes(describer: Describer, tensor: torch.Tensor, source: Source) -> str:
     notes = sorted(notes_of(tensor, source).items())
-    return ",".join(f"{name}={describer.of_content(value)}" for name, value in notes)
+    said = ",".join(f"{name}={describer.of_content(value)}" for name, value in notes)
+    # Which inputs are one tensor, guards do not see everywhere (verification.py).
+    return f"{said}@{describer.number_of(tensor)}"
 
 
 _DESCRIPTIONS: dict[str, _Describe] = {

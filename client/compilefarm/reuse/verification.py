@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, Variant
+from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord, SizeRecord, Variant
 from compilefarm.reuse.constant_results import describe_result
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
@@ -102,6 +102,8 @@ def verify_guards(
         values = [(_follow(live, place), id(place) in guarded) for place in places]
         for place, record, kind in zip(places, variant.types, describer.of_places(values), strict=True):
             _require(kind, record.expected, place)
+        for size in variant.sizes:
+            _require_sizes(follow(sources[size.source]), size, sources[size.source])
         for guard, record_of_guard in zip(guards, variant.guards, strict=True):
             if is_on_value(guard):
                 found = shortened(describe_guarded(guard, follow, describer))
@@ -159,6 +161,14 @@ def _follow(scope: Scope, source: Source) -> Any:
 def _require(found: str, expected: str, source: Source) -> None:
     if found != expected:
         raise Differs(f"{source.name} is another")
+
+
+def _require_sizes(tensor: Any, record: SizeRecord, source: Source) -> None:
+    # Until 2.12 guards leave out tensors of a dictionary that is as it was when they were built, which is here and now.
+    found = [*tensor.size(), *(tensor.stride() if record.stride else ())]
+    expected = [*record.size, *record.stride]
+    if len(found) != len(expected) or any(want not in (None, has) for want, has in zip(expected, found, strict=True)):
+        raise Differs(f"the size or stride of {source.name} is another")
 
 
 def _said(dependency: DependencyRecord) -> str:
