@@ -53,7 +53,8 @@ AT_ONE_END = {
         # How a pod goes on without a compiler, and without names that a later torch may no longer have.
         "client/test_uncompiled_pods.py",
         # What damages requests and watches how operators read memory, tried in short; long runs choose their torch.
-        *("fuzz/test_damaged_requests.py", "fuzz/test_guarded.py", "fuzz/test_options.py", "fuzz/test_watch.py"),
+        *("fuzz/test_damaged_requests.py", "fuzz/test_guarded.py", "fuzz/test_options.py", "fuzz/test_packages.py"),
+        "fuzz/test_watch.py",
     ),
 }
 # A test that hangs in native code with Python's lock is not interrupted by its timeout of 600 s. This says where each
