@@ -48,6 +48,7 @@ from compilefarm.client.programs import Program
 from compilefarm.client.records import Ledger
 from compilefarm.client.saving import SavableProgram
 from compilefarm.client.starts import Starts
+from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.client.trust import Trust
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import InvalidRequest, UntrustedArtifact
@@ -141,7 +142,8 @@ class _Farm:
         self.stored.append(given.package)
 
     def begin(self, request: Request) -> Callable[[], Program]:
-        """Begins a compile, which only programs have that were traced."""
+        """Begins a compile, as a client does, which only programs have that were traced."""
+        TorchRuntime().encode_request(request, is_guarded=True)
 
         def wait() -> Program:
             try:
@@ -371,10 +373,10 @@ def _change_program(said: wire.Package, random: Random) -> None:
     else:
         program.request = change_file(program.request, random=random)
     if random.random() < 0.5:
-        _rename(said, program)
+        rename(said, program)
 
 
-def _rename(said: wire.Package, program: Message) -> None:
+def rename(said: wire.Package, program: Message) -> None:
     """Gives a program the name that its request has (client/starts.py)."""
     given = cast(wire.PackagedProgram, program)
     before, name = given.name, digest_of(repr((digest_of(given.request), tuple(given.messages))).encode())

@@ -15,6 +15,7 @@ from unittest import mock
 import pytest
 import torch._dynamo
 
+from compilefarm.core.requests import pack_request, unpack_request
 from compilefarm.reuse import installation
 from compilefarm.reuse.refusals import Differs
 
@@ -119,3 +120,17 @@ def _stored_with(name: str, fault: Callable[..., Any]) -> set[str]:
             packages.outcome_of(lambda: packages.try_stored(stored, Random(number)))  # noqa: B023
             for number in range(10)
         }
+
+
+def test_a_request_for_a_gpu_that_is_not_there_costs_a_trace(apart: Executor) -> None:
+    assert apart.submit(_for_a_gpu).result() == TRACED
+
+
+def _for_a_gpu() -> str:
+    said = packages.said_of(_examples()[0].stored[0])
+    (program,) = said.programs
+    request = unpack_request(program.request)
+    request.job.environment.cuda.SetInParent()
+    program.request = pack_request(request)
+    packages.rename(said, program)
+    return packages.outcome_of(lambda: packages.try_package(_examples()[0], said, place=0))

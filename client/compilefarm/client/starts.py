@@ -170,8 +170,8 @@ class Starts:
     def _begin(self, names: Iterable[str]) -> None:
         """Begins to fetch programs, while it is verified whether their packages hold."""
         for name in islice(dict.fromkeys(names), _MOST_BEGUN):
-            # What a program cannot be had for is said where it is needed.
-            with suppress(Bypass, FarmError):
+            # What a program cannot be had for, a defect among that, is said where it is needed: `_load` begins anew.
+            with suppress(Exception):
                 self._of_thread.begun[name] = self._begin_request(unpack_request(self._programs[name].request))
 
     def _find(self, lookup: Lookup, frame: Frame) -> Sequence[Found]:
