@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -52,6 +53,23 @@ def test_a_mark_that_is_not_there_is_noticed(mark: Mark, tmp_path: Path) -> None
 def test_another_range_of_sizes_is_noticed(tmp_path: Path) -> None:
     ranges = _MARKS["a range of sizes"], _MARKS["another range of sizes"]
     assert _publish_and_reuse(tmp_path, *ranges) == ["L['x'] is another"]
+
+
+class _Whole(int):
+    """A number of a class of its own, which has no namespace."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.str_, _Whole])
+def test_numbers_and_texts_of_other_classes_that_are_set_on_a_tensor_are_compared(
+    kind: Callable[[int], object], tmp_path: Path
+) -> None:
+    def mark(number: int) -> Mark:
+        return lambda x: setattr(x, "scale", kind(number))
+
+    assert _publish_and_reuse(tmp_path, mark(2), mark(2)) == []
+    assert _publish_and_reuse(tmp_path, mark(2), mark(3)) == ["L['x'] is another"]
 
 
 class _Scales(nn.Module):

@@ -184,8 +184,10 @@ class Describer:
             return f"range({value.start},{value.stop},{value.step})"
         if isinstance(value, _NUMBERS_AND_TEXTS):
             # Of a class of its own: what that does, and what it is equal to without it.
+            if any(vars(base).get("__slots__") for base in kind.__mro__):
+                raise Unsayable(f"a number or text of the class {name_of(kind)}, which has slots")
             plain = next(base for base in _NUMBERS_AND_TEXTS if isinstance(value, base))
-            own = [f"{name}={self.constant(each)}" for name, each in sorted(vars(value).items())]
+            own = [f"{name}={self.constant(each)}" for name, each in sorted(getattr(value, "__dict__", {}).items())]
             return f"{self.of_place(value)}:{plain.__repr__(value)}:{','.join(own)}"
         if kind is type({}.keys()):
             return f"dict_keys({','.join(self.constant(each) for each in value)})"
