@@ -3,8 +3,11 @@ else of its tensors traces, and one that says the same does not."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +73,22 @@ def test_numbers_and_texts_of_other_classes_that_are_set_on_a_tensor_are_compare
 
     assert _publish_and_reuse(tmp_path, mark(2), mark(2)) == []
     assert _publish_and_reuse(tmp_path, mark(2), mark(3)) == ["L['x'] is another"]
+
+
+@dataclass
+class _State:
+    """What libraries set on weights, such as those that quantize them."""
+
+    scale: torch.Tensor
+    lock: Any
+
+
+@pytest.mark.parametrize("value", [{1: "a", "b": 2}, _State(torch.ones(2), threading.Lock())], ids=["keys", "state"])
+def test_what_has_no_description_on_a_tensor_keeps_nobody_from_reusing(value: object, tmp_path: Path) -> None:
+    def mark(x: torch.Tensor) -> None:
+        x.state = value  # type: ignore[attr-defined]
+
+    assert _publish_and_reuse(tmp_path, mark, mark) == []
 
 
 class _Scales(nn.Module):

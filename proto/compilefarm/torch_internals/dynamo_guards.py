@@ -41,6 +41,8 @@ range_of_iterator = _guards.normalize_range_iter  # torch/_dynamo/utils.py
 
 # Sizes that a program of AOTAutograd has found to differ. What comes of it is right for any size, and not guarded.
 _PROPAGATED = "_dynamo_propagated_dynamic_indices"
+# How the names begin of what torch notes for Dynamo.
+_NOTED = ("_dynamo_", "_specialize_on")
 
 # What a guard is told beside its source, and what it looks up itself where it is not told.
 _OWN_VALUE = "value"
@@ -120,14 +122,19 @@ def global_state() -> Any:
 
 
 def notes_of(tensor: torch.Tensor, source: Source) -> dict[str, Any]:
-    """What is set on a tensor that a trace looks at, by name, with containers as tuples and frozen sets.
+    """What is set on a tensor that a trace looks at, by name; what torch notes for Dynamo as tuples and frozen sets.
 
     There torch notes for Dynamo which sizes differ from call to call and in what range, whether a tensor stays where it
     is in memory (torch/_dynamo/decorators.py), and that it is a buffer or a parameter (torch/nn/parameter.py). Whether
     they stay, Dynamo notes itself of parameters and of what modules hold (torch/_dynamo/variables/builder.py:
     wrap_tensor): that is told of them before and after.
     """
-    found = {name: _plain(value) for name, value in vars(tensor).items() if name != _PROPAGATED}
+    # What others set may be large, or no values at all: it is not taken apart.
+    found = {
+        name: _plain(value) if name.startswith(_NOTED) else value
+        for name, value in vars(tensor).items()
+        if name != _PROPAGATED
+    }
     if isinstance(tensor, torch.nn.Parameter) or source.guard_source.is_unspecialized_nn_module():
         found.setdefault(STATIC_MARK, "unguarded")
     return found
