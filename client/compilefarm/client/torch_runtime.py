@@ -87,10 +87,8 @@ class TorchRuntime:
         # Such graphs are rare, so that each may be encoded twice.
         try:
             self.encode(graph_module, example_inputs, options={})
-        except Bypass as bypass:
-            return bypass.reason == "aliased_inputs"
-        except Exception:  # noqa: BLE001 - raised again where it is noted
-            return False
+        except Exception as error:  # noqa: BLE001 - raised again where it is noted
+            return isinstance(error, Bypass) and error.reason == "aliased_inputs"
         return False
 
     def compile_plain_graphs(

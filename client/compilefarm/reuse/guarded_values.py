@@ -65,8 +65,9 @@ def describe_guarded(guard: TracedGuard, follow: Callable[[Source], Any], descri
     if describe is None:
         raise Unsayable(f"a guard of kind {guard.kind}")
     source, arguments = guard.looks_at()
-    text = describe(describer, follow(source), arguments)
-    return f"{text}:{_notes(describer, follow(source), source)}" if guard.kind == "TENSOR_MATCH" else text
+    value = follow(source)
+    text = describe(describer, value, arguments)
+    return f"{text}:{_notes(describer, value, source)}" if guard.kind == "TENSOR_MATCH" else text
 
 
 def _place(describer: Describer, value: Any, _: _Arguments) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from compilefarm.graph.tensors import reached_elements
 from compilefarm.graph.writes import find_storage
 from compilefarm.torch_internals.autograd import find_base
 
@@ -69,9 +70,8 @@ def _reach_into_another(extents: Sequence[tuple[int, int]]) -> bool:
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The first byte of a tensor in its memory, and the one behind its last."""
     begin = tensor.storage_offset()
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    elements = last + 1 if tensor.numel() else 0
-    return begin * tensor.element_size(), (begin + elements) * tensor.element_size()
+    end = begin + (reached_elements(tensor.shape, tensor.stride()) if tensor.numel() else 0)
+    return begin * tensor.element_size(), end * tensor.element_size()
 
 
 def _place(tensor: torch.Tensor) -> Sequence[Hashable]:

@@ -105,7 +105,7 @@ def decode_tensor(
         raise InvalidRequest(f"{what} wants gradients, which {spec.dtype} has not")
     sizes, steps = [symbols.value(size) for size in spec.shape], [symbols.value(step) for step in spec.stride]
     start = symbols.value(spec.storage_offset) if spec.HasField("storage_offset") else 0
-    storage = empty(_reach(sizes, steps) + start if extent else 0, dtype=dtype, device=device)
+    storage = empty(reached_elements(sizes, steps) + start if extent else 0, dtype=dtype, device=device)
     # set_() and not as_strided(): an input owns its storage, it is no view of another tensor.
     tensor = storage.new_empty(0).set_(storage.untyped_storage(), start, sizes, steps)
     return tensor.requires_grad_(spec.requires_grad)
@@ -131,10 +131,11 @@ def _extent(shape: Sequence[int], stride: Sequence[int], *, what: str) -> int:
             f"{what} has {len(shape)} sizes and {len(stride)} strides; as many of each, at most {MAX_DIMENSIONS}, are"
             " expected"
         )
-    return 0 if 0 in shape else _reach(shape, stride)
+    return 0 if 0 in shape else reached_elements(shape, stride)
 
 
-def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
+def reached_elements(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """From the first element of a tensor to its last, as many elements of memory; it has at least one."""
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
