@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import StoreUnavailable
 from compilefarm.store.layout import blob_path, manifest_path
-from compilefarm.store.local import ABANDONED_AFTER_SECONDS, LOCK
+from compilefarm.store.local import ABANDONED_AFTER_SECONDS, LOCK, LocalBackend
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 
@@ -189,3 +190,33 @@ async def test_a_disk_that_fails_is_named_and_nothing_is_acknowledged_until_it_w
     monkeypatch.undo()
     await store.put_artifact(late.manifest, blobs=late.blobs)
     assert await store.find_manifest(late.manifest.key) == late.manifest
+
+
+async def test_a_name_that_is_given_back_the_moment_it_is_found_taken_is_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a gateway does that leases a key, and another that gives it back.
+    mine, other = LocalBackend(tmp_path), LocalBackend(tmp_path)
+    assert await other.create("leases/key", content=b"other")
+    link = os.link
+
+    def link_and_lose(source: Path, target: Path) -> None:
+        try:
+            link(source, target)
+        except FileExistsError:
+            target.unlink()
+            with suppress(OSError):
+                target.parent.rmdir()
+            raise
+
+    monkeypatch.setattr(os, "link", link_and_lose)
+    assert await mine.create("leases/key", content=b"mine")
+    assert await mine.find("leases/key") == b"mine"
+    (tmp_path / "new").write_bytes(b"content")
+    assert await mine.create_from("leases/key", file=tmp_path / "new")
+    assert await mine.find("leases/key") == b"content"
+    assert staging_files(tmp_path) == []
+
+
+async def test_what_is_gone_has_nothing_to_lose(tmp_path: Path) -> None:
+    await LocalBackend(tmp_path).settle("manifests/gone")

@@ -53,7 +53,8 @@ _WRITTEN_AREAS = (
     BLOBS, MANIFESTS, CHECKS, SET_ASIDE, ENVIRONMENTS, FAILURES, JOURNAL, KEY_LEASES, PROBES, STAGING, TOOLCHAINS,
 )  # fmt: skip
 _STAGING_NAME = re.compile(r"[0-9a-f-]+(\.reason|\.failed)?#[0-9]+")
-# A folder may be removed, because it has become empty, at the moment when somebody is about to write into it.
+# A folder may be removed, because it has become empty, at the moment when somebody is about to write into it; and a key
+# that is leased may be given back by another service at the moment when it was found to be leased.
 _MOST_TRIALS = 100
 _logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -121,7 +122,7 @@ class LocalBackend(WrappingBackend):
         return self._root / STAGING
 
     async def settle(self, path: str) -> None:
-        await self._run(f"flush {path}", lambda: self._flush(self._root / path))
+        await self._run(f"flush {path}", lambda: self._settle(self._root / path))
 
     async def touch(self, path: str) -> None:
         await self._run(f"write {path}", lambda: _touch(self._root / path))
@@ -152,21 +153,24 @@ class LocalBackend(WrappingBackend):
                 file.write(content)
                 file.flush()
                 os.fsync(descriptor)
-            created = _link(staging, path)
+            return _try_again(lambda: self._take_name(path, file=staging), path=path)
         finally:
             os.unlink(staging)
-        self._flush(path)
-        return created
 
     def _create_from(self, path: Path, *, file: Path) -> bool:
         _flush(file)
-        for _ in range(_MOST_TRIALS):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):
-                created = _link(file, path)
-                self._flush(path)
-                return created
-        raise FileNotFoundError(errno.ENOENT, f"{path.parent} is removed again and again")
+        return _try_again(lambda: self._take_name(path, file=file), path=path)
+
+    def _take_name(self, path: Path, *, file: Path) -> bool:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        created = _link(file, path)
+        self._flush(path)
+        return created
+
+    def _settle(self, path: Path) -> None:
+        # What is gone has nothing to lose.
+        with suppress(FileNotFoundError):
+            self._flush(path)
 
     def _flush(self, path: Path) -> None:
         for each in self._up_from(path):
@@ -200,11 +204,19 @@ def _open(path: Path) -> IO[bytes] | None:
 
 
 def _open_new(staging: Path) -> int:
-    for _ in range(_MOST_TRIALS):
+    def open_new() -> int:
         staging.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+    return _try_again(open_new, path=staging)
+
+
+def _try_again(work: Callable[[], Result], *, path: Path) -> Result:
+    """Returns what `work` does, which is done anew when others remove what it has found or made."""
+    for _ in range(_MOST_TRIALS):
         with suppress(FileNotFoundError):
-            return os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    raise FileNotFoundError(errno.ENOENT, f"{staging.parent} is removed again and again")
+            return work()
+    raise FileNotFoundError(errno.ENOENT, f"{path} is removed again and again")
 
 
 def _link(staging: Path, path: Path) -> bool:
@@ -216,9 +228,12 @@ def _link(staging: Path, path: Path) -> bool:
 
 
 def _touch(path: Path) -> None:
-    with suppress(FileExistsError):
-        os.close(_open_new(path))
-    os.utime(path)
+    def touch() -> None:
+        with suppress(FileExistsError):
+            os.close(_open_new(path))
+        os.utime(path)
+
+    _try_again(touch, path=path)
 
 
 def _flush(path: Path) -> None:
