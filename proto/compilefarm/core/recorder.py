@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,21 @@ from compilefarm.v1.package_pb2 import SignedPackage
 _UNFINISHED = "unfinished"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A request that is to be recorded.
+
+    Attributes:
+        request: it, with the tensors that its graph holds.
+        name: what torch.compile(name=) called it.
+        position: among the graphs of this process.
+    """
+
+    request: Request
+    name: str = ""
+    position: int
+
+
 class Recorder:
     """Adds to the recording in a folder.
 
@@ -54,30 +69,44 @@ class Recorder:
             outline = self._read()
             self._write(MANIFEST, outline_text(outline).encode())
 
+    def has(self, request: Request) -> bool:
+        """Returns whether a request is recorded, so that noting it once more only counts it."""
+        return (self._folder / file_of(request)).exists()
+
     def note_request(self, request: Request, *, name: str, position: int) -> None:
         """Records a request.
 
         Args:
-            request: it, with the tensors that its graph holds.
-            name: what torch.compile(name=) called it.
-            position: among the graphs of this process.
+            request, name, position: see Note.
 
         Raises:
-            UnusableRecording: it cannot be written.
-            UnusableRequestFile: it is too large for a file.
+            As `note_requests`.
         """
-        file, recorded = file_of(request), {"first": position, "count": 1, "name": name, **words_of(request)}
-        content = pack_request(replace(request, blobs={}))
+        self.note_requests([Note(request=request, name=name, position=position)])
+
+    def note_requests(self, notes: Iterable[Note]) -> None:
+        """Records requests, and writes recording.json once for all of them.
+
+        Raises:
+            UnusableRecording: they cannot be written.
+            UnusableRequestFile: one is too large for a file.
+        """
         with self._writing():
-            if not (self._folder / file).exists():
-                self._write(file, content)
-            if self._tensors:
-                self._write_tensors(request)
             outline = self._read()
-            if request.missing_digests():
-                outline = replace(outline, holds_tensors=False)
-            requests = {**outline.requests, file: _added(outline.requests.get(file), recorded)}
-            self._write(MANIFEST, outline_text(replace(outline, requests=requests)).encode())
+            requests = dict(outline.requests)
+            lacks_tensors = False
+            for note in notes:
+                file, request = file_of(note.request), note.request
+                if not (self._folder / file).exists():
+                    self._write(file, pack_request(replace(request, blobs={})))
+                if self._tensors:
+                    self._write_tensors(request)
+                recorded = {"first": note.position, "count": 1, "name": note.name, **words_of(request)}
+                requests[file] = _added(requests.get(file), recorded)
+                lacks_tensors |= bool(request.missing_digests())
+            holds_tensors = outline.holds_tensors and not lacks_tensors
+            outline = replace(outline, requests=requests, holds_tensors=holds_tensors)
+            self._write(MANIFEST, outline_text(outline).encode())
 
     def note_bypass(self, bypass: RecordedBypass) -> None:
         """Records that a graph was not sent to a farm, and why.

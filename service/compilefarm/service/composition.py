@@ -15,6 +15,7 @@ from compilefarm.service.active_jobs import ActiveJobs
 from compilefarm.service.admission import Admission
 from compilefarm.service.allowances import Allowance
 from compilefarm.service.attempts import Attempts
+from compilefarm.service.background_recorder import BackgroundRecorder
 from compilefarm.service.broker import Broker
 from compilefarm.service.clock import Clock
 from compilefarm.service.compilation import Compilation
@@ -118,6 +119,8 @@ class Composition:
         self.admission = self._make_admission()
         self._broker = self._make_broker()
         self.prospects = self._make_prospects()
+        # There is one as soon as the broker is open, where requests are recorded.
+        self.recorder: BackgroundRecorder | None = None
 
     def open_broker(self) -> Answering:
         """Opens the broker with the decorators that the configuration asks for.
@@ -130,7 +133,9 @@ class Composition:
         if self.journal is not None:
             answering = JournalingBroker(answering, journal=self.journal)
         if means.config.record:
-            answering = RecordingBroker(answering, folder=Path(means.config.record), store=means.store)
+            folder = Path(means.config.record)
+            self.recorder = BackgroundRecorder(folder, store=means.store, clock=means.clock)
+            answering = RecordingBroker(answering, recorder=self.recorder)
         return answering
 
     def resumption(self) -> Resumption | None:
