@@ -11,10 +11,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from compilefarm.builder.packing import pack
 from compilefarm.cli.inspect import show
+from compilefarm.cli.json_words import as_json
 from compilefarm.cli.words import console
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
+from compilefarm.v1.admin_service_pb2 import InspectResponse
+from compilefarm.v1.graph_pb2 import Expression, Operation, Operator
 from compilefarm.v1.job_pb2 import FAILURE_KIND_VERIFICATION, CompileFailure
 from compilefarm.v1.manifest_pb2 import (
     BUILDER_KERNEL,
@@ -77,6 +80,24 @@ def test_dates_beyond_the_calendar_are_no_errors(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out.count("differs from eager") == 1
     show(Manifest(key=KEY, created=beyond), console())
     assert "no date (1099511627776 s since 1970)" in capsys.readouterr().out
+
+
+def test_dates_beyond_the_calendar_are_left_out_of_json() -> None:
+    beyond = InspectResponse(manifest=Manifest(key=KEY, created=Timestamp(seconds=2**40)))
+    beyond.checks.add(failed=WRONG, ended=Timestamp(seconds=-(2**40)))
+    beyond.checks.add(failed=WRONG, ended=ENDED)
+    said = json.loads(as_json(beyond))
+    assert said["manifest"] == {"key": KEY}
+    assert [check.get("ended") for check in said["checks"]] == [None, "2027-01-15T08:00:00Z"]
+
+
+def test_guards_that_make_no_sense_are_no_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    deep = Expression(symbol=0)
+    for _ in range(40):
+        deep = Expression(operation=Operation(operator=Operator.OPERATOR_NOT, operands=[deep]))
+    for guard in (Expression(), Expression(operation=Operation(operator=Operator.OPERATOR_NOT)), deep):
+        show(Manifest(key=KEY, guards=[guard]), console())
+        assert "one that no pod takes" in capsys.readouterr().out
 
 
 def test_a_check_after_serving_is_told_with_its_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

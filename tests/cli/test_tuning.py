@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from compilefarm.cli import stored_sources
 from compilefarm.client.cache_calls import CacheCalls
 from compilefarm.client.clock import SystemClock
 from compilefarm.client.config import ClientConfig
@@ -102,19 +103,26 @@ triton_poi_fused_silu_0 = async_compile.triton('triton_poi_fused_silu_0', {SOURC
 """
 
 
-def tuned_artifact() -> Artifact:
-    """What a worker has made on a GPU."""
-    made = sample_artifact(KEY)
+def tuned_artifact(key: str = KEY, *, sources: bytes | None = None, choice: str = "") -> Artifact:
+    """What a worker has made on a GPU.
+
+    Args:
+        key: of the artifact.
+        sources: what is stored as its sources; None: some.
+        choice: the text of what was chosen for a kernel; empty: one that a worker writes.
+    """
+    made = sample_artifact(key)
     manifest = made.manifest
     manifest.libraries[0].builder = BUILDER_KERNEL
     manifest.environment.MergeFrom(Environment(torch="2.11.0", triton="3.6.0", cuda=Cuda(name="NVIDIA H200")))
     texts = {
         "forward/wrapper.py": WRAPPER,
-        "kernels/triton_poi_fused_silu_0.json": write_choice({"XBLOCK": 512, "num_warps": 8}, among=4),
+        "kernels/triton_poi_fused_silu_0.json": choice or write_choice({"XBLOCK": 512, "num_warps": 8}, among=4),
         "kernels/nothing_to_choose.json": write_choice({"XBLOCK": 1}, among=1),
         "kernels/no_choice.json": "[" * 100_000,
     }
     content = Sources(files=[SourceFile(path=path, text=text) for path, text in texts.items()]).SerializeToString()
+    content = content if sources is None else sources
     digest, size_bytes = digest_of(content), len(content)
     manifest.sources.CopyFrom(
         Blob(digest=digest, size_bytes=size_bytes, encoding=ENCODING_IDENTITY, content_size_bytes=size_bytes)
@@ -144,6 +152,29 @@ def test_what_workers_chose_is_listed_too(ask: Ask, tmp_path: Path, capsys: pyte
         assert (result["key"], result["cache"], result["kernels"][0]["source"]) == (KEY, "artifact", SOURCE)
         with serving(tmp_path / "other") as other:
             assert ask(other, "import", str(file)) == "0 results written\n"
+
+
+HOSTILE_ARTIFACTS = {
+    "sources that are none": {"sources": b"\xff" * 100},
+    "a choice nested deeper than JSON is written": {
+        "choice": f'{{"configuration": {{"XBLOCK": {"[" * 900}{"]" * 900}}}, "among": 2}}'
+    },
+    "a choice that is no number": {"choice": '{"configuration": {"XBLOCK": NaN}, "among": 2}'},
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE_ARTIFACTS)
+def test_no_artifact_keeps_others_from_listing_results(how: str, ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = tuned_artifact("ef" * 8 + "-" + "cd" * 32, **HOSTILE_ARTIFACTS[how])  # type: ignore[arg-type]
+    with serving_in_thread(store=asyncio.run(store_with(tuned_artifact(), hostile))) as address:
+        assert "XBLOCK 512" in ask(address, "list")
+        assert exported(ask, address).keys() == {KEY}
+
+
+def test_sources_that_are_too_many_are_not_fetched(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_sources, "MOST_BYTES", 100)
+    with serving_in_thread(store=asyncio.run(store_with(tuned_artifact()))) as address:
+        assert ask(address, "list") == "no kernel was tuned\n"
 
 
 def test_a_farm_without_results_says_so(tmp_path: Path, ask: Ask) -> None:

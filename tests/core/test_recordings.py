@@ -106,6 +106,14 @@ def test_a_package_under_the_name_of_another_is_named(tmp_path: Path) -> None:
         read_recording(tmp_path)
 
 
+def test_what_names_no_package_becomes_no_path(tmp_path: Path) -> None:
+    record_package(tmp_path)
+    for name in ("packages/\0.cfpkg", f"packages/{'a' * 300}.cfpkg", "packages/../recording.json"):
+        change_manifest(tmp_path, lambda data, name=name: data["packages"][0].update(file=name))
+        with pytest.raises(DamagedRecording, match="no package of a recording"):
+            read_recording(tmp_path)
+
+
 def test_what_is_noted_is_read(tmp_path: Path) -> None:
     record(tmp_path, SIN, RELU, SIN)
     recording = read_recording(tmp_path)
@@ -240,6 +248,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[FarmError], str]] = {
         manifest(lambda data: data["requests"][0].update(file="requests/../../secret")),
         DamagedRecording,
         "no request of a recording",
+    ),
+    "a name that no file can have": (
+        manifest(lambda data: data["requests"][0].update(file=f"requests/{'a' * 300}")),
+        DamagedRecording,
+        "no request of a recording",
+    ),
+    "counted beyond any number": (
+        manifest(lambda data: data["requests"][0].update(count=10**400)),
+        DamagedRecording,
+        "count is 1000",
     ),
     "words edited": (
         manifest(lambda data: data["requests"][0]["environment"].update(torch="2.15.0")),

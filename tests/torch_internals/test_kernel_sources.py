@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 from torch._inductor.runtime.autotune_cache import AutotuneCache, inductor_meta_from_config
 
+from compilefarm.torch_internals import kernel_sources
 from compilefarm.torch_internals.kernel_sources import KernelFacts, KernelSources, describe_kernel, names_of
 from tests.fuzz.imagined_kernels import write_kernels
 
@@ -26,6 +27,13 @@ def test_a_kernel_says_its_sizes_types_and_device() -> None:
 
 @pytest.mark.parametrize("source", ["", "no Python", "x = 1", "@f(1)\ndef g(): pass", "(" * 100_000, "\0"])
 def test_what_is_no_kernel_says_nothing(source: str) -> None:
+    assert describe_kernel(source) is None
+
+
+def test_what_is_longer_than_any_kernel_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "@f(triton_meta={})\ndef g(): pass"
+    assert describe_kernel(source) is not None
+    monkeypatch.setattr(kernel_sources, "_LONGEST", len(source) - 1)
     assert describe_kernel(source) is None
 
 

@@ -7,22 +7,22 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from google.protobuf import json_format
 from rich.console import Console
 from rich.table import Column, Table
 
-from compilefarm.cli.farm import TIMEOUT_SECONDS, add_address, config_of, connection
+from compilefarm.cli.farm import add_address, config_of, connection
+from compilefarm.cli.json_words import as_json
+from compilefarm.cli.stored_sources import fetch_sources
 from compilefarm.cli.words import console, enum_words, moment_words, seconds_words, size_words
-from compilefarm.client.blobs import fetch
-from compilefarm.client.clock import Budget, SystemClock
+from compilefarm.client.clock import SystemClock
 from compilefarm.client.connection import Connection
 from compilefarm.client.exports import Exports
 from compilefarm.core.environments import describe
-from compilefarm.core.errors import CorruptArtifact, NotStored
-from compilefarm.core.expressions import say
-from compilefarm.loader.blobs import unpack
+from compilefarm.core.errors import CorruptArtifact, InvalidRequest, NotStored
+from compilefarm.core.expressions import MAX_SYMBOLS, check_expression, say
 from compilefarm.v1.admin_service_pb2 import InspectRequest
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
+from compilefarm.v1.graph_pb2 import Expression
 from compilefarm.v1.job_pb2 import Phase
 from compilefarm.v1.manifest_pb2 import (
     BUILDER_KERNEL,
@@ -32,7 +32,6 @@ from compilefarm.v1.manifest_pb2 import (
     Check,
     Library,
     Manifest,
-    Sources,
     Verification,
 )
 
@@ -74,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             exports = Exports(config_of(arguments), connection=farm, clock=SystemClock())
             exports.write(arguments.key, arguments.unpacked, format="unpacked")
     if arguments.json:
-        print(json_format.MessageToJson(found, preserving_proto_field_name=True))
+        print(as_json(found))
         return 0
     if found.HasField("manifest"):
         show(found.manifest, console())
@@ -89,13 +88,11 @@ def write_sources(manifest: Manifest, farm: Connection, *, folder: Path) -> None
 
     Raises:
         NotStored: the artifact was stored without sources.
-        CorruptArtifact: a source has a path that does not lie below the folder.
+        CorruptArtifact: a source has a path that does not lie below the folder, or what is stored are no sources.
     """
     if not manifest.HasField("sources"):
         raise NotStored(f"{manifest.key} was stored without its sources")
-    blob = manifest.sources
-    stored = fetch([blob], connection=farm, budget=Budget(TIMEOUT_SECONDS, clock=SystemClock()))
-    for file in Sources.FromString(unpack(blob, stored[blob.digest])).files:
+    for file in fetch_sources(manifest.sources, farm).files:
         if not _PATH.fullmatch(file.path):
             raise CorruptArtifact(f"{file.path!r} is no path for a file of sources")
         path = folder / file.path
@@ -124,7 +121,8 @@ def show(manifest: Manifest, to: Console) -> None:
         facts.add_row("  library", f"{library.name[:16]}  {_blob_words(library.blob)}")
     if manifest.HasField("sources"):
         facts.add_row("sources", f"{_blob_words(manifest.sources)} (--source DIR)")
-    facts.add_row("guards", "; ".join(map(say, manifest.guards)) or "none: every call that Dynamo lets through fits")
+    guards = "; ".join(map(_guard_words, manifest.guards))
+    facts.add_row("guards", guards or "none: every call that Dynamo lets through fits")
     for timing in manifest.timings:
         facts.add_row(enum_words(Phase, timing.phase, prefix="PHASE_"), seconds_words(timing.seconds))
     facts.add_row("verified", _verification_words(manifest))
@@ -142,6 +140,14 @@ def show_checks(checks: Iterable[Check], to: Console) -> None:
     if table.row_count:
         to.print(" checks")
         to.print(table)
+
+
+def _guard_words(guard: Expression) -> str:
+    try:
+        check_expression(guard, symbols=MAX_SYMBOLS, condition=True, what="it")
+    except InvalidRequest as error:
+        return f"one that no pod takes ({error})"
+    return say(guard)
 
 
 def _blob_words(blob: Blob) -> str:

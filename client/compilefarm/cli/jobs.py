@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from google.protobuf import json_format
 from rich.console import Console
 from rich.table import Column, Table
 
 from compilefarm.cli.farm import add_address, admin
+from compilefarm.cli.json_words import as_json
 from compilefarm.cli.words import console, enum_words, key_words, moment_words, seconds_words
 from compilefarm.core.printable import printable
 from compilefarm.v1.admin_service_pb2 import JobStatus, ListJobsRequest, ListJobsResponse, QuarantinedKey
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         jobs.ClearField("jobs")
         jobs.ClearField("checks")
     if arguments.json:
-        print(json_format.MessageToJson(jobs, preserving_proto_field_name=True))
+        print(as_json(jobs))
     else:
         show(jobs, console(), alone=_alone(arguments))
     return 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator
 
-from google.protobuf import json_format
 from rich.console import Console
 from rich.table import Table
 
 from compilefarm.cli.farm import add_address, admin
+from compilefarm.cli.json_words import as_json
 from compilefarm.cli.words import console, enum_words, moment_words, seconds_words, size_words
 from compilefarm.cli.workers import sandbox_words, summary_of, table_of
 from compilefarm.v1.admin_service_pb2 import CacheUsage, DeviceSeconds, FarmState, StatusRequest, StatusResponse
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     with admin(arguments) as service:
         status = service.Status(StatusRequest())
     if arguments.json:
-        print(json_format.MessageToJson(status, preserving_proto_field_name=True))
+        print(as_json(status))
     else:
         show(status, console())
     return 0

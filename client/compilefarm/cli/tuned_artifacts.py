@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compilefarm.cli.farm import TIMEOUT_SECONDS
+from compilefarm.cli.stored_sources import fetch_sources
 from compilefarm.cli.tuning_results import TuningResult
-from compilefarm.client.blobs import fetch
-from compilefarm.client.clock import Budget, SystemClock
 from compilefarm.client.connection import Connection
 from compilefarm.client.tuning_entries import TuningEntry
 from compilefarm.core.errors import CorruptArtifact, NotStored
 from compilefarm.core.kernel_choices import KernelChoice, read_choices
-from compilefarm.loader.blobs import unpack
 from compilefarm.v1.admin_service_pb2 import ListTunedRequest, ListTunedResponse
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
 from compilefarm.v1.cache_service_pb2 import CacheEntry
-from compilefarm.v1.manifest_pb2 import Sources
 
 
 def read_tuned(farm: Connection) -> Iterator[TuningResult]:
@@ -27,17 +23,11 @@ def read_tuned(farm: Connection) -> Iterator[TuningResult]:
     """
     for tuned in list(AdminServiceStub(farm.stubs().channel).ListTuned(ListTunedRequest())):
         try:
-            choices = [choice for choice in _choices(farm, tuned) if choice.among > 1]
+            choices = [choice for choice in read_choices(fetch_sources(tuned.sources, farm).files) if choice.among > 1]
         except (NotStored, CorruptArtifact):
             continue
         if choices:
             yield _result(tuned, choices)
-
-
-def _choices(farm: Connection, tuned: ListTunedResponse) -> Iterator[KernelChoice]:
-    budget = Budget(TIMEOUT_SECONDS, clock=SystemClock())
-    stored = fetch([tuned.sources], connection=farm, budget=budget)[tuned.sources.digest]
-    return read_choices(Sources.FromString(unpack(tuned.sources, stored)).files)
 
 
 def _result(tuned: ListTunedResponse, choices: list[KernelChoice]) -> TuningResult:

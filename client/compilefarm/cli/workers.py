@@ -6,10 +6,10 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from google.protobuf import json_format
 from rich.table import Column, Table
 
 from compilefarm.cli.farm import add_address, admin
+from compilefarm.cli.json_words import as_json
 from compilefarm.cli.words import console, enum_words, key_words
 from compilefarm.core.environments import describe
 from compilefarm.core.starts import from_wire, start_words
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     with admin(arguments) as service:
         response = service.ListWorkers(ListWorkersRequest())
     if arguments.json:
-        print(json_format.MessageToJson(response, preserving_proto_field_name=True))
+        print(as_json(response))
     else:
         to = console()
         to.print(table_of(response.workers))

@@ -58,6 +58,8 @@ _REMEDIES = {
 }
 # Of a server whose queue is full and that does not say when to come back.
 _RETRY_AFTER_SECONDS = 5.0
+# Who answers in the place of a farm may say any number, and Python waits for none that is beyond its clock.
+_LONGEST_RETRY_AFTER_SECONDS = 3600.0
 
 
 def error_of(refusal: grpc.RpcError, *, address: str) -> FarmError:
@@ -74,7 +76,9 @@ def error_of(refusal: grpc.RpcError, *, address: str) -> FarmError:
     if known is Busy:
         return Busy(
             details,
-            retry_after_seconds=_seconds(told.get(RETRY_AFTER_KEY), otherwise=_RETRY_AFTER_SECONDS),
+            retry_after_seconds=min(
+                _seconds(told.get(RETRY_AFTER_KEY), otherwise=_RETRY_AFTER_SECONDS), _LONGEST_RETRY_AFTER_SECONDS
+            ),
             estimated_wait_seconds=_seconds(told.get(ESTIMATED_WAIT_KEY), otherwise=0.0),
         )
     if known is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ _FOLDER = "kernels/"
 _WRAPPER = "/wrapper.py"
 # What Inductor's wrappers call with the name of a kernel and its source (torch/_inductor/codegen/triton.py).
 _COMPILE = "triton"
+# Of models with thousands of kernels they have a few megabytes; to parse one takes a hundred times its size.
+_LONGEST_WRAPPER = 16 * 1024 * 1024
+_MOST = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +57,26 @@ def read_choices(files: Iterable[SourceFile]) -> Iterator[KernelChoice]:
         if path.startswith(_FOLDER) and path.endswith(ending):
             name = path.removeprefix(_FOLDER).removesuffix(ending)
             match _parse(text):
-                case {"configuration": dict(configuration), "among": int(among)}:
+                case {"configuration": dict(configuration), "among": int(among)} if _are_plain(configuration):
                     source = sources.get(name, "")
                     yield KernelChoice(name=name, configuration=configuration, among=among, source=source)
+
+
+def _are_plain(configuration: Mapping[str, Any]) -> bool:
+    """Whether all values can be chosen for a kernel: what is nested deep enough cannot be written as JSON again."""
+    return all(map(_is_plain, configuration.values()))
+
+
+def _is_plain(value: Any) -> bool:
+    match value:
+        case None | str():
+            return True
+        case int():
+            return abs(value) < _MOST
+        case float():
+            return math.isfinite(value)
+        case _:
+            return False
 
 
 def _parse(text: str) -> Any:
@@ -67,6 +88,8 @@ def _parse(text: str) -> Any:
 
 def _kernels(wrapper: str) -> Iterator[tuple[str, str]]:
     """Names and sources of the kernels that a wrapper has compiled."""
+    if len(wrapper) > _LONGEST_WRAPPER:
+        return
     try:
         module = ast.parse(wrapper)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -8,6 +8,7 @@ the file, which notices cut and changed ones.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from compilefarm.v1.package_pb2 import SignedPackage
 
 PACKAGES = "packages"
 SUFFIX = ".cfpkg"
+# As `file_of_package` makes them: no other text becomes a path.
+_FILE = re.compile(rf"{PACKAGES}/[0-9a-f]{{16}}-[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 _AGAIN = "record the workload again, or copy the recording whole"
 
 
@@ -104,7 +107,7 @@ def read_package(folder: Path, file: str, recorded: Mapping[str, Any]) -> Record
 
 def _content(folder: Path, file: str, *, digest: str) -> bytes:
     path = folder / file
-    if not file.startswith(f"{PACKAGES}/") or ".." in file:
+    if _FILE.fullmatch(file) is None:
         raise DamagedRecording(f"{folder} names {file!a}, which is no package of a recording: {_AGAIN}")
     try:
         with path.open("rb") as opened:

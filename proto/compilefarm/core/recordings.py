@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,8 +41,12 @@ REQUESTS = "requests"
 TENSORS = "tensors"
 FORMAT = 1
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+# As `file_of` makes them: no other text becomes a path.
+_REQUEST_FILE = re.compile(rf"{REQUESTS}/[0-9a-f]{{16}}-[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 _PLAIN_KINDS = ("boolean", "integer", "real", "text")
 _AGAIN = "record the workload again, or copy the recording whole"
+# Numbers that are counted with; Python makes no float of some that JSON can hold.
+_MOST = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,15 +262,15 @@ def _checked_bypass(bypass: RecordedBypass) -> RecordedBypass:
 
 
 def _check_number(number: object, *, least: int, what: str) -> None:
-    if type(number) is not int or number < least:
-        raise ValueError(f"{what} is {number!r}")
+    if type(number) is not int or not least <= number < _MOST:
+        raise ValueError(f"{what} is {number!r:.80}")
 
 
 def _read_recorded(
     folder: Path, file: str, recorded: Mapping[str, Any], *, outline: Outline, tensors: dict[str, bytes]
 ) -> RecordedRequest:
     path = folder / file
-    if not file.startswith(f"{REQUESTS}/") or ".." in file:
+    if _REQUEST_FILE.fullmatch(file) is None:
         raise DamagedRecording(f"{folder / MANIFEST} names {file!a}, which is no request of a recording: {_AGAIN}")
     if not path.exists():
         raise DamagedRecording(

@@ -14,6 +14,8 @@ from typing import Any
 _META = "triton_meta"
 _SIZE = "numel"
 _MOST = 2**63
+# The largest have some hundred thousand characters; to parse one takes a hundred times its size.
+_LONGEST = 4 * 1024 * 1024
 # Inductor's folder has one for each beginning of a name (torch/_inductor/codecache.py: get_path).
 _FILES = "??/*.py"
 
@@ -69,6 +71,8 @@ def names_of(path: Path) -> tuple[str, str]:
 
 def describe_kernel(source: str) -> KernelFacts | None:
     """Returns what the source of a kernel says; None if it is none that Inductor has written."""
+    if len(source) > _LONGEST:
+        return None
     try:
         module = ast.parse(source)
         return next((facts for statement in module.body for facts in _facts_of(statement)), None)

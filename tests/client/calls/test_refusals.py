@@ -48,7 +48,10 @@ def test_every_error_of_the_farm_arrives_as_itself(error: type[FarmError]) -> No
     assert str(found) == "what happened"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("7.5", 7.5), ("0", 0.0), (None, 5.0), ("soon", 5.0), ("inf", 5.0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("7.5", 7.5), ("0", 0.0), (None, 5.0), ("soon", 5.0), ("inf", 5.0), ("1e300", 3600.0)],
+)
 def test_a_full_queue_says_when_to_come_back(text: str | None, seconds: float) -> None:
     told = {REASON_KEY: "busy"} | ({RETRY_AFTER_KEY: text} if text is not None else {})
     found = error_of(Refusal("RESOURCE_EXHAUSTED", **told), address="farm:1")
