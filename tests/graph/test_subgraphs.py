@@ -85,6 +85,12 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "attention backend": (_with_math_attention, torch.rand(1, 2, 8, 4)),
     "no_grad": (_partly_without_gradients, torch.rand(3, requires_grad=True)),
 }
+_switch: Any = getattr(torch._higher_order_ops, "switch", None)
+if _switch is not None:  # torch 2.11 has none
+    PROGRAMS["switch"] = (
+        lambda x: _switch(x.sum().to(torch.int64), (torch.sin, torch.cos, lambda y: y + 1), (x,)),
+        torch.full((3,), 0.5, requires_grad=True),
+    )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -65,6 +65,10 @@ def _is_graph(value: object) -> bool:
     return isinstance(value, Node) and value.op == "get_attr"
 
 
+def _are_graphs(value: object) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 0 and all(map(_is_graph, value))
+
+
 def _is_value(value: object) -> bool:
     """A result of a node, a subgraph, a number, a dtype or a device, or a container of these."""
     if isinstance(value, list | tuple):
@@ -142,6 +146,7 @@ SIGNATURES: Mapping[str, _Signature] = {
     "invoke_subgraph": _Signature(positional=(_is_graph, _is_identifier), rest=_is_value),
     "map_impl": _Signature(positional=(_is_graph, _is_value, _is_value), keywords=_MUTATED),
     "scan": _Signature(positional=(_is_graph, _is_value, _is_value, _is_value), keywords=_MUTATED),
+    "switch": _Signature(positional=(_is_value, _are_graphs, _is_value)),
     "tag_activation_checkpoint": _CHECKPOINT,
     "while_loop": _Signature(positional=(_is_graph, _is_graph, _is_value, _is_value), keywords=_MUTATED),
     "wrap": _Signature(positional=(_is_graph,), rest=_is_value, other_keywords=_is_value),

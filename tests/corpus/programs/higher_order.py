@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from tests.corpus.program import Case, Program, backpropagating, call, simple
+from tests.corpus.program import Case, Lacking, Program, backpropagating, call, plainly, simple
 
 from .training import mlp
 
@@ -42,6 +42,28 @@ def _cond_nested(x: torch.Tensor) -> torch.Tensor:
 
     result: torch.Tensor = torch.cond(x.sum() > 100, lambda x: x.clone(), inner, (x,))
     return result
+
+
+def _switch(x: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def swapped(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return y * 2, x.relu()
+
+    branches = (lambda x, y: (x.sin(), y.cos()), swapped, lambda x, y: (x + y, x - y))
+    switch: Any = vars(torch._higher_order_ops)["switch"]
+    result: tuple[torch.Tensor, ...] = switch(index, branches, (x, x + 1))
+    return result
+
+
+def _of_each_branch(rows: Callable[[], tuple[torch.Tensor, ...]]) -> Callable[[], Case]:
+    """The last number is none of a branch: torch takes the nearest."""
+
+    def build() -> Case:
+        if not hasattr(torch._higher_order_ops, "switch"):
+            raise Lacking("switch is of a later torch")
+        calls = [call(*rows(), torch.tensor(index)) for index in (0, 1, 2, 7)]
+        return Case(function=_switch, calls=calls, use=backpropagating if calls[0].args[0].requires_grad else plainly)
+
+    return build
 
 
 def _while_loop(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -247,6 +269,8 @@ PROGRAMS = (
     simple("cond", _cond, _rows),
     simple("cond_nested", _cond_nested, _rows),
     simple("cond_with_gradients", _cond, _tracked_rows, training=True),
+    Program(name="switch", build=_of_each_branch(_rows)),
+    Program(name="switch_with_gradients", build=_of_each_branch(_tracked_rows), training=True),
     simple("while_loop", _while_loop, _rows),
     simple("map", _map, lambda: (torch.randn(5, 8), torch.randn(8))),
     simple("scan", _scan, _rows),
