@@ -14,6 +14,7 @@ import torch
 from google.protobuf.message import Message
 from torch.fx import GraphModule
 
+from compilefarm.client.local import is_for_dynamo
 from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.graph.ambient import apply_ambient
 from compilefarm.graph.bypass import Bypass
@@ -21,7 +22,7 @@ from compilefarm.graph.decode import decode_job
 from compilefarm.graph.encode import encode_job
 from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.symbols import Symbols
-from compilefarm.graph.tracing import fixing_floats
+from compilefarm.graph.tracing import fixing_deciding_floats, fixing_floats
 from compilefarm.loader.environment import describe_environment
 from compilefarm.v1.graph_pb2 import Expression
 from compilefarm.v1.job_pb2 import Job
@@ -73,7 +74,10 @@ class CodecBackend:
                     self._run(plain.graph_module, plain.inputs, is_functional=True)
                 ),
             )
-        except Exception as error:  # noqa: BLE001 - compiled locally, where it may fail as well
+        except Exception as error:
+            if is_for_dynamo(error):
+                raise
+            # Compiled locally, where it may fail as well.
             self.reports.append(GraphReport(outcome="bypass", reason="plain_graphs", message=str(error)))
             return _forward(graph_module)
 
@@ -81,12 +85,16 @@ class CodecBackend:
         self, graph_module: GraphModule, example_inputs: Sequence[Any], *, is_functional: bool = False
     ) -> Callable[..., Any]:
         try:
-            encoded = _encoded(graph_module, example_inputs, is_functional=is_functional)
+            with fixing_deciding_floats(graph_module):
+                encoded = _encoded(graph_module, example_inputs, is_functional=is_functional)
             decoded, is_same = _there_and_back(encoded)
         except Bypass as bypass:
             self.reports.append(GraphReport(outcome="bypass", reason=bypass.reason, message=str(bypass)))
             return _forward(graph_module)
-        except Exception as error:  # noqa: BLE001 - whatever the codec raises is what this is about
+        except Exception as error:
+            if is_for_dynamo(error):
+                raise
+            # Whatever else the codec raises is what this is about.
             report = GraphReport(outcome="crash", reason=type(error).__name__, message=traceback.format_exc())
             self.reports.append(report)
             return _forward(graph_module)

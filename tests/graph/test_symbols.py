@@ -22,7 +22,7 @@ from compilefarm.graph.decode import DecodedJob, GraphRejected, decode_job
 from compilefarm.graph.dynamic_floats import is_dynamic_float
 from compilefarm.graph.symbols import Inexpressible, put_guards
 from compilefarm.graph.testing import CapturedGraph, capture
-from compilefarm.graph.tracing import faking, fixing_floats
+from compilefarm.graph.tracing import faking, fixing_deciding_floats, fixing_floats
 from compilefarm.v1.graph_pb2 import Call, Node, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 from compilefarm.worker.inputs import random_inputs
@@ -350,6 +350,34 @@ def test_a_float_that_decides_something_stays_here(restarting: Restarting) -> No
     with pytest.raises(Bypass, match="decides something: node") as caught:
         graph.encode()
     assert caught.value.reason == "dynamic_float"
+
+
+class Encoding(Restarting):
+    """One that encodes each graph while Dynamo traces, as the farm's does."""
+
+    def __call__(self, graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        with fixing_deciding_floats(graph_module):
+            CapturedGraph(graph_module=graph_module, example_inputs=example_inputs).encode()
+        return super().__call__(graph_module, example_inputs)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, rate, number: torch.layer_norm(x * rate, (3,), eps=number),
+        lambda x, rate, number: torch.dropout(x * rate, number, True) * 0 + number,
+        lambda x, rate, number: x * rate + int(number * 10),
+        lambda x, rate, number: x * min(rate, number) + round(number * 4),
+    ],
+)
+def test_each_value_of_a_float_that_decides_something_is_a_constant(function: Callable[..., Any]) -> None:
+    """And no other float is: a rate that differs at each call would have a program for each."""
+    torch.compiler.reset()
+    encoding, x = Encoding(), torch.rand(2, 3)
+    compiled = torch.compile(function, backend=encoding)
+    for rate, number in ((1.5, 0.25), (2.5, 0.5), (3.5, 0.75), (4.5, 0.5), (5.5, 0.75)):
+        torch.testing.assert_close(compiled(x, rate, number), function(x, rate, number))
+    assert [len(graph.encode().job.inputs) for graph in encoding.graphs] == [1, 2, 2]
 
 
 def test_an_integer_that_is_computed_of_a_float_stays_here(restarting: Restarting) -> None:

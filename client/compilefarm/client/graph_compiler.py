@@ -162,6 +162,10 @@ class GraphCompiler:
         except Unserved as unserved:
             program = self._resorts.take(graph, writer=writer, defect=unserved.defect)
             return self._attempts.savable(program, unserved.encoded)
+        except Exception as error:
+            if is_for_dynamo(error):
+                writer.discard()
+            raise
         finally:
             self._reporter.report(writer.record)
 

@@ -135,6 +135,10 @@ class Ledger:
         if len(self._records) > _MOST_RECORDS:
             self._records.pop(record.number - _MOST_RECORDS, None)
 
+    def drop(self, number: int) -> None:
+        """Forgets a record."""
+        self._records.pop(number, None)
+
     def records(self) -> list[GraphRecord]:
         """All records, in the order in which the graphs came."""
         return sorted(self._records.copy().values(), key=lambda record: record.number)
@@ -183,6 +187,11 @@ class RecordWriter:
     def resort_to(self, resort: Resort | None, *, obstacle: str = "") -> None:
         """Notes what the graph runs as without a program of the farm; None: there is one."""
         self._change(lambda record: replace(record, resort=resort, obstacle=" ".join(obstacle.split())))
+
+    def discard(self) -> None:
+        """Forgets the graph: Dynamo traces the function again, and hands over another one."""
+        with self._lock:
+            self._ledger.drop(self.record.number)
 
     def note_unrecorded(self, why: str) -> None:
         """Notes why the program runs without CUDA graphs."""

@@ -54,10 +54,10 @@ class TorchRuntime:
         is_functional: bool = False,
     ) -> Encoded:
         from compilefarm.graph.encode import encode_job
-        from compilefarm.graph.tracing import are_watched
+        from compilefarm.graph.tracing import are_watched, fixing_deciding_floats
         from compilefarm.torch_internals.compiling import compile_lock
 
-        with compile_lock():
+        with compile_lock(), fixing_deciding_floats(graph_module):
             encoded = encode_job(
                 graph_module,
                 example_inputs,

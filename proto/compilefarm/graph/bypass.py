@@ -23,7 +23,7 @@ REASONS: Mapping[str, str] = {
     "device_number": "The graph names a device by its number alone, which would mean another one on the worker.",
     "device_type": "The graph uses a device other than the CPU and CUDA GPUs.",
     "dtype": "The graph uses a dtype that farms do not accept, such as a quantized one.",
-    "dynamic_float": "A float that differs from call to call decides something, or makes an integer; or CUDA graphs.",
+    "dynamic_float": "A float that differs from call to call decides something, unknown which; or CUDA graphs.",
     "dynamic_shapes": "Sizes differ from call to call in a way that cannot be sent, or where Dynamo checks no guards.",
     "freezing": "The setting `freezing` makes what the graph holds part of its program, which is of one model alone.",
     "graph_state": "The graph changes a tensor that it holds, or holds one that cannot be sent.",

@@ -10,16 +10,31 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import IntEnum
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from compilefarm.graph.bypass import Bypass
+from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
+
 _SUMS = frozenset({operator.add, operator.sub})
 _PRODUCTS = frozenset({operator.mul, operator.truediv})
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class DecidingFloats(Bypass):
+    """Some of these floats decide something, so that each of their values needs a program of its own.
+
+    Attributes:
+        inputs: numbers of the placeholders that they come from; empty if that cannot be told.
+    """
+
+    def __init__(self, message: str, *, inputs: Set[int]) -> None:
+        super().__init__("dynamic_float", message)
+        self.inputs = inputs
 
 
 class _Form(IntEnum):
@@ -36,18 +51,13 @@ def is_dynamic_float(node: Node) -> bool:
     return node.target == "item" and isinstance(value, torch.SymFloat) and value.node.hint is not None
 
 
-def find_inexact(nodes: Iterable[Node]) -> str | None:
-    """What is computed of these floats in another way than as c * s + d; None if nothing is.
+def inexact_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Nodes that compute numbers of these floats in another way than as c * s + d, each of what is read of those
+    before it.
 
     Args:
         nodes: of a graph and all within it; those of each graph in their order.
     """
-    node = next(inexact_nodes(nodes), None)
-    return None if node is None else f"{node} = {getattr(node.target, '__name__', node.target)}{node.args}"
-
-
-def inexact_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Nodes that compute numbers of these floats in another way, each of what is read of those before it."""
     forms: dict[Node, _Form] = {}
     for node in nodes:
         value = _value_of(node)
@@ -58,6 +68,35 @@ def inexact_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
             if form is None:
                 yield node
             forms[node] = form or _Form.READ
+
+
+def inputs_of(node: Node) -> Set[int]:
+    """Numbers of the placeholders that a node of a graph is computed of."""
+    placeholders = node.graph.find_nodes(op="placeholder")
+    found, waiting = {node}, [node]
+    while waiting:
+        further = set(waiting.pop().all_input_nodes) - found
+        found |= further
+        waiting += further
+    return {number for number, placeholder in enumerate(placeholders) if placeholder in found}
+
+
+def find_deciding(error: BaseException | None, reads: Sequence[Node]) -> Set[int]:
+    """Numbers of the placeholders whose floats torch had to know when it ran a graph on fake tensors; empty if it does
+    not say.
+
+    Args:
+        error: what that ended with, and what that came of.
+        reads: nodes of the graph that read a float of a tensor, in the order in which they ran. Torch numbers the
+            symbols of what they read (torch/fx/experimental/symbolic_shapes.py: create_unbacked_symfloat).
+    """
+    while error is not None and not isinstance(error, GuardOnDataDependentSymNode):
+        error = error.__cause__ or error.__context__
+    if error is None:
+        return frozenset()
+    names = {str(symbol) for symbol in error.cond.free_symbols}
+    deciding = [node for number, node in enumerate(reads) if f"zuf{number}" in names]
+    return {number for node in deciding for number in inputs_of(node)}
 
 
 def _form_of(node: Node, forms: Mapping[Node, _Form]) -> _Form | None:

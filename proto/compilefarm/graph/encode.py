@@ -28,7 +28,13 @@ from compilefarm.graph.decode import (
     decode_job,
 )
 from compilefarm.graph.devices import DeviceNumbers
-from compilefarm.graph.dynamic_floats import find_inexact, is_dynamic_float
+from compilefarm.graph.dynamic_floats import (
+    DecidingFloats,
+    find_deciding,
+    inexact_nodes,
+    inputs_of,
+    is_dynamic_float,
+)
 from compilefarm.graph.encoded_jobs import EncodedJob, EnvironmentNeeds
 from compilefarm.graph.float_tensors import with_tensors_for_floats
 from compilefarm.graph.freezing import FREEZING, check_unfrozen
@@ -380,14 +386,25 @@ def _check_undecided(job: Job, writer: _GraphWriter) -> None:
     if asks_for_cuda_graphs(job.options):
         # torch/_dynamo/variables/builder.py makes them constants then: wrap_symfloat
         raise Bypass("dynamic_float", "CUDA graphs are asked for, and a float differs from call to call")
-    inexact = find_inexact(targets.nodes_of(writer.graph_module))
+    inexact = next(inexact_nodes(targets.nodes_of(writer.graph_module)), None)
     if inexact is not None:
-        raise Bypass("dynamic_float", f"a float that differs from call to call is in a sum that may round: {inexact}")
+        computed = f"{inexact} = {getattr(inexact.target, '__name__', inexact.target)}{inexact.args}"
+        raise DecidingFloats(
+            f"a float that differs from call to call is in a sum that may round: {computed}", inputs=inputs_of(inexact)
+        )
     try:
         with torch.no_grad():
             decode_job(job, blobs=writer.blobs, operators=writer.operators, kernels=writer.kernels.kernels)
     except (GraphRejected, InvalidRequest) as error:
-        raise Bypass("dynamic_float", f"a float that differs from call to call decides something: {error}") from error
+        reads = [node for node in writer.numbers if node.target == "item" and _is_float(node)]
+        raise DecidingFloats(
+            f"a float that differs from call to call decides something: {error}",
+            inputs=find_deciding(error, reads),
+        ) from error
+
+
+def _is_float(node: Node) -> bool:
+    return isinstance(node.meta.get("example_value"), torch.SymFloat)
 
 
 def _alone_in_memory(values: Sequence[object]) -> set[int]:

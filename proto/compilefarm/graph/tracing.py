@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule
 
+from compilefarm.graph.dynamic_floats import DecidingFloats
 from compilefarm.torch_internals import dynamo
 from compilefarm.torch_internals.dynamo import CompileContext, RestartWithConstants
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode, leaving_fake_mode
@@ -39,11 +40,13 @@ class _DynamicFloat:
     """A Python float that Dynamo passes to a graph as a tensor because it may differ from call to call.
 
     Attributes:
+        number: of its placeholder.
         symbol: Dynamo's name for it.
         source: where the frame has it from, as in "L['self'].eps".
         value: what it is now.
     """
 
+    number: int
     symbol: str
     source: str
     value: float
@@ -108,6 +111,26 @@ def fixing_floats(graph_module: GraphModule) -> Iterator[None]:
     dynamo.forget_constant_floats()
 
 
+@contextmanager
+def fixing_deciding_floats(graph_module: GraphModule) -> Iterator[None]:
+    """Around the encoding of a graph: where floats that differ from call to call decide something, has Dynamo trace
+    the frame again with those as constants. Torch does the same with each of their values.
+
+    Raises:
+        RestartWithConstants: Dynamo is to trace again; it expects this from a backend.
+        DecidingFloats: it is not known which floats, or Dynamo is not tracing.
+    """
+    try:
+        yield
+    except DecidingFloats as deciding:
+        floats = [given for given in _dynamic_floats(graph_module) if given.number in deciding.inputs]
+        if not floats or not dynamo.is_tracing():
+            raise
+        for given in floats:
+            dynamo.make_float_constant(given.symbol)
+        raise RestartWithConstants from deciding
+
+
 def _current_frame() -> _Frame | None:
     compiling = dynamo.current_compile()
     if compiling is None or compiling.compile_id is None:
@@ -124,7 +147,7 @@ def _current_frame() -> _Frame | None:
 
 
 def _dynamic_floats(graph_module: GraphModule) -> Iterator[_DynamicFloat]:
-    for node in graph_module.graph.find_nodes(op="placeholder"):
+    for number, node in enumerate(graph_module.graph.find_nodes(op="placeholder")):
         argument = node.meta.get("grapharg")
         if argument is None or not argument.pass_arg_as_tensor:
             continue
@@ -132,7 +155,10 @@ def _dynamic_floats(graph_module: GraphModule) -> Iterator[_DynamicFloat]:
         if isinstance(memo, torch.SymFloat) and all(user.target == "item" for user in node.users):
             # torch/_dynamo/output_graph.py: remove_tensorify_specialized_graphargs asks for the same.
             yield _DynamicFloat(
-                symbol=unreplaced_symbol(memo), source=_name_of(argument.source), value=float(memo.node.hint)
+                number=number,
+                symbol=unreplaced_symbol(memo),
+                source=_name_of(argument.source),
+                value=float(memo.node.hint),
             )
 
 

@@ -303,6 +303,21 @@ def test_a_bypass_asks_nobody(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
+class RestartAnalysis(Exception):
+    """As torch's, by which a backend has Dynamo trace again (torch/_dynamo/exc.py)."""
+
+
+def test_a_graph_that_dynamo_traces_again_counts_once(address: str) -> None:
+    pod = Pod(address)
+    pod.runtime.encoding_error = RestartAnalysis()
+    with pytest.raises(RestartAnalysis):
+        pod.where()
+    pod.runtime.encoding_error = None
+    assert pod.where() == "farm"
+    assert [record.outcome for record in pod.ledger.records()] == ["compiled"]
+    pod.farm.close()
+
+
 @pytest.mark.parametrize("error", [CorruptArtifact("no program"), RuntimeError("torn")])
 def test_an_artifact_that_does_not_load_is_compiled_here(
     address: str, error: Exception, caplog: pytest.LogCaptureFixture
