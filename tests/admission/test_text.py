@@ -134,6 +134,15 @@ def test_options_of_flex_attention_are_numbers_and_booleans(name: str) -> None:
         refusal(job)
 
 
+@pytest.mark.parametrize("name", ["fwd_BACKEND", "bwd_BACKEND"])
+def test_no_text_of_an_option_becomes_a_name_in_a_kernel(name: str) -> None:
+    job = Job.FromString(sample(attending))
+    options = call_of(job, "flex_attention").args[6].dictionary
+    options.entries.add(name=name, value=Value(text="TRITON"))
+    options.entries.sort(key=lambda entry: entry.name)
+    refusal(job)
+
+
 def test_a_right_option_of_flex_attention_is_taken() -> None:
     job = Job.FromString(sample(attending))
     options = call_of(job, "flex_attention").args[6].dictionary

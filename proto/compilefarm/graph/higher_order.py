@@ -111,9 +111,11 @@ def _are_kernel_options(value: object) -> bool:
 def _is_kernel_option(name: object, value: object) -> bool:
     if not isinstance(name, str):
         return False
-    option = _DIRECTIONS.sub("", name, count=1)
-    if option == "BACKEND":
+    # For one direction it would be written into the source of the kernel, as a name (torch/_inductor/kernel/flex: only
+    # the one for both is taken out).
+    if name == "BACKEND":
         return isinstance(value, str) and value in _BACKENDS
+    option = _DIRECTIONS.sub("", name, count=1)
     return (option in _BOOLEANS and isinstance(value, bool)) or (
         option in _INTEGERS and type(value) is int and abs(value) < 2**31
     )
