@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.keys import key_of
+from compilefarm.graph import targets
 from compilefarm.graph.decode import MAX_SUBGRAPH_DEPTH, GraphRejected, decode_job
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.v1.graph_pb2 import Graph
@@ -53,6 +54,12 @@ def _partly_without_gradients(x: torch.Tensor) -> torch.Tensor:
     return x * scale
 
 
+def _hooked(x: torch.Tensor) -> torch.Tensor:
+    y, scale = x.sin(), x.detach().sum()
+    y.register_hook(lambda gradient: gradient * scale)
+    return y.cos()
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "cond": (lambda x: torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y + 1, (x,)), torch.ones(3)),
     "cond within cond": (
@@ -85,6 +92,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "attention backend": (_with_math_attention, torch.rand(1, 2, 8, 4)),
     "no_grad": (_partly_without_gradients, torch.rand(3, requires_grad=True)),
 }
+if "register_hook" in targets.higher_order_operators():  # torch 2.11 has none
+    PROGRAMS["hook"] = (_hooked, torch.rand(3, requires_grad=True))
 _switch: Any = getattr(torch._higher_order_ops, "switch", None)
 if _switch is not None:  # torch 2.11 has none
     PROGRAMS["switch"] = (

@@ -77,6 +77,8 @@ def test_operators_that_inductor_registers() -> None:
 def test_operators_that_call_subgraphs() -> None:
     known = operators.higher_order_operators()
     assert isinstance(known["cond"], HigherOrderOperator)
-    for name in targets._HIGHER_ORDER:
+    later = {"register_hook", "switch"} if torch.__version__ < "2.15" else set[str]()
+    assert set(targets._HIGHER_ORDER) - known.keys() <= later
+    for name in set(targets._HIGHER_ORDER) - later:
         assert known[name].name() == name
         assert targets.get_target(targets.HIGHER_ORDER_OPERATOR, name=name) is known[name]

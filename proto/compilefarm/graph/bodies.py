@@ -149,6 +149,11 @@ def _run_combination(combine: GraphModule, given: Sequence[torch.Tensor], furthe
     combine(*first, *first, *further)
 
 
+def _run_hook(tensor: torch.Tensor, hook: GraphModule, *further: Any) -> None:
+    # torch/_higher_order_ops/register_hook.py: a backward pass runs it.
+    hook(torch.zeros_like(tensor), *further)
+
+
 def _run_modifications(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -174,5 +179,6 @@ _DEFERRED: Mapping[str, Callable[..., None]] = {
     "associative_scan": _run_combination,
     "autograd_function_apply": _run_backward,
     "flex_attention": _run_modifications,
+    "register_hook": _run_hook,
     "while_loop": _run_condition,
 }

@@ -147,6 +147,7 @@ SIGNATURES: Mapping[str, _Signature] = {
     ),
     "invoke_subgraph": _Signature(positional=(_is_graph, _is_identifier), rest=_is_value),
     "map_impl": _Signature(positional=(_is_graph, _is_value, _is_value), keywords=_MUTATED),
+    "register_hook": _Signature(positional=(_is_value, _is_graph), rest=_is_value),
     "scan": _Signature(positional=(_is_graph, _is_value, _is_value, _is_value), keywords=_MUTATED),
     "switch": _Signature(positional=(_is_value, _are_graphs, _is_value)),
     "tag_activation_checkpoint": _CHECKPOINT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Mapping
 from types import ModuleType
@@ -56,6 +57,9 @@ def higher_order_operators() -> Mapping[str, HigherOrderOperator]:
     import torch._higher_order_ops  # noqa: F401
     from torch._ops import _higher_order_ops
 
+    # The one that the package leaves to Dynamo; torch 2.11 has none.
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("torch._higher_order_ops.register_hook")  # torch/_higher_order_ops/register_hook.py
     operators: Mapping[str, HigherOrderOperator] = _higher_order_ops
     return operators
 
