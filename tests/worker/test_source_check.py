@@ -114,6 +114,12 @@ def test_values_of_torch_that_no_generator_names(value: object) -> None:
     check_source(_wrapper(call=f"buf1 = torch.ops.aten.relu(arg0_1, {value})"), "py")
 
 
+def test_the_name_of_a_device_with_which_torch_measures_kernels_that_are_one() -> None:
+    check_source(TRITON.format("tmp1 = tl.load(in_ptr0, device=cuda)"), "py")
+    with pytest.raises(UnexpectedSource, match="system"):
+        check_source(TRITON.format("cuda.system(tmp0)"), "py")
+
+
 def test_names_of_parts_of_a_template_that_triton_leaves_out() -> None:
     check_source(TRITON.format("sparse_kv_num_blks_offset = sparse_full_kv_idx_offset"), "py")
     with pytest.raises(UnexpectedSource, match="getattr"):
