@@ -146,9 +146,9 @@ _BUILTINS = frozenset(
     type zip
 """)
 )
-# Read and bound nowhere: in a part of the templates of flexible attention that Triton leaves out where there are no full
-# blocks (torch 2.15: torch/_inductor/kernel/flex/templates), and where several kernels in one are measured, which no
-# program does that imports them (torch 2.11: torch/_inductor/codegen/triton_combo_kernel.py, with benchmark_combo_kernel).
+# Read and bound nowhere: in a part of the templates of flexible attention that Triton leaves out where there are no
+# full blocks (torch 2.15: torch/_inductor/kernel/flex/templates), and where several kernels in one are measured, with
+# benchmark_combo_kernel, which no program does that imports them (torch 2.11: codegen/triton_combo_kernel.py).
 _LEFT_OUT = re.compile(r"sparse_full_(kv|q)_(idx|num_blks)_offset|cuda")
 _MODULE_STATEMENTS = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Delete)
 _NOWHERE = (ast.AsyncFunctionDef, ast.Await, ast.Yield, ast.YieldFrom, ast.Try, ast.NamedExpr, ast.Match)
