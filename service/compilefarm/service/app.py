@@ -176,13 +176,14 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._parts.verifications.close()
-        if self._parts.recorder is not None:
-            await self._parts.recorder.close()
         if self._parts.journal is not None:
             await self._parts.journal.close()
         await self._parts.session.end()
         await self._pool.close()
         await server.stop(_FLUSH_SECONDS)
+        if self._parts.recorder is not None:
+            # No request is noted any more.
+            await self._parts.recorder.close()
         self._parts.heavy.close()
         await self._metrics.close()
 
