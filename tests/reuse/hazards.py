@@ -31,6 +31,7 @@ from torch import nn
 
 from tests.guard_timing import guards_not_timed
 from tests.reuse import call_hazards as call_hazards  # its cases are in the table, too
+from tests.reuse import called_hazards as called_hazards
 from tests.reuse import library_hazards as library_hazards  # and so are these
 from tests.reuse import model_hazards as model_hazards
 from tests.reuse import object_hazards as object_hazards

@@ -39,6 +39,7 @@ def _registered() -> None:
     made.register_fake(fake)
     made.register_autograd(backward, setup_context=setting_up)
     made.register_vmap(batched)
+    made.register_autocast("cpu", torch.bfloat16)
 
     class Wrapped(torch.Tensor):
         """A subclass with a rule of its own."""
@@ -61,6 +62,19 @@ def test_functions_of_a_custom_operator_are_found() -> None:
 def test_of_these_a_trace_runs_all_but_the_kernel() -> None:
     assert {*registrations.functions_run_by_traces(NAME)} == {fake, backward, setting_up, batched, ruling}
     assert list(registrations.functions_run_by_traces("aten::add.Tensor")) == []
+
+
+def test_what_autocast_makes_of_arguments_is_found() -> None:
+    assert "torch.bfloat16" in str(registrations.autocast_dtypes(NAME))
+    assert registrations.autocast_dtypes("aten::add.Tensor") == {}
+
+
+def test_kernels_for_python_are_found_by_key() -> None:
+    with torch.library._scoped_library("torch_internals_python", "FRAGMENT") as library:
+        library.define("halved(Tensor x) -> Tensor")
+        overload = torch.ops.torch_internals_python.halved.default
+        overload.py_impl(torch.DispatchKey.Meta)(fake)
+        assert registrations.kernels_for_python(overload) == {"Meta": fake}
 
 
 def test_a_fake_implementation_is_found() -> None:

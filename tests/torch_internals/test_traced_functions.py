@@ -85,6 +85,8 @@ def test_questions() -> None:
     for function in (torch._C._are_functorch_transforms_active, torch._C._get_cudnn_enabled, torch._C._is_tracing):
         assert traced_functions.is_question(function)
         assert type(function()) is bool
+        assert traced_functions.question_named(function.__name__) is function
+    assert traced_functions.question_named("_set_grad_enabled") is None
     assert traced_functions.is_question(torch.cuda.get_device_capability)
     for function in (torch._C._set_grad_enabled, torch.is_complex, torch._C._log_api_usage_once):
         assert not traced_functions.is_question(function)

@@ -1,16 +1,60 @@
 """Descriptions of functions that Dynamo calls while it traces, and does not trace: with all that they name.
 
-What they return is in the trace, and no guard tells what it rests on.
+What they return is in the trace, and no guard tells what it rests on. So a function is refused that asks for more than
+its arguments and what it names: for a module as a whole, names among globals, files, variables, the state of a process.
 """
 
 from __future__ import annotations
 
 import builtins
+import dis
+import enum
+import functools
+import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from compilefarm.reuse.names_in_code import chains_of, is_module_of_a_release, static_attribute
+import torch
+
+from compilefarm.reuse.names_in_code import chains_of, is_module_of_a_release, root_of, static_attribute
+from compilefarm.reuse.refusals import Unsayable
+
+_Describe = Callable[[Any], str]
+
+# Builtins whose results rest on more than their arguments.
+_OF_PROCESS = frozenset(
+    {"__import__", "compile", "dir", "eval", "exec", "globals", "hash", "id", "input", "locals", "open", "vars"}
+)
+# Modules of the standard library whose functions compute of their arguments alone.
+_COMPUTING = frozenset(
+    {
+        "_abc", "_collections", "_collections_abc", "_functools", "_heapq", "_operator", "_typing", "abc", "bisect",
+        "builtins", "cmath", "collections", "contextlib", "copy", "dataclasses", "enum", "fractions", "functools",
+        "heapq", "itertools", "math", "numbers", "operator", "re", "reprlib", "statistics", "string", "textwrap",
+        "types", "typing",
+    }
+)  # fmt: skip
+# How the names begin of functions of torch that tell of a state, and which of them tell what is compared by itself
+# (states.py), or of their arguments.
+_ASKING = ("are_", "get_", "has_", "initial_seed", "is_", "seed")
+_COMPARED = frozenset(
+    {
+        "are_deterministic_algorithms_enabled", "get_autocast_dtype", "get_ctx", "get_default_device",
+        "get_default_dtype", "get_num_threads", "get_rank", "get_world_size", "is_autocast_enabled", "is_available",
+        "is_compiling", "is_complex", "is_floating_point", "is_grad_enabled", "is_inference_mode_enabled",
+        "is_initialized", "is_tensor",
+    }
+)  # fmt: skip
+# Of a class: what Python keeps there, and what is told with the class.
+_PLAIN_MEMBERS = (type(None), bool, int, float, complex, str, bytes, types.GetSetDescriptorType)
+_C_FUNCTIONS = (
+    types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)
 
 
 def functions_in(member: Any) -> Iterator[types.FunctionType]:
@@ -21,9 +65,7 @@ def functions_in(member: Any) -> Iterator[types.FunctionType]:
     yield from (each for each in found if isinstance(each, types.FunctionType))
 
 
-def described_with_all_named(
-    value: Any, describe: Callable[[Any], str], constant: Callable[[Any], str], seen: set[int]
-) -> Iterator[str]:
+def described_with_all_named(value: Any, describe: _Describe, constant: _Describe, seen: set[int]) -> Iterator[str]:
     """Descriptions of a value, and of all values that it names if it is a function.
 
     Args:
@@ -31,29 +73,160 @@ def described_with_all_named(
         describe: describes functions, classes and modules.
         constant: describes what is compared by value; raises Unsayable for anything else.
         seen: identities of what is described already.
+
+    Raises:
+        Unsayable: a function rests on more than what it names.
     """
     if id(value) in seen:
         return
     seen.add(id(value))
-    if not isinstance(value, types.FunctionType):
-        is_code = isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType))
-        yield describe(value) if is_code else constant(value)
-    elif is_module_of_a_release(value.__module__ or ""):
+    yield from _described(value, describe, constant)
+    for each in _inner_of(value):
+        yield from described_with_all_named(each, describe, constant, seen)
+
+
+def _described(value: Any, describe: _Describe, constant: _Describe) -> Iterator[str]:
+    if isinstance(value, types.ModuleType):
+        raise Unsayable(f"the module {value.__name__}, of which a function asks that is called and not traced")
+    if isinstance(value, types.FunctionType) and is_module_of_a_release(value.__module__ or ""):
+        _require_computes(value)
         yield f"function:{value.__module__}.{value.__qualname__}"
-    else:
+    elif isinstance(value, _C_FUNCTIONS):
+        _require_computes(value)
         yield describe(value)
-        for each in _named_by(value):
-            yield from described_with_all_named(each, describe, constant, seen)
+    elif isinstance(value, (type, types.FunctionType)):
+        yield describe(value)
+    elif not isinstance(value, _HOLDING):
+        yield constant(value)
+    else:
+        yield type(value).__qualname__
+
+
+def _require_computes(function: Any) -> None:
+    """Passes if a function of a release returns what follows from its arguments, or from what is compared by itself.
+
+    Raises:
+        Unsayable: it does not, or may not.
+    """
+    name, owner = function.__name__, getattr(function, "__objclass__", None) or getattr(function, "__self__", None)
+    module = getattr(function, "__module__", None) or getattr(owner, "__module__", None) or ""
+    root = root_of(module)
+    if root == "torch":
+        is_told = not name.lstrip("_").startswith(_ASKING) or name in _COMPARED
+    else:
+        is_told = (root in _COMPUTING or root not in sys.stdlib_module_names) and name not in _OF_PROCESS
+    if not is_told or name == "__subclasses__":
+        raise Unsayable(f"{module}.{name}, which a function calls that is not traced")
+
+
+# What is looked into, and says nothing else.
+_HOLDING = (
+    functools._lru_cache_wrapper,
+    functools.cached_property,
+    functools.partial,
+    list,
+    property,
+    staticmethod,
+    classmethod,
+    tuple,
+)
+
+
+def _inner_of(value: Any) -> Iterator[Any]:
+    """What a value consists of, or names."""
+    match value:
+        case types.FunctionType():
+            # torch.library wraps what it is given.
+            is_of_release = is_module_of_a_release(value.__module__ or "")
+            yield from filter(_is_given, _contents(value)) if is_of_release else _named_by(value)
+        case type():
+            yield from _members_of(value)
+        case functools.partial():
+            yield from (value.func, *value.args, *value.keywords.values())
+        case functools.cached_property():
+            yield value.func
+        case property():
+            yield from (each for each in (value.fget, value.fset) if each is not None)
+        case staticmethod() | classmethod():
+            yield value.__func__
+        case list() | tuple():
+            yield from value
+        case types.MethodType():
+            yield value.__func__
+        case functools._lru_cache_wrapper():
+            yield value.__wrapped__
+
+
+def _members_of(kind: type) -> Iterator[Any]:
+    """What objects of a class find there. Constants are told with the class."""
+    for base in kind.__mro__:
+        if is_module_of_a_release(base.__module__):
+            continue
+        for name, member in sorted(vars(base).items()):
+            if not (isinstance(member, (*_PLAIN_MEMBERS, enum.Enum)) or name in _OF_CLASSES):
+                yield member
+
+
+# What Python and its modules keep in classes.
+_OF_CLASSES = frozenset(
+    {
+        "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__",
+        "__orig_bases__", "__parameters__", "__weakref__", "_abc_impl", "_member_map_", "_member_names_",
+        "_member_type_", "_value2member_map_",
+    }
+)  # fmt: skip
+
+
+def _is_given(value: Any) -> bool:
+    return isinstance(value, (types.FunctionType, torch.dtype, str))
+
+
+def _contents(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            yield "empty"
 
 
 def _named_by(function: types.FunctionType) -> Iterator[Any]:
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
-    yield from (cell.cell_contents for cell in function.__closure__ or ())
+    yield from _contents(function)
     for chain in sorted(set(chains_of(function.__code__))):
         first, *rest = chain.split(".")
-        value = function.__globals__.get(first, getattr(builtins, first, None))
-        for name in rest:
-            if isinstance(value, (types.ModuleType, type)):
-                value = static_attribute(value, name, None)
-        yield value
+        yield _value_of(function.__globals__.get(first, getattr(builtins, first, None)), rest)
+    yield from _imported_by(function.__code__)
+
+
+def _value_of(value: Any, names: list[str]) -> Any:
+    for name in names:
+        if isinstance(value, (types.ModuleType, type)):
+            value = static_attribute(value, name, None)
+    return value
+
+
+def _imported_by(code: types.CodeType) -> Iterator[Any]:
+    """What code imports, as far as it names it.
+
+    Raises:
+        Unsayable: it imports a module that is not imported yet, or names nothing of one.
+    """
+    for name in [each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"]:
+        found = list(_named_in(sys.modules.get(name), code.co_names, set()))
+        if not found:
+            raise Unsayable(f"{code.co_qualname}, which imports {name} and is called and not traced")
+        yield from found
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _imported_by(constant)
+
+
+def _named_in(module: types.ModuleType | None, names: Sequence[str], seen: set[int]) -> Iterator[Any]:
+    """What a module, and modules in it that are named, have under some names."""
+    seen.add(id(module))
+    for value in (vars(module)[name] for name in names if module is not None and name in vars(module)):
+        if not isinstance(value, types.ModuleType):
+            yield value
+        elif id(value) not in seen:
+            yield from _named_in(value, names, seen)

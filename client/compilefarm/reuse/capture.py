@@ -28,7 +28,7 @@ from compilefarm.reuse.models import describe_models
 from compilefarm.reuse.references import places_of, references_of, targets_of
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.reuse.source_table import KEY, SourceTable
-from compilefarm.reuse.states import ORDER_OF_SETS, require_plain, states, variables
+from compilefarm.reuse.states import ORDER_OF_SETS, answers, require_plain, states, variables
 from compilefarm.reuse.trace_questions import Questions
 from compilefarm.torch_internals.dynamo_frames import Frame, Traced, rest_of, unwrapped_program
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, aliases_of, guards_of, sizes_of
@@ -167,6 +167,8 @@ class _Capture:
 
     def _dependencies(self, read: Iterable[str], asked: Questions) -> Iterator[DependencyRecord]:
         for name, expected in states(self._describer).items():
+            yield _process(DependencyKind.STATE, name, expected)
+        for name, expected in sorted(answers(self._graphs()).items()):
             yield _process(DependencyKind.STATE, name, expected)
         if asked.orders:
             yield _process(DependencyKind.STATE, ORDER_OF_SETS, "")

@@ -91,8 +91,9 @@ _TELL_THEMSELVES = frozenset({"networkx.utils.configs.Config"})
 # Of a class: what Dynamo calls and does not trace.
 _CALLED = frozenset({"__class_getitem__"})
 
-# Their attributes are described with themselves; torch marks tensors while it traces.
-_WITH_OTHER_NAMESPACE = (type, types.ModuleType, types.FunctionType, torch.Tensor)
+# Their attributes are described with themselves; torch marks tensors while it traces, and operators keep what was once
+# looked up.
+_WITH_OTHER_NAMESPACE = (type, types.ModuleType, types.FunctionType, torch.Tensor, OpOverload, OpOverloadPacket)
 
 
 # Who is the same object cannot matter, or is told by itself.
@@ -410,6 +411,8 @@ class Describer:
         """Describes what Dynamo calls and does not trace."""
         seen: set[int] = set()
         functions = (function for member in members for function in functions_in(member))
+        # Those of a release are told with its version.
+        functions = (function for function in functions if not is_of_a_release(function))
         return shortened(
             "\n".join(
                 text

@@ -1,7 +1,8 @@
-"""Descriptions of operators by what is registered for them in Python, which torch runs while it traces.
+"""Descriptions of operators by what is registered for them, which torch runs while it traces.
 
-What an operator makes of shapes and how it is differentiated is somebody's code, which no guard tells: it is described
-with all that it names, and refused where it reads what has no description.
+What an operator makes of shapes and dtypes, and how it is differentiated, is somebody's code, which no guard tells.
+Functions that torch still has are described with all that they name, and refused where they read what has no
+description. Of the dispatcher's other kernels it is the library's code that is compared.
 """
 
 from __future__ import annotations
@@ -9,17 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.operators import NAMESPACES_OF_TORCH, describe_operators
+from compilefarm.graph.registrations import kernels_run_by_traces
 from compilefarm.reuse.called_functions import described_with_all_named
-from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet
+from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet, schema_of
 from compilefarm.torch_internals.registrations import (
+    autocast_dtypes,
     fake_implementation,
     functions_run_by_traces,
+    is_custom_op,
+    kernels_for_python,
     torch_dispatch_rules,
 )
 
 _Describe = Callable[[Any], str]
 # Their registrations are those of the release, or of what is refused as a replacement.
-_OF_TORCH = frozenset({"aten", "prim", "prims", "inductor", "_c10d_functional", "quantized"})
+_OF_TORCH = NAMESPACES_OF_TORCH | {"prim", "inductor"}
+# What a Python function that is registered under these makes of an operator may differ where its source does not.
+_BY_FUNCTION = ("Composite", "FuncTorch", "Meta")
 
 
 def describe_operator(operator: OpOverload | OpOverloadPacket, *, describe: _Describe, constant: _Describe) -> str:
@@ -37,12 +47,16 @@ def describe_operator(operator: OpOverload | OpOverloadPacket, *, describe: _Des
     name = name_of_packet(packet)
     if name.partition("::")[0] in _OF_TORCH:
         return f"operator:{operator}"
+    overloads = [getattr(packet, each) for each in packet.overloads()]
     seen: set[int] = set()
-    parts = [
-        each
-        for function in _functions_of(name)
-        for each in described_with_all_named(function, describe, constant, seen)
+    functions = [
+        *_functions_of(name),
+        *(each for overload in overloads for each in kernels_for_python(overload).values()),
     ]
+    parts = [str(schema_of(each)) for each in overloads]
+    parts += [f"{key}={value}" for key, value in autocast_dtypes(name).items()]
+    parts += [text for each in functions for text in described_with_all_named(each, describe, constant, seen)]
+    parts += [_further_kernels(each) for each in overloads]
     return f"operator:{operator}:{parts}"
 
 
@@ -51,3 +65,24 @@ def _functions_of(name: str) -> Iterator[Any]:
     yield from () if fake is None else (fake[0],)
     yield from torch_dispatch_rules(name)
     yield from functions_run_by_traces(name)
+
+
+def _further_kernels(overload: OpOverload) -> str:
+    """Describes the kernels of an overload whose functions are not known, by the code of who registered them.
+
+    Raises:
+        Unsayable: that does not tell what they do, or is not known.
+    """
+    name = overload.name()
+    if is_custom_op(name):
+        return ""
+    known = {*kernels_for_python(overload), *(("Meta",) if fake_implementation(name) is not None else ())}
+    further = [each for each in kernels_run_by_traces(name) if each.key not in known]
+    if found := next((each for each in further if each.is_python and each.key.startswith(_BY_FUNCTION)), None):
+        raise Unsayable(f"the operator {name}, whose kernel for {found.key} is a Python function that nothing tells")
+    if not further:
+        return ""
+    try:
+        return str(describe_operators([name]))
+    except Bypass as error:
+        raise Unsayable(str(error)) from error

@@ -24,9 +24,12 @@ from compilefarm.torch_internals.dynamo_states import (
     inference_mode,
     saved_tensors_hooks,
 )
+from compilefarm.torch_internals.traced_functions import question_named
 
 # What a variant is said to rest on beside the state, if the trace went through a set.
 ORDER_OF_SETS = "order of sets"
+# How the name of a state begins that a graph asks for.
+_ANSWER = "answer of torch._C."
 
 
 def states(describer: Describer) -> dict[str, str]:
@@ -40,6 +43,27 @@ def require_plain() -> str | None:
         if is_there():
             return what
     return None
+
+
+def answers(graphs: Iterable[torch.fx.Graph]) -> dict[str, str]:
+    """What graphs ask torch itself about its state, by name, with what it answers now. Dynamo has taken the answer for
+    a constant, and left the question in the graph."""
+    calls = [node for graph in graphs for node in graph.nodes if node.op == "call_function" and not node.args]
+    asked = {name: node.target for node in calls if (name := getattr(node.target, "__name__", ""))}
+    return {f"{_ANSWER}{name}": _answer(each) for name, each in asked.items() if question_named(name) is each}
+
+
+def answer_of(name: str) -> str | None:
+    """What torch answers now, by a name that `answers` has given; None if that is no question."""
+    question = question_named(name.removeprefix(_ANSWER)) if name.startswith(_ANSWER) else None
+    return _answer(question) if question is not None else None
+
+
+def _answer(question: Any) -> str:
+    try:
+        return repr(question())
+    except (RuntimeError, TypeError) as error:
+        return type(error).__name__
 
 
 def variables(names: Iterable[str]) -> dict[str, str]:

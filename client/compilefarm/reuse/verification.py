@@ -16,7 +16,7 @@ from compilefarm.reuse.models import describe_models
 from compilefarm.reuse.references import describe_dependency
 from compilefarm.reuse.refusals import Differs, Unsayable
 from compilefarm.reuse.source_table import KEY, sources_of, values_of
-from compilefarm.reuse.states import ORDER_OF_SETS, require_plain, states, variables
+from compilefarm.reuse.states import ORDER_OF_SETS, answer_of, require_plain, states, variables
 from compilefarm.torch_internals.dynamo_frames import Frame
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, TracedGuards
 from compilefarm.torch_internals.dynamo_sources import Scope, Source
@@ -135,7 +135,7 @@ class _Process:
     def describe(self, dependency: DependencyRecord) -> str | None:
         name = dependency.name
         if dependency.kind is DependencyKind.STATE:
-            return _shortened_or_none(self._states.get(name))
+            return _shortened_or_none(self._states[name] if name in self._states else answer_of(name))
         if dependency.kind is DependencyKind.MODEL:
             return _shortened_or_none(self._models.get(name))
         if dependency.kind is DependencyKind.VARIABLE:

@@ -130,6 +130,11 @@ def file_of_schema(name: str) -> str:
     return found["file"] if found is not None else ""
 
 
+def kernels_run_by_traces(name: str) -> list[Kernel]:
+    """Kernels of an operator, by its name, that decide what a trace finds of it: all but those of devices."""
+    return [each for each in _kernels(name) if not (each.key in _OF_DEVICES or each.key.startswith("Sparse"))]
+
+
 def check_kernels(overload: Any, *, are_known: bool, has_modules: bool) -> None:
     """Checks that what is registered for an operator is what can be found of it.
 
@@ -141,9 +146,7 @@ def check_kernels(overload: Any, *, are_known: bool, has_modules: bool) -> None:
     Raises:
         UnknownSource: some of it cannot be known.
     """
-    for kernel in _kernels(overload.name()):
-        if kernel.key in _OF_DEVICES or kernel.key.startswith("Sparse"):
-            continue
+    for kernel in kernels_run_by_traces(overload.name()):
         if not kernel.is_python and not are_known:
             raise UnknownSource(
                 f"{kernel.key} is registered in C++ ({kernel.file}), by no library whose files are known"

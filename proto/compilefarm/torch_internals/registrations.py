@@ -44,6 +44,19 @@ def functions_run_by_traces(operator: str) -> Iterator[Callable[..., Any]]:
     yield from (each for each in (*single, *found.get("_torch_dispatch_fns", {}).values()) if each is not None)
 
 
+def autocast_dtypes(operator: str) -> dict[str, Any]:
+    """What torch.library.register_autocast was given for an operator of torch.library.custom_op, by attribute."""
+    # torch/_library/custom_ops.py: CustomOpDef has a table by device, and until 2.14 an attribute for each.
+    return {name: value for name, value in _attributes_of(operator).items() if name.startswith("_autocast_")}
+
+
+def kernels_for_python(overload: OpOverload) -> dict[str, Callable[..., Any]]:
+    """What OpOverload.py_impl was given for an operator, by the key of the dispatcher, or the mode, that it is for."""
+    # torch/_ops.py
+    kernels = {getattr(key, "name", None) or repr(key): value for key, value in overload.py_kernels.items()}
+    return dict(sorted(kernels.items()))
+
+
 def fake_implementation(operator: str) -> tuple[Callable[..., Any], str] | None:
     """What torch.library.register_fake was given for an operator, and from where ("file:line"); None if nothing."""
     # torch/_library/fake_impl.py

@@ -132,6 +132,12 @@ def is_question(target: object) -> bool:
     return name.lstrip("_").startswith(_ASKING) and vars(torch._C).get(name) is target
 
 
+def question_named(name: str) -> Any:
+    """The function of torch._C that has a name, if it tells of a state and does nothing else; None if there is none."""
+    found = vars(torch._C).get(name)
+    return found if found is not None and is_question(found) else None
+
+
 def is_taken_for_constant(function: object) -> bool:
     """Whether Dynamo calls a function while it traces and keeps the result (torch.compiler.assume_constant_result)."""
     # torch/_dynamo/decorators.py: assume_constant_result.
