@@ -99,6 +99,33 @@ def _rates() -> Case:
     )
 
 
+def _deciding() -> Case:
+    """An eps that is one of two, and a share that is rounded, beside a rate that differs at each call."""
+
+    def normed(x: torch.Tensor, rate: float, eps: float) -> torch.Tensor:
+        return functional.layer_norm(x * rate, (3,), eps=eps) + round(eps * 10)
+
+    settings = ((0.5, 0.01), (0.4, 0.2), (0.3, 0.2), (0.2, 0.01), (0.1, 0.2))
+    return Case(function=normed, calls=[call(torch.randn(4, 3), rate, eps) for rate, eps in settings])
+
+
+def _scaled_back() -> Case:
+    """A model that scales the gradients of what it has computed half-way."""
+    first, second = nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        hidden = first(x).tanh()
+        hidden.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1) * scale)
+        result: torch.Tensor = second(hidden.relu()).square()
+        return result
+
+    model = nn.ModuleList([first, second])
+    model.forward = scaled  # type: ignore[method-assign]
+    return Case(
+        function=model, calls=[call(torch.randn(4, 8), torch.tensor(2.0)) for _ in range(2)], use=backpropagating
+    )
+
+
 def _windows() -> Case:
     """Windows of one memory, each of which is written to as the next one is read; the last call has them elsewhere."""
 
@@ -158,6 +185,8 @@ PROGRAMS = (
     _program("NumPy", _with_numpy, (3, 8), precision=torch.float32),
     program_of_case("powers of steps", _decayed),
     program_of_case("floats of floats", _rates),
+    program_of_case("floats that decide", _deciding),
+    program_of_case("gradients scaled by a hook", _scaled_back, training=True),
     program_of_case("windows of one memory", _windows),
     program_of_case("bags of lengths", _bagged, training=True),
     Program(name="compiled autograd", run=_derive_compiled, training=True),
