@@ -19,6 +19,7 @@ from compilefarm.core.keys import key_of
 from compilefarm.graph import targets
 from compilefarm.graph.decode import MAX_SUBGRAPH_DEPTH, GraphRejected, decode_job
 from compilefarm.graph.testing import CapturedGraph, capture
+from compilefarm.torch_internals import traced_functions
 from compilefarm.v1.graph_pb2 import Graph
 from compilefarm.v1.job_pb2 import Job
 
@@ -115,6 +116,20 @@ def test_a_decoded_graph_computes_the_same(name: str) -> None:
         torch.testing.assert_close(*gradients, rtol=0, atol=0)
     again = CapturedGraph(graph_module=graph, example_inputs=captured.example_inputs).encode()
     assert again.job.graph == encoded.job.graph
+
+
+def test_bindings_that_a_library_calls_are_what_vmap_calls() -> None:
+    """tensordict batches what it holds by itself."""
+    program, x = PROGRAMS["vmap"]
+    captured = capture(program, x, fullgraph=True)
+    expected = captured.encode().job
+    load = traced_functions.load_function
+    bindings = {load(twin): load(binding) for binding, twin in traced_functions.TWINS.items()}
+    for node in captured.graph_module.graph.nodes:
+        if node.target in bindings:
+            node.target = bindings.pop(node.target)
+    assert not bindings
+    assert captured.encode().job == expected
 
 
 def test_what_a_subgraph_computes_is_in_the_key() -> None:

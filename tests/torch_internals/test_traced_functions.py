@@ -90,6 +90,15 @@ def test_questions() -> None:
     assert traced_functions.is_question(torch.cuda.get_device_capability)
     for function in (torch._C._set_grad_enabled, torch.is_complex, torch._C._log_api_usage_once):
         assert not traced_functions.is_question(function)
+    assert traced_functions.is_question_of_tensor(torch._C._functorch.is_batchedtensor)
+    for function in (torch._C._functorch.get_unwrapped, torch._C._functorch._add_batch_dim, torch.is_complex):
+        assert not traced_functions.is_question_of_tensor(function)
+
+
+def test_bindings_have_twins() -> None:
+    for binding, twin in traced_functions.TWINS.items():
+        assert twin in OF_MODES
+        assert traced_functions.load_function(binding).__name__ == traced_functions.load_function(twin).__name__
 
 
 def test_grad_mode_switch() -> None:

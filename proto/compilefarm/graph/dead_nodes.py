@@ -31,7 +31,7 @@ from compilefarm.graph.targets import (
     name_call,
 )
 from compilefarm.graph.writes import find_storage
-from compilefarm.torch_internals.traced_functions import is_question, is_usage_log
+from compilefarm.torch_internals.traced_functions import is_question, is_question_of_tensor, is_usage_log
 
 # Operators that make, view, copy or compute tensors, as do the functions and methods of these names. They write to
 # nothing but out=, and draw no random numbers.
@@ -102,7 +102,7 @@ def _asks(node: Node) -> bool:
     and leaves the question behind.
     """
     if node.op == "call_function":
-        return not node.all_input_nodes and is_question(node.target)
+        return is_question_of_tensor(node.target) or (not node.all_input_nodes and is_question(node.target))
     asked = node.args[0].meta.get("example_value") if node.args and isinstance(node.args[0], Node) else None
     is_number = isinstance(asked, torch.SymInt | torch.SymFloat) and _is_settled(asked)
     return is_number and node.target in _QUESTIONS

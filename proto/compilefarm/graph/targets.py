@@ -182,6 +182,9 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     if method is None:
         if find_attribute(node.target, node.args) is not None:
             return *name_target(getattr), node.args
+        twin = _twin_of(node)
+        if twin is not None:
+            return TORCH_FUNCTION, twin, node.args
         kind, name = name_target(node.target)
         # For `x.T` Dynamo writes builtins.getattr in one release and the operator in another.
         if kind == OPERATOR_PACKET and name in ATTRIBUTE_OPERATORS and len(node.args) == 1 and not node.kwargs:
@@ -200,6 +203,22 @@ def name_call(node: Node) -> tuple[TargetKind.ValueType, str, Sequence[object]]:
     if function in _python_names():
         return *name_target(function), node.args
     return TENSOR_METHOD, method, node.args
+
+
+def _twin_of(node: Node) -> str | None:
+    """The function that does what a binding does that a node calls; None if it calls no such binding.
+
+    Dimensions that are counted from the end mean something to the function alone.
+    """
+    dimensions = [value for value in node.args if type(value) is int]
+    if type(node.target) is not BuiltinFunctionType or node.kwargs or any(value < 0 for value in dimensions):
+        return None
+    return _twins().get(node.target)
+
+
+@functools.cache
+def _twins() -> Mapping[object, str]:
+    return {traced_functions.load_function(binding): twin for binding, twin in traced_functions.TWINS.items()}
 
 
 def _method_of(node: Node) -> str | None:

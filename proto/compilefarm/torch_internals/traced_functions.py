@@ -62,6 +62,8 @@ ENTER_VMAP = f"{_PREDISPATCH}._vmap_increment_nesting"
 _BATCHING = tuple(
     f"{_PREDISPATCH}.{name}" for name in ("_add_batch_dim", "_remove_batch_dim", "lazy_load_decompositions")
 )
+# The bindings beneath, which libraries call themselves (tensordict), by what torch.vmap calls in their place.
+TWINS = {f"torch._C._functorch.{name}": f"{_PREDISPATCH}.{name}" for name in ("_add_batch_dim", "_remove_batch_dim")}
 # What torch.func.grad and torch.func.vjp become; some are bindings in one release and their Python twins in another.
 ENTER_GRAD = "torch._C._functorch._grad_increment_nesting"
 FUNCTORCH_SWITCH = "torch._C._functorch.set_inplace_requires_grad_allowed"
@@ -136,6 +138,12 @@ def question_named(name: str) -> Any:
     """The function of torch._C that has a name, if it tells of a state and does nothing else; None if there is none."""
     found = vars(torch._C).get(name)
     return found if found is not None and is_question(found) else None
+
+
+def is_question_of_tensor(target: object) -> bool:
+    """Whether a function tells how torch.vmap or torch.func.grad has wrapped a tensor, and does nothing else."""
+    name = getattr(target, "__name__", "")
+    return name.startswith("is_") and vars(torch._C._functorch).get(name) is target
 
 
 def is_taken_for_constant(function: object) -> bool:

@@ -353,6 +353,19 @@ def _tensor_dict() -> Any:
     return called, [(torch.randn(3, 4),)]
 
 
+def _ensemble() -> Any:
+    """Layers whose parameters lie in one dictionary, which torch.vmap batches by functions of the library's own."""
+    library = require_module("tensordict")
+    layers, single = [nn.Linear(4, 2) for _ in range(3)], nn.Linear(4, 2)
+    parameters = library.TensorDict.from_modules(*layers, as_module=True)
+
+    def one(parameters: Any, x: torch.Tensor) -> Any:
+        with parameters.to_module(single):
+            return single(x)
+
+    return (lambda x: torch.vmap(one, (0, None))(parameters, x)), [(torch.randn(5, 4, requires_grad=True),)]
+
+
 def _faces() -> Any:
     library = require_module("facenet_pytorch")
     return library.InceptionResnetV1(pretrained=None, classify=True, num_classes=5), [(torch.randn(2, 3, 96, 96),)]
@@ -544,6 +557,7 @@ PROGRAMS = (
     _program("rtdl-revisiting-models: transformer", _tabular, training=True),
     _program("snntorch: leaky neurons", _spiking, training=True),
     _program("tensordict: modules", _tensor_dict),
+    _program("tensordict: ensemble", _ensemble, training=True),
     _program("facenet-pytorch: InceptionResnet", _faces),
     _program("chronos-forecasting: Bolt", _chronos),
     _program("linformer: Linformer", _linformer),
