@@ -18,7 +18,7 @@ from compilefarm.service.testing.servers import FREE_PORT
 from compilefarm.store.entries import EntryStore
 from compilefarm.store.layout import STAGING
 from compilefarm.store.opening import open_caches
-from compilefarm.v1.cache_service_pb2 import FindEntryRequest, GetRequest, PutRequest, TorchCache
+from compilefarm.v1.cache_service_pb2 import GetRequest, PutRequest, TorchCache
 
 FX_GRAPH, AUTOTUNE = TorchCache.TORCH_CACHE_FX_GRAPH, TorchCache.TORCH_CACHE_AUTOTUNE
 LARGE = os.urandom(2_500_000)
@@ -128,21 +128,6 @@ async def test_what_a_pod_has_missed_and_then_written_comes_ahead_for_the_first_
             await calls.put_entry(key.encode(), key=key)
         async with calling(gateway.address) as reader:
             assert await ahead(reader, "a") == "abcd"
-
-
-async def test_what_comes_ahead_comes_in_pieces_of_which_a_reader_takes_what_it_wants(caches: EntryStore) -> None:
-    async with serving(caches=caches) as gateway, calling(gateway.address) as calls:
-        for key in "abcdefgh":
-            await calls.put_entry(bytes(200_000), key=key)
-        await ask_in_order(gateway.address, "abcdefgh")
-        request = FindEntryRequest(cache=FX_GRAPH, key="a", ahead_bytes=2 * MIB)
-        sizes = [len(answer.entries) async for answer in calls.caches.FindEntry(request)]
-        assert sizes == [1] * 8
-        for _ in range(100):
-            call = calls.caches.FindEntry(request)
-            assert (await anext(aiter(call))).entries[0].entry.key == "a"
-            call.cancel()
-        assert await ahead(calls, "a") == "abcdefgh"
 
 
 async def test_what_is_asked_for_in_a_circle_and_what_is_large_or_changes_does_not_come_for_ever(

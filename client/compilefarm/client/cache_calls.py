@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -86,9 +86,9 @@ class CacheCalls:
         """
         return self._get(TorchCache.TORCH_CACHE_MEGA_PART, digest, is_signed=False)
 
-    def find(self, cache: TorchCache.ValueType, key: str, *, ahead_bytes: int) -> Generator[FoundEntry]:
-        """Yields an entry, and so many bytes of those that others have asked for after it, as they come; nothing if
-        there is none. They are checked when they are used (`content_of`). Whoever does not take all closes it.
+    def find(self, cache: TorchCache.ValueType, key: str, *, ahead_bytes: int) -> Sequence[FoundEntry]:
+        """Returns an entry, and so many bytes of those that others have asked for after it; nothing if there is none.
+        They are checked when they are used (`content_of`).
 
         Args:
             cache: of the entry.
@@ -97,12 +97,7 @@ class CacheCalls:
         """
         request = FindEntryRequest(cache=cache, key=key, ahead_bytes=ahead_bytes)
         with self._calling() as (stub, timeout_seconds):
-            answers = stub.FindEntry(request, timeout=timeout_seconds)
-            try:
-                for answer in answers:
-                    yield from answer.entries
-            finally:
-                answers.cancel()
+            return stub.FindEntry(request, timeout=timeout_seconds).entries
 
     def content_of(self, found: FoundEntry, cache: TorchCache.ValueType, key: str) -> bytes:
         """Returns the bytes of an entry that was found.

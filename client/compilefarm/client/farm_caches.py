@@ -36,7 +36,7 @@ class FarmCaches:
     def __init__(self, config: ClientConfig, *, connection: Connection, clock: Clock) -> None:
         self._connection = connection
         self._calls = CacheCalls(config, connection=connection, clock=clock)
-        self._reads = ReadAhead(self._calls, clock=clock, timeout_seconds=config.cache_timeout_seconds)
+        self._reads = ReadAhead(self._calls, clock=clock)
         self._told: set[str] = set()
 
     def find(self, cache: TorchCache.ValueType, key: str) -> bytes | None:

@@ -173,16 +173,14 @@ global___FindEntryRequest = FindEntryRequest
 
 @typing.final
 class FindEntryResponse(google.protobuf.message.Message):
-    """Some of what was found."""
+    """What was found."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: builtins.int
     @property
     def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FoundEntry]:
-        """At the beginning of the first one the entry that was asked for; then those that earlier callers have asked for after
-        it, in that order. A few small ones come in one piece.
-        """
+        """First the entry that was asked for; then those that earlier callers have asked for after it, in that order."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ class CacheServiceStub(object):
                 request_serializer=compilefarm_dot_v1_dot_cache__service__pb2.GetRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.GetResponse.FromString,
                 )
-        self.FindEntry = channel.unary_stream(
+        self.FindEntry = channel.unary_unary(
                 '/compilefarm.v1.CacheService/FindEntry',
                 request_serializer=compilefarm_dot_v1_dot_cache__service__pb2.FindEntryRequest.SerializeToString,
                 response_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.FindEntryResponse.FromString,
@@ -60,8 +60,8 @@ class CacheServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def FindEntry(self, request, context):
-        """Reads an entry if it is small, and then those that earlier callers have asked for after it. That there is none, or
-        none that is whole, is no error here: nothing is sent then. FAILED_PRECONDITION if this farm keeps no caches.
+        """Reads an entry if it is small, and with it those that earlier callers have asked for after it. That there is none, or
+        none that is whole, is no error here: the answer is empty then. FAILED_PRECONDITION if this farm keeps no caches.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +104,7 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     request_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.GetRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_cache__service__pb2.GetResponse.SerializeToString,
             ),
-            'FindEntry': grpc.unary_stream_rpc_method_handler(
+            'FindEntry': grpc.unary_unary_rpc_method_handler(
                     servicer.FindEntry,
                     request_deserializer=compilefarm_dot_v1_dot_cache__service__pb2.FindEntryRequest.FromString,
                     response_serializer=compilefarm_dot_v1_dot_cache__service__pb2.FindEntryResponse.SerializeToString,
@@ -168,7 +168,7 @@ class CacheService(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(request, target, '/compilefarm.v1.CacheService/FindEntry',
+        return grpc.experimental.unary_unary(request, target, '/compilefarm.v1.CacheService/FindEntry',
             compilefarm_dot_v1_dot_cache__service__pb2.FindEntryRequest.SerializeToString,
             compilefarm_dot_v1_dot_cache__service__pb2.FindEntryResponse.FromString,
             options, channel_credentials,

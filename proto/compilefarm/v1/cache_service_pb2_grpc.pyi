@@ -31,12 +31,12 @@ class CacheServiceStub:
     may read, or its bytes no longer match; FAILED_PRECONDITION if this farm keeps no caches.
     """
 
-    FindEntry: grpc.UnaryStreamMultiCallable[
+    FindEntry: grpc.UnaryUnaryMultiCallable[
         compilefarm.v1.cache_service_pb2.FindEntryRequest,
         compilefarm.v1.cache_service_pb2.FindEntryResponse,
     ]
-    """Reads an entry if it is small, and then those that earlier callers have asked for after it. That there is none, or
-    none that is whole, is no error here: nothing is sent then. FAILED_PRECONDITION if this farm keeps no caches.
+    """Reads an entry if it is small, and with it those that earlier callers have asked for after it. That there is none, or
+    none that is whole, is no error here: the answer is empty then. FAILED_PRECONDITION if this farm keeps no caches.
     """
 
     Put: grpc.StreamUnaryMultiCallable[
@@ -76,12 +76,12 @@ class CacheServiceAsyncStub:
     may read, or its bytes no longer match; FAILED_PRECONDITION if this farm keeps no caches.
     """
 
-    FindEntry: grpc.aio.UnaryStreamMultiCallable[
+    FindEntry: grpc.aio.UnaryUnaryMultiCallable[
         compilefarm.v1.cache_service_pb2.FindEntryRequest,
         compilefarm.v1.cache_service_pb2.FindEntryResponse,
     ]
-    """Reads an entry if it is small, and then those that earlier callers have asked for after it. That there is none, or
-    none that is whole, is no error here: nothing is sent then. FAILED_PRECONDITION if this farm keeps no caches.
+    """Reads an entry if it is small, and with it those that earlier callers have asked for after it. That there is none, or
+    none that is whole, is no error here: the answer is empty then. FAILED_PRECONDITION if this farm keeps no caches.
     """
 
     Put: grpc.aio.StreamUnaryMultiCallable[
@@ -128,9 +128,9 @@ class CacheServiceServicer(metaclass=abc.ABCMeta):
         self,
         request: compilefarm.v1.cache_service_pb2.FindEntryRequest,
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[compilefarm.v1.cache_service_pb2.FindEntryResponse], collections.abc.AsyncIterator[compilefarm.v1.cache_service_pb2.FindEntryResponse]]:
-        """Reads an entry if it is small, and then those that earlier callers have asked for after it. That there is none, or
-        none that is whole, is no error here: nothing is sent then. FAILED_PRECONDITION if this farm keeps no caches.
+    ) -> typing.Union[compilefarm.v1.cache_service_pb2.FindEntryResponse, collections.abc.Awaitable[compilefarm.v1.cache_service_pb2.FindEntryResponse]]:
+        """Reads an entry if it is small, and with it those that earlier callers have asked for after it. That there is none, or
+        none that is whole, is no error here: the answer is empty then. FAILED_PRECONDITION if this farm keeps no caches.
         """
 
     @abc.abstractmethod

@@ -58,11 +58,8 @@ class NoCacheService(CacheServiceServicer):
         raise _no_caches()
         yield
 
-    async def FindEntry(
-        self, _request: wire.FindEntryRequest, _context: Context
-    ) -> AsyncIterator[wire.FindEntryResponse]:
+    async def FindEntry(self, _request: wire.FindEntryRequest, _context: Context) -> wire.FindEntryResponse:
         raise _no_caches()
-        yield
 
     async def Put(self, _requests: AsyncIterator[wire.PutRequest], _context: Context) -> wire.PutResponse:
         raise _no_caches()
@@ -116,7 +113,7 @@ class CacheService(CacheServiceServicer):
         self._batches = EntryBatches(store)
         self._answers = Allowance(account_bytes=ANSWERED_BYTES_OF_ACCOUNT, all_bytes=ANSWERED_BYTES)
 
-    async def FindEntry(self, request: wire.FindEntryRequest, context: Context) -> AsyncIterator[Any]:
+    async def FindEntry(self, request: wire.FindEntryRequest, context: Context) -> Any:
         # Serialized: protobuf takes a millisecond for a megabyte.
         word_of_cache(request.cache)
         caller, key = current_caller(), check_key(request.key)
@@ -124,8 +121,7 @@ class CacheService(CacheServiceServicer):
         async with self._reads.acquired(caller.account):
             batch = await self._batches.find(name, ahead_bytes=request.ahead_bytes, reader=context.peer())
         self._counts.note(request.cache, "miss" if batch is None else "hit")
-        for answer in () if batch is None else self._answers_of(batch, account=caller.account, context=context):
-            yield answer
+        return b"" if batch is None else self._answer_of(batch, account=caller.account, context=context)
 
     async def Get(self, request: wire.GetRequest, _context: Context) -> AsyncIterator[wire.GetResponse]:
         word_of_cache(request.cache)
@@ -188,9 +184,9 @@ class CacheService(CacheServiceServicer):
         self._batches.note_removal()
         return wire.RemoveEntriesResponse()
 
-    def _answers_of(self, batch: EntryBatch, *, account: str, context: Context) -> Sequence[bytes]:
-        """Messages with the bytes of entries, serialized. Where too many are on their way to the caller, it has to read
-        them with Get, which waits until they are taken.
+    def _answer_of(self, batch: EntryBatch, *, account: str, context: Context) -> bytes:
+        """A message with the bytes of entries, serialized. Where too many are on their way to the caller, it has to
+        read them with Get, which waits until they are taken.
         """
         held = ExitStack()
 
@@ -201,11 +197,11 @@ class CacheService(CacheServiceServicer):
             held.enter_context(self._answers.using(account))(batch.size_bytes)
         except Busy:
             held.close()
-            return [answer_of(batch.first.entry, None)]
+            return answer_of(batch.first.entry, None)
         # gRPC holds what a caller does not take until the call ends.
         context.add_done_callback(release)  # type: ignore[arg-type]  # the stubs ask for a class of their own
         self._counters.bytes_sent += batch.size_bytes
-        return batch.answers
+        return batch.answer
 
     def _require_writable(self) -> None:
         if self._read_only:

@@ -16,8 +16,6 @@ from compilefarm.store.entries import EntryStore
 
 # cache_service.proto: FindEntryRequest.ahead_bytes.
 _MOST_AHEAD_BYTES = 2 * 1024 * 1024
-# What is sent at once, if entries are no larger: less costs more messages, and of more the first one comes late.
-_PIECE_BYTES = 256 * 1024
 _KEPT_SECONDS = 1.0
 _KEPT_BYTES = 32 * 1024 * 1024
 # Of a batch without entries, in memory.
@@ -31,14 +29,13 @@ class EntryBatch:
     Attributes:
         first: the entry.
         last: the name of the last one that comes ahead, or of the entry.
-        answers: messages (FindEntryResponse) with all, serialized; the first one holds the entry alone, for which its
-            reader waits, with others that ask at the same moment.
+        answer: a FindEntryResponse with all, serialized.
         size_bytes: their bytes.
     """
 
     first: CheckedEntry
     last: EntryName
-    answers: Sequence[bytes]
+    answer: bytes
     size_bytes: int
 
 
@@ -56,7 +53,7 @@ class EntryBatches:
         self._writes = 0
         self._batches: Cache[tuple[tuple[EntryName, ...], int], EntryBatch] = Cache(
             limit_bytes=_KEPT_BYTES,
-            size_of=lambda batch: _EMPTY_BYTES + sum(map(len, batch.answers)),
+            size_of=lambda batch: _EMPTY_BYTES + len(batch.answer),
             kept_seconds=_KEPT_SECONDS,
         )
 
@@ -104,7 +101,7 @@ class EntryBatches:
         return EntryBatch(
             first=first,
             last=names[-1],
-            answers=[first.answer, *_joined([each.answer for each in ahead])],
+            answer=b"".join(each.answer for each in (first, *ahead)),
             size_bytes=sum(len(each.content or b"") for each in (first, *ahead)),
         )
 
@@ -123,16 +120,3 @@ def _fitting(found: Sequence[CheckedEntry | None], *, room_bytes: int) -> list[C
             room_bytes -= len(each.content)
             fitting.append(each)
     return fitting
-
-
-def _joined(answers: Sequence[bytes]) -> list[bytes]:
-    """Messages joined to some of _PIECE_BYTES, or of the size of one that is larger."""
-    pieces: list[list[bytes]] = []
-    room_bytes = 0
-    for answer in answers:
-        if len(answer) > room_bytes:
-            pieces.append([])
-            room_bytes = _PIECE_BYTES
-        pieces[-1].append(answer)
-        room_bytes -= len(answer)
-    return [b"".join(piece) for piece in pieces]

@@ -1,4 +1,4 @@
-"""A program for test_farm_caches.py: reads entries in a process, and in one forked from it while more is on its way."""
+"""A program for test_farm_caches.py: reads entries in a process, and in one forked from it after more came."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class Calls:
         """A cache entry, and those that came ahead."""
         with refusals():
             request = FindEntryRequest(cache=cache, key=key, ahead_bytes=ahead_bytes)
-            return [entry async for answer in self.caches.FindEntry(request) for entry in answer.entries]
+            return list((await self.caches.FindEntry(request)).entries)
 
     async def remove_entries(
         self, keys: Sequence[str], *, cache: TorchCache.ValueType = TorchCache.TORCH_CACHE_FX_GRAPH
