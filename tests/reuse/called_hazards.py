@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from tests.reuse.cases import X, case, patched, unsaid
 
 _HERE = sys.modules[__name__]
 _FACTOR = 2
-_FILE = str(Path(__file__).parent / "hazard_of_a_file")
+# Tests with another release may run at the same time.
+_FILE = str(Path(tempfile.gettempdir(), f"hazard_of_a_file-{torch.__version__}"))
 
 
 class Reads:
