@@ -5,13 +5,13 @@ where that was. torch names a kernel by a digest, of which nobody could tell wha
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from compilefarm.core.kernel_choices import is_value
 from compilefarm.torch_internals.kernel_sources import KernelSources
 
 _FORMAT = "compilefarm tuning 1"
@@ -21,7 +21,6 @@ _KEY = re.compile(r"pt2:.*::(?P<name>.+):c\d+")
 # of a configuration into Python that it runs (_inductor/runtime/triton_heuristics.py: GridExpr).
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ .=-]{0,199}")
 _DIGESTS = frozenset({"configs_hash", "triton_cache_hash"})
-_MOST = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,19 +118,7 @@ def _best(kept: Any, *, key: str) -> dict[str, dict[str, Any]] | None:
 
 def _is_result(kept: Any) -> bool:
     values = kept.values() if isinstance(kept, dict) else ()
-    return bool(values) and all(map(_is_value, values))
-
-
-def _is_value(value: Any) -> bool:
-    match value:
-        case None | str():
-            return True
-        case int():
-            return abs(value) < _MOST
-        case float():
-            return math.isfinite(value)
-        case _:
-            return False
+    return bool(values) and all(map(is_value, values))
 
 
 def _as_torch(best: Mapping[str, Mapping[str, Any]], *, key: str) -> Mapping[str, Any]:

@@ -70,7 +70,7 @@ def described_with_all_named(value: Any, describe: _Describe, constant: _Describ
 
     Args:
         value: that is described.
-        describe: describes functions, classes and modules.
+        describe: describes functions and classes.
         constant: describes what is compared by value; raises Unsayable for anything else.
         seen: identities of what is described already.
 

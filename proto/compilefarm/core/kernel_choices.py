@@ -57,17 +57,15 @@ def read_choices(files: Iterable[SourceFile]) -> Iterator[KernelChoice]:
         if path.startswith(_FOLDER) and path.endswith(ending):
             name = path.removeprefix(_FOLDER).removesuffix(ending)
             match _parse(text):
-                case {"configuration": dict(configuration), "among": int(among)} if _are_plain(configuration):
+                case {"configuration": dict(configuration), "among": int(among)} if all(
+                    map(is_value, configuration.values())
+                ):
                     source = sources.get(name, "")
                     yield KernelChoice(name=name, configuration=configuration, among=among, source=source)
 
 
-def _are_plain(configuration: Mapping[str, Any]) -> bool:
-    """Whether all values can be chosen for a kernel: what is nested deep enough cannot be written as JSON again."""
-    return all(map(_is_plain, configuration.values()))
-
-
-def _is_plain(value: Any) -> bool:
+def is_value(value: Any) -> bool:
+    """Whether something can be the value of an option of a kernel: a number that JSON has, a text, or nothing."""
     match value:
         case None | str():
             return True
