@@ -14,7 +14,7 @@ import torch
 
 from compilefarm.builder import kernels, programs
 from compilefarm.builder.kernels import FinishedKernel
-from compilefarm.builder.wrappers import finished_wrapper
+from compilefarm.builder.wrappers import WrapperNotKnown, finished_wrapper, taking_constants
 from compilefarm.loader import kernels as loaded_kernels
 from compilefarm.loader.wrappers import WrapperNotMoved, joined_wrapper, moved_wrapper
 
@@ -31,6 +31,33 @@ def test_an_import_that_nothing_uses_goes_and_lines_keep_their_numbers() -> None
 def test_a_name_used_within_a_function_counts() -> None:
     source = "import math\ndef call(args):\n    return math.inf\n"
     assert finished_wrapper(source) == source
+
+
+def _called(source: str, args: list[object]) -> object:
+    scope: dict[str, Any] = {}
+    exec(source, scope)
+    return scope["call"](args)
+
+
+@pytest.mark.parametrize(
+    ("source", "args"),
+    [
+        ("p = None\ndef call(args):\n    x, = args\n    args.clear()\n    return x, p\n", ["x", "p"]),
+        ("p = None\ndef call(args):\n    return None, p\n", ["p"]),
+    ],
+    ids=["behind an input", "alone"],
+)
+def test_constants_are_taken_behind_the_inputs(source: str, args: list[object]) -> None:
+    given = taking_constants(source, ["p"])
+    assert len(given.split("\n")) == len(source.split("\n"))
+    expected = args[-1]
+    assert _called(given, args)[1] == expected  # type: ignore[index]
+    assert args == []
+
+
+def test_a_wrapper_that_nobody_knows_takes_no_constants() -> None:
+    with pytest.raises(WrapperNotKnown):
+        taking_constants("def run(args):\n    return args\n", ["p"])
 
 
 def test_an_import_within_a_function_stays() -> None:

@@ -167,6 +167,15 @@ def test_which_inputs_are_static_is_known_of_recordings_with_cuda_graphs() -> No
     assert not without.inputs[0].is_static
 
 
+def test_weights_are_frozen_in_no_mode_that_tunes_on_them() -> None:
+    job = sample_job()
+    job.inputs[0].is_frozen = True
+    assert retarget(recorded(job), target=TARGET, mode="slow").inputs[0].is_frozen
+    tuned = recorded(job, settings={"max_autotune": True})
+    with pytest.raises(CannotRetarget, match="max_autotune"):
+        retarget(tuned, target=TARGET)
+
+
 def test_what_the_other_torch_lacks_is_named() -> None:
     assert reason(recorded(sample_job("torch.sin"))) == (
         "unknown_operator",

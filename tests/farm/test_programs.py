@@ -243,3 +243,26 @@ def test_an_assertion_says_what_it_says_in_the_model(farm: ServedFarm) -> None:
     ours, became = outcomes(farm, use)
     assert became == ["compiled"]
     torch.testing.assert_close(ours, torch.ones(5))
+
+
+def test_frozen_models_share_a_program_and_are_each_what_they_are_uncompiled(farm: ServedFarm) -> None:
+    def inference(backend: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        results, x = [], torch.rand(2, 3, 8, 8)
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            layers = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ConvTranspose2d(8, 4, 2, stride=2)
+            model = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(576, 5)).eval()
+            layers[1].running_var.uniform_(0.5, 2.0)
+            compiled = torch.compile(model, backend=backend, fullgraph=True)
+            results.append(compiled(x))
+            layers[0].weight.mul_(1.5)
+            results.append(compiled(x))
+        return results
+
+    with torch.no_grad():
+        expected = uncompiled(inference)
+        with torch._inductor.config.patch(freezing=True):
+            ours, became = outcomes(farm, inference)
+    assert became == ["compiled", "hit"]
+    torch.testing.assert_close(ours, expected)

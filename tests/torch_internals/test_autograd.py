@@ -7,7 +7,12 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 
 from compilefarm.torch_internals import traced_functions
-from compilefarm.torch_internals.autograd import find_base, has_saved_tensors_hooks, restoring_forward_mode
+from compilefarm.torch_internals.autograd import (
+    count_writes,
+    find_base,
+    has_saved_tensors_hooks,
+    restoring_forward_mode,
+)
 
 
 def test_hooks_on_saved_tensors_are_seen() -> None:
@@ -30,3 +35,12 @@ def test_what_a_tensor_is_a_view_of_is_known() -> None:
     whole = torch.ones(6)
     assert find_base(whole[2:].view(2, 2)) is whole
     assert find_base(whole) is None
+
+
+def test_writes_are_counted_for_all_that_share_a_memory() -> None:
+    whole = torch.ones(6)
+    before = count_writes(whole)
+    whole[2:].mul_(2)
+    assert count_writes(whole) == count_writes(whole[2:]) > before
+    with torch.inference_mode():
+        assert count_writes(torch.ones(2).mul_(2)) == 0

@@ -74,6 +74,11 @@ def test_operators_that_inductor_registers() -> None:
     assert "prims::fma" in ours.operators_of_torch()
 
 
+def test_operators_that_decompositions_are_made_of() -> None:
+    operators.register_primitives()
+    assert torch.ops.prims.convert_element_type(torch.ones(1), torch.int64).dtype is torch.int64
+
+
 def test_operators_that_call_subgraphs() -> None:
     known = operators.higher_order_operators()
     assert isinstance(known["cond"], HigherOrderOperator)

@@ -42,6 +42,7 @@ def compiled(job: EncodedJob) -> Any:
             inductor_options=inductor_options,
             functorch_options=functorch_options,
             static_inputs=decoded.static_inputs,
+            frozen_inputs=decoded.frozen_inputs,
         )
 
 

@@ -99,7 +99,7 @@ class MessageWriter:
             Expression: (("integer", "symbol", "operation", "real"), _expression),
             graph_pb2.GetConstant: (("constant",), lambda node: f"constant_{node.constant}"),
             graph_pb2.GetSubgraph: (("subgraph",), lambda node: f"subgraph_{node.subgraph}"),
-            Input: (("tensor", "integer", "is_parameter", "is_result", "is_static"), self._input),
+            Input: (("tensor", "integer", "is_parameter", "is_result", "is_static", "is_frozen"), self._input),
             Launch: (("kernel", "constants", "arguments", "grids"), self._launch),
             graph_pb2.NamedTritonConstant: (("name", "constant"), self._named_constant),
             Output: (("values", "result"), self._output),
@@ -214,6 +214,7 @@ class MessageWriter:
         said = f"int {self.say(given.integer)}" if kind == "integer" else self.say(given.tensor)
         said += ", parameter" if given.is_parameter else ""
         said += ", result of an operator" if given.is_result else ""
+        said += ", frozen" if given.is_frozen else ""
         return f"{said}, static" if given.is_static else said
 
     def _dimension(self, dimension: Dimension) -> str:

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+from compilefarm.loader.preparation import PreparedProgram
 from compilefarm.loader.recording import Recording, recorded_with
 from compilefarm.loader.wrappers import joined_wrapper, moved_wrapper
 from compilefarm.torch_internals.autotuners import import_launcher
 from compilefarm.torch_internals.compiled_graphs import put_kernels_into_place, replace_wrapper
 from compilefarm.torch_internals.compiling import compile_lock, tracing_with
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
+from compilefarm.torch_internals.freezing import preparation_of
 from compilefarm.torch_internals.loading import (
     call_directly,
     finishing_with,
@@ -121,6 +123,9 @@ def _finisher(recording: Recording | None) -> Callable[[Any, Any], None]:
         if recording is not None:
             recording.writes |= bool(graph.mutated_input_idxs)
         graph.after_deserialization(constants)
+        preparation = preparation_of(graph)
+        if preparation is not None:
+            graph.current_callable = PreparedProgram(graph.current_callable, preparation)
         call_directly(graph)
 
     return finish

@@ -30,9 +30,19 @@ def is_of_cuda_graphs(name: str) -> bool:
     return name.startswith(("cudagraph_", "triton.cudagraph"))
 
 
+# torch/_inductor/codegen/cpp_gemm_template.py packs weights while it lowers a graph.
+_TUNED_ON_WEIGHTS = ("max_autotune", "max_autotune_gemm")
+
+
 def asks_for_cuda_graphs(options: Options) -> bool:
     """Returns whether a program is to be recorded as CUDA graphs by the process that calls it."""
     return any(setting.name == CUDA_GRAPHS and setting.value.boolean for setting in options.inductor)
+
+
+def find_obstacle_to_freezing(options: Options) -> str | None:
+    """Returns the setting with which no farm freezes weights: kernels would hold parts of them, or be recorded."""
+    asked = (entry.name for entry in options.inductor if entry.name in _TUNED_ON_WEIGHTS and entry.value.boolean)
+    return CUDA_GRAPHS if asks_for_cuda_graphs(options) else next(asked, None)
 
 
 class SettingType(Protocol):

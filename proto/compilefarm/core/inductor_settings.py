@@ -135,7 +135,7 @@ _REFUSED = by_reason(
             nvgemm_pdl nvgemm_supplement_configs nvgemm_swap_ab rocm. triton.enable_tlx_templates triton.tlx_mode
             is_predispatch
         """,
-        # torch/_functorch/_aot_autograd/autograd_cache.py: check_cacheable. Pods leave it out where it freezes nothing.
+        # torch/_functorch/_aot_autograd/autograd_cache.py: check_cacheable. Pods mark the inputs that are to be frozen.
         "torch saves no program that was made with it": "freezing",
         "it has code run on the way that is not looked at before": "triton.autotune_at_compile_time",
         # torch/_inductor/codegen/multi_kernel.py

@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from compilefarm.core.compiler_settings import CUDA_GRAPHS, asks_for_cuda_graphs, is_of_cuda_graphs
+from compilefarm.core.compiler_settings import (
+    CUDA_GRAPHS,
+    asks_for_cuda_graphs,
+    find_obstacle_to_freezing,
+    is_of_cuda_graphs,
+)
 from compilefarm.core.environments import KERNELS_REFUSED, cpu_differences, describe, differences, narrowed
 from compilefarm.core.requests import Request
 from compilefarm.v1.environment_pb2 import Environment
@@ -26,6 +31,7 @@ _OPERATORS = (TargetKind.TARGET_KIND_OPERATOR_OVERLOAD, TargetKind.TARGET_KIND_O
 # Why a request cannot be made for another environment or mode, each with a sentence for people.
 REASONS: Mapping[str, str] = {
     "cuda_graphs": "The mode asks for CUDA graphs, and the request was recorded without them.",
+    "freezing": "The request was recorded with the setting `freezing`, and the mode tunes or records kernels.",
     "no_gpu": "The graph computes on a GPU, and the workers of the environment have none.",
     "no_worker": "No worker of the farm can compile for the environment.",
     "settings_from_variables": "Compiler settings were taken from variables such as TORCHINDUCTOR_MAX_AUTOTUNE.",
@@ -88,6 +94,7 @@ def retarget(request: Request, *, target: Target, mode: str | None = None) -> Jo
     _check_targets(job, target=target)
     options = _options(request, target=target, mode=mode)
     _check_static_inputs(request.job, options)
+    _check_frozen_inputs(request.job, options)
     job.options.CopyFrom(options)
     for given in job.inputs:
         given.is_static &= asks_for_cuda_graphs(options)
@@ -100,6 +107,14 @@ def _check_static_inputs(job: Job, options: Options) -> None:
             "cuda_graphs",
             "CUDA graphs are asked for, and the request does not say which inputs stay where they are in memory, since"
             " it was recorded without: record it with such a mode",
+        )
+
+
+def _check_frozen_inputs(job: Job, options: Options) -> None:
+    obstacle = find_obstacle_to_freezing(options)
+    if obstacle is not None and any(given.is_frozen for given in job.inputs):
+        raise CannotRetarget(
+            "freezing", f"the request is one with the setting freezing, and {obstacle} is asked for: record it without"
         )
 
 

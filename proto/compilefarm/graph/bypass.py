@@ -25,7 +25,7 @@ REASONS: Mapping[str, str] = {
     "dtype": "The graph uses a dtype that farms do not accept, such as a quantized one.",
     "dynamic_float": "A float that differs from call to call decides something, unknown which; or CUDA graphs.",
     "dynamic_shapes": "Sizes differ from call to call in a way that cannot be sent, or where Dynamo checks no guards.",
-    "freezing": "The setting `freezing` makes what the graph holds part of its program, which is of one model alone.",
+    "freezing": "The setting `freezing` is on, and the graph is on a GPU, or kernels would hold parts of weights.",
     "graph_state": "The graph changes a tensor that it holds, or holds one that cannot be sent.",
     "held_tensors": "The graph is to be saved, and holds a tensor that may change.",
     "higher_order_operator": "The graph uses a higher-order operator that farms do not accept.",

@@ -34,6 +34,7 @@ from compilefarm.graph.constants import decode_constant
 from compilefarm.graph.devices import decode_device
 from compilefarm.graph.fake_forms import find_fake_form
 from compilefarm.graph.folding import bound_folding
+from compilefarm.graph.freezing import frozen_inputs
 from compilefarm.graph.launches import decode_launch, find_written
 from compilefarm.graph.leaves import as_result
 from compilefarm.graph.literals import ValueDecoder
@@ -100,6 +101,7 @@ class DecodedJob:
         fake_mode: the mode of all fake tensors, with a ShapeEnv of its own.
         symbolic: the symbols of the job, in that ShapeEnv.
         static_inputs: numbers of the inputs that are at the same place in memory at each call.
+        frozen_inputs: numbers of the inputs of which the program may keep what it makes of them alone.
         writes: which inputs, and which tensors that it holds, the graph may write to.
         believed_inputs: numbers of the inputs whose elements kernels do not check (graph/offsets.py).
         pivot_inputs: numbers of the inputs that kernels swap rows by (graph/pivots.py).
@@ -110,6 +112,7 @@ class DecodedJob:
     fake_mode: FakeTensorMode
     symbolic: SymbolicJob
     static_inputs: Sequence[int] = ()
+    frozen_inputs: Sequence[int] = ()
     writes: WriteRecorder = field(default_factory=WriteRecorder)
     believed_inputs: set[int] = field(default_factory=set)
     pivot_inputs: set[int] = field(default_factory=set)
@@ -172,6 +175,7 @@ def decode_job(
         fake_mode=FakeTensorMode(shape_env=symbolic.shape_env, allow_fallback_kernels=False),
         symbolic=symbolic,
         static_inputs=[number for number, given in enumerate(job.inputs) if given.is_static],
+        frozen_inputs=frozen_inputs(job),
     )
     decoded.inputs.extend(_fake_inputs(job.inputs, decoded))
     # The run gets inputs of its own, so that what the graph changes in them stays out of what is compiled for.

@@ -37,7 +37,7 @@ from compilefarm.graph.dynamic_floats import (
 )
 from compilefarm.graph.encoded_jobs import EncodedJob, EnvironmentNeeds
 from compilefarm.graph.float_tensors import with_tensors_for_floats
-from compilefarm.graph.freezing import FREEZING, check_unfrozen
+from compilefarm.graph.freezing import FREEZING, is_frozen, mark_frozen
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.leaves import is_result
 from compilefarm.graph.library_passes import passes_without_effect
@@ -93,14 +93,19 @@ def encode_job(
     Raises:
         Bypass: something about it cannot be said faithfully.
     """
-    check_unfrozen(graph_module, options)
+    frozen = is_frozen(graph_module, options)
     written: Set[str] = frozenset()
     for rewritten in _REWRITTEN:
         graph_module = rewritten(graph_module)
     while True:
         try:
-            writer = _GraphWriter(graph_module, written=written, holds_state=holds_state, is_functional=is_functional)
-            return _encode(writer, example_inputs, options, environment)
+            writer = _GraphWriter(
+                graph_module, written=written, holds_state=holds_state or frozen, is_functional=is_functional
+            )
+            encoded = _encode(writer, example_inputs, options, environment)
+            if frozen:
+                mark_frozen(encoded.job, range(len(example_inputs), len(encoded.job.inputs)))
+            return encoded
         except _ConstantsWritten as error:
             written |= error.targets
 

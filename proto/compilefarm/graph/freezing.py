@@ -1,18 +1,22 @@
-"""Freezing: Inductor computes with tensors that a graph holds when it compiles, and makes them part of the program.
+"""Freezing: what a graph makes of its weights alone is made once, and packed as kernels want it.
 
-No request asks for it: such a program is of one model alone, and torch saves none. Where nothing would be frozen, a
-graph is sent as if nobody had asked.
+With Inductor the results become part of the program, which is of one model then. A program of a farm has none: it says
+how they are made, and makes them in the pod (compilefarm.loader.preparation).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch.fx import GraphModule
 
+from compilefarm.core.compiler_settings import find_obstacle_to_freezing
+from compilefarm.core.errors import InvalidRequest
 from compilefarm.graph.bypass import Bypass
 from compilefarm.torch_internals.settings import INDUCTOR
+from compilefarm.v1.graph_pb2 import Dimension
+from compilefarm.v1.job_pb2 import Job
 
 FREEZING = "freezing"
 
@@ -32,14 +36,42 @@ def is_frozen(graph_module: GraphModule, options: Mapping[str, object]) -> bool:
     return bool(is_asked) and not torch.is_grad_enabled() and _holds_tensors(graph_module)
 
 
-def check_unfrozen(graph_module: GraphModule, options: Mapping[str, object]) -> None:
-    """Checks that Inductor would freeze nothing of a graph.
+def mark_frozen(job: Job, numbers: Sequence[int]) -> None:
+    """Says of inputs that they are frozen.
 
     Raises:
-        Bypass: it would.
+        Bypass: a farm does not freeze them as Inductor does.
     """
-    if is_frozen(graph_module, options):
-        raise Bypass("freezing", "the setting freezing makes the tensors that the graph holds part of its program")
+    if any(given.tensor.device.type == "cuda" for given in job.inputs):
+        raise Bypass("freezing", "the setting freezing is on, and the graph is on a GPU")
+    obstacle = find_obstacle_to_freezing(job.options)
+    if obstacle is not None:
+        raise Bypass("freezing", f"the settings freezing and {obstacle} are on")
+    for number in numbers:
+        job.inputs[number].is_frozen = True
+
+
+def frozen_inputs(job: Job) -> list[int]:
+    """Numbers of the inputs that are frozen.
+
+    Raises:
+        InvalidRequest: they cannot be.
+    """
+    numbers = [number for number, given in enumerate(job.inputs) if given.is_frozen]
+    for number in numbers:
+        given = job.inputs[number]
+        if given.WhichOneof("kind") != "tensor" or any(map(_is_symbolic, (*given.tensor.shape, *given.tensor.stride))):
+            raise InvalidRequest(f"input {number} is frozen, and no tensor of a size that stays")
+    on_gpu = any(given.tensor.device.type == "cuda" for given in job.inputs)
+    if numbers and (on_gpu or job.ambient.grad_enabled or find_obstacle_to_freezing(job.options)):
+        raise InvalidRequest(
+            f"input {numbers[0]} is frozen, which is for graphs on the CPU without gradients or tuning"
+        )
+    return numbers
+
+
+def _is_symbolic(dimension: Dimension) -> bool:
+    return dimension.HasField("expression")
 
 
 def _holds_tensors(graph_module: GraphModule) -> bool:

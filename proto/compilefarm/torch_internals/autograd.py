@@ -20,6 +20,13 @@ def find_base(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor._base
 
 
+def count_writes(tensor: torch.Tensor) -> int:
+    """How often a tensor and what shares its memory were written to, as far as autograd counts it: not by way of
+    `.data`, and in inference mode not at all."""
+    # torch/_tensor.py; aten/src/ATen/core/TensorBase.h: _version
+    return 0 if tensor.is_inference() else tensor._version
+
+
 @contextmanager
 def restoring_forward_mode() -> Iterator[None]:
     """Whether this thread computes derivatives in forward mode is as before afterwards."""

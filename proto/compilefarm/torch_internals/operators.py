@@ -19,6 +19,7 @@ __all__ = [
     "holds_operators",
     "name_of_packet",
     "register_further_operators",
+    "register_primitives",
     "registered_names",
     "schema_of",
 ]
@@ -49,6 +50,11 @@ def registered_names() -> frozenset[str]:
 def register_further_operators() -> None:
     """Registers operators of torch that Dynamo writes for optimizers (prims::fma), if they are not yet."""
     importlib.import_module("torch._inductor.inductor_prims")  # torch/_inductor/inductor_prims.py
+
+
+def register_primitives() -> None:
+    """Registers the operators of torch that decompositions are made of, if they are not yet."""
+    importlib.import_module("torch._prims")  # torch/_prims/__init__.py
 
 
 def higher_order_operators() -> Mapping[str, HigherOrderOperator]:

@@ -1171,6 +1171,7 @@ class Input(google.protobuf.message.Message):
     IS_PARAMETER_FIELD_NUMBER: builtins.int
     IS_RESULT_FIELD_NUMBER: builtins.int
     IS_STATIC_FIELD_NUMBER: builtins.int
+    IS_FROZEN_FIELD_NUMBER: builtins.int
     is_parameter: builtins.bool
     """The input is an nn.Parameter."""
     is_result: builtins.bool
@@ -1180,6 +1181,11 @@ class Input(google.protobuf.message.Message):
     is_static: builtins.bool
     """The tensor is at the same place in memory at each call (a parameter, a buffer, what was marked so): CUDA graphs
     read it where it is, and copy other inputs. Set only if the options ask for CUDA graphs.
+    """
+    is_frozen: builtins.bool
+    """What the program makes of this tensor alone may be made once and kept, packed for its kernels: a weight, in the
+    memory of the CPU. The program looks at each call whether it is the same tensor, and unchanged. Absent: it is read
+    at each call.
     """
     @property
     def tensor(self) -> global___TensorSpec:
@@ -1197,9 +1203,10 @@ class Input(google.protobuf.message.Message):
         is_parameter: builtins.bool = ...,
         is_result: builtins.bool = ...,
         is_static: builtins.bool = ...,
+        is_frozen: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["integer", b"integer", "kind", b"kind", "tensor", b"tensor"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["integer", b"integer", "is_parameter", b"is_parameter", "is_result", b"is_result", "is_static", b"is_static", "kind", b"kind", "tensor", b"tensor"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["integer", b"integer", "is_frozen", b"is_frozen", "is_parameter", b"is_parameter", "is_result", b"is_result", "is_static", b"is_static", "kind", b"kind", "tensor", b"tensor"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["tensor", "integer"] | None: ...
 
 global___Input = Input

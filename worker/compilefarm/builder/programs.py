@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from compilefarm.builder.kernels import FinishedKernel, names_of_kernels, take_kernels
-from compilefarm.builder.wrappers import finished_wrapper
+from compilefarm.builder.wrappers import finished_wrapper, taking_constants
 from compilefarm.torch_internals.compiled_graphs import drop_kernels, replace_wrapper, wrapper_modules
+from compilefarm.torch_internals.freezing import preparation_of
 
 # For logs of a compile that happened elsewhere: nobody who runs the program reads them.
 _LOGGED_BY_GRAPH = ("runnable_graph_str", "inductor_post_grad_graph_str")
@@ -77,6 +78,10 @@ def _finish(graph: Any) -> list[FinishedKernel]:
     if left := names_of_kernels(source):
         raise KernelsLeft(f"kernels that were not found in this process would be compiled by pods: {', '.join(left)}")
     drop_kernels(graph)
+    preparation = preparation_of(graph)
+    if preparation is not None:
+        source = taking_constants(source, list(preparation.results))
+        graph.frozen_param_names = {}
     # A pod's cache may hold the unfinished one under the old name.
     replace_wrapper(graph, finished_wrapper(source))
     for name in _LOGGED_BY_GRAPH:

@@ -47,6 +47,35 @@ def finished_wrapper(source: str) -> str:
     return "\n".join(lines)
 
 
+def taking_constants(source: str, names: Sequence[str]) -> str:
+    """The same module with constants that its `call` takes behind the inputs of the graph, instead of those that are
+    made variables of the module when it is loaded.
+
+    Raises:
+        WrapperNotKnown: it is not written as Inductor writes wrappers.
+    """
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "call"]
+    if len(calls) != 1 or calls[0].args.args[-1].arg != "args":
+        raise WrapperNotKnown(f"the wrapper has {len(calls)} functions that are called `call`")
+    first = calls[0].body[0]
+    taken: list[str] = []
+    match first:
+        case ast.Assign(targets=[ast.Tuple(elts=elements)], value=ast.Name(id="args")):
+            taken = [element.id for element in elements if isinstance(element, ast.Name)]
+    lines = source.split("\n")
+    unpacking = f"{' ' * first.col_offset}{', '.join((*taken, *names))}, = args"
+    if taken:
+        lines[first.lineno - 1] = unpacking
+    else:
+        # Of no input: lines keep their numbers.
+        lines[first.lineno - 1] = f"{unpacking}; args.clear(); {lines[first.lineno - 1].lstrip()}"
+    return "\n".join(lines)
+
+
+class WrapperNotKnown(Exception):
+    """A wrapper is not written as Inductor writes them."""
+
+
 def blank(lines: list[str], statement: ast.stmt, *, replacement: str = "") -> None:
     """Puts empty lines, and on the first another statement, in the place of one that has its lines to itself."""
     assert statement.end_lineno is not None

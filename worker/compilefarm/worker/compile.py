@@ -136,6 +136,7 @@ def compile_task(task: CompileTask, *, admitted: Admitted, on_phase: Callable[[P
                     inductor_options=inductor_options,
                     functorch_options=functorch_options,
                     static_inputs=decoded.static_inputs,
+                    frozen_inputs=decoded.frozen_inputs,
                     tuned_ahead=takes_zeros(decoded.graph_module),
                 )
         with stopwatch.phase(PHASE_TUNING):

@@ -1,0 +1,127 @@
+"""Canaries of torch_internals/freezing.py. Nothing is lowered: what is frozen runs as the graph that it is."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+from compilefarm.client.torch_runtime import TorchRuntime
+from compilefarm.loader.preparation import prepare
+from compilefarm.torch_internals import freezing
+from compilefarm.torch_internals.freezing import (
+    ITEM,
+    NotPreparable,
+    Preparation,
+    Reference,
+    Step,
+    freezing_inputs,
+    preparation_of,
+)
+from tests.worker.inductor import compiled
+
+
+class _Model(nn.Module):
+    """Weights that are packed, folded, read as they are, written to and returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        self.scale, self.returned = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.ones(3))
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.calls.add_(1)
+        return self.layers(x) * self.scale.exp(), self.returned.view(3, 1)
+
+
+class _Frozen(Exception):
+    pass
+
+
+def _stopping(seen: list[Any]) -> Any:
+    """In the place of what lowers a graph: keeps the graph, and what is said of it, and ends the compile when torch
+    goes on with it."""
+
+    class Lowered(SimpleNamespace):
+        def post_compile(self, *_args: Any) -> None:
+            raise _Frozen
+
+        set_triton_bundle = post_compile
+
+    def lower(graph: fx.GraphModule, *_args: Any, **_given: Any) -> Any:
+        names = {str(node.target): str(node.target) for node in graph.graph.find_nodes(op="get_attr")}
+        lowered = Lowered(constants={}, frozen_param_names=names, current_callable=lambda inputs: inputs)
+        seen.append((graph, lowered))
+        return lowered
+
+    return lower
+
+
+@pytest.fixture(scope="module")
+def frozen() -> tuple[nn.Module, list[torch.Tensor], fx.GraphModule, Preparation]:
+    """A model, what its graph is given, and the graph that is lowered with what it takes of weights."""
+    graphs: list[Any] = []
+    seen: list[Any] = []
+    model, x = _Model().eval(), torch.rand(2, 3, 8, 8)
+    lowering: Any = importlib.import_module("torch._inductor.compile_fx")
+    with torch.no_grad(), torch._inductor.config.patch(freezing=True), pytest.MonkeyPatch.context() as patch:
+        torch.compile(model, backend=lambda *captured: graphs.append(captured) or captured[0].forward)(x)
+        encoded = TorchRuntime().encode(*graphs[0], options={})
+        patch.setattr(lowering, "fx_codegen_and_compile", _stopping(seen))
+        with pytest.raises(Exception, match="Frozen"):
+            compiled(encoded)
+    graph, lowered = seen[0]
+    preparation = preparation_of(lowered)
+    assert preparation is not None
+    return model, [x, *encoded.held], graph, preparation
+
+
+def test_inductor_says_how_it_makes_constants_of_weights(frozen: Any) -> None:
+    _, given, _, preparation = frozen
+    operators = {step.operator for step in preparation.steps}
+    assert {"mkldnn::_reorder_convolution_weight", "aten::exp"} <= operators
+    weights = [given[number] for number in preparation.weights]
+    assert [(each.dtype, tuple(each.shape), each.stride()) for each in weights] == list(preparation.forms)
+    kept = {tuple(each.shape) for number, each in enumerate(given) if number not in preparation.weights}
+    assert kept == {(2, 3, 8, 8), (1,), (3,)}, "what is no weight, written to, or returned"
+
+
+def test_the_graph_with_constants_made_so_computes_what_the_model_does(frozen: Any) -> None:
+    model, given, graph, preparation = frozen
+    weights, others = preparation.split(given)
+    with torch.no_grad():
+        for name, tensor in zip(preparation.results, prepare(preparation, weights), strict=True):
+            setattr(graph, name, tensor)
+        # The new contents of what is written to are among the results.
+        results = graph(*others)
+        expected, _ = model(given[0])
+    assert any(each.shape == expected.shape and torch.allclose(each, expected, atol=1e-5) for each in results)
+
+
+def test_constants_of_unknown_origin_are_not_passed_over() -> None:
+    made = SimpleNamespace(constants={"packed": torch.ones(1)}, frozen_param_names={})
+    with pytest.raises(NotPreparable, match="packed"):
+        freezing._Recorder(held={}).preparation(made, weights=[])
+
+
+def test_steps_of_which_nothing_is_taken_are_left_out() -> None:
+    split, dead = Step(operator="aten::chunk", args=[Reference(0), 2]), Step(operator="aten::exp", args=[Reference(0)])
+    item = Step(operator=ITEM, args=[Reference(1), 1])
+    given = Preparation(weights=[4], forms=[], steps=[split, dead, item], results={"constant": Reference(3)})
+    assert freezing._without_dead_steps(given) == Preparation(
+        weights=[4], forms=[], steps=[split, item], results={"constant": Reference(2)}
+    )
+
+
+def test_graphs_without_weights_are_lowered_as_ever() -> None:
+    lowering: Any = importlib.import_module("torch._inductor.compile_fx")
+    before = lowering.fx_codegen_and_compile
+    with freezing_inputs([0]):
+        assert lowering.fx_codegen_and_compile is not before
+    with freezing_inputs([]):
+        assert lowering.fx_codegen_and_compile is before
