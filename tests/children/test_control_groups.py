@@ -101,6 +101,7 @@ class FakeGroup:
         self.folder = folder
         self.members = {folder: list(map(str, pids))}
         self.written: list[tuple[str, str]] = []
+        (folder / "cgroup.controllers").write_text("cpuset cpu memory pids\n")
         made, read, removed = Path.mkdir, Path.read_text, Path.rmdir
 
         def mkdir(path: Path, **kwargs: bool) -> None:
@@ -135,7 +136,7 @@ def test_a_farm_steps_aside_in_its_own_group(tmp_path: Path, monkeypatch: pytest
     ControlGroups(folder=tmp_path).check()
     assert fake.members[tmp_path] == []
     assert fake.members[tmp_path / "compilefarm"] == ["1", str(os.getpid())]
-    assert fake.written[-1] == ("cgroup.subtree_control", "+memory +pids")
+    assert fake.written[-1] == ("cgroup.subtree_control", "+memory +pids +cpu")
 
 
 def test_processes_of_others_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

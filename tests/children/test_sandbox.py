@@ -126,6 +126,8 @@ async def test_a_child_finds_nothing_of_the_one_before(sandbox: Sandbox) -> None
     async with supervising(child_settings("leave-behind", sandbox=sandbox)) as supervisor:
         first, *others = [await run(supervisor) for _ in range(3)]
     assert "'name of a socket': 'done'" in first
+    # The farm goes before them, on each processor.
+    assert f"'niceness': {os.nice(0) + 10}" in first
     assert others == [first, first]
 
 

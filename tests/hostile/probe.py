@@ -146,9 +146,26 @@ def _places() -> Iterator[tuple[str, Callable[[], object]]]:
     yield "connect by name", lambda: _connect(f"\0{os.environ['SOCKET_NAME']}")
     yield "another user", lambda: os.setresuid(4321, 4321, 4321)
     yield "a device", lambda: os.mknod("/tmp/device", 0o20600, os.makedev(1, 1))
+    yield "a terminal", lambda: os.close(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
+    yield "a session for a process that it starts", _begin_session
+    yield "to be less nice", lambda: os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - 1)
     yield "write to the root", lambda: Path("/planted").touch()
     yield "write to /sys", lambda: Path("/sys/planted").touch()
     yield "write to its folder", Path(os.environ["TMPDIR"], "planted").touch
+
+
+def _begin_session() -> None:
+    # Whoever is at the head of one, as the child is, begins no other.
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+        except OSError as error:
+            os._exit(error.errno or 0)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise OSError(code, "refused")
 
 
 def _connect(address: str) -> None:
@@ -164,7 +181,7 @@ def _files(folder: Path) -> Iterator[Path]:
 def _of_the_machine() -> Iterator[Path]:
     """Files and folders that are not the child's own."""
     yield from (path for path in _files(Path("/proc")) if not _is_own(path))
-    yield from (path for path in Path("/dev").iterdir() if not path.is_symlink() and path.name not in ("pts", "shm"))
+    yield from (path for path in Path("/dev").iterdir() if not path.is_symlink() and path.name != "shm")
     yield from map(Path, ("/", "/usr", "/etc/ld.so.cache", sys.prefix, sys.executable))
     # But for the copy that nobody else runs.
     yield from (path for path in Path("/proc").glob("[0-9]*/exe") if not _is_copy(path))

@@ -46,7 +46,7 @@ class ControlGroups:
         """
         try:
             self._move_out()
-            (self.folder / "cgroup.subtree_control").write_text("+memory +pids")
+            (self.folder / "cgroup.subtree_control").write_text(" ".join(self._controllers()))
             self.make().check()
         except OSError as error:
             raise ControlGroupsUnavailable(
@@ -54,6 +54,12 @@ class ControlGroups:
                 "nothing else runs, that belongs to this user as the one does in which the farm runs, and has the "
                 "controllers memory and pids (systemd: Delegate=yes, and the group of the service itself)"
             ) from error
+
+    def _controllers(self) -> Iterator[str]:
+        yield from ("+memory", "+pids")
+        # Processors are shared among the groups then, whatever number of processes is in each.
+        if "cpu" in (self.folder / "cgroup.controllers").read_text().split():
+            yield "+cpu"
 
     def _move_out(self) -> None:
         if str(os.getpid()) not in _processes_in(self.folder):

@@ -33,6 +33,9 @@ from compilefarm.worker.seccomp import filter_system_calls
 
 # Of 1000: how much rather than others a child is ended when memory runs out.
 _OOM_SCORE = 500
+# How much nicer children are than the farm, which has others waiting: a processor that both want is the farm's for
+# nine tenths (sched(7)). Without privilege nobody takes that back.
+_NICENESS = 10
 _REQUEST_BYTES = 128 * 1024
 # Standard input, output and error, the status pipe, and the first process of a sandbox.
 _DESCRIPTORS = 5
@@ -178,6 +181,7 @@ def _become_child(request: _Request) -> None:
     try:
         os.setsid()
         _raise_oom_score()
+        os.nice(_NICENESS)
         if request.group is not None:
             enter(request.group)
         for target, descriptor in enumerate(request.standard):
@@ -192,11 +196,10 @@ def _become_child(request: _Request) -> None:
             os.close(first)
             give_up_privileges()
             leave_no_core()
-            filter_system_calls()
-            # Chosen outside, where there is epoll; processes that tune in torch take the default.
-            selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment, misc]
             # It ends with the sandbox.
             _enter_pid_namespace()
+            # Chosen outside, where there is epoll; processes that tune in torch take the default.
+            selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment, misc]
         os.environ.update(request.variables)
         os.chdir(request.folder)
         # It was looked up once, perhaps, in the process that was forked.
@@ -216,13 +219,15 @@ def _raise_oom_score() -> None:
 
 def _enter_pid_namespace() -> None:
     """Forks once more and returns in the new process: after setns(2), only children are in the process namespace
-    (pid_namespaces(7)). This process waits outside and ends as the new one does.
+    (pid_namespaces(7)). This process waits outside and ends as the new one does. Both are under the filter.
     """
     pid = os.fork()
     if pid == 0:
         # Signals to a group reach this process otherwise, from inside the sandbox.
         os.setsid()
         end_with_parent()
+    filter_system_calls()
+    if pid == 0:
         return
     # Nobody waits for the end of a pipe that this process keeps open.
     os.closerange(0, 3)

@@ -38,8 +38,8 @@ _NAMESPACES = {
     "pid": 0x20000000,
     "mnt": 0x00020000,
 }
-# Terminals and shared memory of the sandbox.
-_OWN_DEVICES = ("pts", "shm")
+# Shared memory of the sandbox.
+_OWN_DEVICES = ("shm",)
 # linux/mount.h; the flags of statvfs(3) have the same numbers there. How times of access are kept stays as it is.
 _MS_REMOUNT = 32
 _MS_BIND = 4096

@@ -114,6 +114,8 @@ class Sandbox:
             elif path.exists():
                 options += _read_only(path)
         options += ["--proc", "/proc", *_guarded_proc(), "--dev", "/dev"]
+        # The machine has so many terminals for all of its containers together (/proc/sys/kernel/pty/max).
+        options += ["--tmpfs", "/dev/pts", "--remount-ro", "/dev/pts"]
         # Memory that no limit on a process counts.
         options += ["--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
         options += ["--bind", str(folder), str(FOLDER), "--chdir", str(FOLDER)]

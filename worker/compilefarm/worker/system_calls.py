@@ -52,6 +52,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "sync": (162, 81),
     "syncfs": (306, 267),
     "ioprio_set": (251, 30),
+    # Processors are shared among sessions where the scheduler groups processes so (sched(7), autogroup): a child with a
+    # hundred of them would get a hundred times what the farm gets. It has its own when the filter comes.
+    "setsid": (112, 157),
     # Keys of the kernel.
     "add_key": (248, 217),
     "request_key": (249, 218),
