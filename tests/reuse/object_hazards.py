@@ -439,6 +439,19 @@ class HasPartial:
     twice = functools.partialmethod(by, factor=2.0)
 
 
+if sys.version_info < (3, 13):
+
+    @case
+    def a_value_that_a_property_of_a_class_holds(changed: bool) -> Iterator[Any]:
+        held = bytearray([3 if changed else 2])
+
+        class Local:
+            # Dynamo reaches its function without a source.
+            factor = classmethod(property(lambda _: held))  # type: ignore[arg-type]
+
+        yield lambda x: x * Local.factor[0], (X,)
+
+
 @unsaid
 def another_argument_of_a_partial_method(changed: bool) -> Iterator[Any]:
     with patched(HasPartial, "twice", functools.partialmethod(HasPartial.by, factor=3.0), when=changed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
 import torch
 
 from compilefarm.torch_internals.dynamo_inlining import NotConstant, watching_inlined_calls
@@ -20,6 +21,19 @@ def test_inlined_functions_are_seen_with_what_they_are_called_with() -> None:
     with watching_inlined_calls(lambda code, arguments: seen.append((code, arguments))):
         torch.compile(lambda x: _inner(x, "ab") + _inner(x, "abc"), backend="eager")(torch.ones(2))
     assert seen == [(_inner.__code__, [NotConstant, "ab"]), (_inner.__code__, [NotConstant, "abc"])]
+
+
+def test_a_function_that_computes_the_grid_of_a_kernel_is_traced_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from tests.graph.triton_programs import tuned
+
+    # Dynamo looks for a GPU before it takes anything for a kernel, and for nothing else of it.
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda *_, **__: True)
+    seen: list[Any] = []
+    torch.compiler.reset()
+    with watching_inlined_calls(lambda code, arguments: seen.append((code.co_name, arguments))):
+        torch.compile(tuned, backend=lambda *_: lambda *inputs: inputs)(torch.ones(300))
+    assert ("<lambda>", [NotConstant]) in seen
 
 
 def _second_first(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from compilefarm.reuse.code_objects import record_of, renamed
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
 from compilefarm.reuse.installed_packages import describe_package
+from compilefarm.reuse.memory_places import BEGINNINGS, takes_places
 from compilefarm.reuse.models import describe_models
 from compilefarm.reuse.references import places_of, references_of, targets_of
 from compilefarm.reuse.refusals import Unsayable
@@ -59,17 +60,19 @@ def capture(
     Raises:
         Unsayable: it rests on something that has no faithful description.
     """
-    describer = Describer(orders=asked.orders)
+    graphs = list(_graphs_of(traced))
+    describer = Describer(orders=asked.orders, beginnings=takes_places(graphs))
     if what := require_plain() or describer.modules.require_own_globals(frame.code, frame.global_variables):
         raise Unsayable(what)
-    return _Capture(traced, frame, describer).variant(
+    return _Capture(traced, frame, describer, graphs).variant(
         key_of=key_of, generated=generated, variables_read=read, asked=asked
     )
 
 
 class _Capture:
-    def __init__(self, traced: Traced, frame: Frame, describer: Describer) -> None:
+    def __init__(self, traced: Traced, frame: Frame, describer: Describer, graphs: Sequence[torch.fx.Graph]) -> None:
         self._traced = traced
+        self._graphs = graphs
         self._frame = frame
         self._table = SourceTable()
         self._scope = Scope(frame.local_variables, frame.global_variables)
@@ -168,10 +171,12 @@ class _Capture:
     def _dependencies(self, read: Iterable[str], asked: Questions) -> Iterator[DependencyRecord]:
         for name, expected in states(self._describer).items():
             yield _process(DependencyKind.STATE, name, expected)
-        for name, expected in sorted(answers(self._graphs()).items()):
+        for name, expected in sorted(answers(self._graphs).items()):
             yield _process(DependencyKind.STATE, name, expected)
         if asked.orders:
             yield _process(DependencyKind.STATE, ORDER_OF_SETS, "")
+        if takes_places(self._graphs):
+            yield _process(DependencyKind.STATE, BEGINNINGS, "")
         for name, expected in describe_models(self._frame.local_variables, self._describer).items():
             yield _process(DependencyKind.MODEL, name, expected)
         for name, expected in variables(sorted(read)).items():
@@ -180,15 +185,8 @@ class _Capture:
             expected = shortened(describe_package(package, question))
             yield DependencyRecord(kind=DependencyKind.PACKAGE, module=package, name=question, expected=expected)
         yield from references_of([self._frame.code, *self._traced.inlined], asked.attributes(), self._describer)
-        yield from targets_of(self._graphs(), self._describer)
+        yield from targets_of(self._graphs, self._describer)
         yield from (each.record(self._describer) for each in asked.results)
-
-    def _graphs(self) -> Iterator[torch.fx.Graph]:
-        graph = self._traced.output_graph
-        yield graph.graph
-        held = [each for each in graph.nn_modules.values() if isinstance(each, torch.fx.GraphModule)]
-        # Of operators that call others: bodies of loops, branches, checkpoints.
-        yield from (inner.graph for each in held for inner in each.modules() if isinstance(inner, torch.fx.GraphModule))
 
     def _codes(self, generated: set[types.CodeType]) -> list[types.CodeType]:
         return [code for code in (self._frame.code, *self._traced.inlined) if code not in generated]
@@ -212,6 +210,14 @@ class _Capture:
             return self._scope.follow(source)
         except Exception as error:
             raise Unsayable(f"{source.name}, which cannot be read any more ({type(error).__name__})") from error
+
+
+def _graphs_of(traced: Traced) -> Iterator[torch.fx.Graph]:
+    graph = traced.output_graph
+    yield graph.graph
+    held = [each for each in graph.nn_modules.values() if isinstance(each, torch.fx.GraphModule)]
+    # Of operators that call others: bodies of loops, branches, checkpoints.
+    yield from (inner.graph for each in held for inner in each.modules() if isinstance(inner, torch.fx.GraphModule))
 
 
 def _names_of_programs(installed: Iterable[GlobalRecord]) -> dict[str, str]:

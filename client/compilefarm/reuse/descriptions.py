@@ -26,9 +26,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.distributions.constraints import Constraint
 
 from compilefarm.reuse.called_functions import described_with_all_named, functions_in
 from compilefarm.reuse.code_objects import codes_within, digest_of_code, text_of
+from compilefarm.reuse.memory_places import MemoryPlaces
 from compilefarm.reuse.names_in_code import (
     Modules,
     chains_of,
@@ -96,6 +98,19 @@ _CALLED = frozenset({"__class_getitem__"})
 _WITH_OTHER_NAMESPACE = (type, types.ModuleType, types.FunctionType, torch.Tensor, OpOverload, OpOverloadPacket)
 
 
+# What Dynamo makes constants of, also where it guards nothing (torch/_dynamo/variables/builder.py: SourcelessBuilder),
+# by what it consists of. Those of torch by their names, which are private.
+_LOOKED_INTO: Mapping[type | str, Callable[[Any], Iterable[Any]]] = {
+    slice: lambda each: (each.start, each.stop, each.step),
+    range: lambda each: (each.start, each.stop, each.step),
+    bytearray: lambda each: (bytes(each),),
+    collections.deque: lambda each: (*each, each.maxlen),
+    re.Match: lambda each: (each.re, each.string, each.pos, each.endpos, each.regs),
+    "torch.utils._ordered_set.OrderedSet": list,
+    "torch.utils._pytree.TreeSpec": lambda each: (str(each),),
+}
+_PLAIN_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
+
 # Who is the same object cannot matter, or is told by itself.
 _TOLD_BY_VALUE = (
     *_WITH_OTHER_NAMESPACE,
@@ -123,14 +138,17 @@ class Describer:
 
     Args:
         orders: whether sets are told in the order that they have in this process, which is nobody else's.
+        beginnings: whether it is told where in its memory each tensor begins.
         modules: those of this moment; looked for if they are not given.
 
     Attributes:
         modules: those of this moment.
+        memory: where tensors lie.
     """
 
-    def __init__(self, *, orders: bool = False, modules: Modules | None = None) -> None:
+    def __init__(self, *, orders: bool = False, beginnings: bool = False, modules: Modules | None = None) -> None:
         self.modules = modules or Modules()
+        self.memory = MemoryPlaces(beginnings=beginnings)
         self._orders = orders
         self._known: dict[int, tuple[Any, str]] = {}
         self._places: dict[int, tuple[Any, str]] = {}
@@ -441,17 +459,23 @@ class Describer:
         if type(value) in _NAMED:
             return self._named(value)
         if isinstance(value, type):
-            # No name leads to a class that a function makes.
-            return self.of_class(value) if "<locals>" in value.__qualname__ else f"class:{name_of(value)}"
-        if isinstance(value, inspect.Signature):
-            return f"signature:{value}"
+            # No name leads to a class that a function makes, also where it is called as if one did.
+            is_named = "<locals>" not in value.__qualname__ and is_at_its_place(value)
+            return f"class:{name_of(value)}" if is_named else self.of_class(value)
+        if isinstance(value, (inspect.Signature, inspect.Parameter)):
+            return f"{type(value).__name__}:{value}"
         if isinstance(value, (set, frozenset)):
             return f"{type(value).__name__}({','.join(self._of_set(value, self._member))})"
         if isinstance(value, (list, tuple)):
             return f"{type(value).__name__}({','.join(self._member(each) for each in value)})"
-        # Of other values, collections.abc looks through all mappings that there are.
-        if hasattr(type(value), "items") and isinstance(value, Mapping) and len(value) < 1000:
+        # Of other values, collections.abc looks through all mappings that there are. One of its own class may make what
+        # it is asked for.
+        if hasattr(type(value), "items") and isinstance(value, Mapping) and (_is_plain(value) or len(value) < 1000):
             return f"mapping({','.join(f'{self._member(k)}:{self._member(v)}' for k, v in value.items())})"
+        if isinstance(value, Constraint):
+            return f"{self.of_class(type(value))}({self._member(vars(value))})"
+        if (look_into := _LOOKED_INTO.get(type(value)) or _LOOKED_INTO.get(name_of(type(value)))) is not None:
+            return f"{type(value).__name__}({','.join(map(self._member, look_into(value)))})"
         return self._named(value)
 
     def _function(self, function: types.FunctionType) -> str:
@@ -564,6 +588,10 @@ def is_at_its_place(value: Any) -> bool:
 
 def _is_compiled(name: str, module: Any) -> bool:
     return name in sys.builtin_module_names or str(getattr(module, "__file__", None)).endswith(_COMPILED)
+
+
+def _is_plain(mapping: Any) -> bool:
+    return type(mapping) in _PLAIN_MAPPINGS
 
 
 def _is_override(value: Any) -> bool:

@@ -157,7 +157,7 @@ def _notes(describer: Describer, tensor: torch.Tensor, source: Source) -> str:
     notes = sorted(notes_of(tensor, source).items())
     said = ",".join(f"{name}={describer.of_content(value)}" for name, value in notes)
     # Which inputs are one tensor, guards do not see everywhere (verification.py).
-    return f"{said}@{describer.number_of(tensor)}"
+    return f"{said}@{describer.number_of(tensor)}:{describer.memory.describe(tensor)}"
 
 
 _DESCRIPTIONS: dict[str, _Describe] = {

@@ -12,6 +12,7 @@ from compilefarm.reuse.constant_results import describe_result
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
 from compilefarm.reuse.installed_packages import describe_package
+from compilefarm.reuse.memory_places import BEGINNINGS
 from compilefarm.reuse.models import describe_models
 from compilefarm.reuse.references import describe_dependency
 from compilefarm.reuse.refusals import Differs, Unsayable
@@ -56,7 +57,8 @@ def verify_process(variant: Variant, frame: Frame) -> Describer:
         Differs: something is not as it was.
     """
     # Members of sets are compared in the order of each process where the trace has taken it.
-    describer = Describer(orders=any(each.name == ORDER_OF_SETS for each in variant.dependencies))
+    names = {each.name for each in variant.dependencies if each.kind is DependencyKind.STATE}
+    describer = Describer(orders=ORDER_OF_SETS in names, beginnings=BEGINNINGS in names)
     if what := require_plain() or describer.modules.require_own_globals(frame.code, frame.global_variables):
         raise Differs(what)
     try:
@@ -129,7 +131,7 @@ class _Process:
     def __init__(self, frame: Frame, describer: Describer) -> None:
         self._frame = frame
         self._describer = describer
-        self._states: Mapping[str, str] = states(describer) | {ORDER_OF_SETS: ""}
+        self._states: Mapping[str, str] = states(describer) | {ORDER_OF_SETS: "", BEGINNINGS: ""}
         self._models: Mapping[str, str] = describe_models(frame.local_variables, describer)
 
     def describe(self, dependency: DependencyRecord) -> str | None:

@@ -42,12 +42,19 @@ def with_places_checked(
     return run
 
 
+def extent_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a strided tensor in its memory, and the one behind its last."""
+    begin = tensor.storage_offset()
+    end = begin + (reached_elements(tensor.shape, tensor.stride()) if tensor.numel() else 0)
+    return begin * tensor.element_size(), end * tensor.element_size()
+
+
 def _overlaps(values: Sequence[Any]) -> Sequence[Hashable]:
     """Of each memory where some tensor reaches into the place of another one: which tensors are there, and where."""
     return [
         tuple((number, *_place(values[number])) for number in group)
         for group in _groups(values)
-        if _reach_into_another([_extent(values[number]) for number in group])
+        if _reach_into_another([extent_of(values[number]) for number in group])
     ]
 
 
@@ -65,13 +72,6 @@ def _groups(values: Sequence[object]) -> Iterator[Sequence[int]]:
 def _reach_into_another(extents: Sequence[tuple[int, int]]) -> bool:
     ordered = sorted(extents)
     return any(end > begin for (_, end), (begin, _) in pairwise(ordered))
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first byte of a tensor in its memory, and the one behind its last."""
-    begin = tensor.storage_offset()
-    end = begin + (reached_elements(tensor.shape, tensor.stride()) if tensor.numel() else 0)
-    return begin * tensor.element_size(), end * tensor.element_size()
 
 
 def _place(tensor: torch.Tensor) -> Sequence[Hashable]:

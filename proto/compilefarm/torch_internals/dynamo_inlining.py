@@ -36,6 +36,10 @@ def watching_inlined_calls(on_call: Callable[[CodeType, Sequence[Any]], None]) -
 
 
 def _constant_of(variable: Any) -> Any:
+    if not hasattr(variable, "is_realized"):
+        # Functions that compute the grid of a Triton kernel are given a plain dictionary
+        # (torch/_higher_order_ops/triton_kernel_wrap.py).
+        return NotConstant
     # Dynamo makes inputs of a graph in the order in which it first looks at values (torch/_dynamo/variables/lazy.py).
     # To look at one before it does would give another graph than a trace has that nobody watches.
     if not variable.is_realized():
