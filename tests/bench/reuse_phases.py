@@ -56,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--mode", default=None)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--warm", action="store_true", help="with COMPILEFARM_WARM: what it imports passes while the model is made"
+    )
     parser.add_argument("--process", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.process is not None:
@@ -240,10 +243,11 @@ def _run(model: str, given: argparse.Namespace, *, variables: Mapping[str, str],
     caches = Path(tempfile.mkdtemp(dir=folder))
     own = {"TMPDIR": str(caches), "TORCHINDUCTOR_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}
     role = {DYNAMO: "publish"} if publishes else {DYNAMO: "reuse", **_PATH_WITHOUT_COMPILER}
+    warms = {"COMPILEFARM_WARM": "yes"} if given.warm else {}
     how = ["--device", given.device, *(["--mode", given.mode] if given.mode else [])]
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.reuse_phases", model, *how, "--process", str(written)],
-        env={**os.environ, **variables, **own, **role},
+        env={**os.environ, **variables, **own, **role, **warms},
         capture_output=True,
         text=True,
         check=False,

@@ -62,22 +62,26 @@ assert not any(searches) and len(searches) < 10, searches
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
-def test_the_next_search_does_not_go_through_what_a_start_has_made() -> None:
-    script = """
+@pytest.mark.parametrize("freezes", [False, True], ids=["nothing is frozen", "few objects are frozen"])
+def test_the_next_search_does_not_go_through_what_a_start_has_made(freezes: bool) -> None:
+    script = f"""
 import gc
 
+if {freezes}:
+    gc.freeze()
+    assert gc.get_freeze_count() > 0
 from compilefarm.core.garbage import PausedCollections
 
 with PausedCollections():
     made = [[number] for number in range(50_000)]
-young = {id(each) for generation in (0, 1) for each in gc.get_objects(generation=generation)}
+young = {{id(each) for generation in (0, 1) for each in gc.get_objects(generation=generation)}}
 assert not any(id(each) in young for each in made)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 def test_what_a_process_has_frozen_stays_frozen() -> None:
-    kept = [["forked"]]
+    kept = [["forked"], *([number] for number in range(20_000))]
     gc.freeze()
     try:
         before = gc.get_freeze_count()

@@ -8,6 +8,9 @@ from __future__ import annotations
 import gc
 from contextlib import AbstractContextManager
 
+# Fewer than a process has once torch is imported, by far, and gone through in a millisecond.
+_FEW_OBJECTS = 10_000
+
 
 class PausedCollections(AbstractContextManager[None]):
     """Inside, nothing is collected, until `resume` is called. Where collections are off they stay so.
@@ -35,7 +38,8 @@ class PausedCollections(AbstractContextManager[None]):
 
 def _count_as_old() -> None:
     """Has all objects count as old, so that the next collection does not go through what was made meanwhile."""
-    # What the process itself has frozen would be unfrozen.
-    if gc.get_freeze_count() == 0:
+    # A process that freezes what it has would find it unfrozen. Of the few that an interpreter itself keeps so, nobody
+    # notices whether they are gone through.
+    if gc.get_freeze_count() < _FEW_OBJECTS:
         gc.freeze()
         gc.unfreeze()
