@@ -17,7 +17,7 @@ from compilefarm.graph.encode import encode_job
 from compilefarm.graph.symbols import put_guards
 from compilefarm.graph.targets import OPERATOR_OVERLOAD, OPERATOR_PACKET, PYTHON_FUNCTION, TORCH_FUNCTION
 from compilefarm.graph.testing import capture, fixed_environment
-from compilefarm.torch_internals.operators import OpOverload
+from compilefarm.torch_internals.operators import OpOverload, register_further_operators
 from compilefarm.v1.graph_pb2 import Call, Node, Sequence, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 
@@ -45,6 +45,9 @@ def positional(*rest: object) -> Callable[..., Given]:
 
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 OBSERVED = aten.fused_moving_avg_obs_fake_quant.default
+register_further_operators()
+QUANTIZED = torch.ops.quantized_decomposed
+BYTES = torch.ones(64, dtype=torch.uint8)
 ONE = torch.ones(1)
 ROWS, WEIGHTS = torch.ones(4, 64, dtype=torch.bfloat16), torch.ones(64, 32, dtype=torch.uint8)
 
@@ -77,6 +80,9 @@ def adam(parameter: object, other: object, step: object) -> Given:
 @pytest.mark.parametrize(
     ("called", "inputs", "call"),
     [
+        (QUANTIZED.quantize_per_channel.default, (MANY, FEW, FEW.long()), positional(0, 0, 255, torch.uint8)),
+        (QUANTIZED.dequantize_per_channel.default, (BYTES, FEW, FEW.long()), positional(-1, 0, 255, torch.uint8)),
+        (QUANTIZED.dequantize_per_channel.default, (BYTES, FEW, FEW.long()), positional(-2, 0, 255, torch.uint8)),
         (aten.native_batch_norm.default, (IMAGE, FEW, FEW, FEW, FEW), positional(False, 0.1, 1e-5)),
         (aten._native_batch_norm_legit.default, (IMAGE, FEW, FEW, FEW, FEW), positional(True, 0.1, 1e-5)),
         (aten._weight_norm_interface.default, (torch.ones(64, 4), FEW), positional(0)),

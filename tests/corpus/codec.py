@@ -70,6 +70,7 @@ class CodecBackend:
             return TorchRuntime().compile_plain_graphs(
                 graph_module,
                 example_inputs,
+                options={},
                 compile_plain=lambda plain: _without_gradients(
                     self._run(plain.graph_module, plain.inputs, is_functional=True)
                 ),

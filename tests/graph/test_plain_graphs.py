@@ -85,7 +85,9 @@ class Encoding:
             return plain.graph_module.forward
 
         assert needs_plain_graphs(graph_module, inputs)
-        return self._runtime.compile_plain_graphs(graph_module, inputs, compile_plain=compile_plain)
+        return self._runtime.compile_plain_graphs(
+            graph_module, inputs, options=self._options, compile_plain=compile_plain
+        )
 
     @property
     def keys(self) -> list[str]:

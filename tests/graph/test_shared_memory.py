@@ -30,7 +30,7 @@ class Sending:
         if not self._runtime.needs_plain_graphs(graph_module, inputs):
             self.roles.append("whole")
             return self._decoded(self._runtime.encode(graph_module, inputs, options={}))
-        return self._runtime.compile_plain_graphs(graph_module, inputs, compile_plain=self._plain)
+        return self._runtime.compile_plain_graphs(graph_module, inputs, options={}, compile_plain=self._plain)
 
     def _plain(self, plain: PlainGraph) -> Callable[..., Any]:
         self.roles.append(plain.role)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,10 +104,37 @@ def test_the_graph_with_constants_made_so_computes_what_the_model_does(frozen: A
     assert any(each.shape == expected.shape and torch.allclose(each, expected, atol=1e-5) for each in results)
 
 
-def test_constants_of_unknown_origin_are_not_passed_over() -> None:
-    made = SimpleNamespace(constants={"packed": torch.ones(1)}, frozen_param_names={})
-    with pytest.raises(NotPreparable, match="packed"):
-        freezing._Recorder(held={}).preparation(made, weights=[])
+@pytest.fixture
+def lowering() -> Iterator[freezing._Recorder]:
+    """Inside, a graph is lowered that has one constant, which was made of a weight."""
+    recorder = freezing._Recorder(held={}, made={"constant": Reference(0)}, forms=[(torch.int64, (2,), (1,))])
+    graph = fx.Graph()
+    graph.output(graph.get_attr("constant"))
+    with freezing._Following(recorder, fx.GraphModule({"constant": torch.ones(2, dtype=torch.int64)}, graph)) as mode:
+        yield mode._recorder
+
+
+def _constant(recorder: freezing._Recorder) -> torch.Tensor:
+    ((tensor, _),) = recorder.followed.values()
+    return tensor
+
+
+def test_what_is_made_of_constants_while_a_graph_is_lowered_is_said(lowering: freezing._Recorder) -> None:
+    made, other = _constant(lowering).to(torch.int32).chunk(2)[1], torch.ones(3).neg()
+    compiled_graph = SimpleNamespace(constants={"made": made, "other": other}, frozen_param_names={})
+    found = lowering.preparation(compiled_graph, weights=[0])
+    assert list(compiled_graph.constants) == ["other"]
+    assert [step.operator for step in found.steps] == ["aten::_to_copy", "aten::split.Tensor", ITEM]
+    assert [each.tolist() for each in prepare(found, [torch.tensor([5, 7])])] == [[7]]
+
+
+@pytest.mark.parametrize("read", [lambda x: x[0].item(), lambda x: torch.equal(x, x), lambda x: x.add_(1)])
+def test_where_weights_decide_something_nothing_is_frozen(lowering: freezing._Recorder, read: Any) -> None:
+    with pytest.raises(NotPreparable, match="while the graph is lowered"):
+        read(_constant(lowering))
+    # Whoever passes over that while the graph is lowered.
+    with pytest.raises(NotPreparable, match="while the graph is lowered"):
+        lowering.preparation(SimpleNamespace(constants={}, frozen_param_names={}), weights=[0])
 
 
 def test_steps_of_which_nothing_is_taken_are_left_out() -> None:

@@ -142,7 +142,7 @@ class GraphCompiler:
         return self._parts.compile(
             whole,
             compile_plain_graphs=lambda compile_plain: self._runtime.compile_plain_graphs(
-                graph_module, example_inputs, compile_plain=compile_plain
+                graph_module, example_inputs, options=asked.options(), compile_plain=compile_plain
             ),
             part_of=part_of,
         )

@@ -100,7 +100,7 @@ class RecordingBackend:
             return program
 
         try:
-            self._runtime.compile_plain_graphs(graph_module, example_inputs, compile_plain=note_part)
+            self._runtime.compile_plain_graphs(graph_module, example_inputs, options=merged, compile_plain=note_part)
         except Exception as error:
             if is_for_dynamo(error):
                 raise

@@ -79,7 +79,7 @@ class Runtime(Protocol):
         """
 
     def compile_plain_graphs(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, compile_plain: CompilePlain
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, compile_plain: CompilePlain
     ) -> Program:
         """Has each graph of plain tensors compiled that a graph with subclasses amounts to, forward and backward, and
         returns what is called in its place. Raises what torch and `compile_plain` raise."""

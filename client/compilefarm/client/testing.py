@@ -145,7 +145,7 @@ class FakeRuntime:
         return bool(graph_module.plain_graphs)
 
     def compile_plain_graphs(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, compile_plain: CompilePlain
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, compile_plain: CompilePlain
     ) -> Program:
         if self.tracing_error is not None:
             raise self.tracing_error

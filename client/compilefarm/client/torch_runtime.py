@@ -92,13 +92,15 @@ class TorchRuntime:
         return False
 
     def compile_plain_graphs(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, compile_plain: CompilePlain
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: Options, compile_plain: CompilePlain
     ) -> Program:
+        from compilefarm.graph.custom_passes import with_custom_passes
         from compilefarm.graph.plain_graphs import compile_plain_graphs
         from compilefarm.graph.shared_memory import with_places_checked
 
         uncompiled, held = eager_program(graph_module), tensors_of(graph_module)
-        program = compile_plain_graphs(graph_module, example_inputs, compile_plain=compile_plain)
+        changed = with_custom_passes(graph_module, options)
+        program = compile_plain_graphs(changed, example_inputs, compile_plain=compile_plain)
         return with_places_checked(program, example_inputs, held=held, uncompiled=uncompiled)
 
     def encode_plain(self, graph: PlainGraph, *, options: Options) -> Encoded:

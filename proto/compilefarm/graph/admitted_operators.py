@@ -169,6 +169,10 @@ _PRIMS = frozenset(
     shift_right_arithmetic sign signbit sin sinh spherical_bessel_j0 sqrt sub tan tanh trunc where zeta
 """)
 )
+# Those of models that were quantized by way of torch.export (PT2E), as far as Inductor makes kernels of them.
+_QUANTIZED = names(
+    "choose_qparams dequantize_per_channel dequantize_per_tensor quantize_per_channel quantize_per_tensor"
+)
 
 
 def is_admitted(name: str, *, namespace: str = "aten") -> bool:
@@ -176,11 +180,13 @@ def is_admitted(name: str, *, namespace: str = "aten") -> bool:
 
     Args:
         name: without namespace and overload ("add_").
-        namespace: "aten", "prims" or one of the collectives'; those of other parts of torch hold nothing that graphs
-            call.
+        namespace: "aten", "prims", "quantized_decomposed" or one of the collectives'; those of other parts of
+            torch hold nothing that graphs call.
     """
     if namespace in collectives.NAMESPACES:
         return name in collectives.OPERATORS
     if namespace == "prims":
         return name in _PRIMS
+    if namespace == "quantized_decomposed":
+        return name in _QUANTIZED
     return namespace == "aten" and (name in _ATEN or (name[-2:-1] != "_" and name.removesuffix("_") in _ATEN))

@@ -21,6 +21,7 @@ from compilefarm.graph.computed_floats import with_computed_floats
 from compilefarm.graph.computed_offsets import with_safe_offsets
 from compilefarm.graph.constants import encode_constant, is_constant
 from compilefarm.graph.contractions import CONTRACTION_LIBRARY, is_contraction, uses_contraction_library
+from compilefarm.graph.custom_passes import PRE_GRAD, with_custom_passes
 from compilefarm.graph.dead_nodes import find_dead_nodes
 from compilefarm.graph.decode import (
     MAX_SUBGRAPH_DEPTH,
@@ -40,7 +41,6 @@ from compilefarm.graph.float_tensors import with_tensors_for_floats
 from compilefarm.graph.freezing import FREEZING, is_frozen, mark_frozen
 from compilefarm.graph.launches import KernelTable, encode_launch, is_launch
 from compilefarm.graph.leaves import is_result
-from compilefarm.graph.library_passes import passes_without_effect
 from compilefarm.graph.literals import ValueEncoder
 from compilefarm.graph.messages import Messages
 from compilefarm.graph.offsets import find_computed
@@ -93,6 +93,9 @@ def encode_job(
     Raises:
         Bypass: something about it cannot be said faithfully.
     """
+    if not is_functional:
+        # Before AOTAutograd, as in Inductor.
+        graph_module = with_custom_passes(graph_module, options)
     frozen = is_frozen(graph_module, options)
     written: Set[str] = frozenset()
     for rewritten in _REWRITTEN:
@@ -152,7 +155,7 @@ def _encode(
         options=capture_options(
             options,
             cuda=needs.cuda_device is not None,
-            without_effect=lambda values: {FREEZING, *passes_without_effect(values, graph_module)},
+            without_effect=frozenset({PRE_GRAD, FREEZING}),
         ),
         ambient=capture_ambient(device_types, contracts=writer.contracts),
         environment=environment(needs),

@@ -257,6 +257,18 @@ _WITHOUT_GAPS: Mapping[str, Sequence[str]] = {
     "rrelu_with_noise_functional": ("noise",),
 }
 _GROUPED = (("self", 1), ("qScaleAndZeros", 0))
+
+
+def _scales_of_channels(given: Arguments) -> str | None:
+    # torch/_inductor/lowering.py: quantized_decomposed_quantize_per_channel reads a scale for each place on the axis.
+    shape, axis = given["input"].shape, given["axis"]
+    if not -len(shape) <= axis < len(shape):
+        return f"its axis is {axis}, and its input has {len(shape)} dimensions"
+    sizes = [tuple(given[name].shape) for name in ("scales", "zero_points") if isinstance(given[name], torch.Tensor)]
+    unfit = next((size for size in sizes if size != (shape[axis],)), None)
+    return None if unfit is None else f"{shape[axis]} channels have scales or zero points of {unfit}"
+
+
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
     "_fused_moving_avg_obs_fq_helper_functional": _statistics_of_quantization,
@@ -270,11 +282,13 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_weight_int4pack_mm_for_cpu": _groups_of_scales,
     "_weight_norm_interface": _lengths_of_weights,
     "channel_shuffle": _number_of_groups,
+    "dequantize_per_channel": _scales_of_channels,
     "embedding_bag": _ends_of_bags,
     "linalg_ldl_solve": _pivots_for_each,
     "median": _elements_apart,
     "mkldnn_rnn_layer": _sizes_of_a_layer,
     "nanmedian": _elements_apart,
+    "quantize_per_channel": _scales_of_channels,
     "native_channel_shuffle": _number_of_groups,
     "special_laguerre_polynomial_l": _degree,
     "special_legendre_polynomial_p": _degree,

@@ -29,7 +29,9 @@ from compilefarm.torch_internals.process_groups import register_collectives
 from compilefarm.v1.environment_pb2 import CustomOperator
 
 # Namespaces of operators that torch itself registers and that compute on tensors.
-NAMESPACES_OF_TORCH = frozenset({"aten", "mkldnn", "onednn", "prims", "quantized"}) | collectives.NAMESPACES
+NAMESPACES_OF_TORCH = (
+    frozenset({"aten", "mkldnn", "onednn", "prims", "quantized", "quantized_decomposed"}) | collectives.NAMESPACES
+)
 # Functions that compute on tensors and that Dynamo may leave in graphs (torch/_dynamo/decorators.py:
 # _allow_in_graph_einops), with the module that defines each.
 _FUNCTIONS = {

@@ -7,7 +7,7 @@ client that sets something else compiles locally, and a worker refuses it. What 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -49,20 +49,17 @@ class _Configuration:
         return name in self.table.allowed and name in settings.defaults(self.module)
 
 
-_FindWithoutEffect = Callable[[Mapping[str, object]], Set[str]]
 _INDUCTOR = _Configuration(module=INDUCTOR_MODULE, table=INDUCTOR)
 _FUNCTORCH = _Configuration(module=FUNCTORCH_MODULE, table=FUNCTORCH)
 
 
-def capture_options(
-    user_options: Mapping[str, object], *, cuda: bool, without_effect: _FindWithoutEffect = lambda _: frozenset()
-) -> Options:
+def capture_options(user_options: Mapping[str, object], *, cuda: bool, without_effect: Collection[str] = ()) -> Options:
     """What differs from torch's defaults, by user's wish or in this process.
 
     Args:
         user_options: Inductor options from mode= and options= of torch.compile, by the names of the settings.
         cuda: whether the job computes on a GPU.
-        without_effect: names settings that mean nothing for the graph, of their values by name.
+        without_effect: names of settings that mean nothing for the graph.
 
     Raises:
         Bypass: an option is not known (a local compile says so in torch's own words), is none that a request may set,
@@ -75,7 +72,7 @@ def capture_options(
     inductor = settings.values(_INDUCTOR.module) | dict(user_options)
     if not (cuda and inductor[CUDA_GRAPHS]):
         inductor |= {name: known[name] for name in known if is_of_cuda_graphs(name)}
-    inductor |= {name: known[name] for name in without_effect(inductor)}
+    inductor |= {name: known[name] for name in without_effect}
     if not cuda:
         # Of kernels of Triton.
         inductor[_MULTI_KERNEL] = known[_MULTI_KERNEL]

@@ -11,6 +11,14 @@ from torch.fx import Graph, GraphModule, Node
 Copies = dict[Node, Any]
 
 
+def copied(graph_module: GraphModule) -> GraphModule:
+    """A copy of a graph, on the same tensors and modules."""
+    graph, copies = Graph(), Copies()
+    for node in graph_module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    return GraphModule(graph_module, graph)
+
+
 def rewritten(
     graph_module: GraphModule,
     *,

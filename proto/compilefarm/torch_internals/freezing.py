@@ -17,9 +17,11 @@ from unittest import mock
 import torch
 from torch._guards import TracingContext, tracing  # torch/_guards.py
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode  # torch/utils/_python_dispatch.py
 
 from compilefarm.torch_internals.fake_tensors import leaving_fake_mode
-from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet
+from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet, schema_of
+from compilefarm.torch_internals.pytrees import iterate_leaves
 from compilefarm.torch_internals.settings import INDUCTOR
 
 _COMPILE = "torch._inductor.compile_fx"
@@ -27,6 +29,11 @@ _FOLDING = "torch._inductor.constant_folding"
 _FREEZING = "torch._inductor.freezing"
 # What a step is called that takes one item of a result.
 ITEM = "item"
+# What is asked of tensors whatever they hold.
+_QUESTIONS = frozenset(
+    {"prim::device", "prim::layout", "aten::dim", "aten::is_contiguous", "aten::is_pinned", "aten::numel", "aten::size"}
+    | {f"aten::sym_{name}" for name in ("is_contiguous", "numel", "size", "storage_offset", "stride")}
+)
 _LITERALS = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
 
@@ -94,8 +101,11 @@ def freezing_inputs(numbers: Sequence[int]) -> Iterator[None]:
     module: Any = importlib.import_module(_COMPILE)
     original = module.fx_codegen_and_compile
 
-    def compile_frozen(graph: GraphModule, inputs: Sequence[Any], _: Sequence[int], **given: Any) -> Any:
-        return _compile_frozen(original, graph, inputs, _freezable(graph, numbers), **given)
+    def compile_frozen(graph: GraphModule, inputs: Sequence[Any], checked: Sequence[int], **given: Any) -> Any:
+        weights = _freezable(graph, numbers)
+        if not weights:
+            return original(graph, inputs, checked, **given)
+        return _compile_frozen(original, graph, inputs, weights, **given)
 
     module.fx_codegen_and_compile = compile_frozen if numbers else original
     try:
@@ -138,7 +148,8 @@ def _compile_frozen(
         with tracing(None), recorder.recording():
             freezing.freeze(graph, graph, kept)
         given |= {"static_input_idxs": [], "layout_opt": channels_last}
-        compiled = compile_graph(graph, kept, (), **given)
+        with _Following(recorder, graph):
+            compiled = compile_graph(graph, kept, (), **given)
     compiled.preparation = recorder.preparation(compiled, weights=numbers)
     _leave_weights_out(compiled)
     return compiled
@@ -170,6 +181,8 @@ class _Recorder:
         steps: as in `Preparation`.
         known: what nodes are in it.
         forms: of the weights.
+        followed: what was made of weights, by address: the tensor, and how it has come about.
+        obstacle: why it cannot be said how a program is prepared; empty if it can.
     """
 
     held: Mapping[str, Any]
@@ -177,6 +190,8 @@ class _Recorder:
     steps: list[Step] = field(default_factory=list)
     known: dict[Node, Reference] = field(default_factory=dict)
     forms: list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    followed: dict[int, tuple[torch.Tensor, Reference]] = field(default_factory=dict)
+    obstacle: str = ""
 
     def add_weight(self, graph: GraphModule, node: Node) -> None:
         """Puts a tensor of its kind in the place of a weight. What it holds decides nothing that is kept."""
@@ -205,28 +220,52 @@ class _Recorder:
             module.replace_node_with_constant = original
 
     def preparation(self, compiled: Any, *, weights: Sequence[int]) -> Preparation:
-        """What is to be done before a compiled graph runs.
+        """What is to be done before a compiled graph runs, which holds nothing of weights afterwards.
 
         Raises:
-            NotPreparable: it holds what was made of weights in another way.
+            NotPreparable: it holds what was made of weights in a way that cannot be done anew.
         """
-        known = {id(tensor) for tensor in self.held.values()}
-        unknown = [name for name, tensor in compiled.constants.items() if id(tensor) not in known]
-        unknown += [name for name in compiled.frozen_param_names.values() if name not in self.made]
-        if unknown:
-            raise NotPreparable(f"Inductor has made {', '.join(sorted(unknown))} of weights while it lowered the graph")
+        if self.obstacle:
+            raise NotPreparable(self.obstacle)
         results = {name: self.made[origin] for name, origin in compiled.frozen_param_names.items()}
+        for name, tensor in [*compiled.constants.items()]:
+            if id(tensor) in self.followed:
+                results[name] = self.followed[id(tensor)][1]
+                del compiled.constants[name]
         return _without_dead_steps(Preparation(weights=weights, forms=self.forms, steps=self.steps, results=results))
+
+    def follow(self, tensor: torch.Tensor, made: Reference) -> None:
+        """Notes how a tensor has come about, which is kept, so that its address stays its own."""
+        self.followed[id(tensor)] = (tensor, made)
+
+    def call(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Takes down a call of an operator, if it takes what was made of weights.
+
+        Raises:
+            NotPreparable: what weights hold decides something.
+        """
+        given = [leaf for leaf in iterate_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if schema_of(operator).name in _QUESTIONS or not any(id(tensor) in self.followed for tensor in given):
+            return
+        results = result if isinstance(result, list | tuple) else [result]
+        if schema_of(operator).is_mutable or not all(isinstance(each, torch.Tensor) for each in results):
+            self.obstacle = f"weights are read, or written to, by {operator} while the graph is lowered"
+            raise NotPreparable(self.obstacle)
+        made = self._add(operator, args, kwargs)
+        for number, each in enumerate(results):
+            self.follow(each, made if each is result else self._step(ITEM, [made, number], {}))
+
+    def _add(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Reference:
+        kwargs = {name: self._plain(each) for name, each in kwargs.items()}
+        return self._step(_name_of(target), [self._plain(each) for each in args], kwargs)
+
+    def _step(self, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Reference:
+        self.steps.append(Step(operator=operator, args=args, kwargs=kwargs))
+        return Reference(len(self.forms) + len(self.steps) - 1)
 
     def _number(self, node: Node) -> Reference:
         if node not in self.known:
-            step = Step(
-                operator=_name_of(node.target),
-                args=[self._plain(each) for each in node.args],
-                kwargs={name: self._plain(each) for name, each in node.kwargs.items()},
-            )
-            self.steps.append(step)
-            self.known[node] = Reference(len(self.forms) + len(self.steps) - 1)
+            self.known[node] = self._add(node.target, node.args, node.kwargs)
         return self.known[node]
 
     def _plain(self, value: Any) -> Any:
@@ -235,11 +274,29 @@ class _Recorder:
                 return self._number(value)
             target = str(value.target)
             return self.made[target] if target in self.made else self.held[target]
+        if isinstance(value, torch.Tensor):
+            return self.followed[id(value)][1] if id(value) in self.followed else value
         if isinstance(value, list | tuple):
             return [self._plain(each) for each in value]
         if not isinstance(value, _LITERALS):
             raise NotPreparable(f"a constant is made with {value!r}, a {type(value).__name__}")
         return value
+
+
+class _Following(TorchDispatchMode):  # type: ignore[misc]  # torch says no types
+    """Inside, it is taken down what becomes of constants of a graph that were made of weights."""
+
+    def __init__(self, recorder: _Recorder, graph: GraphModule) -> None:
+        super().__init__()
+        self._recorder = recorder
+        for node in graph.graph.find_nodes(op="get_attr"):
+            if str(node.target) in recorder.made:
+                recorder.follow(getattr(graph, str(node.target)), recorder.made[str(node.target)])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._recorder.call(func, args, kwargs or {}, result)
+        return result
 
 
 def _last_made(graph: Any) -> str:

@@ -48,8 +48,10 @@ def registered_names() -> frozenset[str]:
 
 
 def register_further_operators() -> None:
-    """Registers operators of torch that Dynamo writes for optimizers (prims::fma), if they are not yet."""
+    """Registers operators of torch that Dynamo writes for optimizers (prims::fma), and those of quantized models
+    (PT2E), unless they are there."""
     importlib.import_module("torch._inductor.inductor_prims")  # torch/_inductor/inductor_prims.py
+    importlib.import_module("torch.ao.quantization.fx._decomposed")  # torch/ao/quantization/fx/_decomposed.py
 
 
 def register_primitives() -> None:

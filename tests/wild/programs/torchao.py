@@ -149,6 +149,25 @@ def _quantizer_for_x86() -> Iterator[None]:
             yield
 
 
+@contextmanager
+def _freezing() -> Iterator[None]:
+    with _quantizer_for_x86(), INDUCTOR.patch(freezing=True):
+        yield
+
+
+def _exported_for_x86() -> Case:
+    """Layers that were exported, calibrated, and quantized to integers of eight bits."""
+    quantizers = require_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+    steps = require_module("torchao.quantization.pt2e.quantize_pt2e")
+    quantizer = quantizers.X86InductorQuantizer()
+    quantizer.set_global(quantizers.get_default_x86_inductor_quantization_config())
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 16), nn.ReLU(), nn.Linear(16, 5))
+    x = torch.randn(2, 3, 8, 8)
+    prepared = steps.prepare_pt2e(torch.export.export(model.eval(), (x,)).module(), quantizer)
+    prepared(x)
+    return Case(function=steps.convert_pt2e(prepared), calls=[call(x), call(torch.randn(2, 3, 8, 8))])
+
+
 def _step_of(name: str) -> Program:
     def run(compiler: Compiler) -> Any:
         optimizers = require_module("torchao.optim")
@@ -210,6 +229,8 @@ PROGRAMS = (
         lambda: Case(function=_mlp().eval(), calls=[call(torch.randn(4, _WIDTH))]),
         context=_quantizer_for_x86,
     ),
+    program_of_case("exported and quantized for x86", _exported_for_x86, context=_quantizer_for_x86),
+    program_of_case("exported and quantized for x86, frozen", _exported_for_x86, context=_freezing),
     _step_of("AdamW8bit"),
     _step_of("AdamW4bit"),
 )
