@@ -6,7 +6,15 @@ import pytest
 
 from compilefarm.core import expressions
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.core.expressions import Undefined, check_expression, check_symbols, evaluate, holds, say
+from compilefarm.core.expressions import (
+    Undefined,
+    check_expression,
+    check_guards,
+    check_symbols,
+    evaluate,
+    holds,
+    say,
+)
 from compilefarm.v1.graph_pb2 import Expression, Operation
 from compilefarm.v1.job_pb2 import Job, Symbol
 
@@ -98,6 +106,14 @@ def nested(levels: int) -> Expression:
 def test_what_is_refused(expression: Expression, condition: bool) -> None:
     with pytest.raises(InvalidRequest, match="a size"):
         check_expression(expression, symbols=2, condition=condition, what="a size")
+
+
+def test_guards_are_bounded_together() -> None:
+    guard = done(expressions.LE, done(expressions.MAX, *[A] * 97), B)
+    most = [guard] * (expressions.MAX_GUARD_TERMS // 100)
+    check_guards(most, symbols=2, what="a guard")
+    with pytest.raises(InvalidRequest, match="a guard is one of too many: at most 10000 terms"):
+        check_guards([*most, done(expressions.LE, A, B)], symbols=2, what="a guard")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext, tracing
 from torch.fx import GraphModule
 
+from compilefarm.core import expressions
 from compilefarm.core.errors import InvalidRequest
 from compilefarm.core.expressions import holds, say
 from compilefarm.core.keys import key_of
@@ -152,6 +153,17 @@ def test_an_assumption_that_cannot_be_said_is_named() -> None:
     size = symbolic.symbols.values[0]
     assert torch.sym_float(size) ** -0.5 < 1
     with pytest.raises(Inexpressible, match=r"the compiler assumed .*-0\.5.*, which cannot be said: FloatPow"):
+        symbolic.guards()
+
+
+def test_assumptions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expressions, "MAX_GUARD_TERMS", 4)
+    symbolic = decode_job(dynamic(doubled, torch.ones(16, 3)).encode().job, blobs={}).symbolic
+    size = symbolic.symbols.values[0]
+    assert size < 100
+    symbolic.guards()
+    assert size % 4 == 0
+    with pytest.raises(Inexpressible, match="an assumption of the compiler is one of too many"):
         symbolic.guards()
 
 

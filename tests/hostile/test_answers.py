@@ -30,6 +30,12 @@ from tests.children.jobs import JOB, supervising
         # Each is kept, and told to all who wait: 60,000 of them were.
         ("enter-a-phase-twice", "that it has entered already"),
         ("name-many-libraries", "bytes about its artifact"),
+        # Each who looked such an artifact up had all others wait for 0.4 s.
+        ("assume-much", "guards that cannot be: a guard of the artifact is one of too many"),
+        (
+            "assume-much-at-once",
+            "guards that cannot be: a guard of the artifact is an expression of more than 1000 terms",
+        ),
         ("break-off", "named blobs that it did not send"),
         ("name-no-source", "a library for a source that cannot be: '../../etc/passwd'"),
         ("name-a-colour", "a library of a name that cannot be"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from compilefarm.core import expressions
 from compilefarm.core.digests import digest_of
 from compilefarm.core.errors import IncompatibleArtifact
-from compilefarm.core.expressions import check_expression, holds
 from compilefarm.v1.job_pb2 import PHASE_COMPILING, PHASE_TUNING, Job
 from compilefarm.v1.manifest_pb2 import Blob, Manifest
 
@@ -36,10 +36,9 @@ def check_guards(manifest: Manifest, job: Job) -> None:
     """Checks that an artifact may be run with a job's numbers.
 
     Raises:
-        InvalidRequest: a guard is malformed.
+        InvalidRequest: a guard is malformed, or they are too many.
         IncompatibleArtifact: a guard does not hold.
     """
-    for guard in manifest.guards:
-        check_expression(guard, symbols=len(job.symbols), condition=True, what="a guard of the artifact")
-    if not holds(manifest.guards, job.hints):
+    expressions.check_guards(manifest.guards, symbols=len(job.symbols), what="a guard of the artifact")
+    if not expressions.holds(manifest.guards, job.hints):
         raise IncompatibleArtifact("the artifact is for other sizes than those of this call")

@@ -17,6 +17,8 @@ from compilefarm.v1.job_pb2 import Job
 
 MAX_DEPTH = 30
 MAX_TERMS = 1_000
+# Of the guards of an artifact, all together: each who asks for it has them evaluated, a microsecond for a term.
+MAX_GUARD_TERMS = 10_000
 MAX_SYMBOLS = 1_000
 # Beyond every size, and far from numbers that take long to compute with.
 MAX_MAGNITUDE = 2**62
@@ -64,8 +66,8 @@ class Undefined(Exception):
     """An expression has no value: it divides by zero, exceeds the bounds, or refers to a missing symbol."""
 
 
-def check_expression(expression: Expression, *, symbols: int, condition: bool, what: str) -> None:
-    """Checks the form and the size of an expression.
+def check_expression(expression: Expression, *, symbols: int, condition: bool, what: str) -> int:
+    """Checks the form and the size of an expression. Returns how many terms it has.
 
     Args:
         expression: what to check.
@@ -77,9 +79,25 @@ def check_expression(expression: Expression, *, symbols: int, condition: bool, w
         InvalidRequest: it is malformed, too large or too deep.
     """
     wanted = _CONDITIONS if condition else _INTEGERS
-    terms = _check(expression, symbols=symbols, wanted=wanted, depth=0, what=what)
-    if terms > MAX_TERMS:
-        raise InvalidRequest(f"{what} is an expression of {terms} terms; at most {MAX_TERMS} are taken")
+    return _check(expression, symbols=symbols, wanted=wanted, depth=0, what=what)
+
+
+def check_guards(guards: Iterable[Expression], *, symbols: int, what: str) -> None:
+    """Checks the form and the size of the guards of an artifact.
+
+    Args:
+        guards: what to check.
+        symbols: how many symbols there are to refer to.
+        what: the role of each, for messages.
+
+    Raises:
+        InvalidRequest: one is malformed, too large or too deep, or they are too many.
+    """
+    terms = 0
+    for guard in guards:
+        terms += check_expression(guard, symbols=symbols, condition=True, what=what)
+        if terms > MAX_GUARD_TERMS:
+            raise InvalidRequest(f"{what} is one of too many: at most {MAX_GUARD_TERMS} terms are taken of all")
 
 
 def _check(expression: Expression, *, symbols: int, wanted: frozenset[int], depth: int, what: str) -> int:
@@ -96,8 +114,13 @@ def _check(expression: Expression, *, symbols: int, wanted: frozenset[int], dept
         raise InvalidRequest(f"{what} uses operator {operator} where {_WANTED[wanted]} goes")
     if not _takes(operator, len(operands)):
         raise InvalidRequest(f"{what} gives {len(operands)} operands to {Operator.Name(operator)}")
-    inner = _wanted_of_operands(operator, wanted)
-    return 1 + sum(_check(operand, symbols=symbols, wanted=inner, depth=depth + 1, what=what) for operand in operands)
+    inner, terms = _wanted_of_operands(operator, wanted), 1
+    for operand in operands:
+        terms += _check(operand, symbols=symbols, wanted=inner, depth=depth + 1, what=what)
+        # No more is looked at than is taken.
+        if terms > MAX_TERMS:
+            raise InvalidRequest(f"{what} is an expression of more than {MAX_TERMS} terms, which are all that is taken")
+    return terms
 
 
 def _check_leaf(expression: Expression, *, symbols: int, wanted: frozenset[int], what: str) -> None:

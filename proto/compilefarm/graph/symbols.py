@@ -13,7 +13,7 @@ import torch
 
 from compilefarm.core import expressions
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.core.expressions import check_expression, check_symbols, evaluate
+from compilefarm.core.expressions import check_expression, check_guards, check_symbols, evaluate
 from compilefarm.graph.bypass import Bypass
 from compilefarm.torch_internals import symbolic_shapes as functions
 from compilefarm.torch_internals.symbolic_shapes import ShapeEnv, create_symbol, is_single_number
@@ -267,9 +267,14 @@ class SymbolicJob:
         """What has been assumed of the symbols since they were made, as conditions.
 
         Raises:
-            Inexpressible: an assumption cannot be said.
+            Inexpressible: an assumption cannot be said, or they are too many.
         """
-        return [self._guard(guard.expr) for guard in self.shape_env.guards if guard.expr != sympy.true]
+        guards = [self._guard(guard.expr) for guard in self.shape_env.guards if guard.expr != sympy.true]
+        try:
+            check_guards(guards, symbols=len(self._numbers), what="an assumption of the compiler")
+        except InvalidRequest as error:
+            raise Inexpressible(str(error)) from error
+        return guards
 
     def _guard(self, condition: sympy.Basic) -> Expression:
         try:

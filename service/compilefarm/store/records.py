@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from compilefarm.core.artifacts import ARTIFACT_FORMAT, blobs_of
 from compilefarm.core.digests import DIGEST_LENGTH, check_digest, digest_of
 from compilefarm.core.errors import InvalidRequest
-from compilefarm.core.expressions import MAX_SYMBOLS, check_expression
+from compilefarm.core.expressions import MAX_SYMBOLS, check_guards
 from compilefarm.store.layout import DEFAULT_NAMESPACE
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -62,5 +62,4 @@ def read_record(content: bytes, *, key: str, namespace: str = DEFAULT_NAMESPACE)
 def _check(manifest: Manifest) -> None:
     for blob in blobs_of(manifest):
         check_digest(blob.digest)
-    for guard in manifest.guards:
-        check_expression(guard, symbols=MAX_SYMBOLS, condition=True, what="a guard")
+    check_guards(manifest.guards, symbols=MAX_SYMBOLS, what="a guard")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from compilefarm.core.digests import digest_of
+from compilefarm.core.expressions import EQ, MAX
 from compilefarm.v1.child_pb2 import (
     BuildTrial,
     ChildBlob,
@@ -37,6 +38,7 @@ from compilefarm.v1.child_pb2 import (
     Toolchain,
 )
 from compilefarm.v1.environment_pb2 import Environment
+from compilefarm.v1.graph_pb2 import Expression, Operation
 from compilefarm.v1.job_pb2 import (
     FAILURE_KIND_COMPILE_ERROR,
     FAILURE_KIND_VERIFICATION,
@@ -397,6 +399,17 @@ def _name_libraries(pipe: BinaryIO, *libraries: Library) -> None:
     write_frame(pipe, ChildMessage(compiled=CompileResult(program=_blob_of(PROGRAM), libraries=libraries)))
 
 
+def _assume(pipe: BinaryIO, *guards: Expression) -> None:
+    write_frame(pipe, ChildMessage(blob=ChildBlob(content=PROGRAM)))
+    write_frame(pipe, ChildMessage(compiled=CompileResult(program=_blob_of(PROGRAM), guards=guards)))
+
+
+def _true_guard(*, terms: int) -> Expression:
+    zero = Expression(integer=0)
+    largest = Operation(operator=MAX, operands=[zero] * (terms - 3))
+    return Expression(operation=Operation(operator=EQ, operands=[Expression(operation=largest), zero]))
+
+
 def _verify(pipe: BinaryIO, verification: Verification) -> None:
     write_frame(pipe, ChildMessage(verified=verification))
 
@@ -573,6 +586,8 @@ _COMPILES: dict[str, Callable[[BinaryIO], None]] = {
     "name-many-libraries": lambda pipe: _name_libraries(
         pipe, *[Library(source_digest=digest_of(PROGRAM), name="kernel")] * 8000
     ),
+    "assume-much": lambda pipe: _assume(pipe, *[_true_guard(terms=1000)] * 250),
+    "assume-much-at-once": lambda pipe: _assume(pipe, _true_guard(terms=250_000)),
     "name-no-source": lambda pipe: _name_libraries(pipe, Library(source_digest="../../etc/passwd", name="kernel")),
     "name-a-colour": lambda pipe: _name_libraries(
         pipe, Library(source_digest=digest_of(PROGRAM), name="\x1b[31mkernel")
