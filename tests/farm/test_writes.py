@@ -141,3 +141,7 @@ def test_what_shares_memory_is_written_to_wherever_it_is(farm: ServedFarm) -> No
     for first, second in ((0, 4), (0, 4), (3, 8), (12, 0), (4, 0)):
         torch.testing.assert_close(run(compiled, first, second), run(smoothed, first, second))
     assert [(record.outcome, record.name) for record in stats()[before:]] == [("compiled", "inference")]
+    # The size that it has when Dynamo traces is guarded.
+    resized = torch.compile(smoothed, backend=Farm(farm.address).backend, dynamic=True)
+    torch.testing.assert_close(run(resized, 0, 4), run(smoothed, 0, 4))
+    assert [(record.outcome, record.name) for record in stats()[before + 1 :]] == [("compiled", "inference")]

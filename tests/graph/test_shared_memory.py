@@ -68,15 +68,15 @@ def _read(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x * 2 + y
 
 
-def _at(*firsts: int) -> list[torch.Tensor]:
-    """A tensor, and six of its elements from each of these on."""
+def _at(*firsts: int, size: int = 6) -> list[torch.Tensor]:
+    """A tensor, and so many of its elements from each of these on."""
     whole = torch.arange(24.0)
-    return [whole, *(whole[first : first + 6] for first in firsts)]
+    return [whole, *(whole[first : first + size] for first in firsts)]
 
 
-def _same(function: Callable[..., Any], compiled: Callable[..., Any], *firsts: int) -> bool:
+def _same(function: Callable[..., Any], compiled: Callable[..., Any], *firsts: int, size: int = 6) -> bool:
     """Whether results are those of the function, and the whole tensor holds what it has then."""
-    (expected, *given), (found, *others) = _at(*firsts), _at(*firsts)
+    (expected, *given), (found, *others) = _at(*firsts, size=size), _at(*firsts, size=size)
     return torch.equal(function(*given), compiled(*others)) and torch.equal(expected, found)
 
 
@@ -140,3 +140,22 @@ def test_parameters_in_one_memory_are_stepped() -> None:
         step(lambda function: torch.compile(function, backend=sending)), step(lambda given: given)
     )
     assert set(sending.roles) == {"inference"}
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["sizes that have differed", "sizes that may differ"])
+def test_sizes_that_differ_are_fixed_where_inputs_overlap(dynamic: bool | None) -> None:
+    sending = Sending()
+    compiled = torch.compile(_both_written, backend=sending, dynamic=dynamic)
+    for size, first, second in ((6, 0, 4), (8, 0, 4), (8, 1, 6), (10, 2, 3), (6, 0, 4)):
+        assert _same(_both_written, compiled, first, second, size=size), (size, first, second)
+    assert sending.roles == ["inference"] * 3
+
+
+def test_windows_apart_have_one_program_for_all_sizes() -> None:
+    sending = Sending()
+    compiled = torch.compile(_both_written, backend=sending, dynamic=True)
+    for size, first, second in ((6, 0, 12), (8, 0, 9), (7, 13, 2)):
+        assert _same(_both_written, compiled, first, second, size=size)
+    assert (sending.roles, sending.calls) == (["inference"], 3)
+    for size, first, second in ((9, 0, 3), (6, 3, 3), (6, 0, 12)):
+        assert _same(_both_written, compiled, first, second, size=size)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from compilefarm.client.captured_graph import CapturedGraph
-from compilefarm.client.local import eager_program, has_symbols, tensors_of
+from compilefarm.client.local import eager_program, tensors_of
 from compilefarm.client.local_graph import LocalGraph
 from compilefarm.client.options import Options
 from compilefarm.client.program_sources import ProgramSource, programs_from
@@ -76,13 +76,11 @@ class TorchRuntime:
         return needs_plain_graphs(graph_module, example_inputs) or self._writes_to_shared(graph_module, example_inputs)
 
     def _writes_to_shared(self, graph_module: Any, example_inputs: Sequence[Any]) -> bool:
-        """Whether Dynamo is tracing, and a graph of fixed sizes writes to tensors that share memory with others."""
+        """Whether Dynamo is tracing, and a graph writes to tensors that share memory with others."""
         from compilefarm.graph.shared_memory import share_memory
         from compilefarm.torch_internals.dynamo import is_tracing
 
-        if not is_tracing() or has_symbols(graph_module):
-            return False
-        if not share_memory((*example_inputs, *tensors_of(graph_module))):
+        if not (is_tracing() and share_memory((*example_inputs, *tensors_of(graph_module)))):
             return False
         # Such graphs are rare, so that each may be encoded twice.
         try:
@@ -96,9 +94,11 @@ class TorchRuntime:
     ) -> Program:
         from compilefarm.graph.custom_passes import with_custom_passes
         from compilefarm.graph.plain_graphs import compile_plain_graphs
-        from compilefarm.graph.shared_memory import with_places_checked
+        from compilefarm.graph.shared_memory import fix_sizes, overlap, with_places_checked
 
         uncompiled, held = eager_program(graph_module), tensors_of(graph_module)
+        if overlap((*example_inputs, *held)):
+            fix_sizes(graph_module)
         changed = with_custom_passes(graph_module, options)
         program = compile_plain_graphs(changed, example_inputs, compile_plain=compile_plain)
         return with_places_checked(program, example_inputs, held=held, uncompiled=uncompiled)

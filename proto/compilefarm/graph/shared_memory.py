@@ -12,7 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 
+from compilefarm.graph.bypass import Bypass
+from compilefarm.graph.symbols import find_hint
 from compilefarm.graph.tensors import reached_elements
 from compilefarm.graph.writes import find_storage
 from compilefarm.torch_internals.autograd import find_base
@@ -21,6 +24,31 @@ from compilefarm.torch_internals.autograd import find_base
 def share_memory(values: Sequence[object]) -> bool:
     """Whether two tensors do, whether they overlap or not."""
     return next(_groups(values), None) is not None
+
+
+def overlap(values: Sequence[object]) -> bool:
+    """Whether some tensor reaches into the place of another one."""
+    return bool(_overlaps(values))
+
+
+def fix_sizes(graph_module: GraphModule) -> None:
+    """Has Dynamo guard the sizes with which it traces a graph: another size is traced again.
+
+    AOTAutograd says where parts of an input that overlap begin and end by numbers, as they are at the moment.
+
+    Raises:
+        Bypass: one is not known.
+    """
+    for node in graph_module.graph.find_nodes(op="placeholder"):
+        for number in _numbers_of(node.meta.get("example_value")):
+            if isinstance(number, torch.SymInt):
+                if find_hint(number) is None:
+                    raise Bypass("aliased_inputs", "inputs overlap, and the size of one is not known")
+                int(number)
+
+
+def _numbers_of(value: object) -> Sequence[object]:
+    return (*value.shape, *value.stride(), value.storage_offset()) if isinstance(value, torch.Tensor) else (value,)
 
 
 def with_places_checked(
