@@ -34,10 +34,13 @@ class _Model(nn.Module):
         self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
         self.scale, self.returned = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.ones(3))
         self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("same", torch.ones(1).expand(8, 1, 1))
+        self.register_buffer("small", torch.ones(0, 2, dtype=torch.float8_e4m3fn))
 
     def forward(self, x: torch.Tensor) -> Any:
         self.calls.add_(1)
-        return self.layers(x) * self.scale.exp(), self.returned.view(3, 1)
+        scale = self.scale.exp() + self.small.float().sum()
+        return self.layers(x) * scale * self.same, self.returned.view(3, 1)
 
 
 class _Frozen(Exception):

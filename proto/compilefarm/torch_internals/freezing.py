@@ -196,8 +196,7 @@ class _Recorder:
     def add_weight(self, graph: GraphModule, node: Node) -> None:
         """Puts a tensor of its kind in the place of a weight. What it holds decides nothing that is kept."""
         fake = node.meta["val"]
-        value = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-        value = value.normal_() if value.is_floating_point() else value.zero_()
+        value = _synthetic(fake)
         importlib.import_module(_FOLDING).replace_node_with_constant(graph, node, value)
         self.made[_last_made(graph)] = Reference(len(self.forms))
         self.forms.append((value.dtype, tuple(value.shape), value.stride()))
@@ -297,6 +296,13 @@ class _Following(TorchDispatchMode):  # type: ignore[misc]  # torch says no type
         result = func(*args, **(kwargs or {}))
         self._recorder.call(func, args, kwargs or {}, result)
         return result
+
+
+def _synthetic(fake: torch.Tensor) -> torch.Tensor:
+    """A tensor of a kind, some elements of which may be the same memory."""
+    reached = 1 + sum((size - 1) * stride for size, stride in zip(fake.shape, fake.stride(), strict=True))
+    memory = torch.randn(max(reached, 0)) if fake.dtype.is_floating_point else torch.zeros(max(reached, 0))
+    return memory.to(fake.dtype).as_strided(fake.shape, fake.stride())
 
 
 def _last_made(graph: Any) -> str:
