@@ -413,3 +413,42 @@ def test_operators_that_may_go_neither_write_nor_draw() -> None:
             written = [a for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
             assert all(argument.is_out for argument in written), overload
             assert not set(told) & set(overload.tags), overload
+
+
+def _with_full_digits(x: torch.Tensor) -> torch.Tensor:
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, False
+    result = x @ x
+    matmul.allow_tf32 = before
+    return result
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_switch_of_another_device_that_is_put_back_is_not_sent(allowed: bool) -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        job = capture(_with_full_digits, torch.ones(2, 2)).encode().job
+        plain = capture(lambda x: x @ x, torch.ones(2, 2)).encode().job
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert job.graph == plain.graph
+
+
+def test_a_switch_that_stays_is_no_dead_node() -> None:
+    def switched(*values: bool, device: str = "cpu") -> bool:
+        graph = Graph()
+        taken = graph.placeholder("x")
+        with FakeTensorMode():
+            taken.meta["example_value"] = torch.empty(1, device=device)
+        for value in values:
+            graph.call_function(torch._C._set_cublas_allow_tf32, (value,))
+        graph.output((taken,))
+        return len(find_dead_nodes(graph)) == len(values)
+
+    now = torch.backends.cuda.matmul.allow_tf32
+    assert switched(not now, now)
+    assert not switched(not now)
+    assert not switched(now, not now)
+    assert switched(now, now, device="cuda")
+    assert not switched(not now, now, device="cuda")

@@ -151,3 +151,16 @@ def test_functions_taken_for_constants() -> None:
     # Else their results would be reused in processes where they differ.
     assert traced_functions.is_taken_for_constant(constant)
     assert not traced_functions.is_taken_for_constant(torch.conv2d)
+
+
+def test_switches_of_cuda_tell_what_they_are() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        for value in (True, False):
+            torch.backends.cuda.matmul.allow_tf32 = value
+            assert traced_functions.value_switched(torch._C._set_cublas_allow_tf32) is value
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    for name in traced_functions._SWITCHES_OF_CUDA:
+        assert isinstance(traced_functions.value_switched(getattr(torch._C, name)), bool)
+    assert traced_functions.value_switched(torch._C._set_deterministic_algorithms) is None

@@ -31,7 +31,12 @@ from compilefarm.graph.targets import (
     name_call,
 )
 from compilefarm.graph.writes import find_storage
-from compilefarm.torch_internals.traced_functions import is_question, is_question_of_tensor, is_usage_log
+from compilefarm.torch_internals.traced_functions import (
+    is_question,
+    is_question_of_tensor,
+    is_usage_log,
+    value_switched,
+)
 
 # Operators that make, view, copy or compute tensors, as do the functions and methods of these names. They write to
 # nothing but out=, and draw no random numbers.
@@ -77,11 +82,36 @@ def find_dead_nodes(graph: Graph) -> Set[Node]:
 
     Inputs stay, used or not: they are how the graph is called.
     """
-    dead_nodes: set[Node] = set()
+    dead_nodes, idle = set[Node](), _idle_switches(graph)
     for node in reversed(graph.nodes):
-        if node.users.keys() <= dead_nodes and _has_no_effect(node):
+        if node in idle or (node.users.keys() <= dead_nodes and _has_no_effect(node)):
             dead_nodes.add(node)
     return dead_nodes
+
+
+def _idle_switches(graph: Graph) -> Set[Node]:
+    """The nodes that set how kernels of CUDA's libraries compute, if nothing of the graph asks for it, and it is
+    afterwards what it is now.
+
+    Models turn TF32 off around what needs more digits (`torch.backends.cuda.matmul.allow_tf32`).
+    """
+    found: dict[object, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == "call_function" and value_switched(node.target) is not None:
+            found.setdefault(node.target, []).append(node)
+    on_gpu = bool(found) and any(map(_is_on_gpu, graph.nodes))
+    idle: set[Node] = set()
+    for target, nodes in found.items():
+        now = value_switched(target)
+        if all(node.args == (now,) for node in (nodes if on_gpu else nodes[-1:])):
+            idle.update(nodes)
+    return idle
+
+
+def _is_on_gpu(node: Node) -> bool:
+    value = node.meta.get("example_value")
+    values = value if isinstance(value, list | tuple) else (value,)
+    return node.op == "get_attr" or any(isinstance(each, torch.Tensor) and each.is_cuda for each in values)
 
 
 def _has_no_effect(node: Node) -> bool:

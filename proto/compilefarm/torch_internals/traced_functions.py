@@ -118,6 +118,12 @@ def load_function(name: str) -> Any:
     return trace_rules.load_object(name)
 
 
+# torch/backends/cuda/__init__.py, torch/backends/cudnn/__init__.py
+_SWITCHES_OF_CUDA = frozenset(
+    {"_set_cublas_allow_tf32", "_set_cudnn_allow_tf32", "_set_cudnn_benchmark", "_set_cudnn_deterministic"}
+)
+
+
 def is_usage_log(target: object) -> bool:
     """Whether a function is torch's own usage log, which computes nothing."""
     # torch/csrc/Module.cpp; models of torch.nn call it when they are traced.
@@ -132,6 +138,15 @@ def is_question(target: object) -> bool:
         return True
     name = getattr(target, "__name__", "")
     return name.lstrip("_").startswith(_ASKING) and vars(torch._C).get(name) is target
+
+
+def value_switched(target: object) -> bool | None:
+    """What a switch is now that a function sets, if it decides how kernels of CUDA's libraries compute, and no more;
+    None if it is none of these."""
+    name = getattr(target, "__name__", "")
+    if name not in _SWITCHES_OF_CUDA or vars(torch._C).get(name) is not target:
+        return None
+    return bool(vars(torch._C)[name.replace("_set_", "_get_", 1)]())
 
 
 def question_named(name: str) -> Any:
