@@ -8,6 +8,7 @@ from functools import partial
 
 from compilefarm.service.admission import Admission
 from compilefarm.service.callers import current_caller
+from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.grpc_types import Context
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.priorities import Priority
@@ -19,6 +20,12 @@ from compilefarm.service.self_checks import SelfChecks
 from compilefarm.service.wire_priorities import read_priority
 from compilefarm.v1 import compile_service_pb2 as wire
 from compilefarm.v1.compile_service_pb2_grpc import CompileServiceServicer
+
+# Artifacts that are looked up at a time. A key may have any number of variants, and each of them takes a while.
+_LOOKING = 128
+_LOOKING_OF_ACCOUNT = 32
+# As many as gRPC takes calls: a fleet that starts may have one name.
+_WAITING_OF_ACCOUNT = 8192
 
 
 class CompileService(CompileServiceServicer):
@@ -40,13 +47,26 @@ class CompileService(CompileServiceServicer):
         self._heavy = heavy
         self._reports = reports
         self._self_checks = self_checks
+        self._looking = FairSemaphore(
+            "looking artifacts up",
+            places=_LOOKING,
+            account_places=_LOOKING_OF_ACCOUNT,
+            account_waiting=_WAITING_OF_ACCOUNT,
+        )
 
     async def Lookup(self, request: wire.LookupRequest, _context: Context) -> wire.LookupResponse:
-        async with self._admission.looking_up(request.job, caller=current_caller()) as admitted:
+        caller = current_caller()
+        async with (
+            self._admission.looking_up(request.job, caller=caller) as admitted,
+            self._looking.acquired(caller.account),
+        ):
             return wire.LookupResponse(manifest=await self._broker.lookup(admitted))
 
     async def Plan(self, request: wire.PlanRequest, _context: Context) -> wire.PlanResponse:
-        return await self._prospects.of(await self._admission.examine(request.job, caller=current_caller()))
+        caller = current_caller()
+        admitted = await self._admission.examine(request.job, caller=caller)
+        async with self._looking.acquired(caller.account):
+            return await self._prospects.of(admitted)
 
     async def Compile(self, request: wire.CompileRequest, _context: Context) -> AsyncIterator[wire.CompileResponse]:
         priority, caller = read_priority(request.priority), current_caller()

@@ -7,17 +7,20 @@ damaged is set aside.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import itemgetter
 
 from compilefarm.core.artifacts import blobs_of
 from compilefarm.core.digests import DIGEST_LENGTH
 from compilefarm.core.errors import InvalidRequest, StoreUnavailable
 from compilefarm.core.expressions import holds
-from compilefarm.store.backend import Backend
+from compilefarm.store.backend import Backend, StoredObject
 from compilefarm.store.blobs import BlobStore, few_at_a_time
 from compilefarm.store.damage import Damage
+from compilefarm.store.known_guards import KnownGuards
 from compilefarm.store.layout import (
     GRAPH_DIGITS,
     MANIFESTS,
@@ -38,6 +41,11 @@ MOST_LOOKED_AT = 200
 _PREFIX = re.compile(rf"[0-9a-f-]{{{SHORTEST_PREFIX},{GRAPH_DIGITS + 1 + DIGEST_LENGTH}}}")
 # How often another writer may be faster: each time, one more manifest of the key is there.
 _MOST_TRIALS = 1000
+# Guards that are evaluated before it is the turn of others, by what they take in memory: a millisecond.
+_TURN_BYTES = 256 * 1024
+_ROUNDS = 10
+# Variants that most keys have at most.
+_FEW = 10
 
 
 class ManifestStore:
@@ -59,6 +67,8 @@ class ManifestStore:
         self._uses = uses
         self._damage = damage
         self._signing = signing
+        self._guards = KnownGuards()
+        self._ruling_out = asyncio.Lock()
 
     async def find(self, key: str, *, namespaces: Sequence[str], hints: Sequence[int] | None = None) -> Manifest | None:
         """Returns the first manifest of a key, in one of some namespaces, that can be served and whose guards hold for
@@ -77,8 +87,15 @@ class ManifestStore:
         for path in firsts:
             if (manifest := await self._take(path, wanted=fits)) is not None:
                 return manifest
-        for path in await self._list(key, namespaces=namespaces):
-            if path not in firsts and (manifest := await self._take(path, wanted=fits)) is not None:
+        for stored in await self._not_ruled_out(await self._stored(key), namespaces=namespaces, hints=hints):
+            if stored.path in firsts:
+                continue
+
+            def fits_and_is_known(manifest: Manifest, *, stored: StoredObject = stored) -> bool:
+                self._guards.add(stored, manifest)
+                return fits(manifest)
+
+            if (manifest := await self._take(stored.path, wanted=fits_and_is_known)) is not None:
                 return manifest
         return None
 
@@ -174,13 +191,34 @@ class ManifestStore:
             return [prefix[:GRAPH_DIGITS]]
         return [graph for graph in await self._backend.folders(MANIFESTS) if graph.startswith(prefix)]
 
-    async def _list(self, key: str, *, namespaces: Sequence[str]) -> list[str]:
-        """The manifests of a key in some namespaces, in their order, and in that of the numbers, which have gaps where
-        some are gone.
+    async def _not_ruled_out(
+        self, objects: Sequence[StoredObject], *, namespaces: Sequence[str], hints: Sequence[int] | None
+    ) -> Sequence[StoredObject]:
+        """Those manifests of a key whose guards may hold, in their order. There may be any number of them, and many may
+        ask at a time: between one millisecond of it and the next it is the turn of whoever else has a request.
         """
-        paths = [listed.path async for listed in self._backend.objects(key_folder(key))]
-        numbered = [path for path in paths if _is_numbered(path) and namespace_of(path) in namespaces]
-        return sorted(numbered, key=lambda path: (namespaces.index(namespace_of(path)), _number(path)))
+        if not objects:
+            return ()
+        left, looked_at_bytes = [], 0
+        async with self._ruling_out:
+            for stored in _ordered(objects, namespaces=namespaces):
+                known = None if hints is None else self._guards.find(stored)
+                looked_at_bytes += 0 if known is None else known.size_bytes
+                if known is None or hints is None or known.hold(hints):
+                    left.append(stored)
+                if looked_at_bytes > _TURN_BYTES:
+                    looked_at_bytes = 0
+                    await _wait_some_rounds()
+            if len(objects) > _FEW:
+                await _wait_some_rounds()
+        return left
+
+    async def _list(self, key: str, *, namespaces: Sequence[str]) -> list[str]:
+        """The paths of the manifests of a key in some namespaces, in their order."""
+        return [stored.path for stored in _ordered(await self._stored(key), namespaces=namespaces)]
+
+    async def _stored(self, key: str) -> Sequence[StoredObject]:
+        return [stored async for stored in self._backend.objects(key_folder(key))]
 
     async def _take(self, path: str, *, wanted: Callable[[Manifest], bool]) -> Manifest | None:
         """Returns the manifest at a path if it is wanted and can be served, and begins its lease."""
@@ -196,6 +234,22 @@ class ManifestStore:
                 return None
             await self._uses.note(path)
             return manifest
+
+
+async def _wait_some_rounds() -> None:
+    """Lets others go first: gRPC takes one call in a round of the event loop, and they have to come that far."""
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)
+
+
+def _ordered(objects: Iterable[StoredObject], *, namespaces: Sequence[str]) -> list[StoredObject]:
+    """The manifests in some namespaces, in the order of these, and in that of their numbers, which have gaps where some
+    are gone.
+    """
+    places = {namespace: place for place, namespace in enumerate(namespaces)}
+    numbered = (each for each in objects if _is_numbered(each.path))
+    ordered = [(places.get(namespace_of(each.path), -1), _number(each.path), each) for each in numbered]
+    return [each for place, _, each in sorted(ordered, key=itemgetter(0, 1)) if place >= 0]
 
 
 def _number(path: str) -> int:
