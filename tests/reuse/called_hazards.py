@@ -176,6 +176,25 @@ def another_kernel_that_nothing_tells(changed: bool) -> Iterator[Any]:
     library._destroy()
 
 
+def _branching(name: str, key: str) -> None:
+    """A case of a kernel that Python registers above those of devices, which runs while a graph is traced."""
+
+    def another(changed: bool) -> Iterator[Any]:
+        library = _library("doubled(Tensor x) -> Tensor")
+        library.impl("doubled", torch.clone, "CPU")
+        torch.library.register_fake("hazard_called::doubled", torch.empty_like, lib=library)
+        library.impl("doubled", torch.Tensor.double if changed else torch.clone, key)
+        yield _by_dtype("doubled"), (X,)
+        library._destroy()
+
+    another.__name__ = name
+    unsaid(another)
+
+
+_branching("another_kernel_for_gradients", "Autograd")
+_branching("another_kernel_for_views", "ADInplaceOrView")
+
+
 # Dynamo asks torch itself, and leaves the question in the graph.
 
 

@@ -38,6 +38,33 @@ def unsaid(build: Callable[[bool], Iterator[Any]]) -> Case:
     return case(build)
 
 
+def given(
+    name: str,
+    before: Callable[[], Any],
+    after: Callable[[], Any],
+    ask: Callable[..., Any],
+    *,
+    within: Callable[[Callable[..., Any], Any], tuple[Any, tuple[Any, ...]]] = lambda ask, value: (ask, (X, value)),
+    register: Callable[..., Case] = more,
+) -> None:
+    """Registers a case of a value that is another one.
+
+    Args:
+        name: of the case.
+        before: makes the value.
+        after: makes the other one.
+        ask: what is computed of `X` and the value.
+        within: what is called and what with, of `ask` and the value; by default `ask` with both.
+        register: registers the case.
+    """
+
+    def another(changed: bool) -> Iterator[Any]:
+        yield within(ask, after() if changed else before())
+
+    another.__name__ = name
+    register(another)
+
+
 @contextlib.contextmanager
 def patched(owner: Any, name: str, value: Any, *, when: bool) -> Iterator[None]:
     """Has an attribute another value meanwhile, if `when`."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.reuse.cases import X, more, patched
-from tests.reuse.object_hazards import _holding
+from tests.reuse.cases import X, case, more, patched
+from tests.reuse.object_hazards import holding
 
 _HERE = sys.modules[__name__]
 
@@ -23,18 +23,30 @@ for _name, _kind in {
     "int32": np.int32,
     "bool": np.bool_,
 }.items():
-    _holding(f"numpy_{_name}", lambda k=_kind: k(0), lambda k=_kind: k(1), lambda x, t: x * (2 if t else 3))
-    _holding(f"numpy_{_name}_product", lambda k=_kind: k(1), lambda k=_kind: k(0), _times)
-    _holding(f"numpy_{_name}_float", lambda k=_kind: k(1), lambda k=_kind: k(0), _times_float)
-_holding(
+    holding(f"numpy_{_name}", lambda k=_kind: k(0), lambda k=_kind: k(1), lambda x, t: x * (2 if t else 3))
+    holding(f"numpy_{_name}_product", lambda k=_kind: k(1), lambda k=_kind: k(0), _times)
+    holding(f"numpy_{_name}_float", lambda k=_kind: k(1), lambda k=_kind: k(0), _times_float)
+holding(
     "numpy_array", lambda: np.array([2.0, 1.0]), lambda: np.array([3.0, 1.0]), lambda x, t: x * torch.from_numpy(t)[0]
 )
-_holding("numpy_array_shape", lambda: np.ones(2), lambda: np.ones(3), lambda x, t: x * t.shape[0])
-_holding("numpy_array_item", lambda: np.array([2.0]), lambda: np.array([3.0]), lambda x, t: x * t[0])
-_holding("numpy_dtype", lambda: np.dtype("float32"), lambda: np.dtype("float64"), lambda x, t: x * t.itemsize)
-_holding("numpy_class", lambda: np.float32, lambda: np.float64, lambda x, t: x * (2 if t is np.float32 else 3))
-_holding("numpy_function", lambda: np.negative, lambda: np.abs, lambda x, t: torch.from_numpy(np.asarray(t(x.numpy()))))
-_holding(
+holding("numpy_array_shape", lambda: np.ones(2), lambda: np.ones(3), lambda x, t: x * t.shape[0])
+holding("numpy_array_item", lambda: np.array([2.0]), lambda: np.array([3.0]), lambda x, t: x * t[0])
+holding(
+    "numpy_dtype",
+    lambda: np.dtype("float32"),
+    lambda: np.dtype("float64"),
+    lambda x, t: x * t.itemsize,
+    register=case,
+)
+holding("numpy_class", lambda: np.float32, lambda: np.float64, lambda x, t: x * (2 if t is np.float32 else 3))
+holding(
+    "numpy_function",
+    lambda: np.negative,
+    lambda: np.abs,
+    lambda x, t: torch.from_numpy(np.asarray(t(x.numpy()))),
+    register=case,
+)
+holding(
     "numpy_generator",
     lambda: np.random.default_rng(1),
     lambda: np.random.default_rng(2),

@@ -16,7 +16,7 @@ import torch.nn.utils.prune
 from torch import nn
 from torch.utils import _pytree
 
-from tests.reuse.cases import Case, X, case, more, patched
+from tests.reuse.cases import X, case, given, more, patched
 from tests.reuse.python_hazards import Box, Calls
 
 _HERE = sys.modules[__name__]
@@ -460,19 +460,8 @@ def _built(layer: nn.Module) -> nn.Module:
 # What is noted on tensors, and what they say of themselves.
 
 
-def _given(
-    name: str,
-    before: Callable[[], Any],
-    after: Callable[[], Any],
-    ask: Callable[..., Any],
-    *,
-    register: Callable[..., Case] = more,
-) -> None:
-    def another(changed: bool) -> Iterator[Any]:
-        yield ask, (X, Wrapped(after() if changed else before()))
-
-    another.__name__ = name
-    register(another)
+# Of a tensor that something holds.
+_given = functools.partial(given, within=lambda ask, tensor: (ask, (X, Wrapped(tensor))))
 
 
 class Wrapped:

@@ -20,6 +20,7 @@ import itertools
 import numbers
 import operator
 import pathlib
+import re
 import string
 import sys
 import threading
@@ -31,7 +32,7 @@ from typing import Any
 
 import torch
 
-from tests.reuse.cases import Case, X, case, more, patched, unsaid
+from tests.reuse.cases import Case, X, case, given, more, patched, unsaid
 from tests.reuse.python_hazards import Calls, Held
 
 _HERE = sys.modules[__name__]
@@ -562,10 +563,16 @@ class Point(typing.NamedTuple):
     second: float = 2.0
 
 
-@unsaid
+@case
 def another_default_of_a_named_tuple(changed: bool) -> Iterator[Any]:
     with patched(Point.__new__, "__defaults__", (3.0,), when=changed):
         yield lambda x: x * Point(1.0).second, (X,)
+
+
+@case
+def what_makes_a_named_tuple(changed: bool) -> Iterator[Any]:
+    with patched(Point, "_make", classmethod(lambda cls, values: (3.0, *values)), when=changed):
+        yield lambda x: x * sum(Point._make((1.0, 1.0))), (X,)
 
 
 @case
@@ -703,7 +710,7 @@ class Table(dict[str, Any]):
         return super().__getitem__(key)
 
 
-def _holding(
+def holding(
     name: str,
     before: Callable[[], Any],
     after: Callable[[], Any],
@@ -713,15 +720,15 @@ def _holding(
 ) -> None:
     """A case of an object that a model holds, and one of the same as an argument."""
 
-    def held(changed: bool) -> Iterator[Any]:
-        yield Calls(ask, after() if changed else before()), (X,)
-
-    def given(changed: bool) -> Iterator[Any]:
-        yield ask, (X, after() if changed else before())
-
-    held.__name__, given.__name__ = f"{name}_that_is_held", f"{name}_that_is_given"
-    register(held)
-    more(given)
+    given(
+        f"{name}_that_is_held",
+        before,
+        after,
+        ask,
+        within=lambda ask, value: (Calls(ask, value), (X,)),
+        register=register,
+    )
+    given(f"{name}_that_is_given", before, after, ask)
 
 
 @case
@@ -744,106 +751,112 @@ def what_a_number_of_its_own_class_holds(changed: bool) -> Iterator[Any]:
 
 
 _value = lambda x, thing: x * thing  # noqa: E731
-_holding("a_whole_number_of_its_own_class", lambda: Whole(2), lambda: Whole(3), _value, register=case)
-_holding("a_number_of_its_own_class", lambda: Real(2.0), lambda: Real(3.0), _value, register=case)
-_holding("a_text_of_its_own_class", lambda: Words("ab"), lambda: Words("abc"), lambda x, t: x * len(t), register=case)
-_holding("a_tuple_of_its_own_class", lambda: Pair((1, 2.0)), lambda: Pair((1, 3.0)), lambda x, t: x * t[1])
-_holding("a_list_of_its_own_class", lambda: Row([1, 2.0]), lambda: Row([1, 3.0]), lambda x, t: x * t[1])
-_holding("a_table_of_its_own_class", lambda: Table(a=2.0), lambda: Table(a=3.0), lambda x, t: x * t["a"])
-_holding("a_table_without_an_entry", lambda: Table(a=2.0), lambda: Table(b=3.0), lambda x, t: x * t["a"] + t["b"])
-_holding(
+holding("a_whole_number_of_its_own_class", lambda: Whole(2), lambda: Whole(3), _value, register=case)
+holding("a_number_of_its_own_class", lambda: Real(2.0), lambda: Real(3.0), _value, register=case)
+holding("a_text_of_its_own_class", lambda: Words("ab"), lambda: Words("abc"), lambda x, t: x * len(t), register=case)
+holding("a_tuple_of_its_own_class", lambda: Pair((1, 2.0)), lambda: Pair((1, 3.0)), lambda x, t: x * t[1])
+holding("a_list_of_its_own_class", lambda: Row([1, 2.0]), lambda: Row([1, 3.0]), lambda x, t: x * t[1])
+holding("a_table_of_its_own_class", lambda: Table(a=2.0), lambda: Table(a=3.0), lambda x, t: x * t["a"])
+holding("a_table_without_an_entry", lambda: Table(a=2.0), lambda: Table(b=3.0), lambda x, t: x * t["a"] + t["b"])
+holding(
     "a_factory_of_a_table",
     lambda: collections.defaultdict(lambda: 2.0),
     lambda: collections.defaultdict(lambda: 3.0),
     lambda x, t: x * t["a"],
 )
-_holding("a_counter", lambda: collections.Counter("aab"), lambda: collections.Counter("aaab"), lambda x, t: x * t["a"])
-_holding("a_queue", lambda: collections.deque([1.0, 2.0]), lambda: collections.deque([1.0, 3.0]), lambda x, t: x * t[1])
-_holding(
+holding("a_counter", lambda: collections.Counter("aab"), lambda: collections.Counter("aaab"), lambda x, t: x * t["a"])
+holding("a_queue", lambda: collections.deque([1.0, 2.0]), lambda: collections.deque([1.0, 3.0]), lambda x, t: x * t[1])
+holding(
     "maps_in_a_chain",
     lambda: collections.ChainMap({}, {"a": 2.0}),
     lambda: collections.ChainMap({"a": 3.0}, {"a": 2.0}),
     lambda x, t: x * t["a"],
 )
-_holding(
+holding(
     "a_view_of_a_table",
     lambda: types.MappingProxyType({"a": 2.0}),
     lambda: types.MappingProxyType({"a": 3.0}),
     lambda x, t: x * t["a"],
 )
-_holding(
+holding(
     "a_user_s_table",
     lambda: collections.UserDict(a=2.0),
     lambda: collections.UserDict(a=3.0),
     lambda x, t: x * t["a"],
 )
-_holding(
-    "a_namespace", lambda: types.SimpleNamespace(a=2.0), lambda: types.SimpleNamespace(a=3.0), lambda x, t: x * t.a
+holding("a_namespace", lambda: types.SimpleNamespace(a=2.0), lambda: types.SimpleNamespace(a=3.0), lambda x, t: x * t.a)
+holding("a_slice", lambda: slice(0, 2), lambda: slice(0, 3), lambda x, t: x[t] * 2)
+holding("a_range", lambda: range(2), lambda: range(3), lambda x, t: x * (1 + len(t)))
+holding("bytes", lambda: b"ab", lambda: b"abc", lambda x, t: x * len(t))
+holding("bytes_that_change", lambda: bytearray(b"ab"), lambda: bytearray(b"abc"), lambda x, t: x * len(t))
+holding("numbers_in_an_array", lambda: array.array("d", [2.0]), lambda: array.array("d", [3.0]), lambda x, t: x * t[0])
+holding("a_complex_number", lambda: 2 + 1j, lambda: 3 + 1j, lambda x, t: x * t.real)
+holding("a_match", lambda: re.match("a*", "aa"), lambda: re.match("a*", "aaa"), lambda x, t: x * t.end(), register=case)
+holding(
+    "limits_of_a_dtype",
+    lambda: torch.finfo(torch.float32),
+    lambda: torch.finfo(torch.float64),
+    lambda x, t: x * t.eps,
+    register=case,
 )
-_holding("a_slice", lambda: slice(0, 2), lambda: slice(0, 3), lambda x, t: x[t] * 2)
-_holding("a_range", lambda: range(2), lambda: range(3), lambda x, t: x * (1 + len(t)))
-_holding("bytes", lambda: b"ab", lambda: b"abc", lambda x, t: x * len(t))
-_holding("bytes_that_change", lambda: bytearray(b"ab"), lambda: bytearray(b"abc"), lambda x, t: x * len(t))
-_holding("numbers_in_an_array", lambda: array.array("d", [2.0]), lambda: array.array("d", [3.0]), lambda x, t: x * t[0])
-_holding("a_complex_number", lambda: 2 + 1j, lambda: 3 + 1j, lambda x, t: x * t.real)
-_holding("a_negative_zero", lambda: 0.0, lambda: -0.0, lambda x, t: torch.atan2(x * 0 + t, -x.abs() - 1))
-_holding("a_number_that_is_none", lambda: 2.0, lambda: float("nan"), lambda x, t: x * (t if t == t else 3.0))
-_holding("a_flag_that_is_a_number", lambda: 1, lambda: True, lambda x, t: x * (3 if t is True else 2))
-_holding("a_large_number", lambda: 2**70, lambda: 2**71, lambda x, t: x * (t >> 69))
-_holding("a_decimal", lambda: decimal.Decimal(2), lambda: decimal.Decimal(3), lambda x, t: x * float(t))
-_holding("a_fraction", lambda: fractions.Fraction(2, 1), lambda: fractions.Fraction(3, 1), lambda x, t: x * float(t))
-_holding("a_duration", lambda: datetime.timedelta(2), lambda: datetime.timedelta(3), lambda x, t: x * t.days)
-_holding("a_date", lambda: datetime.date(2, 1, 1), lambda: datetime.date(3, 1, 1), lambda x, t: x * t.year)
-_holding(
+holding("a_negative_zero", lambda: 0.0, lambda: -0.0, lambda x, t: torch.atan2(x * 0 + t, -x.abs() - 1))
+holding("a_number_that_is_none", lambda: 2.0, lambda: float("nan"), lambda x, t: x * (t if t == t else 3.0))
+holding("a_flag_that_is_a_number", lambda: 1, lambda: True, lambda x, t: x * (3 if t is True else 2))
+holding("a_large_number", lambda: 2**70, lambda: 2**71, lambda x, t: x * (t >> 69))
+holding("a_decimal", lambda: decimal.Decimal(2), lambda: decimal.Decimal(3), lambda x, t: x * float(t))
+holding("a_fraction", lambda: fractions.Fraction(2, 1), lambda: fractions.Fraction(3, 1), lambda x, t: x * float(t))
+holding("a_duration", lambda: datetime.timedelta(2), lambda: datetime.timedelta(3), lambda x, t: x * t.days)
+holding("a_date", lambda: datetime.date(2, 1, 1), lambda: datetime.date(3, 1, 1), lambda x, t: x * t.year)
+holding(
     "a_path", lambda: pathlib.PurePosixPath("ab"), lambda: pathlib.PurePosixPath("abc"), lambda x, t: x * len(t.name)
 )
-_holding("a_template", lambda: string.Template("ab"), lambda: string.Template("abc"), lambda x, t: x * len(t.template))
-_holding(
+holding("a_template", lambda: string.Template("ab"), lambda: string.Template("abc"), lambda x, t: x * len(t.template))
+holding(
     "a_reference", lambda: Box2(2.0).reference, lambda: Box2(3.0).reference, lambda x, t: x * t().value, register=case
 )
-_holding("a_proxy", lambda: Box2(2.0).proxy, lambda: Box2(3.0).proxy, lambda x, t: x * t.value)
-_holding("an_iterator", lambda: iter([2.0, 3.0]), lambda: _advanced(iter([2.0, 3.0])), lambda x, t: x * next(t))
-_holding("a_generator", lambda: _generated(2.0), lambda: _generated(3.0), lambda x, t: x * next(t))
-_holding("a_counting_iterator", lambda: itertools.count(2), lambda: itertools.count(3), lambda x, t: x * next(t))
-_holding("pairs_of_iterators", lambda: zip([2.0], [1.0]), lambda: zip([3.0], [1.0]), lambda x, t: x * next(t)[0])  # noqa: B905
-_holding("a_mapped_iterator", lambda: map(float, [2]), lambda: map(float, [3]), lambda x, t: x * next(t))
-_holding("numbered_items", lambda: enumerate([1.0], 2), lambda: enumerate([1.0], 3), lambda x, t: x * next(t)[0])
-_holding("items_in_circles", lambda: itertools.cycle([2.0]), lambda: itertools.cycle([3.0]), lambda x, t: x * next(t))
-_holding("a_reversed_list", lambda: reversed([1.0, 2.0]), lambda: reversed([1.0, 3.0]), lambda x, t: x * next(t))
-_holding("keys_of_a_table", lambda: {"ab": 1}.keys(), lambda: {"abc": 1}.keys(), lambda x, t: x * len(next(iter(t))))
-_holding("values_of_a_table", lambda: {"a": 2}.values(), lambda: {"a": 3}.values(), lambda x, t: x * next(iter(t)))
-_holding("items_of_a_table", lambda: {"a": 2}.items(), lambda: {"a": 3}.items(), lambda x, t: x * next(iter(t))[1])
-_holding(
+holding("a_proxy", lambda: Box2(2.0).proxy, lambda: Box2(3.0).proxy, lambda x, t: x * t.value)
+holding("an_iterator", lambda: iter([2.0, 3.0]), lambda: _advanced(iter([2.0, 3.0])), lambda x, t: x * next(t))
+holding("a_generator", lambda: _generated(2.0), lambda: _generated(3.0), lambda x, t: x * next(t))
+holding("a_counting_iterator", lambda: itertools.count(2), lambda: itertools.count(3), lambda x, t: x * next(t))
+holding("pairs_of_iterators", lambda: zip([2.0], [1.0]), lambda: zip([3.0], [1.0]), lambda x, t: x * next(t)[0])  # noqa: B905
+holding("a_mapped_iterator", lambda: map(float, [2]), lambda: map(float, [3]), lambda x, t: x * next(t))
+holding("numbered_items", lambda: enumerate([1.0], 2), lambda: enumerate([1.0], 3), lambda x, t: x * next(t)[0])
+holding("items_in_circles", lambda: itertools.cycle([2.0]), lambda: itertools.cycle([3.0]), lambda x, t: x * next(t))
+holding("a_reversed_list", lambda: reversed([1.0, 2.0]), lambda: reversed([1.0, 3.0]), lambda x, t: x * next(t))
+holding("keys_of_a_table", lambda: {"ab": 1}.keys(), lambda: {"abc": 1}.keys(), lambda x, t: x * len(next(iter(t))))
+holding("values_of_a_table", lambda: {"a": 2}.values(), lambda: {"a": 3}.values(), lambda x, t: x * next(iter(t)))
+holding("items_of_a_table", lambda: {"a": 2}.items(), lambda: {"a": 3}.items(), lambda x, t: x * next(iter(t))[1])
+holding(
     "an_attribute_getter",
     lambda: operator.attrgetter("first"),
     lambda: operator.attrgetter("second"),
     lambda x, t: x * t(Point(5.0)),
 )
-_holding(
+holding(
     "a_method_caller", lambda: operator.methodcaller("sin"), lambda: operator.methodcaller("cos"), lambda x, t: t(x)
 )
-_holding("a_key_of_a_comparison", lambda: [2.0, -3.0], lambda: [2.0, -4.0], lambda x, t: x * max(t, key=abs))
-_holding("a_method_of_a_text", lambda: "ab".upper, lambda: "abc".upper, lambda x, t: x * len(t()))
-_holding("a_method_of_a_list", lambda: [1.0].append, lambda: [1.0, 2.0].append, lambda x, t: x * (1 + len(t.__self__)))
-_holding("a_method_of_a_class", lambda: First.times, lambda: Second.times, lambda x, t: t(None, x))
-_holding("a_module", lambda: operator, lambda: itertools, lambda x, t: x * len(t.__name__))
-_holding("a_class", lambda: First, lambda: Second, lambda x, t: x * t.value)
-_holding("an_exception", lambda: ValueError(2.0), lambda: ValueError(3.0), lambda x, t: x * t.args[0])
-_holding("a_cell", lambda: types.CellType(2.0), lambda: types.CellType(3.0), lambda x, t: x * t.cell_contents)
-_holding("a_generic_form", lambda: list[int], lambda: list[float], lambda x, t: x * (2 if t.__args__[0] is int else 3))
-_holding(
+holding("a_key_of_a_comparison", lambda: [2.0, -3.0], lambda: [2.0, -4.0], lambda x, t: x * max(t, key=abs))
+holding("a_method_of_a_text", lambda: "ab".upper, lambda: "abc".upper, lambda x, t: x * len(t()))
+holding("a_method_of_a_list", lambda: [1.0].append, lambda: [1.0, 2.0].append, lambda x, t: x * (1 + len(t.__self__)))
+holding("a_method_of_a_class", lambda: First.times, lambda: Second.times, lambda x, t: t(None, x))
+holding("a_module", lambda: operator, lambda: itertools, lambda x, t: x * len(t.__name__))
+holding("a_class", lambda: First, lambda: Second, lambda x, t: x * t.value)
+holding("an_exception", lambda: ValueError(2.0), lambda: ValueError(3.0), lambda x, t: x * t.args[0])
+holding("a_cell", lambda: types.CellType(2.0), lambda: types.CellType(3.0), lambda x, t: x * t.cell_contents)
+holding("a_generic_form", lambda: list[int], lambda: list[float], lambda x, t: x * (2 if t.__args__[0] is int else 3))
+holding(
     "a_variable_of_types", lambda: typing.TypeVar("T"), lambda: typing.TypeVar("Tau"), lambda x, t: x * len(t.__name__)
 )
-_holding(
+holding(
     "a_signature",
     lambda: inspect.signature(lambda a: a),
     lambda: inspect.signature(lambda a, b: a),
     lambda x, t: x * len(t.parameters),
     register=case,
 )
-_holding("a_property", lambda: property(lambda s: 2.0), lambda: property(lambda s: 3.0), lambda x, t: x * t.fget(None))
-_holding("a_static_method", lambda: staticmethod(lambda: 2.0), lambda: staticmethod(lambda: 3.0), lambda x, t: x * t())
-_holding(
+holding("a_property", lambda: property(lambda s: 2.0), lambda: property(lambda s: 3.0), lambda x, t: x * t.fget(None))
+holding("a_static_method", lambda: staticmethod(lambda: 2.0), lambda: staticmethod(lambda: 3.0), lambda x, t: x * t())
+holding(
     "a_date_of_the_wall",
     lambda: datetime.datetime(2, 1, 1),
     lambda: datetime.datetime(3, 1, 1),

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.distributions.constraints import interval
@@ -16,6 +17,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import tree_flatten
 
 from compilefarm.reuse.descriptions import Describer
+from compilefarm.reuse.states import states
 
 _HELD: dict[str, Callable[[int], Any]] = {
     "a large table": lambda number: dict.fromkeys(range(2000)) | {"number": number},
@@ -41,6 +43,14 @@ def _holding(value: Any) -> Callable[[], Any]:
 def test_what_a_function_holds_is_told(make: Callable[[int], Any]) -> None:
     once, again, other = (Describer().identity(_holding(make(number))) for number in (2, 2, 3))
     assert once == again != other
+
+
+def test_the_version_of_numpy_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whose numbers Dynamo computes with while it traces, which releases of NumPy convert in other ways.
+    before = states(Describer())
+    monkeypatch.setattr(numpy, "__version__", "1.26.4")
+    after = states(Describer())
+    assert [name for name in before if before[name] != after[name]] == ["versions"]
 
 
 class _Endless(dict[str, int]):

@@ -23,6 +23,7 @@ from compilefarm.torch_internals.dynamo_sources import (
     Source,
     build_source,
     fields_of,
+    global_of,
     kind_of,
     modules_named_by,
 )
@@ -86,3 +87,8 @@ def test_names_that_are_made_for_modules_are_known() -> None:
     # What stands there is torch's own name, and not one that this test has made up.
     name = next(name for name in globals() if name.startswith("__import") and name.endswith("colorsys"))
     assert list(modules_named_by([GlobalSource(name), GlobalSource("torch"), LOCAL], globals())) == [(name, "colorsys")]
+
+
+def test_sources_are_told_by_the_global_that_they_begin_with() -> None:
+    assert global_of(AttrSource(GetItemSource(GlobalSource("settings"), 3), "weight")) == "settings"
+    assert global_of(AttrSource(LOCAL, "weight")) is None

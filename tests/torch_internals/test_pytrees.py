@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from compilefarm.torch_internals.pytrees import iterate_leaves, map_leaves, map_tensors, tensors_in
+from compilefarm.torch_internals.pytrees import (
+    OrderedSet,
+    TreeSpec,
+    iterate_leaves,
+    map_leaves,
+    map_tensors,
+    tensors_in,
+)
 
 
 def test_nested_values_are_taken_apart_and_put_together() -> None:
@@ -23,3 +30,15 @@ def test_tensors_among_other_values_are_found_and_replaced() -> None:
     nested = {"a": [torch.ones(2), 3], "b": "text"}
     assert [tensor.shape for tensor in tensors_in(nested)] == [(2,)]
     assert map_tensors(len, nested) == {"a": [2, 3], "b": "text"}
+
+
+def test_what_torch_keeps_in_order_or_of_the_form_of_a_value_says_all_that_it_holds() -> None:
+    # Told as text, and as what it holds (client/compilefarm/reuse/descriptions.py).
+    assert list(OrderedSet([3, 1, 3])) == [3, 1]
+    forms = [
+        torch.utils._pytree.tree_flatten(value)[1] for value in ([1, (2,)], [1, (2,)], [1, [2]], {"a": 1}, {"b": 1})
+    ]
+    assert all(type(form) is TreeSpec for form in forms)
+    first, *others = map(str, forms)
+    assert [other == first for other in others] == [True, False, False, False]
+    assert str(forms[3]) != str(forms[4])

@@ -53,6 +53,17 @@ def test_symbols_without_bounds_have_none() -> None:
     assert not isinstance(bounds.upper, sympy.Integer)
 
 
+def test_floats_that_are_read_of_tensors_are_numbered_as_they_come() -> None:
+    env = ShapeEnv()
+    first, second, third = (env.create_unbacked_symfloat() for _ in range(3))
+    with pytest.raises(symbolic_shapes.GuardOnDataDependentSymNode) as raised:
+        bool(first + third > 1)
+    assert symbolic_shapes.unbacked_floats_of(raised.value) == {0, 2}
+    with pytest.raises(symbolic_shapes.GuardOnDataDependentSymNode) as raised:
+        bool(second > 1)
+    assert symbolic_shapes.unbacked_floats_of(raised.value) == {1}
+
+
 def test_ragged_sizes_are_no_single_number() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
     assert not symbolic_shapes.is_single_number(nested.shape[1])

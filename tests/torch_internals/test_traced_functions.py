@@ -87,6 +87,10 @@ def test_questions() -> None:
         assert type(function()) is bool
         assert traced_functions.question_named(function.__name__) is function
     assert traced_functions.question_named("_set_grad_enabled") is None
+    # Some of what tells of a state is written in Python, or asks a generator of random numbers.
+    assert all(map(traced_functions.asks_by_name, ("_get_cudnn_enabled", "is_anomaly_enabled", "initial_seed")))
+    assert not traced_functions.asks_by_name("set_grad_enabled")
+    assert not [name for name in vars(torch._C) if name.lstrip("_").startswith(("seed", "initial_seed"))]
     assert traced_functions.is_question(torch.cuda.get_device_capability)
     for function in (torch._C._set_grad_enabled, torch.is_complex, torch._C._log_api_usage_once):
         assert not traced_functions.is_question(function)

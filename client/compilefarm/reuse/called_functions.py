@@ -19,6 +19,7 @@ import torch
 
 from compilefarm.reuse.names_in_code import chains_of, is_module_of_a_release, root_of, static_attribute
 from compilefarm.reuse.refusals import Unsayable
+from compilefarm.torch_internals.traced_functions import asks_by_name
 
 _Describe = Callable[[Any], str]
 
@@ -35,9 +36,8 @@ _COMPUTING = frozenset(
         "types", "typing",
     }
 )  # fmt: skip
-# How the names begin of functions of torch that tell of a state, and which of them tell what is compared by itself
-# (states.py), or of their arguments.
-_ASKING = ("are_", "get_", "has_", "initial_seed", "is_", "seed")
+# Functions of torch that tell of a state, by their names, and tell what is compared by itself (states.py), or of their
+# arguments.
 _COMPARED = frozenset(
     {
         "are_deterministic_algorithms_enabled", "get_autocast_dtype", "get_ctx", "get_default_device",
@@ -112,7 +112,7 @@ def _require_computes(function: Any) -> None:
     module = getattr(function, "__module__", None) or getattr(owner, "__module__", None) or ""
     root = root_of(module)
     if root == "torch":
-        is_told = not name.lstrip("_").startswith(_ASKING) or name in _COMPARED
+        is_told = not asks_by_name(name) or name in _COMPARED
     else:
         is_told = (root in _COMPUTING or root not in sys.stdlib_module_names) and name not in _OF_PROCESS
     if not is_told or name == "__subclasses__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from compilefarm.core.dynamo_packages import (
     TypeRecord,
     Variant,
 )
-from compilefarm.reuse.code_objects import record_of, renamed
+from compilefarm.reuse.code_objects import codes_within, record_of, renamed
 from compilefarm.reuse.descriptions import Describer, shortened
 from compilefarm.reuse.guarded_values import describe_guarded, is_on_value
 from compilefarm.reuse.installed_packages import describe_package
@@ -33,7 +33,7 @@ from compilefarm.reuse.states import ORDER_OF_SETS, answers, require_plain, stat
 from compilefarm.reuse.trace_questions import Questions
 from compilefarm.torch_internals.dynamo_frames import Frame, Traced, rest_of, unwrapped_program
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, aliases_of, guards_of, sizes_of
-from compilefarm.torch_internals.dynamo_sources import Scope, Source, modules_named_by
+from compilefarm.torch_internals.dynamo_sources import Scope, Source, global_of, modules_named_by
 
 KeyOf = Callable[[Any], str | None]
 
@@ -87,9 +87,10 @@ class _Capture:
         asked: Questions,
     ) -> Variant:
         graph = self._traced.output_graph
-        installed = tuple(self._globals(key_of, generated))
+        fixed = _scopes_of_named_tuples(self._traced, self._frame.global_variables)
+        installed = tuple(self._globals(key_of, generated, passed_over=fixed))
         names = _names_of_programs(installed)
-        made = guards_of(graph)
+        made = [each for each in guards_of(graph) if global_of(each[0].source) not in fixed]
         sizes = tuple(self._sizes(made))
         ordered = sorted(graph.guard_on_key_order, key=lambda source: str(source.name))
         key_order = tuple(map(self._table.place_of, ordered))
@@ -101,7 +102,8 @@ class _Capture:
         dependencies = list(self._dependencies(variables_read, asked))
         guarded_places = {self._table.place_of(guard.looks_at()[0]) for guard, _ in made if is_on_value(guard)}
         # Dynamo guards nothing of some objects that it looks into: modes, modules of a model.
-        read = {each for each in asked.read if not isinstance(self._follow(each), (set, frozenset))}
+        looked_at = (each for each in asked.read if global_of(each) not in fixed)
+        read = {each for each in looked_at if not isinstance(self._follow(each), (set, frozenset))}
         placed = guarded_places | set(map(self._table.place_of, sorted(asked.twice_reached | read, key=repr)))
         kinds = tuple(self._types(_with_bases(placed, self._table), guarded_places))
         guards = tuple(
@@ -128,8 +130,10 @@ class _Capture:
             dependencies=tuple(dict.fromkeys(dependencies)),
         )
 
-    def _globals(self, key_of: KeyOf, generated: set[types.CodeType]) -> Iterator[GlobalRecord]:
-        for name in sorted(set(self._traced.installed) - self._traced.modules.keys()):
+    def _globals(
+        self, key_of: KeyOf, generated: set[types.CodeType], *, passed_over: Collection[str]
+    ) -> Iterator[GlobalRecord]:
+        for name in sorted(set(self._traced.installed) - self._traced.modules.keys() - set(passed_over)):
             yield self._global(name, self._frame.global_variables[name], key_of, generated)
 
     def _global(self, name: str, value: Any, key_of: KeyOf, generated: set[types.CodeType]) -> GlobalRecord:
@@ -210,6 +214,22 @@ class _Capture:
             return self._scope.follow(source)
         except Exception as error:
             raise Unsayable(f"{source.name}, which cannot be read any more ({type(error).__name__})") from error
+
+
+def _scopes_of_named_tuples(traced: Traced, scope: Mapping[str, Any]) -> set[str]:
+    """Names of globals that Dynamo has made for what named tuples are made with, and that generated code does not name.
+
+    There is nothing in it but the function that makes tuples (collections/__init__.py: namedtuple); the rest is told
+    with the class. So no guard on it is needed.
+    """
+    names = {name for name in set(traced.installed) - traced.modules.keys() if _makes_tuples(scope[name])}
+    return names - {name for code in codes_within(traced.code) for name in code.co_names}
+
+
+def _makes_tuples(value: Any) -> bool:
+    if not isinstance(value, dict) or value.get("__builtins__") != {}:
+        return False
+    return [each for name, each in value.items() if name not in ("__builtins__", "__name__")] == [tuple.__new__]
 
 
 def _graphs_of(traced: Traced) -> Iterator[torch.fx.Graph]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, EllipsisType
+from types import CodeType, EllipsisType, MethodType
 from typing import Any
 
 import torch
@@ -75,6 +75,8 @@ def constant_of(value: Any) -> Constant:
             return TorchConstant(kind=name, text=str(value))
     if isinstance(value, type):
         return _class_constant(value)
+    if kind is MethodType and isinstance(value.__self__, type):
+        return _method_constant(value)
     raise Unsayable(f"a constant of type {kind.__module__}.{kind.__qualname__}")
 
 
@@ -101,11 +103,24 @@ def _class_constant(value: type) -> ClassConstant:
     return ClassConstant(module=value.__module__, qualified_name=value.__qualname__)
 
 
-def _class_of(constant: ClassConstant) -> type:
+def _method_constant(method: MethodType) -> ClassConstant:
+    """A method of a class as such, NamedTuple._make."""
+    assert isinstance(method.__self__, type)
+    owner = _class_constant(method.__self__)
+    name = f"{owner.qualified_name}.{method.__name__}"
+    if type(found := value_at(owner.module, name)) is not classmethod or found.__func__ is not method.__func__:
+        raise Unsayable(f"the method {owner.module}.{name}, which is not at its place")
+    return ClassConstant(module=owner.module, qualified_name=name)
+
+
+def _class_of(constant: ClassConstant) -> Any:
     value = value_at(constant.module, constant.qualified_name)
-    if not isinstance(value, type):
-        raise Differs(f"there is no class {constant.module}.{constant.qualified_name}")
-    return value
+    if isinstance(value, type):
+        return value
+    owner = value_at(constant.module, constant.qualified_name.rpartition(".")[0])
+    if type(value) is classmethod and isinstance(owner, type):
+        return value.__get__(None, owner)
+    raise Differs(f"there is no class {constant.module}.{constant.qualified_name}")
 
 
 def _value_of_torch(constant: TorchConstant) -> Any:

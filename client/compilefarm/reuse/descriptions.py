@@ -40,11 +40,13 @@ from compilefarm.reuse.names_in_code import (
     static_attribute,
     value_at,
 )
+from compilefarm.reuse.numpy_descriptions import describe_of_numpy
 from compilefarm.reuse.operator_descriptions import describe_operator
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.dynamo_frames import ADDRESS_OF_WRAPPED
 from compilefarm.torch_internals.modules import hooks_in
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket
+from compilefarm.torch_internals.pytrees import OrderedSet, TreeSpec
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -99,15 +101,15 @@ _WITH_OTHER_NAMESPACE = (type, types.ModuleType, types.FunctionType, torch.Tenso
 
 
 # What Dynamo makes constants of, also where it guards nothing (torch/_dynamo/variables/builder.py: SourcelessBuilder),
-# by what it consists of. Those of torch by their names, which are private.
-_LOOKED_INTO: Mapping[type | str, Callable[[Any], Iterable[Any]]] = {
+# by what it consists of.
+_LOOKED_INTO: Mapping[type, Callable[[Any], Iterable[Any]]] = {
     slice: lambda each: (each.start, each.stop, each.step),
     range: lambda each: (each.start, each.stop, each.step),
     bytearray: lambda each: (bytes(each),),
     collections.deque: lambda each: (*each, each.maxlen),
     re.Match: lambda each: (each.re, each.string, each.pos, each.endpos, each.regs),
-    "torch.utils._ordered_set.OrderedSet": list,
-    "torch.utils._pytree.TreeSpec": lambda each: (str(each),),
+    OrderedSet: list,
+    TreeSpec: lambda each: (str(each),),
 }
 _PLAIN_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, types.MappingProxyType)
 
@@ -356,6 +358,8 @@ class Describer:
         for matches, describe in self._ways:
             if isinstance(value, matches):
                 return describe(value)
+        if kind.__module__.startswith("numpy"):
+            return describe_of_numpy(value)
         if kind.__module__ == "typing" or isinstance(value, (types.GenericAlias, types.UnionType)):
             return self._form_of_types(value)
         raise Unsayable(f"an object of type {name_of(kind)}")
@@ -369,6 +373,10 @@ class Describer:
         if value_at("typing", name) is not form:
             raise Unsayable(f"{form!r}, which is not at its place")
         return f"typing:{name}"
+
+    def _variable_of_types(self, variable: typing.TypeVar) -> str:
+        told = [variable.__bound__, variable.__constraints__, variable.__covariant__, variable.__contravariant__]
+        return self._told_apart(f"variable of types:{variable.__module__}.{variable.__name__}:{self._all(told)}")
 
     def _known_ways(self) -> tuple[tuple[Any, Callable[[Any], str]], ...]:
         return (
@@ -385,6 +393,9 @@ class Describer:
             (functools._lru_cache_wrapper, lambda each: f"cached:{self.identity(each.__wrapped__)}"),
             ((OpOverload, OpOverloadPacket), self._operator),
             (re.Pattern, _pattern),
+            (re.Match, self._looked_into),
+            ((torch.finfo, torch.iinfo), lambda each: f"{type(each).__name__}:{each.dtype}"),
+            (typing.TypeVar, self._variable_of_types),
             # What it has in this context stands at a place of its own.
             (contextvars.ContextVar, lambda each: self._told_apart(f"context variable:{each.name}")),
             (torch.jit.ScriptFunction, _no_script),
@@ -474,9 +485,12 @@ class Describer:
             return f"mapping({','.join(f'{self._member(k)}:{self._member(v)}' for k, v in value.items())})"
         if isinstance(value, Constraint):
             return f"{self.of_class(type(value))}({self._member(vars(value))})"
-        if (look_into := _LOOKED_INTO.get(type(value)) or _LOOKED_INTO.get(name_of(type(value)))) is not None:
-            return f"{type(value).__name__}({','.join(map(self._member, look_into(value)))})"
+        if type(value) in _LOOKED_INTO:
+            return self._looked_into(value)
         return self._named(value)
+
+    def _looked_into(self, value: Any) -> str:
+        return f"{type(value).__name__}({','.join(map(self._member, _LOOKED_INTO[type(value)](value)))})"
 
     def _function(self, function: types.FunctionType) -> str:
         self._outer_codes.append(function.__code__)

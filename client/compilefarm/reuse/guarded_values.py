@@ -5,6 +5,7 @@ A kind that is not listed is not known to be described faithfully, and a trace w
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -133,6 +134,11 @@ def _range_iterator(describer: Describer, value: Any, _: _Arguments) -> str:
     return f"{describer.of_class(type(value))}:{range_of_iterator(value)}"
 
 
+def _count(describer: Describer, value: Any, _: _Arguments) -> str:
+    # Which numbers come, it says itself.
+    return f"{describer.of_class(type(value))}:{itertools.count.__repr__(value)}"
+
+
 def _presence(_: Describer, value: Any, __: _Arguments) -> str:
     return str(value is not None)
 
@@ -167,6 +173,7 @@ _DESCRIPTIONS: dict[str, _Describe] = {
     "CLOSURE_MATCH": _identity,
     "CONSTANT_MATCH": _constant,
     "CONSTANT_SUBCLASS_MATCH": _constant,
+    "COUNT_ITERATOR_MATCH": _count,
     "COW_TENSOR_MATCH": _copy_on_write,
     "DICT_CONTAINS": _contains,
     "DICT_KEYS_MATCH": _keys,

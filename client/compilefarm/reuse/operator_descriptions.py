@@ -7,17 +7,19 @@ description. Of the dispatcher's other kernels it is the library's code that is 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.operators import NAMESPACES_OF_TORCH, describe_operators
-from compilefarm.graph.registrations import kernels_run_by_traces
+from compilefarm.graph.registrations import kernels_run_by_traces, registered_functions
 from compilefarm.reuse.called_functions import described_with_all_named
 from compilefarm.reuse.refusals import Unsayable
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet, schema_of
 from compilefarm.torch_internals.registrations import (
     autocast_dtypes,
+    dispatcher_dump,
     fake_implementation,
     functions_run_by_traces,
     is_custom_op,
@@ -28,8 +30,6 @@ from compilefarm.torch_internals.registrations import (
 _Describe = Callable[[Any], str]
 # Their registrations are those of the release, or of what is refused as a replacement.
 _OF_TORCH = NAMESPACES_OF_TORCH | {"prim", "inductor"}
-# What a Python function that is registered under these makes of an operator may differ where its source does not.
-_BY_FUNCTION = ("Composite", "FuncTorch", "Meta")
 
 
 def describe_operator(operator: OpOverload | OpOverloadPacket, *, describe: _Describe, constant: _Describe) -> str:
@@ -78,10 +78,29 @@ def _further_kernels(overload: OpOverload) -> str:
         return ""
     known = {*kernels_for_python(overload), *(("Meta",) if fake_implementation(name) is not None else ())}
     further = [each for each in kernels_run_by_traces(name) if each.key not in known]
-    if found := next((each for each in further if each.is_python and each.key.startswith(_BY_FUNCTION)), None):
+    if found := next((each for each in further if each.is_python), None):
+        # Which one of several functions a state has chosen, their source does not tell.
         raise Unsayable(f"the operator {name}, whose kernel for {found.key} is a Python function that nothing tells")
-    if not further:
-        return ""
+    return _described_library(name, dispatcher_dump(name), tuple(registered_functions(overload))) if further else ""
+
+
+@functools.lru_cache(maxsize=1000)
+def _described_library(
+    name: str,
+    registered: str,  # noqa: ARG001 - part of the key
+    functions: tuple[Callable[..., Any], ...],  # noqa: ARG001 - as well
+) -> str:
+    """Describes an operator by the library that registered it, whose files take a while to look through.
+
+    Args:
+        name: of the operator.
+        registered: what the dispatcher says of it. As long as it says the same, and `functions` are the same, the code
+            behind it is the one that was looked at.
+        functions: that torch keeps for it.
+
+    Raises:
+        Unsayable: it is not known which library that is.
+    """
     try:
         return str(describe_operators([name]))
     except Bypass as error:

@@ -107,7 +107,9 @@ def _ranks(_: Describer) -> str:
 
 
 def _versions(_: Describer) -> str:
-    return f"torch {torch.__version__} {torch.version.git_version} Python {sys.version} {platform.machine()}"
+    # NumPy says what becomes of its own numbers, also where Dynamo has functions of torch for its functions.
+    numpy = getattr(sys.modules.get("numpy"), "__version__", None)
+    return f"torch {torch.__version__} {torch.version.git_version} Python {sys.version} {platform.machine()} {numpy}"
 
 
 _SWITCHES = (

@@ -34,7 +34,7 @@ class TorchConstant:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClassConstant:
-    """A class that its name leads to, in a module that is imported.
+    """A class that its name leads to, in a module that is imported, or a method of one as such (NamedTuple._make).
 
     Attributes:
         module: the module.

@@ -18,7 +18,7 @@ import torch
 from torch.fx import Node
 
 from compilefarm.graph.bypass import Bypass
-from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode
+from compilefarm.torch_internals.symbolic_shapes import GuardOnDataDependentSymNode, unbacked_floats_of
 
 _SUMS = frozenset({operator.add, operator.sub})
 _PRODUCTS = frozenset({operator.mul, operator.truediv})
@@ -87,15 +87,14 @@ def find_deciding(error: BaseException | None, reads: Sequence[Node]) -> Set[int
 
     Args:
         error: what that ended with, and what that came of.
-        reads: nodes of the graph that read a float of a tensor, in the order in which they ran. Torch numbers the
-            symbols of what they read (torch/fx/experimental/symbolic_shapes.py: create_unbacked_symfloat).
+        reads: nodes of the graph that read a float of a tensor, in the order in which they ran.
     """
     while error is not None and not isinstance(error, GuardOnDataDependentSymNode):
         error = error.__cause__ or error.__context__
     if error is None:
         return frozenset()
-    names = {str(symbol) for symbol in error.cond.free_symbols}
-    deciding = [node for number, node in enumerate(reads) if f"zuf{number}" in names]
+    numbers = unbacked_floats_of(error)
+    deciding = [node for number, node in enumerate(reads) if number in numbers]
     return {number for node in deciding for number in inputs_of(node)}
 
 

@@ -15,7 +15,7 @@ from torch._dynamo.guards import _get_closure_vars  # torch/_dynamo/guards.py
 from torch._dynamo.source import AttrSource as _Attribute  # torch/_dynamo/source.py
 from torch._guards import ChainedSource, Source  # torch/_guards.py
 
-__all__ = ["Scope", "Source", "build_source", "fields_of", "kind_of", "modules_named_by"]
+__all__ = ["Scope", "Source", "build_source", "fields_of", "global_of", "kind_of", "modules_named_by"]
 
 # Fields that are enumerations of torch: their members travel by name.
 _ENUMERATIONS: dict[str, type[enum.Enum]] = {"prop": _sources.TensorProperty}
@@ -66,6 +66,13 @@ def modules_named_by(sources: Iterable[Source], scope: Mapping[str, Any]) -> Ite
             # torch/_dynamo/symbolic_convert.py: import_source
             if isinstance(module, ModuleType) and source.global_name == _alias_of(module.__name__):
                 yield source.global_name, module.__name__
+
+
+def global_of(source: Source) -> str | None:
+    """The name of the global that a source begins with; None if it begins with something else."""
+    while isinstance(source, ChainedSource):
+        source = source.base
+    return source.global_name if isinstance(source, _sources.GlobalSource) else None
 
 
 def _alias_of(module: str) -> str:

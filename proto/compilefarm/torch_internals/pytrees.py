@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._ordered_set import OrderedSet  # torch/utils/_ordered_set.py
+from torch.utils._pytree import TreeSpec  # torch/utils/_pytree.py
 from torch.utils._pytree import tree_iter as iterate_leaves  # torch/utils/_pytree.py
 from torch.utils._pytree import tree_map as map_leaves
 
-__all__ = ["iterate_leaves", "map_leaves", "map_tensors", "tensors_in"]
+__all__ = ["OrderedSet", "TreeSpec", "iterate_leaves", "map_leaves", "map_tensors", "tensors_in"]
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import sympy
@@ -52,8 +53,19 @@ __all__ = [
     "bindings_of",
     "create_symbol",
     "is_single_number",
+    "unbacked_floats_of",
     "unreplaced_symbol",
 ]
+
+# What torch calls symbols of floats that a graph reads of tensors, numbered in the order in which they are made
+# (torch/fx/experimental/symbolic_shapes.py: create_unbacked_symfloat).
+_UNBACKED_FLOAT = re.compile(r"zuf(\d+)")
+
+
+def unbacked_floats_of(error: GuardOnDataDependentSymNode) -> set[int]:
+    """Numbers of the floats, in the order in which a graph has read them of tensors, that torch had to know."""
+    names = (_UNBACKED_FLOAT.fullmatch(str(symbol)) for symbol in error.cond.free_symbols)
+    return {int(name[1]) for name in names if name is not None}
 
 
 def create_symbol(

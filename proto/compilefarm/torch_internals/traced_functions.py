@@ -96,8 +96,8 @@ EXITS = {
     **{name: name.replace("increment", "decrement") for name in ENTER_JVP},
     **{name: name.replace("enter", "exit") for name in ENTER_DUAL},
 }
-# Of torch._C, how the names of functions begin that tell of a state.
-_ASKING = ("are_", "get_", "has_", "is_")
+# How the names of torch's functions begin that tell of a state, behind an underscore or not.
+_ASKING = ("are_", "get_", "has_", "initial_seed", "is_", "seed")
 # What enters, leaves and switches modes, and what is called within them.
 OF_MODES = (*EXITS, *EXITS.values(), SDPA_BACKEND, SDPA_KERNEL, *_BATCHING, *_DIFFERENTIATING)
 
@@ -130,6 +130,11 @@ def is_usage_log(target: object) -> bool:
     return target is torch._C._log_api_usage_once
 
 
+def asks_by_name(name: str) -> bool:
+    """Whether a function of torch, by its name, may tell of a state: of the process, or of what it is called with."""
+    return name.lstrip("_").startswith(_ASKING)
+
+
 def is_question(target: object) -> bool:
     """Whether a function tells of a state of torch or of a GPU, and does nothing else. Dynamo has the answer when it
     leaves the call in a graph.
@@ -137,7 +142,7 @@ def is_question(target: object) -> bool:
     if target is torch.cuda.get_device_capability:
         return True
     name = getattr(target, "__name__", "")
-    return name.lstrip("_").startswith(_ASKING) and vars(torch._C).get(name) is target
+    return asks_by_name(name) and vars(torch._C).get(name) is target
 
 
 def value_switched(target: object) -> bool | None:
