@@ -111,3 +111,27 @@ async def test_what_is_said_of_packages_fills_no_log(tmp_path: Path, caplog: pyt
         (True, False),
         (False, True),
     ]
+
+
+async def test_who_publishes_many_at_a_time_leaves_turns_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each lists all of its key: two hundred at a time, of a key with five hundred, had others wait for 2 s.
+    begun, go_on = list[str](), asyncio.Event()
+    has_begun = {"greedy": asyncio.Event(), "modest": asyncio.Event()}
+
+    async def held(_store: packages.PackageStore, package: SignedPackage) -> bool:
+        begun.append(package.publisher)
+        has_begun[package.publisher].set()
+        await go_on.wait()
+        return True
+
+    monkeypatch.setattr(packages.PackageStore, "publish", held)
+    async with publishers(tmp_path) as (greedy, modest):
+        publishing = [asyncio.create_task(greedy.publish(package(b"one", name=f"{number}"))) for number in range(20)]
+        await has_begun["greedy"].wait()
+        publishing.append(asyncio.create_task(modest.publish(package(b"other", name="name"))))
+        await has_begun["modest"].wait()
+        assert begun.count("greedy") <= 2
+        go_on.set()
+        assert all(await asyncio.gather(*publishing))

@@ -259,7 +259,7 @@ class Gateway:
             return NoPackageService()
         return PackageService(
             self._caches.packages,
-            transfers=_transfers(self._config, what="reading and publishing packages"),
+            transfers=_transfers(self._config, what="reading packages"),
             quotas=self._quotas,
             counters=self._parts.counters,
             counts=self._cache_counts,

@@ -43,6 +43,9 @@ class NoPackageService(PackageServiceServicer):
 # What one account may have withdrawn in an hour.
 _WITHDRAWN_PER_HOUR = 10
 _LONGEST_DETAIL = 300
+# Each lists the packages of its key, of which one publisher may have hundreds.
+_PUBLISHED_AT_ONCE = 8
+_PUBLISHED_AT_ONCE_OF_ACCOUNT = 2
 
 
 class PackageService(PackageServiceServicer):
@@ -50,7 +53,7 @@ class PackageService(PackageServiceServicer):
 
     Args:
         store: where packages lie.
-        transfers: places for those that read and publish.
+        transfers: places for those that read.
         quotas: for what tenants have sent lately.
         counters: counts bytes.
         counts: counts requests.
@@ -71,6 +74,9 @@ class PackageService(PackageServiceServicer):
     ) -> None:
         self._store = store
         self._transfers = transfers
+        self._publications = FairSemaphore(
+            "publishing packages", places=_PUBLISHED_AT_ONCE, account_places=_PUBLISHED_AT_ONCE_OF_ACCOUNT
+        )
         self._quotas = quotas
         self._counters = counters
         self._counts = counts
@@ -96,7 +102,7 @@ class PackageService(PackageServiceServicer):
         package.DiscardUnknownFields()
         package.namespace, package.publisher = caller.namespace, caller.name
         package.ClearField("withdrawn")
-        async with self._transfers.acquired(caller.account):
+        async with self._publications.acquired(caller.account):
             self._quotas.take(len(package.content), tenant=caller.tenant)
             self._counters.bytes_received += len(package.content)
             is_new = await self._store.publish(package)

@@ -76,7 +76,8 @@ class PackageStore:
         paths = await self._paths(package.key)
         own = paths.get(_place_of(path), [])
         # Of the same namespace, under the same name.
-        copies = [each for found in paths.values() for each in found if _of_name(each) == _of_name(path)]
+        name = _of_name(path)
+        copies = [each for found in paths.values() for each in found if _of_name(each) == name]
         if path in copies or len(copies) >= MOST_OF_NAME:
             return False
         if len(own) >= MOST_OF_KEY:
