@@ -48,6 +48,7 @@ OBSERVED = aten.fused_moving_avg_obs_fake_quant.default
 register_further_operators()
 QUANTIZED = torch.ops.quantized_decomposed
 BYTES = torch.ones(64, dtype=torch.uint8)
+HALVES = torch.ones(2, 5, dtype=torch.complex64)
 ONE = torch.ones(1)
 ROWS, WEIGHTS = torch.ones(4, 64, dtype=torch.bfloat16), torch.ones(64, 32, dtype=torch.uint8)
 
@@ -83,6 +84,12 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (QUANTIZED.quantize_per_channel.default, (MANY, FEW, FEW.long()), positional(0, 0, 255, torch.uint8)),
         (QUANTIZED.dequantize_per_channel.default, (BYTES, FEW, FEW.long()), positional(-1, 0, 255, torch.uint8)),
         (QUANTIZED.dequantize_per_channel.default, (BYTES, FEW, FEW.long()), positional(-2, 0, 255, torch.uint8)),
+        (aten._fft_r2c.default, (IMAGE,), positional([-1], 0, True)),
+        (aten._fft_r2c.default, (IMAGE,), positional([2, 2], 0, True)),
+        (aten._fft_r2c.default, (IMAGE,), positional([3], 7, True)),
+        (aten._fft_c2c.default, (HALVES,), positional([], 0, True)),
+        (aten._fft_c2r.default, (HALVES,), positional([1], 0, 64)),
+        (aten._fft_c2r.default, (HALVES,), positional([1], 0, -7)),
         (aten.native_batch_norm.default, (IMAGE, FEW, FEW, FEW, FEW), positional(False, 0.1, 1e-5)),
         (aten._native_batch_norm_legit.default, (IMAGE, FEW, FEW, FEW, FEW), positional(True, 0.1, 1e-5)),
         (aten._weight_norm_interface.default, (torch.ones(64, 4), FEW), positional(0)),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo.config
@@ -452,3 +453,9 @@ def test_a_switch_that_stays_is_no_dead_node() -> None:
     assert not switched(now, not now)
     assert switched(now, now, device="cuda")
     assert not switched(not now, now, device="cuda")
+
+
+def test_numbers_that_numpy_computes_of_numbers_leave_nothing_behind() -> None:
+    """As monai's Swin transformers count windows."""
+    job = capture(lambda x: x * int(np.ceil(x.shape[0] / 7)), torch.ones(8)).encode().job
+    assert list(_calls(job.graph)) == list(_calls(capture(lambda x: x * 2, torch.ones(8)).encode().job.graph))

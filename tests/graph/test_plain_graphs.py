@@ -386,3 +386,19 @@ def test_compiled_autograd_sends_what_the_derivatives_amount_to_that_it_calls_by
     assert encoding.roles == ["inference"] * 3
     for _, encoded in encoding.encoded:
         decode_job(encoded.job, blobs=encoded.blobs)
+
+
+def test_steps_of_functions_that_aot_autograd_takes_apart_are_sent() -> None:
+    def computed(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        plain = weight.relu() + torch.eye(4) * 9
+        spectrum = torch.fft.irfft2(torch.fft.rfft2(torch.fft.fft(plain).real))
+        norms = torch.linalg.svdvals(plain), torch.linalg.eigvalsh(plain @ plain.T), torch.linalg.slogdet(plain)[1]
+        return torch.linalg.solve(plain, spectrum), torch.linalg.det(plain), torch.cdist(plain, plain), *norms
+
+    encoding, weight = Encoding(), scaled(4, 4)
+    with torch.no_grad():
+        given = torch.compile(computed, backend=encoding.backend)(weight)
+        torch.testing.assert_close(given, computed(weight))
+    assert encoding.roles == ["inference"]
+    ((_, sent),) = encoding.encoded
+    decode_job(sent.job, blobs=sent.blobs)

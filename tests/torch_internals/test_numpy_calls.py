@@ -62,3 +62,11 @@ def test_attributes_of_arrays() -> None:
     called = _called(lambda a: np.transpose(a) + a.T, np.ones((2, 2), dtype=np.float32))
     assert "T" in {numpy_calls.find_attribute(target, args) for target, args in called}
     assert numpy_calls.find_attribute(getattr, (torch.ones(1), "T")) is None
+
+
+def test_numbers_that_are_read_of_arrays_are_told() -> None:
+    called = _called(lambda x: x * int(np.ceil(7 / 2)), torch.ones(2))
+    read = [target for target, _ in called if numpy_calls.reads_number(target)]
+    assert len(read) == 1
+    assert numpy_calls.name_numpy_call(read[0]) is None
+    assert not any(map(numpy_calls.reads_number, numpy_calls.numpy_calls().values()))

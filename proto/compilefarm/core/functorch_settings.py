@@ -21,7 +21,7 @@ _BOOLEANS = names("""
     disable_guess_zero_tangent_for_mutated_input_subclass donated_buffer enable_activation_offloading
     enable_complex_wrapper functionalize_rng_ops graphsafe_rng_functionalization guess_tangent_strides_as_outputs
     recompute_views remat_using_tags_for_fwd_loss_bwd_graph selective_decompose static_weight_shapes
-    treat_parameters_as_free_to_save unlift_effect_tokens view_replay_for_aliased_outputs
+    treat_parameters_as_free_to_save view_replay_for_aliased_outputs
 """)
 _ALLOWED: dict[str, SettingType] = {
     **dict.fromkeys(_BOOLEANS, Boolean()),
@@ -63,6 +63,8 @@ _WITHOUT_EFFECT = by_reason(
         "it is about what is printed or drawn on the way": """
             memory_budget_pareto_dir torch_compile_graph_format visualize_memory_budget_pareto
         """,
+        # torch/_inductor/compile_fx.py
+        "Inductor sets it itself": "unlift_effect_tokens",
         "the worker decides it": "TYPE_CHECKING force_non_lazy_backward_lowering is_non_builtin_to_include",
     }
 )

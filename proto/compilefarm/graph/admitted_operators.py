@@ -151,11 +151,17 @@ _ASSERTIONS = names("""
     _functional_sym_constrain_range _functional_sym_constrain_range_for_size sym_constrain_range
     sym_constrain_range_for_size
 """)
+# Steps of functions above that check what they are given, or are looked at (graph/misfits.py). Graphs that AOTAutograd
+# has taken apart in the pod call these.
+_STEPS = names("""
+    _cdist_forward _fft_c2c _fft_c2r _fft_r2c _linalg_check_errors _linalg_det _linalg_eigh _linalg_slogdet
+    _linalg_solve_ex _linalg_svd _pdist_forward
+""")
 _ATEN = frozenset(
     name
     for family in (
         *(_ELEMENTWISE, _SPECIAL, _REDUCTIONS, _MAKING, _RANDOM, _FILLING, _SHAPES, _PLACES, _QUESTIONS),
-        *(_LINEAR_ALGEBRA, _TRANSFORMS, _NETWORKS, _LOSSES, _QUANTIZATION, _OPTIMIZERS, _ASSERTIONS),
+        *(_LINEAR_ALGEBRA, _TRANSFORMS, _NETWORKS, _LOSSES, _QUANTIZATION, _OPTIMIZERS, _ASSERTIONS, _STEPS),
     )
     for name in family
 )

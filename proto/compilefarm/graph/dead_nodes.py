@@ -31,6 +31,7 @@ from compilefarm.graph.targets import (
     name_call,
 )
 from compilefarm.graph.writes import find_storage
+from compilefarm.torch_internals.numpy_calls import name_numpy_call, reads_number
 from compilefarm.torch_internals.traced_functions import (
     is_question,
     is_question_of_tensor,
@@ -73,6 +74,7 @@ _PYTHON_FUNCTIONS = frozenset(
         "mul", "ne", "neg", "or_", "pos", "pow", "rshift", "sub", "truediv", "xor",
     )
 ) | {"builtins.getattr"}  # fmt: skip
+_FUNCTIONS_OF_NUMBERS = frozenset({"torch.sym_float", "torch.sym_int"})
 
 _TAKES_DATA = "aten.shallow_copy_data_"
 
@@ -157,18 +159,20 @@ def _layout(value: object) -> tuple[object, ...] | None:
 
 
 def _only_computes(node: Node) -> bool:
+    if "out" in node.kwargs:
+        return False
+    if reads_number(node.target) or name_numpy_call(node.target) is not None:
+        return True
     try:
         kind, name, _ = name_call(node)
     except Bypass:
         # The encoder says why it cannot be sent.
         return False
-    if "out" in node.kwargs:
-        return False
     if kind == OPERATOR_OVERLOAD:
         # Some write to results that have other names than out.
         return is_of_torch(name) and base_of(name) in OPERATORS and not may_write(node.target)
     return (
-        (kind == TORCH_FUNCTION and name.removeprefix("torch.") in OPERATORS)
+        (kind == TORCH_FUNCTION and (name in _FUNCTIONS_OF_NUMBERS or name.removeprefix("torch.") in OPERATORS))
         or (kind == TENSOR_METHOD and (name in OPERATORS or name in _METHODS))
         or (kind == PYTHON_FUNCTION and name in _PYTHON_FUNCTIONS)
     )

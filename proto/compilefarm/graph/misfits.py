@@ -269,11 +269,27 @@ def _scales_of_channels(given: Arguments) -> str | None:
     return None if unfit is None else f"{shape[axis]} channels have scales or zero points of {unfit}"
 
 
+def _dimensions_of_a_transform(given: Arguments) -> str | None:
+    # aten/src/ATen/native/mkl/SpectralOps.cpp takes these for numbers of dimensions, and reads half of the result.
+    shape, dimensions = given["self"].shape, given["dim"]
+    if not dimensions or len({*dimensions}) < len(dimensions) or not {*dimensions} <= set(range(len(shape))):
+        return f"its input has {len(shape)} dimensions, and it is to transform {dimensions}"
+    if given["normalization"] not in range(3):
+        return f"nothing is known of the normalization {given['normalization']}"
+    size = given.get("last_dim_size")
+    if size is not None and (size < 1 or shape[dimensions[-1]] != size // 2 + 1):
+        return f"a half of {shape[dimensions[-1]]} elements does not belong to a result of {size}"
+    return None
+
+
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
     "_fused_moving_avg_obs_fq_helper_functional": _statistics_of_quantization,
     "_embedding_bag": _ends_of_bags,
     "_embedding_bag_forward_only": _ends_of_bags,
+    "_fft_c2c": _dimensions_of_a_transform,
+    "_fft_c2r": _dimensions_of_a_transform,
+    "_fft_r2c": _dimensions_of_a_transform,
     "_log_softmax_backward_data": _result_and_its_gradient,
     "_native_multi_head_attention": _number_of_heads,
     "_softmax_backward_data": _result_and_its_gradient,

@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from compilefarm.graph import jagged
+from compilefarm.graph.effect_tokens import leave_out_tokens
 from compilefarm.graph.freezing import is_frozen
 from compilefarm.graph.plain_attention import leave_choice_open, leave_out_seeds
 from compilefarm.graph.symbols import find_hint
@@ -89,6 +90,7 @@ def compile_plain_graphs(
 
     def compiler(role: Role) -> Callable[..., Any]:
         def compile_part(traced: GraphModule, inputs: Sequence[Any], static_inputs: Sequence[int]) -> Any:
+            leave_out_tokens(traced)
             leave_choice_open(traced)
             _strip(traced, static_inputs=static_inputs if role == "inference" else ())
             passed = _leave_out_objects(traced, inputs)

@@ -16,15 +16,15 @@ from compilefarm.graph.targets import is_of_library, may_call
 from compilefarm.torch_internals.operators import OpOverload
 
 _STEPS = names("""
-    _batch_norm_impl_index _cdist_forward _cholesky_solve_helper _compute_linear_combination _conj_copy _convolution
+    _batch_norm_impl_index _cholesky_solve_helper _compute_linear_combination _conj_copy _convolution
     _convolution_mode _cudnn_rnn _cudnn_rnn_flatten_weight _cummax_helper _cummin_helper _debug_has_internal_overlap
     _efficient_attention_forward _efficientzerotensor _embedding_bag _embedding_bag_forward_only _euclidean_dist
-    _fake_quantize_per_tensor_affine_cachemask_tensor_qparams _fft_c2c _fft_c2r _fft_r2c _flash_attention_forward
+    _fake_quantize_per_tensor_affine_cachemask_tensor_qparams _flash_attention_forward
     _fused_dropout _fused_moving_avg_obs_fq_helper _fused_moving_avg_obs_fq_helper_functional _fused_sdp_choice
-    _fw_primal _has_same_storage_numel _index_put_impl _is_zerotensor _linalg_check_errors _linalg_det _linalg_eigh
-    _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd _logcumsumexp _lu_with_info _make_dual _masked_scale
+    _fw_primal _has_same_storage_numel _index_put_impl _is_zerotensor
+    _linalg_eigvals _logcumsumexp _lu_with_info _make_dual _masked_scale
     _masked_softmax _native_batch_norm_legit_functional _new_zeros_with_same_feature_meta _nnpack_available
-    _pad_circular _pad_enum _pdist_forward _prelu_kernel _reshape_alias _reshape_copy
+    _pad_circular _pad_enum _prelu_kernel _reshape_alias _reshape_copy
     _scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention
     _scaled_dot_product_flash_attention _stack _thnn_fused_gru_cell _thnn_fused_lstm_cell _unpack_dual _unsafe_index
     _unsafe_index_put _unsafe_view cudnn_batch_norm cudnn_grid_sampler cudnn_is_acceptable data embedding_renorm

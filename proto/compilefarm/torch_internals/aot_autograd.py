@@ -55,7 +55,8 @@ def compile_parts(
 
     def compile_flat(flat: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
         # Only the lowering is told to be at once; what is compiled inside finds the settings of the user's.
-        with FUNCTORCH.patch(force_non_lazy_backward_lowering=True):
+        # Tokens are made within the graphs, as for Inductor.
+        with FUNCTORCH.patch(force_non_lazy_backward_lowering=True, unlift_effect_tokens=True):
             program: Callable[..., Any] = aot_module_simplified(
                 flat,
                 inputs,

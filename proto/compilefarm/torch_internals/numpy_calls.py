@@ -63,6 +63,11 @@ def name_numpy_call(target: object) -> str | None:
     return _names().get(_called_by(target)) if type(target).__name__ in _ATTRIBUTES else None
 
 
+def reads_number(target: object) -> bool:
+    """Whether what a graph calls for NumPy gives an element of an array as a number."""
+    return type(target).__name__ == "numpy_method_wrapper" and _called_by(target)[1] == "item"
+
+
 def __getattr__(name: str) -> Callable[..., Any]:
     """A function by the name that it says it has here: torch pickles what graphs call by module and name."""
     for each, call in numpy_calls().items() if name.startswith(_flat(_NUMPY)) else ():
