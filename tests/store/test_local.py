@@ -220,3 +220,30 @@ async def test_a_name_that_is_given_back_the_moment_it_is_found_taken_is_had(
 
 async def test_what_is_gone_has_nothing_to_lose(tmp_path: Path) -> None:
     await LocalBackend(tmp_path).settle("manifests/gone")
+
+
+async def test_a_folder_that_is_removed_the_moment_it_is_found_there_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Path.mkdir asks whether what is there is a folder, and whoever removes what lies in one removes the folder.
+    backend = LocalBackend(tmp_path)
+    await backend.create("entries/key/one", content=b"one")
+    is_folder, removed = Path.is_dir, list[Path]()
+
+    def remove_first(path: Path, **options: bool) -> bool:
+        if not removed and path == tmp_path / "entries/key":
+            removed.append(path)
+            shutil.rmtree(path)
+        return is_folder(path, **options)
+
+    monkeypatch.setattr(Path, "is_dir", remove_first)
+    assert await backend.create("entries/key/two", content=b"two")
+    assert removed
+    assert await backend.find("entries/key/two") == b"two"
+
+
+async def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    (tmp_path / "entries").write_text("in the way")
+    with pytest.raises(StoreUnavailable, match="could not write entries/one: File exists"):
+        await backend.create("entries/one", content=b"one")

@@ -162,7 +162,7 @@ class LocalBackend(WrappingBackend):
         return _try_again(lambda: self._take_name(path, file=file), path=path)
 
     def _take_name(self, path: Path, *, file: Path) -> bool:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         created = _link(file, path)
         self._flush(path)
         return created
@@ -205,10 +205,26 @@ def _open(path: Path) -> IO[bytes] | None:
 
 def _open_new(staging: Path) -> int:
     def open_new() -> int:
-        staging.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(staging.parent)
         return os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
     return _try_again(open_new, path=staging)
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes a folder, if it is not there.
+
+    Raises:
+        FileNotFoundError: others removed it meanwhile.
+        FileExistsError: something else has its name.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        # It was there, and gone when Path.mkdir looked whether it is a folder.
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise
+        raise FileNotFoundError(errno.ENOENT, f"{folder} was removed") from error
 
 
 def _try_again(work: Callable[[], Result], *, path: Path) -> Result:
