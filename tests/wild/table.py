@@ -12,6 +12,7 @@ from .programs import (
     detection,
     diffusers,
     distributed,
+    domains,
     functions,
     nested,
     optimizers,
@@ -46,7 +47,7 @@ _MODULES: Mapping[str, Iterable[ModuleType]] = {
     "nested": (nested,),
     "torch": (optimizers, functions),
     "torch.distributed": (distributed,),
-    "others": (others,),
+    "others": (others, domains),
 }
 
 

@@ -17,7 +17,7 @@ from tests.wild.program import Compiler, Program, program_of_case, require_modul
 _Build = Callable[[], tuple[Function, list[tuple[Any, ...]]]]
 
 
-def _program(name: str, build: _Build, *, training: bool = False, **flags: Any) -> Program:
+def program_of(name: str, build: _Build, *, training: bool = False, **flags: Any) -> Program:
     """A program of what `build` gives: a model or a function, and arguments of each call."""
 
     def case() -> Case:
@@ -30,7 +30,8 @@ def _program(name: str, build: _Build, *, training: bool = False, **flags: Any) 
     return program_of_case(f"{name}, training" if training else name, case, training=training, **flags)
 
 
-def _tokens(*shape: int) -> torch.Tensor:
+def tokens_of(*shape: int) -> torch.Tensor:
+    """Numbers of tokens below 64."""
     return torch.randint(0, 64, shape)
 
 
@@ -38,7 +39,7 @@ def _x_transformers_decoder() -> Any:
     library = require_module("x_transformers")
     layers = library.Decoder(dim=32, depth=2, heads=2, rotary_pos_emb=True, attn_flash=True, ff_glu=True)
     model = library.TransformerWrapper(num_tokens=64, max_seq_len=32, attn_layers=layers)
-    return model, [(_tokens(2, 16),), (_tokens(2, 24),)]
+    return model, [(tokens_of(2, 16),), (tokens_of(2, 24),)]
 
 
 def _x_transformers_pair() -> Any:
@@ -47,7 +48,7 @@ def _x_transformers_pair() -> Any:
         dim=32, enc_num_tokens=64, enc_depth=1, enc_heads=2, enc_max_seq_len=16,
         dec_num_tokens=64, dec_depth=1, dec_heads=2, dec_max_seq_len=16,
     )  # fmt: skip
-    return model, [(_tokens(2, 16), _tokens(2, 16))]
+    return model, [(tokens_of(2, 16), tokens_of(2, 16))]
 
 
 def _quantizer() -> Any:
@@ -101,7 +102,8 @@ def _e3nn_harmonics() -> Any:
     return (lambda x: o3.spherical_harmonics([0, 1, 2], x, normalize=True)), [(torch.randn(9, 3),)]
 
 
-def _edges(nodes: int, edges: int) -> torch.Tensor:
+def edges_of(nodes: int, edges: int) -> torch.Tensor:
+    """Edges of a graph, each by the numbers of two nodes."""
     return torch.randint(0, nodes, (2, edges))
 
 
@@ -109,7 +111,7 @@ def _geometric(layer: str, **configuration: Any) -> _Build:
     def build() -> Any:
         library = require_module("torch_geometric.nn")
         model = getattr(library, layer)(8, 16, num_layers=2, out_channels=4, **configuration)
-        return model, [(torch.randn(12, 8), _edges(12, 30)), (torch.randn(15, 8), _edges(15, 40))]
+        return model, [(torch.randn(12, 8), edges_of(12, 30)), (torch.randn(15, 8), edges_of(15, 40))]
 
     return build
 
@@ -122,7 +124,7 @@ def _geometric_pooled() -> Any:
         features = layer(x, edges).relu()
         return torch.cat([library.global_mean_pool(features, batch, 3), library.global_max_pool(features, batch, 3)], 1)
 
-    return pooled, [(torch.randn(12, 8), _edges(12, 30), torch.arange(3).repeat_interleave(4))]
+    return pooled, [(torch.randn(12, 8), edges_of(12, 30), torch.arange(3).repeat_interleave(4))]
 
 
 def _open_clip() -> Any:
@@ -132,7 +134,7 @@ def _open_clip() -> Any:
         vision_cfg=library.CLIPVisionCfg(layers=2, width=32, head_width=16, patch_size=8, image_size=32),
         text_cfg=library.CLIPTextCfg(context_length=16, vocab_size=64, width=32, heads=2, layers=2),
     )
-    return model, [(torch.randn(2, 3, 32, 32), _tokens(2, 16))]
+    return model, [(torch.randn(2, 3, 32, 32), tokens_of(2, 16))]
 
 
 def _segment_anything() -> Any:
@@ -305,7 +307,7 @@ def _local_attention() -> Any:
     model = library.LocalTransformer(
         num_tokens=64, dim=32, depth=2, max_seq_len=32, local_attn_window_size=8, heads=2, dim_head=16
     )
-    return model, [(_tokens(2, 32),)]
+    return model, [(tokens_of(2, 32),)]
 
 
 def _performer() -> Any:
@@ -432,7 +434,7 @@ def _adapted() -> Any:
         )
     )  # fmt: skip
     adapted = peft.get_peft_model(llama, peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4, use_dora=True))
-    return (lambda tokens: adapted(tokens, labels=tokens).loss), [(_tokens(2, 12),)]
+    return (lambda tokens: adapted(tokens, labels=tokens).loss), [(tokens_of(2, 12),)]
 
 
 def _rearranged() -> Any:
@@ -503,7 +505,7 @@ def _sentences(compiler: Compiler) -> Any:
                 hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
             )
         )  # fmt: skip
-        tokens, mask = _tokens(4, 12), torch.ones(4, 12, dtype=torch.int64)
+        tokens, mask = tokens_of(4, 12), torch.ones(4, 12, dtype=torch.int64)
     pooling = modules.Pooling(32, pooling_mode="mean")
 
     def embed(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -515,60 +517,60 @@ def _sentences(compiler: Compiler) -> Any:
 
 
 PROGRAMS = (
-    _program("x-transformers: decoder", _x_transformers_decoder),
-    _program("x-transformers: encoder and decoder", _x_transformers_pair, training=True),
-    _program("vector-quantize-pytorch: codebook", _quantizer),
-    _program("vector-quantize-pytorch: codebook", _quantizer, training=True),
-    _program("vector-quantize-pytorch: residuals", _residual_quantizer),
-    _program("vector-quantize-pytorch: scalars", _scalar_quantizer, training=True),
-    _program("kornia: filters", _kornia_filters),
-    _program("kornia: rotation", _kornia_warp),
-    _program("kornia: HardNet", _kornia_features),
-    _program("e3nn: tensor product", _e3nn_product, training=True),
-    _program("e3nn: harmonics", _e3nn_harmonics),
-    _program("torch-geometric: GCN", _geometric("GCN")),
-    _program("torch-geometric: GCN", _geometric("GCN"), training=True),
-    _program("torch-geometric: GAT", _geometric("GAT", heads=2)),
-    _program("torch-geometric: GraphSAGE", _geometric("GraphSAGE"), training=True),
-    _program("torch-geometric: pooling", _geometric_pooled),
-    _program("open-clip-torch: CLIP", _open_clip, training=True),
-    _program("segment-anything: encoder", _segment_anything),
-    _program("segment-anything: prompts and masks", _segment_anything_decoder),
-    _program("gpytorch: marginal likelihood", _gaussian_process, training=True),
-    _program("torchmetrics: metrics", _metrics),
-    _program("monai: U-Net", _monai_unet),
-    _program("monai: UNETR", _monai_unetr),
-    _program("monai: losses", _monai_losses, training=True),
-    _program("segmentation-models-pytorch: Unet", _segmentation("unet")),
-    _program("segmentation-models-pytorch: FPN", _segmentation("fpn")),
-    _program("vit-pytorch: ViT", _vit, training=True),
-    _program("vit-pytorch: MaxViT", _max_vit),
-    _program("denoising-diffusion-pytorch: U-Net", _denoiser),
-    _program("pytorch-forecasting: attention", _forecasting),
-    _program("pytorch-forecasting: N-BEATS", _nbeats, training=True),
-    _program("flash-linear-attention: delta rule", _linear_attention),
-    _program("flash-linear-attention: gated", _gated_attention),
-    _program("torchdiffeq: Runge-Kutta", _differential_equation, training=True),
-    _program("neuraloperator: FNO", _neural_operator, training=True),
-    _program("egnn-pytorch: EGNN", _equivariant),
-    _program("local-attention: transformer", _local_attention),
-    _program("performer-pytorch: Performer", _performer),
-    _program("pytorch-tcn: TCN", _temporal, training=True),
-    _program("rtdl-revisiting-models: transformer", _tabular, training=True),
-    _program("snntorch: leaky neurons", _spiking, training=True),
-    _program("tensordict: modules", _tensor_dict),
-    _program("tensordict: ensemble", _ensemble, training=True),
-    _program("facenet-pytorch: InceptionResnet", _faces),
-    _program("chronos-forecasting: Bolt", _chronos),
-    _program("linformer: Linformer", _linformer),
-    _program("nystrom-attention: layer", _nystrom),
-    _program("titans-pytorch: memory", _memory),
-    _program("pytorch-crf: CRF", _random_field, training=True),
-    _program("entmax: softmax", _sparse_softmax, training=True),
-    _program("lightly: NT-Xent", _contrastive, training=True),
-    _program("equiformer-pytorch: Equiformer", _equiformer),
-    _program("peft: DoRA", _adapted, training=True),
-    _program("einops: attention", _rearranged),
+    program_of("x-transformers: decoder", _x_transformers_decoder),
+    program_of("x-transformers: encoder and decoder", _x_transformers_pair, training=True),
+    program_of("vector-quantize-pytorch: codebook", _quantizer),
+    program_of("vector-quantize-pytorch: codebook", _quantizer, training=True),
+    program_of("vector-quantize-pytorch: residuals", _residual_quantizer),
+    program_of("vector-quantize-pytorch: scalars", _scalar_quantizer, training=True),
+    program_of("kornia: filters", _kornia_filters),
+    program_of("kornia: rotation", _kornia_warp),
+    program_of("kornia: HardNet", _kornia_features),
+    program_of("e3nn: tensor product", _e3nn_product, training=True),
+    program_of("e3nn: harmonics", _e3nn_harmonics),
+    program_of("torch-geometric: GCN", _geometric("GCN")),
+    program_of("torch-geometric: GCN", _geometric("GCN"), training=True),
+    program_of("torch-geometric: GAT", _geometric("GAT", heads=2)),
+    program_of("torch-geometric: GraphSAGE", _geometric("GraphSAGE"), training=True),
+    program_of("torch-geometric: pooling", _geometric_pooled),
+    program_of("open-clip-torch: CLIP", _open_clip, training=True),
+    program_of("segment-anything: encoder", _segment_anything),
+    program_of("segment-anything: prompts and masks", _segment_anything_decoder),
+    program_of("gpytorch: marginal likelihood", _gaussian_process, training=True),
+    program_of("torchmetrics: metrics", _metrics),
+    program_of("monai: U-Net", _monai_unet),
+    program_of("monai: UNETR", _monai_unetr),
+    program_of("monai: losses", _monai_losses, training=True),
+    program_of("segmentation-models-pytorch: Unet", _segmentation("unet")),
+    program_of("segmentation-models-pytorch: FPN", _segmentation("fpn")),
+    program_of("vit-pytorch: ViT", _vit, training=True),
+    program_of("vit-pytorch: MaxViT", _max_vit),
+    program_of("denoising-diffusion-pytorch: U-Net", _denoiser),
+    program_of("pytorch-forecasting: attention", _forecasting),
+    program_of("pytorch-forecasting: N-BEATS", _nbeats, training=True),
+    program_of("flash-linear-attention: delta rule", _linear_attention),
+    program_of("flash-linear-attention: gated", _gated_attention),
+    program_of("torchdiffeq: Runge-Kutta", _differential_equation, training=True),
+    program_of("neuraloperator: FNO", _neural_operator, training=True),
+    program_of("egnn-pytorch: EGNN", _equivariant),
+    program_of("local-attention: transformer", _local_attention),
+    program_of("performer-pytorch: Performer", _performer),
+    program_of("pytorch-tcn: TCN", _temporal, training=True),
+    program_of("rtdl-revisiting-models: transformer", _tabular, training=True),
+    program_of("snntorch: leaky neurons", _spiking, training=True),
+    program_of("tensordict: modules", _tensor_dict),
+    program_of("tensordict: ensemble", _ensemble, training=True),
+    program_of("facenet-pytorch: InceptionResnet", _faces),
+    program_of("chronos-forecasting: Bolt", _chronos),
+    program_of("linformer: Linformer", _linformer),
+    program_of("nystrom-attention: layer", _nystrom),
+    program_of("titans-pytorch: memory", _memory),
+    program_of("pytorch-crf: CRF", _random_field, training=True),
+    program_of("entmax: softmax", _sparse_softmax, training=True),
+    program_of("lightly: NT-Xent", _contrastive, training=True),
+    program_of("equiformer-pytorch: Equiformer", _equiformer),
+    program_of("peft: DoRA", _adapted, training=True),
+    program_of("einops: attention", _rearranged),
     Program(name="lion-pytorch: steps", run=_lion, training=True),
     Program(name="lightning: training", run=_lightning, training=True),
     Program(name="sentence-transformers: embeddings", run=_sentences),
