@@ -14,6 +14,7 @@ from torch import fx, nn
 from compilefarm.client.torch_runtime import TorchRuntime
 from compilefarm.loader.preparation import prepare
 from compilefarm.torch_internals import freezing
+from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.torch_internals.freezing import (
     ITEM,
     NotPreparable,
@@ -23,6 +24,7 @@ from compilefarm.torch_internals.freezing import (
     freezing_inputs,
     preparation_of,
 )
+from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 from tests.worker.inductor import compiled
 
 
@@ -129,6 +131,20 @@ def test_what_is_made_of_constants_while_a_graph_is_lowered_is_said(lowering: fr
     assert list(compiled_graph.constants) == ["other"]
     assert [step.operator for step in found.steps] == ["aten::_to_copy", "aten::split.Tensor", ITEM]
     assert [each.tolist() for each in prepare(found, [torch.tensor([5, 7])])] == [[7]]
+
+
+def test_what_no_step_says_is_passed_over_only_where_the_program_does_not_hold_it(lowering: freezing._Recorder) -> None:
+    symbol = ShapeEnv().create_unbacked_symint()
+    with FakeTensorMode() as mode:
+        mode.from_tensor(_constant(lowering)) + 1
+    constant = _constant(lowering)
+    unsaid, results = constant + 1, constant * 3
+    lowering.unsaid[id(unsaid)] = (unsaid, f"a constant is made with {symbol}")
+    further = unsaid * 2
+    made = SimpleNamespace(constants={"results": results}, frozen_param_names={})
+    assert len(lowering.preparation(made, weights=[0]).steps) == 1
+    with pytest.raises(NotPreparable, match="is made with u0"):
+        lowering.preparation(SimpleNamespace(constants={"further": further}, frozen_param_names={}), weights=[0])
 
 
 @pytest.mark.parametrize("read", [lambda x: x[0].item(), lambda x: torch.equal(x, x), lambda x: x.add_(1)])

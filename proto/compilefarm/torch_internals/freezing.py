@@ -19,7 +19,7 @@ from torch._guards import TracingContext, tracing  # torch/_guards.py
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode  # torch/utils/_python_dispatch.py
 
-from compilefarm.torch_internals.fake_tensors import leaving_fake_mode
+from compilefarm.torch_internals.fake_tensors import FakeTensor, leaving_fake_mode
 from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, name_of_packet, schema_of
 from compilefarm.torch_internals.pytrees import iterate_leaves
 from compilefarm.torch_internals.settings import INDUCTOR
@@ -182,6 +182,7 @@ class _Recorder:
         known: what nodes are in it.
         forms: of the weights.
         followed: what was made of weights, by address: the tensor, and how it has come about.
+        unsaid: the same of what cannot be made anew: the tensor, and why not.
         obstacle: why it cannot be said how a program is prepared; empty if it can.
     """
 
@@ -191,6 +192,7 @@ class _Recorder:
     known: dict[Node, Reference] = field(default_factory=dict)
     forms: list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     followed: dict[int, tuple[torch.Tensor, Reference]] = field(default_factory=dict)
+    unsaid: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
     obstacle: str = ""
 
     def add_weight(self, graph: GraphModule, node: Node) -> None:
@@ -228,6 +230,8 @@ class _Recorder:
             raise NotPreparable(self.obstacle)
         results = {name: self.made[origin] for name, origin in compiled.frozen_param_names.items()}
         for name, tensor in [*compiled.constants.items()]:
+            if id(tensor) in self.unsaid:
+                raise NotPreparable(self.unsaid[id(tensor)][1])
             if id(tensor) in self.followed:
                 results[name] = self.followed[id(tensor)][1]
                 del compiled.constants[name]
@@ -244,13 +248,21 @@ class _Recorder:
             NotPreparable: what weights hold decides something.
         """
         given = [leaf for leaf in iterate_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if schema_of(operator).name in _QUESTIONS or not any(id(tensor) in self.followed for tensor in given):
+        known = self.followed.keys() | self.unsaid.keys()
+        if schema_of(operator).name in _QUESTIONS or not any(id(tensor) in known for tensor in given):
             return
         results = result if isinstance(result, list | tuple) else [result]
         if schema_of(operator).is_mutable or not all(isinstance(each, torch.Tensor) for each in results):
             self.obstacle = f"weights are read, or written to, by {operator} while the graph is lowered"
             raise NotPreparable(self.obstacle)
-        made = self._add(operator, args, kwargs)
+        if any(isinstance(each, FakeTensor) for each in results):
+            # What it would look like, and nothing of what it holds.
+            return
+        try:
+            made = self._add(operator, args, kwargs)
+        except NotPreparable as error:
+            self.unsaid |= {id(each): (each, str(error)) for each in results}
+            return
         for number, each in enumerate(results):
             self.follow(each, made if each is result else self._step(ITEM, [made, number], {}))
 
@@ -273,6 +285,8 @@ class _Recorder:
                 return self._number(value)
             target = str(value.target)
             return self.made[target] if target in self.made else self.held[target]
+        if id(value) in self.unsaid:
+            raise NotPreparable(self.unsaid[id(value)][1])
         if isinstance(value, torch.Tensor):
             return self.followed[id(value)][1] if id(value) in self.followed else value
         if isinstance(value, list | tuple):
