@@ -116,7 +116,7 @@ async def test_what_is_said_of_packages_fills_no_log(tmp_path: Path, caplog: pyt
 async def test_who_publishes_many_at_a_time_leaves_turns_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each lists all of its key: two hundred at a time, of a key with five hundred, had others wait for 2 s.
+    # Each lists all of its key: two hundred at a time, of a key with five hundred, had others wait for 1.5 s.
     begun, go_on = list[str](), asyncio.Event()
     has_begun = {"greedy": asyncio.Event(), "modest": asyncio.Event()}
 
