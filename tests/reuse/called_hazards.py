@@ -195,6 +195,25 @@ _branching("another_kernel_for_gradients", "Autograd")
 _branching("another_kernel_for_views", "ADInplaceOrView")
 
 
+_KIND = torch.float32
+
+
+@torch.compiler.allow_in_graph
+def allowed_in_graphs(x: torch.Tensor) -> torch.Tensor:
+    return x.to(_KIND)
+
+
+def _by_kind(x: torch.Tensor) -> torch.Tensor:
+    result = allowed_in_graphs(x)
+    return result.double() * (5 if result.dtype is torch.float64 else 2)
+
+
+@unsaid
+def what_a_function_reads_that_is_allowed_in_a_branch(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_KIND", torch.float64, when=changed):
+        yield lambda x: torch.cond(x.sum() > -100, _by_kind, lambda x: x.double(), (x,)), (X,)
+
+
 # Dynamo asks torch itself, and leaves the question in the graph.
 
 

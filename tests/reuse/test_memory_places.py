@@ -79,6 +79,10 @@ def _by_place(x: torch.Tensor) -> torch.Tensor:
     return x.as_strided((2, 2), (2, 1), 0) * 2
 
 
+def _in_a_branch(x: torch.Tensor) -> Any:
+    return torch.cond(x.sum() > -100, _by_place, lambda x: x.reshape(2, 2) * 2, (x,))
+
+
 def _from_its_beginning(x: torch.Tensor) -> torch.Tensor:
     return x[1:].reshape(3, 1) * 2
 
@@ -90,6 +94,7 @@ def _at(function: Callable[..., Any], beginning: int) -> tuple[Any, ...]:
 def test_where_a_tensor_begins_counts_if_a_graph_counts_from_the_beginning_of_its_memory(tmp_path: Path) -> None:
     assert _reasons(tmp_path, _at(_by_place, 4), _at(_by_place, 4)) == [""]
     assert _reasons(tmp_path, _at(_by_place, 0), _at(_by_place, 4)) == ["L['x'] is another"]
+    assert _reasons(tmp_path, _at(_in_a_branch, 0), _at(_in_a_branch, 4)) == ["L['x'] is another"]
     assert _reasons(tmp_path, _at(_from_its_beginning, 0), _at(_from_its_beginning, 4)) == [""]
 
 

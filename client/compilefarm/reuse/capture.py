@@ -233,11 +233,13 @@ def _makes_tuples(value: Any) -> bool:
 
 
 def _graphs_of(traced: Traced) -> Iterator[torch.fx.Graph]:
-    graph = traced.output_graph
-    yield graph.graph
-    held = [each for each in graph.nn_modules.values() if isinstance(each, torch.fx.GraphModule)]
-    # Of operators that call others: bodies of loops, branches, checkpoints.
-    yield from (inner.graph for each in held for inner in each.modules() if isinstance(inner, torch.fx.GraphModule))
+    graph = traced.output_graph.graph
+    yield graph
+    # Of operators that call others: bodies of loops, branches, checkpoints. Dynamo has forgotten by now what the graph
+    # held, and the module that it was compiled of has not. One that computes nothing is compiled of none.
+    held = graph.owning_module.modules() if graph.owning_module is not None else ()
+    modules = (each for each in held if isinstance(each, torch.fx.GraphModule))
+    yield from (each.graph for each in modules if each.graph is not graph)
 
 
 def _names_of_programs(installed: Iterable[GlobalRecord]) -> dict[str, str]:
