@@ -17,7 +17,7 @@ from compilefarm.graph.encode import encode_job
 from compilefarm.graph.symbols import put_guards
 from compilefarm.graph.targets import OPERATOR_OVERLOAD, OPERATOR_PACKET, PYTHON_FUNCTION, TORCH_FUNCTION
 from compilefarm.graph.testing import capture, fixed_environment
-from compilefarm.torch_internals.operators import OpOverload, register_further_operators
+from compilefarm.torch_internals.operators import OpOverload, register_quantized_operators
 from compilefarm.v1.graph_pb2 import Call, Node, Sequence, TargetKind, Value
 from compilefarm.v1.job_pb2 import Job
 
@@ -45,7 +45,7 @@ def positional(*rest: object) -> Callable[..., Given]:
 
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 OBSERVED = aten.fused_moving_avg_obs_fake_quant.default
-register_further_operators()
+register_quantized_operators()
 QUANTIZED = torch.ops.quantized_decomposed
 BYTES = torch.ones(64, dtype=torch.uint8)
 HALVES = torch.ones(2, 5, dtype=torch.complex64)

@@ -10,9 +10,9 @@ import torch
 from compilefarm.graph.decode import decode_job
 from compilefarm.graph.replacements import find_replacement
 from compilefarm.graph.testing import capture
-from compilefarm.torch_internals.operators import register_further_operators
+from compilefarm.torch_internals.operators import register_quantized_operators
 
-register_further_operators()
+register_quantized_operators()
 quantized = torch.ops.quantized_decomposed
 
 

@@ -74,8 +74,14 @@ def test_operators_that_inductor_registers() -> None:
     assert "prims::fma" in ours.operators_of_torch()
 
 
+def test_operators_of_quantized_models() -> None:
+    operators.register_quantized_operators()
+    assert "quantized_decomposed::quantize_per_tensor" in operators.registered_names()
+    assert "quantized_decomposed::quantize_per_tensor" in ours.operators_of_torch()
+
+
 def test_operators_that_decompositions_are_made_of() -> None:
-    operators.register_primitives()
+    operators.register_further_operators()
     assert torch.ops.prims.convert_element_type(torch.ones(1), torch.int64).dtype is torch.int64
 
 

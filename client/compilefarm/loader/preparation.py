@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from compilefarm.graph.operators import find_operator
 from compilefarm.torch_internals.autograd import count_writes
 from compilefarm.torch_internals.freezing import ITEM, Preparation, Reference
-from compilefarm.torch_internals.operators import register_primitives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def prepare(preparation: Preparation, weights: Sequence[torch.Tensor]) -> Sequen
     """Makes of weights what a program takes.
 
     Raises:
-        ValueError: they are not such as the program was compiled for.
+        ValueError: they are not such as the program was compiled for, or there is no such operator.
     """
     for weight, form in zip(weights, preparation.forms, strict=True):
         given = (weight.dtype, tuple(weight.shape), weight.stride())
@@ -93,10 +93,7 @@ def _filled(value: Any, values: Sequence[Any]) -> Any:
 
 
 def _operator(name: str) -> Callable[..., Any]:
-    namespace, _, rest = name.partition("::")
-    if namespace == "prims":
-        register_primitives()
-    base, _, overload = rest.partition(".")
-    operator: Any = getattr(getattr(torch.ops, namespace), base)
-    found: Callable[..., Any] = getattr(operator, overload) if overload else operator
+    found = find_operator(name, is_overload="." in name)
+    if found is None:
+        raise ValueError(f"weights are prepared by {name}, which is no operator of this torch")
     return found

@@ -179,7 +179,7 @@ class _Capture:
             yield _process(DependencyKind.STATE, name, expected)
         if asked.orders:
             yield _process(DependencyKind.STATE, ORDER_OF_SETS, "")
-        if takes_places(self._graphs):
+        if self._describer.memory.beginnings:
             yield _process(DependencyKind.STATE, BEGINNINGS, "")
         for name, expected in describe_models(self._frame.local_variables, self._describer).items():
             yield _process(DependencyKind.MODEL, name, expected)

@@ -32,10 +32,13 @@ class MemoryPlaces:
 
     Args:
         beginnings: whether it tells where in its memory each tensor begins.
+
+    Attributes:
+        beginnings: the same.
     """
 
     def __init__(self, *, beginnings: bool) -> None:
-        self._beginnings = beginnings
+        self.beginnings = beginnings
         self._known: dict[int, tuple[torch.Tensor, str]] = {}
         # By the address of a memory, which torch keeps one Python object for as long as somebody holds it.
         self._in_memory: dict[int, tuple[torch.UntypedStorage, list[tuple[int, int]]]] = {}
@@ -57,4 +60,4 @@ class MemoryPlaces:
             f"{number}{begin - first:+}" for number, (first, last) in enumerate(others) if begin < last and first < end
         ]
         others.append((begin, end))
-        return f"{begin if self._beginnings else ''}{overlaps or ''}"
+        return f"{begin if self.beginnings else ''}{overlaps or ''}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -44,7 +43,7 @@ def compile_to_program(
     """
     # Torch saves graphs that it can tell apart by its own keys. The farm has its own; what they hold may be saved.
     saved = {"unsafe_marked_cacheable_functions": dict.fromkeys(cacheable_names(graph_module), "compilefarm")}
-    with tracing_with(fake_mode), freezing_inputs(frozen_inputs) if frozen_inputs else nullcontext():
+    with tracing_with(fake_mode), freezing_inputs(frozen_inputs):
         return compile_graph(
             graph_module,
             inputs,

@@ -92,8 +92,8 @@ def find_dead_nodes(graph: Graph) -> Set[Node]:
 
 
 def _idle_switches(graph: Graph) -> Set[Node]:
-    """The nodes that set how kernels of CUDA's libraries compute, if nothing of the graph asks for it, and it is
-    afterwards what it is now.
+    """The nodes that set how kernels of CUDA's libraries compute, where that decides nothing: each sets what is set
+    now, or nothing of the graph is on a GPU and the last one sets what is set now. What a graph asks for is known.
 
     Models turn TF32 off around what needs more digits (`torch.backends.cuda.matmul.allow_tf32`).
     """

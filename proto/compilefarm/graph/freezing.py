@@ -42,11 +42,9 @@ def mark_frozen(job: Job, numbers: Sequence[int]) -> None:
     Raises:
         Bypass: a farm does not freeze them as Inductor does.
     """
-    if any(given.tensor.device.type == "cuda" for given in job.inputs):
-        raise Bypass("freezing", "the setting freezing is on, and the graph is on a GPU")
-    obstacle = find_obstacle_to_freezing(job.options)
+    obstacle = _find_obstacle(job)
     if obstacle is not None:
-        raise Bypass("freezing", f"the settings freezing and {obstacle} are on")
+        raise Bypass("freezing", f"the setting freezing is on, and {obstacle}")
     for number in numbers:
         job.inputs[number].is_frozen = True
 
@@ -62,12 +60,19 @@ def frozen_inputs(job: Job) -> list[int]:
         given = job.inputs[number]
         if given.WhichOneof("kind") != "tensor" or any(map(_is_symbolic, (*given.tensor.shape, *given.tensor.stride))):
             raise InvalidRequest(f"input {number} is frozen, and no tensor of a size that stays")
-    on_gpu = any(given.tensor.device.type == "cuda" for given in job.inputs)
-    if numbers and (on_gpu or job.ambient.grad_enabled or find_obstacle_to_freezing(job.options)):
+    if numbers and (job.ambient.grad_enabled or _find_obstacle(job) is not None):
         raise InvalidRequest(
             f"input {numbers[0]} is frozen, which is for graphs on the CPU without gradients or tuning"
         )
     return numbers
+
+
+def _find_obstacle(job: Job) -> str | None:
+    """Says why no farm freezes inputs of a job, whatever they are; None if it may."""
+    if any(given.tensor.device.type == "cuda" for given in job.inputs):
+        return "the graph is on a GPU"
+    setting = find_obstacle_to_freezing(job.options)
+    return None if setting is None else f"the setting {setting} is, too"
 
 
 def _is_symbolic(dimension: Dimension) -> bool:

@@ -22,16 +22,17 @@ from compilefarm.torch_internals.operators import (
     OpOverload,
     OpOverloadPacket,
     register_further_operators,
+    register_quantized_operators,
     registered_names,
     schema_of,
 )
 from compilefarm.torch_internals.process_groups import register_collectives
 from compilefarm.v1.environment_pb2 import CustomOperator
 
+# Of models that were quantized by way of torch.export (PT2E): torch registers its operators in Python, when asked.
+_QUANTIZED = "quantized_decomposed"
 # Namespaces of operators that torch itself registers and that compute on tensors.
-NAMESPACES_OF_TORCH = (
-    frozenset({"aten", "mkldnn", "onednn", "prims", "quantized", "quantized_decomposed"}) | collectives.NAMESPACES
-)
+NAMESPACES_OF_TORCH = frozenset({"aten", "mkldnn", "onednn", "prims", "quantized", _QUANTIZED}) | collectives.NAMESPACES
 # Functions that compute on tensors and that Dynamo may leave in graphs (torch/_dynamo/decorators.py:
 # _allow_in_graph_einops), with the module that defines each.
 _FUNCTIONS = {
@@ -64,12 +65,12 @@ def find_operator(name: str, *, is_overload: bool) -> Callable[..., Any] | None:
         is_overload: whether one overload is meant, or all that share the name.
     """
     # Looked up before it is asked for: torch.ops makes namespaces of whatever it is asked for, and keeps them.
-    known = operators_of_torch() if is_of_torch(name) else registered_names()
+    namespace, _, rest = name.partition("::")
+    known = _operators_of_torch(namespace) if is_of_torch(name) else registered_names()
     if name not in (known if is_overload else _without_overloads(known)):
         return None
     if collectives.is_collective(name):
         register_collectives()
-    namespace, _, rest = name.partition("::")
     base, _, overload = rest.partition(".")
     # A kernel may be registered for an operator that nobody has defined.
     target: Callable[..., Any] | None = getattr(getattr(torch.ops, namespace), base, None)
@@ -210,12 +211,18 @@ def _operator(
     )
 
 
-@functools.cache
 def operators_of_torch() -> frozenset[str]:
     """Names of the operators of torch that compute on tensors, with their overloads."""
+    return frozenset().union(*map(_operators_of_torch, NAMESPACES_OF_TORCH))
+
+
+@functools.cache
+def _operators_of_torch(namespace: str) -> frozenset[str]:
     # Without this it would depend on what was compiled before whether these are known.
     register_further_operators()
-    return frozenset(filter(is_of_torch, registered_names()))
+    if namespace == _QUANTIZED:
+        register_quantized_operators()
+    return frozenset(name for name in registered_names() if name.startswith(f"{namespace}::"))
 
 
 @functools.cache

@@ -19,7 +19,7 @@ __all__ = [
     "holds_operators",
     "name_of_packet",
     "register_further_operators",
-    "register_primitives",
+    "register_quantized_operators",
     "registered_names",
     "schema_of",
 ]
@@ -48,15 +48,13 @@ def registered_names() -> frozenset[str]:
 
 
 def register_further_operators() -> None:
-    """Registers operators of torch that Dynamo writes for optimizers (prims::fma), and those of quantized models
-    (PT2E), unless they are there."""
+    """Registers operators of torch that Dynamo writes for optimizers (prims::fma), unless they are there."""
     importlib.import_module("torch._inductor.inductor_prims")  # torch/_inductor/inductor_prims.py
+
+
+def register_quantized_operators() -> None:
+    """Registers those of quantized models (PT2E), unless they are there. It takes ten milliseconds or more."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")  # torch/ao/quantization/fx/_decomposed.py
-
-
-def register_primitives() -> None:
-    """Registers the operators of torch that decompositions are made of, if they are not yet."""
-    importlib.import_module("torch._prims")  # torch/_prims/__init__.py
 
 
 def higher_order_operators() -> Mapping[str, HigherOrderOperator]:

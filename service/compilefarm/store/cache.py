@@ -48,13 +48,19 @@ class Cache(Generic[K, V]):
 
     async def get(self, key: K, *, load: Callable[[], Awaitable[V | None]]) -> V | None:
         """Returns what is kept under a key, or loads it. Errors of `load` are raised; None is not kept."""
-        if self.is_fresh(key):
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+        if (found := self.find(key)) is not None:
+            return found
         if key in self._kept:
             self._remove(key)
         # Whoever goes away takes nothing from those who wait for the same.
         return await asyncio.shield(self._loading.get(key) or self._begin(key, load))
+
+    def find(self, key: K) -> V | None:
+        """Returns what is kept under a key and need not be loaded; None if nothing is."""
+        if not self.is_fresh(key):
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key][0]
 
     def keep(self, key: K, value: V) -> None:
         """Keeps something that need not be loaded, under a key under which nothing is kept."""

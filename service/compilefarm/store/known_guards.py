@@ -6,12 +6,12 @@ of a millisecond, to evaluate its guards some microseconds.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compilefarm.core.expressions import holds
 from compilefarm.store.backend import StoredObject
+from compilefarm.store.cache import Cache
 from compilefarm.v1.graph_pb2 import Expression
 from compilefarm.v1.manifest_pb2 import Manifest
 
@@ -47,30 +47,20 @@ class KnownGuards:
     """
 
     def __init__(self, *, most_bytes: int = _MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
         # By the path and the tag of a manifest: another one at that path has another tag.
-        self._known: OrderedDict[tuple[str, str], Guards] = OrderedDict()
-        self._size_bytes = 0
+        self._known: Cache[tuple[str, str], Guards] = Cache(
+            limit_bytes=most_bytes, size_of=lambda guards: guards.size_bytes
+        )
 
     def find(self, stored: StoredObject) -> Guards | None:
         """Returns the guards of a manifest; None if they are not known."""
-        name = stored.path, stored.tag
-        if name in self._known:
-            self._known.move_to_end(name)
-        return self._known.get(name)
+        return self._known.find((stored.path, stored.tag))
 
     def add(self, stored: StoredObject, manifest: Manifest) -> None:
         """Remembers the guards of a manifest, which was read after its listing."""
-        self._forget((stored.path, stored.tag))
+        name = stored.path, stored.tag
         size_bytes = _LEAST_BYTES + _GROWTH_WHEN_PARSED * sum(guard.ByteSize() for guard in manifest.guards)
         # Not those of the manifest, which would keep all of it.
         copied = Manifest(guards=manifest.guards).guards
-        self._known[stored.path, stored.tag] = Guards(guards=copied, size_bytes=size_bytes)
-        self._size_bytes += size_bytes
-        while self._size_bytes > self._most_bytes:
-            self._forget(next(iter(self._known)))
-
-    def _forget(self, name: tuple[str, str]) -> None:
-        known = self._known.pop(name, None)
-        if known is not None:
-            self._size_bytes -= known.size_bytes
+        self._known.drop(name)
+        self._known.keep(name, Guards(guards=copied, size_bytes=size_bytes))
