@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -41,6 +42,17 @@ def pytest_collection() -> Iterator[None]:
         atexit.register(gc.unfreeze)
         gc.set_threshold(_COLLECT_EVERY, 20, 20)
         gc.enable()
+
+
+def pytest_configure() -> None:
+    logging.getLogger("asyncio").addFilter(_is_no_loop_of_an_earlier_test)
+
+
+def _is_no_loop_of_an_earlier_test(record: logging.LogRecord) -> bool:
+    """gRPC has one poller for all event loops of a process, which may turn to one that ended with its test."""
+    error = record.exc_info[1] if record.exc_info else None
+    is_closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+    return not (is_closed and "PollerCompletionQueue._handle_events" in record.getMessage())
 
 
 def pytest_runtest_setup() -> None:
