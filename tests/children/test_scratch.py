@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def age(folder: Path) -> None:
-    os.utime(folder, (0, 0))
-
-
 @pytest.fixture
 def abandoned(tmp_path: Path) -> Path:
-    """A folder of a process that was killed long ago."""
+    """A folder of a process that was killed at this moment."""
     subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False)
     (folder,) = tmp_path.iterdir()
-    age(folder)
     return folder
 
 
@@ -39,17 +35,20 @@ def test_what_a_killed_process_left_is_removed(abandoned: Path) -> None:
 
 def test_folders_in_use_stay(tmp_path: Path, abandoned: Path) -> None:
     used = ScratchFolder(tmp_path)
-    age(used.path.parent)
+    os.utime(used.path.parent, (0, 0))
     remove_abandoned(tmp_path)
     assert list(tmp_path.iterdir()) == [used.path.parent]
     used.remove()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_may_not_be_locked_yet_stays(tmp_path: Path, abandoned: Path) -> None:
-    os.utime(abandoned)
+@pytest.mark.parametrize(("seconds", "stays"), [(0.0, True), (90.0, False), (-90.0, False)])
+def test_a_folder_that_is_not_locked_yet_stays_for_a_minute(tmp_path: Path, seconds: float, stays: bool) -> None:
+    new = tmp_path / "compilefarm-new-1"
+    new.mkdir()
+    os.utime(new, (time.time() - seconds,) * 2)
     remove_abandoned(tmp_path)
-    assert abandoned.exists()
+    assert new.exists() == stays
 
 
 def test_what_others_put_there_stays(tmp_path: Path) -> None:

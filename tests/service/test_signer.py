@@ -8,9 +8,11 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import grpc
 import grpc.aio
 import pytest
 
@@ -20,7 +22,7 @@ from compilefarm.core.signatures import check_signature, new_signing_key, with_s
 from compilefarm.service import signer as signer_module
 from compilefarm.service.call_limits import RECEIVED_AT_ONCE_OF_ACCOUNT
 from compilefarm.service.config import CannotStart
-from compilefarm.service.remote_signer import open_remote_signer
+from compilefarm.service.remote_signer import RemoteSigner, open_remote_signer
 from compilefarm.service.signer import Signer
 from compilefarm.service.signing import open_signing_policy
 from compilefarm.service.testing import ManualClock, calling, sample_job, serving
@@ -28,6 +30,7 @@ from compilefarm.store.opening import open_store
 from compilefarm.store.testing import sample_artifact, sample_key
 from compilefarm.v1.compile_service_pb2 import Outcome
 from compilefarm.v1.manifest_pb2 import Manifest
+from compilefarm.v1.signer_service_pb2 import GetPublicKeyResponse, SignResponse
 from tests.service.signers import KEY, MANIFEST, SIGNING_KEY, have_signed, signing, signing_command
 
 
@@ -127,6 +130,75 @@ async def test_a_signer_that_is_started_anew_is_told_again(tmp_path: Path) -> No
         check_signature(with_signature(MANIFEST, signature), trusted=[SIGNING_KEY.public])
         with pytest.raises(SignerUnavailable):
             await remote.signature_of(MANIFEST)
+
+
+class Breaking:
+    """The stub of a signer, whose answers may get lost. Each method is called as gRPC's are.
+
+    Attributes:
+        lost: how calls end whose answers are lost, the next first: they are answered all the same, where somebody
+            listens (UNAVAILABLE).
+        asked: how many calls there were.
+    """
+
+    def __init__(self, signer: Signer) -> None:
+        self.lost: list[grpc.StatusCode] = []
+        self.asked = 0
+        self.GetPublicKey = partial(self._call, lambda _: GetPublicKeyResponse(public_key=signer.public.text))
+        self.Announce = partial(self._call, lambda asked: signer.announce(asked.key, namespace=asked.namespace))
+        self.Sign = partial(self._call, lambda asked: SignResponse(signature=signer.sign(asked.manifest)))
+
+    async def _call(self, answer: Callable[[Any], Any], request: Any, *, timeout: float, wait_for_ready: bool) -> Any:
+        assert wait_for_ready
+        self.asked += 1
+        lost = self.lost.pop(0) if self.lost else None
+        if lost is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise _grpc_error(lost)
+        try:
+            answered = answer(request)
+        except NotAllowed:
+            raise _grpc_error(grpc.StatusCode.PERMISSION_DENIED) from None
+        if lost is not None:
+            raise _grpc_error(lost)
+        return answered
+
+
+def _grpc_error(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="it is gone")
+
+
+def breaking_signer(clock: ManualClock) -> tuple[Breaking, RemoteSigner]:
+    stub = Breaking(Signer(SIGNING_KEY, clock=clock))
+    return stub, RemoteSigner(cast("Any", stub), public=SIGNING_KEY.public, address="unix:/signer", clock=clock)
+
+
+@pytest.mark.parametrize("lost", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
+async def test_no_finished_compile_is_lost_with_the_answer_of_a_signer(lost: grpc.StatusCode) -> None:
+    clock = ManualClock()
+    stub, remote = breaking_signer(clock)
+    await remote.announce(KEY, namespace="")
+    stub.lost = [lost] * 3
+    signing = asyncio.create_task(remote.signature_of(MANIFEST))
+    while not signing.done():
+        await asyncio.wait([signing], timeout=0.001)
+        clock.advance(0.1)
+    check_signature(with_signature(MANIFEST, await signing), trusted=[SIGNING_KEY.public])
+
+
+async def test_nobody_waits_for_a_signer_of_whom_it_is_known_that_he_does_not_answer() -> None:
+    clock = ManualClock()
+    stub, remote = breaking_signer(clock)
+    stub.lost = [grpc.StatusCode.DEADLINE_EXCEEDED] * 2
+    for _ in range(2):
+        with pytest.raises(SignerUnavailable, match="DEADLINE_EXCEEDED"):
+            await remote.announce(KEY, namespace="")
+    for _ in range(100):
+        with pytest.raises(SignerUnavailable, match="DEADLINE_EXCEEDED"):
+            await remote.announce(KEY, namespace="")
+    assert stub.asked == 2
+    clock.advance(1.0)
+    await remote.announce(KEY, namespace="")
+    await remote.announce(KEY, namespace="")
 
 
 async def test_a_signer_that_has_another_key_by_now_signs_nothing_that_would_be_stored(tmp_path: Path) -> None:

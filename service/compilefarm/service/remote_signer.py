@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from compilefarm.core.errors import SignerUnavailable, UntrustedArtifact
 from compilefarm.core.public_keys import PublicKey, read_public_key
 from compilefarm.core.signatures import check_signature, with_signature
+from compilefarm.service.clock import Clock, SystemClock, limited, pause
 from compilefarm.service.config import CannotStart
 from compilefarm.v1.gateways_pb2 import ToolchainRecord
 from compilefarm.v1.manifest_pb2 import Manifest, Signature
@@ -25,6 +26,24 @@ if TYPE_CHECKING:
 
 # A signature takes a fraction of a millisecond; a signer that is started anew is back within this.
 _ANSWER_SECONDS = 10.0
+
+# A finished compile may have taken an hour: it waits for a signer whose host starts anew, too.
+_SIGNATURE_SECONDS = 60.0
+
+# Of a signer that did not answer, as many jobs as there are would wait one after the other. So one is announced in this
+# time, and waits no longer for the answer; the others are refused at once.
+_TRIAL_SECONDS = 1.0
+
+# Between a call that broke off, as those of a signer that is killed do, and the next.
+_PAUSE_SECONDS = 0.1
+
+_OPTIONS = [
+    # Settings of proxies are for other machines.
+    ("grpc.enable_http_proxy", 0),
+    # gRPC would try to connect after ever longer pauses, of two minutes in the end, also when the signer is back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
 
 # Questions to a signer that are on their way at a time. gRPC ends those without a reason that a signer does not take as
 # fast as they come, by the thousand.
@@ -41,22 +60,38 @@ class RemoteSigner:
 
     A signer that was started anew knows nothing of the jobs that were announced to the one before; it is told again of
     those that this process announced, so that no finished compile is lost.
+
+    Args:
+        stub: calls it.
+        public: the public half of the key that it has.
+        address: where it listens, for messages.
+        clock: time.
     """
 
-    def __init__(self, stub: SignerServiceAsyncStub, *, public: PublicKey, address: str) -> None:
+    def __init__(
+        self, stub: SignerServiceAsyncStub, *, public: PublicKey, address: str, clock: Clock | None = None
+    ) -> None:
+        self._clock = clock or SystemClock()
         self._stub = stub
         self._public = public
         self._address = address
         self._announced: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._asking = asyncio.Semaphore(_ASKED_AT_ONCE)
+        # Why the last question had no answer in all its time, and when the next job is announced all the same.
+        self._silence: SignerUnavailable | None = None
+        self._next_trial_seconds = 0.0
 
     @property
     def public(self) -> PublicKey:
         return self._public
 
     async def announce(self, key: str, *, namespace: str) -> None:
-        await self._require_same_key()
-        await self._ask(self._stub.Announce, AnnounceRequest(key=key, namespace=namespace))
+        await self._announce(key, namespace=namespace, until_seconds=self._clock.monotonic() + self._patience_seconds())
+
+    async def _announce(self, key: str, *, namespace: str, until_seconds: float) -> None:
+        await self._require_same_key(until_seconds=until_seconds)
+        request = AnnounceRequest(key=key, namespace=namespace)
+        await self._ask(self._stub.Announce, request, until_seconds=until_seconds)
         self._announced[key, namespace] = None
         self._announced.move_to_end((key, namespace))
         if len(self._announced) > _MOST_REMEMBERED:
@@ -64,13 +99,14 @@ class RemoteSigner:
 
     async def signature_of(self, manifest: Manifest) -> Signature:
         place = (manifest.key, manifest.namespace)
+        until_seconds = self._clock.monotonic() + _SIGNATURE_SECONDS
         try:
-            signature = await self._sign(manifest)
+            signature = await self._sign(manifest, until_seconds=until_seconds)
         except SignerRefused:
             if place not in self._announced:
                 raise
-            await self.announce(manifest.key, namespace=manifest.namespace)
-            signature = await self._sign(manifest)
+            await self._announce(manifest.key, namespace=manifest.namespace, until_seconds=until_seconds)
+            signature = await self._sign(manifest, until_seconds=until_seconds)
         self._require_own(signature, manifest)
         self._announced.pop(place, None)
         return signature
@@ -80,9 +116,22 @@ class RemoteSigner:
         del record
         return None
 
-    async def _require_same_key(self) -> None:
+    def _patience_seconds(self) -> float:
+        """How long a job may wait until it is announced.
+
+        Raises:
+            SignerUnavailable: another has just found out that nobody answers.
+        """
+        if self._silence is None:
+            return _ANSWER_SECONDS
+        if self._clock.monotonic() < self._next_trial_seconds:
+            raise SignerUnavailable(str(self._silence))
+        self._next_trial_seconds = self._clock.monotonic() + _TRIAL_SECONDS
+        return _TRIAL_SECONDS
+
+    async def _require_same_key(self, *, until_seconds: float) -> None:
         """Passes if the signer has the key that this process knows: no job is compiled whose artifact nobody trusts."""
-        told = await self._ask(self._stub.GetPublicKey, GetPublicKeyRequest())
+        told = await self._ask(self._stub.GetPublicKey, GetPublicKeyRequest(), until_seconds=until_seconds)
         if told.public_key != self._public.text:
             raise self._other_key()
 
@@ -98,17 +147,52 @@ class RemoteSigner:
             "process started: give it that one again, or start this process anew"
         )
 
-    async def _sign(self, manifest: Manifest) -> Signature:
-        return (await self._ask(self._stub.Sign, SignRequest(manifest=manifest))).signature
+    async def _sign(self, manifest: Manifest, *, until_seconds: float) -> Signature:
+        request = SignRequest(manifest=manifest)
+        return (await self._ask(self._stub.Sign, request, until_seconds=until_seconds)).signature
 
-    async def _ask(self, method: Callable[..., Awaitable[T]], request: Message) -> T:
-        async with self._asking:
-            call = method(request, timeout=_ANSWER_SECONDS, wait_for_ready=True)
-            return await _answer_of(call, address=self._address)
+    async def _ask(self, method: Callable[..., Awaitable[T]], request: Message, *, until_seconds: float) -> T:
+        """Asks until there is an answer, whatever becomes of the signer meanwhile. A question that is asked twice is no
+        harm: what was signed or announced already is refused or counts once more.
+        """
+        while True:
+            try:
+                answer = await self._ask_once(method, request, until_seconds=until_seconds)
+            except (SignerGone, SignerSilent) as error:
+                if isinstance(error, SignerSilent) or self._clock.monotonic() + _PAUSE_SECONDS > until_seconds:
+                    self._silence = error
+                    raise
+                await pause(_PAUSE_SECONDS, clock=self._clock)
+            except SignerUnavailable:
+                self._silence = None
+                raise
+            else:
+                self._silence = None
+                return answer
+
+    async def _ask_once(self, method: Callable[..., Awaitable[T]], request: Message, *, until_seconds: float) -> T:
+        try:
+            async with limited(until_seconds - self._clock.monotonic(), clock=self._clock):
+                await self._asking.acquire()
+        except TimeoutError:
+            raise SignerSilent(f"the signer at {self._address} does not answer those who asked before") from None
+        try:
+            left_seconds = max(0.0, until_seconds - self._clock.monotonic())
+            return await _answer_of(method(request, timeout=left_seconds, wait_for_ready=True), address=self._address)
+        finally:
+            self._asking.release()
 
 
 class SignerRefused(SignerUnavailable):
     """The signer refused: the job was not announced."""
+
+
+class SignerGone(SignerUnavailable):
+    """The signer ended before it answered."""
+
+
+class SignerSilent(SignerUnavailable):
+    """The signer did not answer in time."""
 
 
 async def open_remote_signer(address: str) -> RemoteSigner:
@@ -120,8 +204,7 @@ async def open_remote_signer(address: str) -> RemoteSigner:
     Raises:
         CannotStart: it does not answer, or has no public key to tell.
     """
-    # Settings of proxies are for other machines.
-    channel = grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
+    channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
     stub = cast("SignerServiceAsyncStub", SignerServiceStub(channel))
     try:
         told = await _answer_of(stub.GetPublicKey(GetPublicKeyRequest(), timeout=_ANSWER_SECONDS), address=address)
@@ -132,10 +215,18 @@ async def open_remote_signer(address: str) -> RemoteSigner:
     return RemoteSigner(stub, public=public, address=address)
 
 
+_KINDS = {
+    grpc.StatusCode.PERMISSION_DENIED: SignerRefused,
+    grpc.StatusCode.UNAVAILABLE: SignerGone,
+    # As gRPC ends calls that a process does not take as fast as they come.
+    grpc.StatusCode.CANCELLED: SignerGone,
+    grpc.StatusCode.DEADLINE_EXCEEDED: SignerSilent,
+}
+
+
 async def _answer_of(call: Awaitable[T], *, address: str) -> T:
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        refused = error.code() is grpc.StatusCode.PERMISSION_DENIED
-        kind = SignerRefused if refused else SignerUnavailable
+        kind = _KINDS.get(error.code(), SignerUnavailable)
         raise kind(f"the signer at {address} said {error.code().name}: {error.details()}") from error

@@ -14,8 +14,10 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 _PREFIX = "compilefarm-child-"
-# A folder exists for a moment before it is locked.
-_YOUNGEST_SECONDS = 60.0
+# A folder exists for a moment before it is locked, and has another name until then: a farm that was killed and starts
+# again at once finds all that it left.
+_NEW_PREFIX = "compilefarm-new-"
+_YOUNGEST_NEW_SECONDS = 60.0
 
 
 class ScratchFolder:
@@ -35,9 +37,10 @@ class ScratchFolder:
     """
 
     def __init__(self, parent: Path | None = None) -> None:
-        self._around = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        self._lock = os.open(self._around, os.O_RDONLY | os.O_DIRECTORY)
+        new = Path(tempfile.mkdtemp(prefix=_NEW_PREFIX, dir=parent))
+        self._lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._around = new.rename(new.with_name(f"{_PREFIX}{secrets.token_hex(8)}"))
         self.path = self._around / "own"
         self.path.mkdir(mode=0o700)
 
@@ -53,7 +56,7 @@ class ScratchFolder:
 
 def remove_abandoned(parent: Path) -> None:
     """Removes folders whose processes are gone: the compiler's files of a large graph are gigabytes."""
-    for path in parent.glob(f"{_PREFIX}*"):
+    for path in [*parent.glob(f"{_PREFIX}*"), *parent.glob(f"{_NEW_PREFIX}*")]:
         try:
             if _is_abandoned(path):
                 remove_tree(path)
@@ -122,7 +125,9 @@ def _open_folder(name: str | Path, *, within: int | None = None) -> int:
 def _is_abandoned(path: Path) -> bool:
     found = path.lstat()
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not is_ours or found.st_mtime > time.time() - _YOUNGEST_SECONDS:
+    # By a clock that was set back it may be of the future, and old.
+    is_young = abs(time.time() - found.st_mtime) < _YOUNGEST_NEW_SECONDS
+    if not is_ours or (path.name.startswith(_NEW_PREFIX) and is_young):
         return False
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
