@@ -90,6 +90,7 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten._fft_c2c.default, (HALVES,), positional([], 0, True)),
         (aten._fft_c2r.default, (HALVES,), positional([1], 0, 64)),
         (aten._fft_c2r.default, (HALVES,), positional([1], 0, -7)),
+        (aten._pdist_forward.default, (torch.ones(5, 4, 0),), positional(2.0)),
         (aten.native_batch_norm.default, (IMAGE, FEW, FEW, FEW, FEW), positional(False, 0.1, 1e-5)),
         (aten._native_batch_norm_legit.default, (IMAGE, FEW, FEW, FEW, FEW), positional(True, 0.1, 1e-5)),
         (aten._weight_norm_interface.default, (torch.ones(64, 4), FEW), positional(0)),

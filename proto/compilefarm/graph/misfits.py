@@ -282,6 +282,12 @@ def _dimensions_of_a_transform(given: Arguments) -> str | None:
     return None
 
 
+def _rows_of_a_matrix(given: Arguments) -> str | None:
+    # aten/src/ATen/native/cpu/DistanceOpsKernel.cpp goes through rows of the second size, whatever comes behind it.
+    count = given["self"].dim()
+    return None if count == 2 else f"its input has {count} dimensions, and distances are those of rows"
+
+
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
     "_fused_moving_avg_obs_fq_helper_functional": _statistics_of_quantization,
@@ -292,6 +298,7 @@ _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
     "_fft_r2c": _dimensions_of_a_transform,
     "_log_softmax_backward_data": _result_and_its_gradient,
     "_native_multi_head_attention": _number_of_heads,
+    "_pdist_forward": _rows_of_a_matrix,
     "_softmax_backward_data": _result_and_its_gradient,
     "_transformer_encoder_layer_fwd": _number_of_heads,
     "_weight_int4pack_mm": _groups_of_scales,

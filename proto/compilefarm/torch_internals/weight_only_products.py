@@ -1,29 +1,31 @@
-"""Products with 8-bit weights that Inductor makes of a product with converted weights and a multiplication by scales
-(torch/_inductor/fx_passes/quantization.py).
+"""Products with 8-bit weights that Inductor makes of other operators (torch/_inductor/fx_passes/quantization.py).
 
-It looks at dtypes alone, and takes what lies between for a linear layer. Where a graph reshapes the product otherwise,
-the result has other sizes than later nodes were checked for, and is read beyond its end; where it permutes the weights
-otherwise, it is wrong.
+It takes what it finds for a layer, and looks at little more than dtypes. Where a graph reshapes a product otherwise, or
+has other scales than one for each output, sizes are others than later nodes were checked for, or kernels of oneDNN read
+beyond scales, biases and weights: they go through the memory of all of these as if it were that of a layer. What is no
+layer is left to Inductor as the graph says it.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 _TRANSPOSED = [1, 0]
+_BYTES = (torch.uint8, torch.int8)
 
 
 def require_linear_layers() -> None:
-    """For the rest of this process, has such products made of linear layers alone. Before the first compile: that
-    registers the patterns.
+    """For the rest of this process, has such products made of layers alone. Before the first compile: that registers
+    the patterns.
     """
     quantization: Any = importlib.import_module("torch._inductor.fx_passes.quantization")
-    original = quantization._is_valid_woq_optimization_pattern
+    original, register = quantization._is_valid_woq_optimization_pattern, quantization.register_freezing_graph_pattern
     if getattr(original, "compilefarm", False):
         return
 
@@ -31,8 +33,12 @@ def require_linear_layers() -> None:
         is_valid = original()
         return lambda match: is_valid(match) and _is_linear_layer(match)
 
+    def register_checked(pattern: Any, extra_check: Callable[[Any], bool] = lambda _: True, **given: Any) -> Any:
+        return register(pattern, extra_check=lambda match: extra_check(match) and _is_layer(match), **given)
+
     make_check.compilefarm = True  # type: ignore[attr-defined]
     quantization._is_valid_woq_optimization_pattern = make_check
+    quantization.register_freezing_graph_pattern = register_checked
 
 
 def _is_linear_layer(match: Any) -> bool:
@@ -44,6 +50,75 @@ def _is_linear_layer(match: Any) -> bool:
     outputs, inputs = weight
     equal = [*zip(result, (*x[:-1], outputs), strict=True), (x[-1], inputs), (scales[0], outputs)]
     permuted = [node.args[1] for node in match.nodes if node.target is torch.ops.aten.permute.default]
-    return all(statically_known_true(one == other) for one, other in equal) and all(
-        [dimension % 2 for dimension in dimensions] == _TRANSPOSED for dimensions in permuted
+    return _are_equal(equal) and all([dimension % 2 for dimension in each] == _TRANSPOSED for each in permuted)
+
+
+def _is_layer(match: Any) -> bool:
+    """Returns whether nodes compute a layer with quantized weights, where their pattern is one of such layers."""
+    names = match.kwargs.keys()
+    if "q_weight" in names:
+        return _is_quantized_layer(match)
+    return _is_product_of_bytes(match) if {"a", "b", "w_scale"} <= names else True
+
+
+def _is_quantized_layer(match: Any) -> bool:
+    """Returns whether they compute a linear layer or a convolution of quantized inputs, whose weights have one scale
+    for each output.
+
+    Of torch 2.11; later ones leave such patterns to torchao.
+    """
+    given = {name: _value_of(value) for name, value in match.kwargs.items()}
+    x, weight, result = given["x"], given["q_weight"], match.output_node().meta["val"]
+    outputs = weight.shape[0]
+    is_one_for_each = (
+        weight.dtype is torch.int8
+        and x.dtype in _BYTES
+        and weight.is_contiguous()
+        and given["w_axis"] in (0, -weight.dim())
+        and given["w_scale"].dtype is torch.float32
+        and all(_is_one_for_each(given.get(name), outputs) for name in ("w_scale", "w_zp", "b"))
+        and all(_is_one(given[name]) for name in ("x_scale", "x_zp"))
     )
+    if "groups" in given:
+        return is_one_for_each and not given["is_transposed"] and x.dim() == weight.dim()
+    return (
+        is_one_for_each
+        and weight.dim() == 2
+        and given["permute_axes"] == _TRANSPOSED
+        and x.dim() == result.dim()
+        and _are_equal([*zip(result.shape, (*x.shape[:-1], outputs), strict=True), (x.shape[-1], weight.shape[1])])
+    )
+
+
+def _is_product_of_bytes(match: Any) -> bool:
+    """Returns whether they compute a product of integers whose result has one scale, and one bias, for each column."""
+    given = {name: _value_of(value) for name, value in match.kwargs.items()}
+    x, weight, scales, result = given["a"], given["b"], given["w_scale"], match.output_node().meta["val"]
+    columns = weight.shape[1]
+    fits = x.dim() == result.dim() and isinstance(scales, torch.Tensor) and scales.dim() > 0
+    return (
+        fits
+        and scales.is_contiguous()
+        and _are_equal([(scales.numel(), columns), (scales.shape[-1], columns)])
+        and _is_one_for_each(given.get("bias"), columns)
+        and _are_equal([*zip(result.shape, (*x.shape[:-1], columns), strict=True), (x.shape[-1], weight.shape[0])])
+    )
+
+
+def _value_of(given: Any) -> Any:
+    return given.meta["val"] if isinstance(given, Node) else given
+
+
+def _is_one(number: Any) -> bool:
+    return not isinstance(number, torch.Tensor) or statically_known_true(number.numel() == 1)
+
+
+def _is_one_for_each(values: Any, outputs: Any) -> bool:
+    if values is None:
+        return True
+    is_vector = isinstance(values, torch.Tensor) and values.dim() == 1
+    return is_vector and values.is_contiguous() and statically_known_true(values.shape[0] == outputs)
+
+
+def _are_equal(pairs: Sequence[tuple[Any, Any]]) -> bool:
+    return all(statically_known_true(one == other) for one, other in pairs)
