@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from compilefarm.service.connection_watch import LOOK_SECONDS
-from compilefarm.service.interceptor import MOST_METADATA
+from compilefarm.service.refusals import MOST_METADATA
 from compilefarm.service.testing import Calls, ManualClock, Refused, calling, refusals, serving
 from compilefarm.v1.admin_service_pb2 import StatusRequest
 from compilefarm.v1.admin_service_pb2_grpc import AdminServiceStub
@@ -15,7 +15,8 @@ from tests.hostile.frames import PREFACE, SETTINGS, calls_with_metadata
 
 
 @pytest.mark.timeout(60)
-async def test_a_connection_that_sends_metadata_without_an_end_is_ended_at_once() -> None:
+@pytest.mark.parametrize("method", ["/compilefarm.v1.AdminService/Status", "/no.such/Method"])
+async def test_a_connection_that_sends_metadata_without_an_end_is_ended_at_once(method: str) -> None:
     clock = ManualClock()
     async with (
         serving(clock=clock) as gateway,
@@ -25,7 +26,7 @@ async def test_a_connection_that_sends_metadata_without_an_end_is_ended_at_once(
         await clock.wait_for_timer(LOOK_SECONDS)
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(PREFACE + SETTINGS)
-        for call in calls_with_metadata(20, method="/compilefarm.v1.AdminService/Status"):
+        for call in calls_with_metadata(20, method=method):
             writer.write(call)
         # The clock stands still: it does not wait for the next look at connections.
         while await reader.read(65536):

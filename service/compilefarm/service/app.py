@@ -39,6 +39,7 @@ from compilefarm.service.quotas import Quotas
 from compilefarm.service.reports import Reports
 from compilefarm.service.self_checks import SelfChecks
 from compilefarm.service.server_options import server_options
+from compilefarm.service.servers import make_server
 from compilefarm.service.state_metrics import Sources, StateCollector
 from compilefarm.service.tls import Tls, find_tls
 from compilefarm.service.trust_report import TrustReport
@@ -210,7 +211,7 @@ class Gateway:
         passed = interceptors(
             self._authenticator, clock=self._clock, heavy=self._parts.heavy, call_limits=self._call_limits
         )
-        server = grpc.aio.server(interceptors=passed, options=_options(self._config))
+        server = make_server(interceptors=passed, options=_options(self._config), call_limits=self._call_limits)
         add_CompileServiceServicer_to_server(self._compile_service(), server)
         add_BlobServiceServicer_to_server(self._blob_service(), server)
         add_CacheServiceServicer_to_server(self._cache_service(), server)

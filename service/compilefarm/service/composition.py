@@ -44,6 +44,7 @@ from compilefarm.service.recovery import Recovery
 from compilefarm.service.requests import Answering
 from compilefarm.service.sessions import Peers, Session
 from compilefarm.service.slots import Slots
+from compilefarm.service.variants import VariantLimits
 from compilefarm.service.verifications import Verifications
 from compilefarm.service.wanted import WantedBlobs
 from compilefarm.service.withdrawals import Withdrawals
@@ -202,7 +203,11 @@ class Composition:
         means = self._means
         publisher = Publisher(store=means.store, clock=means.clock, farm_version=self.farm_version)
         preconditions = Preconditions(
-            store=means.store, publisher=publisher, signing=means.signing, read_only=means.config.read_only
+            store=means.store,
+            publisher=publisher,
+            signing=means.signing,
+            variants=VariantLimits(means.store, clock=means.clock),
+            read_only=means.config.read_only,
         )
         return Compilation(
             store=means.store,

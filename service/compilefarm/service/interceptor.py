@@ -37,6 +37,7 @@ from compilefarm.service.incidents import incident
 from compilefarm.service.log_context import name_request
 from compilefarm.service.pace import Pace
 from compilefarm.service.parsing import PIECE_BYTES, merge_in_pieces
+from compilefarm.service.refusals import MOST_METADATA, refuse_metadata, refuse_unknown_method
 from compilefarm.service.request_sizes import check_request_size
 
 # Receives what a call is about: a request, or a stream of them.
@@ -46,8 +47,6 @@ Send = Callable[..., Awaitable[None]]
 
 # Details travel in a header, which gRPC limits to 8 KiB, percent-encoded.
 _MAX_DETAIL_BYTES = 2000
-# Entries of metadata. Clients send some ten, and proxies add theirs.
-MOST_METADATA = 128
 
 
 def interceptors(
@@ -91,8 +90,7 @@ class MetadataInterceptor(grpc.aio.ServerInterceptor):
 
 
 async def _refuse_metadata(call_limits: CallLimits, _contents: AsyncIterator[bytes], context: Context) -> None:
-    call_limits.end_connection(context.peer(), because="sends metadata without an end", at_once=True)
-    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a call has at most {MOST_METADATA} entries of metadata")
+    await refuse_metadata(call_limits, context)
 
 
 class GuardInterceptor(grpc.aio.ServerInterceptor):
@@ -172,13 +170,8 @@ class RequestIdInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _unknown_method(call_limits: CallLimits) -> Handler:
-    """Answers calls of methods that there are not, which anybody may make: the connection of one who makes many is
-    ended.
-    """
-
     async def refuse(_contents: AsyncIterator[bytes], context: Context) -> None:
-        call_limits.note_wasted(context.peer())
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this farm has no such method")
+        await refuse_unknown_method(call_limits, context)
 
     unknown: Handler = grpc.stream_stream_rpc_method_handler(refuse)
     return unknown

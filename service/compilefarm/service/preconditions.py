@@ -7,6 +7,7 @@ from compilefarm.service.active_job import ActiveJob
 from compilefarm.service.constants import require_constants
 from compilefarm.service.fair_semaphore import FairSemaphore
 from compilefarm.service.publishing import Publisher
+from compilefarm.service.variants import VariantLimits
 from compilefarm.store.artifact_store import ArtifactStore
 from compilefarm.store.signing_policy import SigningPolicy
 
@@ -22,11 +23,21 @@ class Preconditions:
         store: has to have the tensors of graphs.
         publisher: knows whether artifacts can be stored.
         signing: is told that a manifest of the key will have to be signed.
+        variants: how many a key may have.
         read_only: whether nothing is compiled.
     """
 
-    def __init__(self, *, store: ArtifactStore, publisher: Publisher, signing: SigningPolicy, read_only: bool) -> None:
+    def __init__(
+        self,
+        *,
+        store: ArtifactStore,
+        publisher: Publisher,
+        signing: SigningPolicy,
+        variants: VariantLimits,
+        read_only: bool,
+    ) -> None:
         self._store = store
+        self._variants = variants
         self._publisher = publisher
         self._signing = signing
         self._read_only = read_only
@@ -41,6 +52,7 @@ class Preconditions:
             ReadOnlyFarm: nothing is compiled here.
             StoreUnavailable: artifacts cannot be stored or signed.
             MissingBlobs: tensors that the graph holds are not stored.
+            Busy: its key has too many variants.
         """
         if self._read_only:
             raise ReadOnlyFarm(
@@ -48,6 +60,7 @@ class Preconditions:
                 "locally, or ask a farm that compiles"
             )
         await self._publisher.require_writable()
+        await self._variants.require(job)
         if job.job.graph.constants:
             async with self._looking.acquired(job.request.caller.account):
                 await require_constants(job.job, store=self._store)

@@ -20,6 +20,7 @@ from compilefarm.service.grpc_types import Context
 from compilefarm.service.heavy_work import HeavyWork
 from compilefarm.service.interceptor import interceptors
 from compilefarm.service.server_options import server_options
+from compilefarm.service.servers import make_server
 from compilefarm.service.signer import Signer
 from compilefarm.service.socket_connections import MOST_CONNECTIONS_OF_SOCKET, SocketConnections
 from compilefarm.v1.signer_service_pb2 import (
@@ -80,7 +81,7 @@ async def serving_signer(signer: Signer, *, address: str, group: str | None, clo
     call_limits = CallLimits()
     passed = interceptors(AnonymousAuthenticator(), clock=clock, heavy=HeavyWork(), call_limits=call_limits)
     options = server_options(most_connections=MOST_CONNECTIONS_OF_SOCKET)
-    server = grpc.aio.server(interceptors=passed, options=options)
+    server = make_server(interceptors=passed, options=options, call_limits=call_limits)
     add_SignerServiceServicer_to_server(SignerService(signer), server)
     _bind(server, path=path)
     if group is not None:

@@ -10,6 +10,7 @@ from compilefarm.core.contents import Content
 from compilefarm.store.backend import Backend
 from compilefarm.store.files import Readable, StagedBlob
 from compilefarm.store.layout import DEFAULT_NAMESPACE
+from compilefarm.store.variants import Variants
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
 
@@ -116,6 +117,9 @@ class ArtifactStore(Protocol):
             InvalidRequest: the manifest has another format, or names blobs that are neither given nor stored, or that
                 have other sizes.
         """
+
+    async def find_variants(self, key: str, *, namespace: str) -> Variants:
+        """Returns how many variants a key has in a namespace, and whether it may have another."""
 
     async def put_check(self, check: Check) -> None:
         """Stores the check of an artifact, in the namespace that it names."""

@@ -27,6 +27,7 @@ from compilefarm.store.backend import Backend
 from compilefarm.store.cache import Cache
 from compilefarm.store.files import InMemory, Readable, StagedBlob
 from compilefarm.store.uses import Now
+from compilefarm.store.variants import Variants
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
 
@@ -130,6 +131,9 @@ class CachedStore(ArtifactStore):
             return await self._store.put_artifact(manifest, blobs=blobs)
         finally:
             self._manifests.renew(lambda question: question[0] == manifest.key)
+
+    async def find_variants(self, key: str, *, namespace: str) -> Variants:
+        return await self._store.find_variants(key, namespace=namespace)
 
     async def put_check(self, check: Check) -> None:
         await self._store.put_check(check)

@@ -21,6 +21,7 @@ from compilefarm.store.manifests import ManifestStore
 from compilefarm.store.probing import probe
 from compilefarm.store.signing_policy import SigningPolicy
 from compilefarm.store.uses import Uses
+from compilefarm.store.variants import Variants
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
 
@@ -119,6 +120,9 @@ class ContentAddressedStore(ArtifactStore):
             for start in range(0, len(content), PIECE_BYTES):
                 await staged.write(await asyncio.to_thread(content.__getitem__, slice(start, start + PIECE_BYTES)))
             await self.blobs.put_staged(staged, digest=digest)
+
+    async def find_variants(self, key: str, *, namespace: str) -> Variants:
+        return await self.manifests.variants(key, namespace=namespace)
 
     async def put_check(self, check: Check) -> None:
         await self.checks.put(check)

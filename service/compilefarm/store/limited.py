@@ -15,6 +15,7 @@ from compilefarm.store.collector import Collector
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.files import Readable, StagedBlob
 from compilefarm.store.uses import Now
+from compilefarm.store.variants import Variants
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
 
@@ -109,6 +110,9 @@ class LimitedStore(ArtifactStore):
         stored = await self._store.put_artifact(manifest, blobs=blobs)
         self._check_size()
         return stored
+
+    async def find_variants(self, key: str, *, namespace: str) -> Variants:
+        return await self._store.find_variants(key, namespace=namespace)
 
     async def put_check(self, check: Check) -> None:
         await self._store.put_check(check)

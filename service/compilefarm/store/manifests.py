@@ -28,10 +28,12 @@ from compilefarm.store.layout import (
     key_of,
     manifest_path,
     namespace_of,
+    use_path,
 )
 from compilefarm.store.records import DamagedRecord, NewerRecord, read_record, write_record
 from compilefarm.store.signing_policy import SigningPolicy
 from compilefarm.store.uses import Uses
+from compilefarm.store.variants import MOST_VARIANTS, Variants
 from compilefarm.v1.manifest_pb2 import Manifest
 
 SHORTEST_PREFIX = 6
@@ -101,7 +103,7 @@ class ManifestStore:
 
     async def add(self, manifest: Manifest) -> Manifest:
         """Stores a manifest, unless its key has one in its namespace with the same guards that can be served; returns
-        what is stored now.
+        what is stored now. Beyond MOST_VARIANTS the one goes for it that was used least recently, and not lately.
 
         Raises:
             InvalidRequest: its key is not written as a key.
@@ -123,11 +125,43 @@ class ManifestStore:
             async with self._uses.holding(path):
                 if await self._backend.create(path, content=record):
                     await self._uses.note(path, written_seconds=self._uses.now())
+                    await self._end_least_used(paths)
                     return manifest
         raise StoreUnavailable(
             f"the store at {self._backend.location} says that {path} is there and does not list it; "
             "it has to be a storage whose listings show at once what was written"
         )
+
+    async def variants(self, key: str, *, namespace: str) -> Variants:
+        """Returns how many variants a key has in a namespace.
+
+        Raises:
+            InvalidRequest: `key` is not written as a key.
+            StoreUnavailable: the store cannot be read.
+        """
+        paths = await self._list(key, namespaces=[namespace])
+        has_room = len(paths) < MOST_VARIANTS or bool(await self._unused(paths))
+        return Variants(count=len(paths), has_room=has_room)
+
+    async def _end_least_used(self, paths: Sequence[str]) -> None:
+        """Removes one of the manifests of a key, if there are too many. Where all are in use there is one more: it was
+        begun when one was not.
+        """
+        if len(paths) >= MOST_VARIANTS:
+            for path in await self._unused(paths):
+                if await self._uses.end(path):
+                    return
+
+    async def _unused(self, paths: Sequence[str]) -> list[str]:
+        """Those whose lease is over, the one that was used least recently first."""
+
+        async def last_use(path: str) -> tuple[float, str]:
+            found = [await self._backend.find_object(each) for each in (path, use_path(path))]
+            told_seconds = max((each.modified_seconds for each in found if each is not None), default=0.0)
+            return max(told_seconds, self._uses.used_seconds(path)), path
+
+        uses = sorted(await few_at_a_time(last_use, paths))
+        return [path for seconds, path in uses if not self._uses.has_lease(path, told_seconds=seconds)]
 
     async def withdraw(self, manifest: Manifest, *, reason: str) -> bool:
         """Sets a manifest aside with the reason. Returns False if it is not stored.
