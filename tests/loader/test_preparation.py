@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,15 +21,16 @@ PREPARATION = Preparation(
         Step(operator="aten::mul.Tensor", args=[Reference(2)], kwargs={"other": torch.tensor(3.0)}),
     ],
     results={"constant": Reference(3)},
+    sizes=[(2,)],
 )
 
 
 class Seen:
     """A program that adds both, and keeps what it took of weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, preparation: Preparation = PREPARATION) -> None:
         self.taken: list[torch.Tensor] = []
-        self.program = PreparedProgram(self._run, PREPARATION)
+        self.program = PreparedProgram(self._run, preparation)
 
     def _run(self, inputs: list[Any]) -> Any:
         x, prepared = inputs
@@ -75,3 +77,12 @@ def test_weights_of_inference_mode_are_taken() -> None:
 def test_a_weight_of_another_form_is_refused() -> None:
     with pytest.raises(ValueError, match="was compiled for"):
         Seen()(torch.arange(6.0))
+
+
+def test_where_more_is_made_of_weights_than_the_program_takes_it_is_not_run() -> None:
+    # Its kernels have sizes of their own, and would read beyond what was made.
+    steps = [Step(operator="aten::_unique2", args=[Reference(0)]), Step(operator=ITEM, args=[Reference(1), 0])]
+    seen = Seen(replace(PREPARATION, steps=steps, results={"constant": Reference(2)}))
+    assert seen(torch.tensor([1.0, 2.0, 1.0, 2.0])) == [2.0, 3.0]
+    with pytest.raises(ValueError, match=r"constant is of \(1,\), and the program was compiled for \(2,\)"):
+        seen(torch.ones(4))

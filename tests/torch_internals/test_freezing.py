@@ -68,23 +68,46 @@ def _stopping(seen: list[Any]) -> Any:
     return lower
 
 
-@pytest.fixture(scope="module")
-def frozen() -> tuple[nn.Module, list[torch.Tensor], fx.GraphModule, Preparation]:
-    """A model, what its graph is given, and the graph that is lowered with what it takes of weights."""
+def _freeze(model: nn.Module, x: torch.Tensor, *, expected: str) -> tuple[list[Any], list[torch.Tensor]]:
+    """Compiles a frozen model, which ends with an error that says so; returns what was lowered, and the weights."""
     graphs: list[Any] = []
     seen: list[Any] = []
-    model, x = _Model().eval(), torch.rand(2, 3, 8, 8)
     lowering: Any = importlib.import_module("torch._inductor.compile_fx")
+    torch.compiler.reset()
     with torch.no_grad(), torch._inductor.config.patch(freezing=True), pytest.MonkeyPatch.context() as patch:
         torch.compile(model, backend=lambda *captured: graphs.append(captured) or captured[0].forward)(x)
         encoded = TorchRuntime().encode(*graphs[0], options={})
         patch.setattr(lowering, "fx_codegen_and_compile", _stopping(seen))
-        with pytest.raises(Exception, match="Frozen"):
+        with pytest.raises(Exception, match=expected):
             compiled(encoded)
+    return seen, encoded.held
+
+
+@pytest.fixture(scope="module")
+def frozen() -> tuple[nn.Module, list[torch.Tensor], fx.GraphModule, Preparation]:
+    """A model, what its graph is given, and the graph that is lowered with what it takes of weights."""
+    model, x = _Model().eval(), torch.rand(2, 3, 8, 8)
+    seen, held = _freeze(model, x, expected="Frozen")
     graph, lowered = seen[0]
     preparation = preparation_of(lowered)
     assert preparation is not None
-    return model, [x, *encoded.held], graph, preparation
+    return model, [x, *held], graph, preparation
+
+
+class _Codes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("codes", torch.tensor([2, 0, 2, 1]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.unique(self.codes) + x.sum()
+
+
+def test_what_is_as_large_as_weights_say_is_not_frozen() -> None:
+    # Of synthetic ones the program would be for another size than in the pod.
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        seen, _ = _freeze(_Codes(), torch.ones(3), expected="is decided by what weights hold")
+    assert not seen
 
 
 def test_inductor_says_how_it_makes_constants_of_weights(frozen: Any) -> None:
@@ -159,9 +182,11 @@ def test_where_weights_decide_something_nothing_is_frozen(lowering: freezing._Re
 def test_steps_of_which_nothing_is_taken_are_left_out() -> None:
     split, dead = Step(operator="aten::chunk", args=[Reference(0), 2]), Step(operator="aten::exp", args=[Reference(0)])
     item = Step(operator=ITEM, args=[Reference(1), 1])
-    given = Preparation(weights=[4], forms=[], steps=[split, dead, item], results={"constant": Reference(3)})
+    given = Preparation(
+        weights=[4], forms=[], steps=[split, dead, item], results={"constant": Reference(3)}, sizes=[(2,)]
+    )
     assert freezing._without_dead_steps(given) == Preparation(
-        weights=[4], forms=[], steps=[split, item], results={"constant": Reference(2)}
+        weights=[4], forms=[], steps=[split, item], results={"constant": Reference(2)}, sizes=[(2,)]
     )
 
 

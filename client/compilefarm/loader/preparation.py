@@ -71,7 +71,8 @@ def prepare(preparation: Preparation, weights: Sequence[torch.Tensor]) -> Sequen
     """Makes of weights what a program takes.
 
     Raises:
-        ValueError: they are not such as the program was compiled for, or there is no such operator.
+        ValueError: they, or what is made of them, are not such as the program was compiled for, or there is no such
+            operator.
     """
     for weight, form in zip(weights, preparation.forms, strict=True):
         given = (weight.dtype, tuple(weight.shape), weight.stride())
@@ -83,7 +84,11 @@ def prepare(preparation: Preparation, weights: Sequence[torch.Tensor]) -> Sequen
             args = _filled(step.args, values)
             kwargs = {name: _filled(value, values) for name, value in step.kwargs.items()}
             values.append(args[0][args[1]] if step.operator == ITEM else _operator(step.operator)(*args, **kwargs))
-    return [values[result.number] for result in preparation.results.values()]
+    results = [values[result.number] for result in preparation.results.values()]
+    for name, result, size in zip(preparation.results, results, preparation.sizes, strict=True):
+        if tuple(result.shape) != size:
+            raise ValueError(f"{name} is of {tuple(result.shape)}, and the program was compiled for {size}")
+    return results
 
 
 def _filled(value: Any, values: Sequence[Any]) -> Any:

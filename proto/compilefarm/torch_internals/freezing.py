@@ -72,12 +72,14 @@ class Preparation:
         forms: dtype, sizes and strides of each.
         steps: what is done, in order.
         results: what the program takes behind the other inputs: what its source calls each, and what it is.
+        sizes: of each result, which the program was compiled for.
     """
 
     weights: Sequence[int]
     forms: Sequence[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]]
     steps: Sequence[Step]
     results: Mapping[str, Reference]
+    sizes: Sequence[tuple[int, ...]]
 
     def split(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The weights among the inputs of a graph, and the others."""
@@ -180,6 +182,7 @@ class _Recorder:
         made: of what torch has made: its number, by the name that the graph has for it.
         steps: as in `Preparation`.
         known: what nodes are in it.
+        sizes: of what was made.
         forms: of the weights.
         followed: what was made of weights, by address: the tensor, and how it has come about.
         unsaid: the same of what cannot be made anew: the tensor, and why not.
@@ -190,6 +193,7 @@ class _Recorder:
     made: dict[str, Reference] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     known: dict[Node, Reference] = field(default_factory=dict)
+    sizes: dict[Reference, tuple[int, ...]] = field(default_factory=dict)
     forms: list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     followed: dict[int, tuple[torch.Tensor, Reference]] = field(default_factory=dict)
     unsaid: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
@@ -200,7 +204,7 @@ class _Recorder:
         fake = node.meta["val"]
         value = _synthetic(fake)
         importlib.import_module(_FOLDING).replace_node_with_constant(graph, node, value)
-        self.made[_last_made(graph)] = Reference(len(self.forms))
+        self._name(graph, Reference(len(self.forms)), value)
         self.forms.append((value.dtype, tuple(value.shape), value.stride()))
 
     @contextmanager
@@ -209,10 +213,12 @@ class _Recorder:
         module: Any = importlib.import_module(_FOLDING)
         original = module.replace_node_with_constant
 
-        def replace(graph: GraphModule, node: Node, constant: torch.Tensor | None = None, name: Any = None) -> None:
+        def replace(graph: GraphModule, node: Node, constant: torch.Tensor, name: Any = None) -> None:
             number = self._number(node)
+            if not _is_of_known_size(node):
+                raise NotPreparable(f"how large {node} is, is decided by what weights hold")
             original(graph, node, constant, name)
-            self.made[_last_made(graph)] = number
+            self._name(graph, number, constant)
 
         module.replace_node_with_constant = replace
         try:
@@ -235,11 +241,15 @@ class _Recorder:
             if id(tensor) in self.followed:
                 results[name] = self.followed[id(tensor)][1]
                 del compiled.constants[name]
-        return _without_dead_steps(Preparation(weights=weights, forms=self.forms, steps=self.steps, results=results))
+        sizes = [self.sizes[each] for each in results.values()]
+        return _without_dead_steps(
+            Preparation(weights=weights, forms=self.forms, steps=self.steps, results=results, sizes=sizes)
+        )
 
     def follow(self, tensor: torch.Tensor, made: Reference) -> None:
         """Notes how a tensor has come about, which is kept, so that its address stays its own."""
         self.followed[id(tensor)] = (tensor, made)
+        self.sizes[made] = tuple(tensor.shape)
 
     def call(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Takes down a call of an operator, if it takes what was made of weights.
@@ -265,6 +275,11 @@ class _Recorder:
             return
         for number, each in enumerate(results):
             self.follow(each, made if each is result else self._step(ITEM, [made, number], {}))
+
+    def _name(self, graph: GraphModule, made: Reference, constant: torch.Tensor) -> None:
+        """Notes what the constant is that a graph was given last."""
+        self.made[_last_made(graph)] = made
+        self.sizes[made] = tuple(constant.shape)
 
     def _add(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Reference:
         kwargs = {name: self._plain(each) for name, each in kwargs.items()}
@@ -321,6 +336,12 @@ def _synthetic(fake: torch.Tensor) -> torch.Tensor:
 
 def _last_made(graph: Any) -> str:
     return f"_frozen_param{graph._frozen_param_count - 1}"
+
+
+def _is_of_known_size(node: Node) -> bool:
+    """Whether a node makes a tensor of the same size whatever weights hold, as fake tensors have it."""
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or all(isinstance(size, int) for size in value.shape)
 
 
 def _name_of(target: Any) -> str:
