@@ -179,6 +179,16 @@ async def test_single_deaths_are_forgotten_after_the_same_time() -> None:
     assert await quarantine.find(B, namespaces=[""], hints=[]) is None
 
 
+async def test_what_a_gateway_noted_whose_clock_was_years_ahead_counts_for_nothing() -> None:
+    medium, ahead = MemoryStore(), ManualClock()
+    ahead.advance(1e9)
+    quarantine = quarantine_in(medium, clock=ahead)
+    for _ in range(2):
+        await quarantine.note_death(A, namespace="", cause="no memory")
+    assert await quarantine.find(A, namespaces=[""], hints=[]) is not None
+    assert await quarantine_in(medium, clock=ManualClock()).find(A, namespaces=[""], hints=[]) is None
+
+
 WRONG = CompileFailure(
     kind=FailureKind.FAILURE_KIND_VERIFICATION,
     message="output 0 differs from eager by 3",

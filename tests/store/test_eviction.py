@@ -36,6 +36,7 @@ from compilefarm.v1.manifest_pb2 import Manifest
 
 KB = 1000
 LIMIT = 100 * KB
+YEAR_SECONDS = 365 * 24 * 3600.0
 
 
 def artifact_of(name: str, *, libraries: tuple[bytes, ...] = (), size_bytes: int = 30 * KB) -> Artifact:
@@ -103,6 +104,16 @@ async def test_what_is_in_use_stays_and_that_is_said(
     clock.move(LEASE_SECONDS + RETRY_SECONDS)
     await put_all(store, "f")
     assert (await store.usage()).size_bytes <= LIMIT
+
+
+async def test_a_clock_that_is_set_back_keeps_nothing_for_ever(store: LimitedStore, clock: MovedClock) -> None:
+    # As of a host that begins in another year, until it asks what time it is.
+    clock.move(10 * YEAR_SECONDS)
+    await put_all(store, "a", "b", "c", "d")
+    clock.move(-5 * YEAR_SECONDS)
+    await put_all(store, "e")
+    assert (await store.usage()).size_bytes <= LIMIT
+    assert "e" in await kept(store, "a", "b", "c", "d", "e")
 
 
 async def test_a_blob_stays_as_long_as_any_manifest_names_it(store: LimitedStore, clock: MovedClock) -> None:

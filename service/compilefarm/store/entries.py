@@ -33,7 +33,7 @@ from compilefarm.store.limited import KEPT_SHARE
 from compilefarm.store.packages import PackageStore
 from compilefarm.store.records import DamagedRecord
 from compilefarm.store.staging import staging
-from compilefarm.store.uses import Uses
+from compilefarm.store.uses import Uses, is_within
 from compilefarm.v1.cache_service_pb2 import CacheEntry, TorchCache
 
 # Entries whose lifetime is over are looked for that often.
@@ -227,7 +227,9 @@ class EntryStore:
             StoreUnavailable: no room can be made.
         """
         size_bytes = sum(coming.values())
-        if self._is_above(size_bytes) or self._uses.now() - self._swept_seconds >= SWEEP_SECONDS:
+        now_seconds = self._uses.now()
+        is_swept = is_within(SWEEP_SECONDS, since_seconds=self._swept_seconds, now_seconds=now_seconds)
+        if self._is_above(size_bytes) or not is_swept:
             await self._make_room(coming)
         if self._is_above(size_bytes):
             raise StoreFull(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -14,7 +15,7 @@ from compilefarm.store.backend import Backend
 from compilefarm.store.collector import Collector
 from compilefarm.store.counting import CountingBackend
 from compilefarm.store.files import Readable, StagedBlob
-from compilefarm.store.uses import Now
+from compilefarm.store.uses import Now, is_within
 from compilefarm.store.variants import Variants
 from compilefarm.v1.admin_service_pb2 import StoreUsage
 from compilefarm.v1.manifest_pb2 import Check, Manifest
@@ -51,7 +52,8 @@ class LimitedStore(ArtifactStore):
         self._collector = collector
         self._size_limit_bytes = size_limit_bytes
         self._now = now
-        self._not_before_seconds = 0.0
+        # When no room could be made.
+        self._failed_seconds = -math.inf
         self._evicted_artifacts = 0
         self._making_room: asyncio.Task[None] | None = None
 
@@ -143,7 +145,8 @@ class LimitedStore(ArtifactStore):
 
     def _check_size(self, further_bytes: int = 0) -> None:
         is_busy = self._making_room is not None and not self._making_room.done()
-        if self._is_above(further_bytes) and not is_busy and self._now() >= self._not_before_seconds:
+        has_failed = is_within(RETRY_SECONDS, since_seconds=self._failed_seconds, now_seconds=self._now())
+        if self._is_above(further_bytes) and not is_busy and not has_failed:
             self._making_room = asyncio.create_task(self._make_room(), name="store eviction")
 
     async def _make_room(self) -> None:
@@ -151,7 +154,7 @@ class LimitedStore(ArtifactStore):
             collected = await self._collector.collect(limit_bytes=int(KEPT_SHARE * self._size_limit_bytes))
         except StoreUnavailable as error:
             _logger.error("no room could be made in the store: %s", error)
-            self._not_before_seconds = self._now() + RETRY_SECONDS
+            self._failed_seconds = self._now()
             return
         self._evicted_artifacts += collected.artifacts
         _logger.info(
@@ -159,7 +162,7 @@ class LimitedStore(ArtifactStore):
             *(collected.artifacts, collected.blobs, collected.freed_bytes, collected.size_bytes),
         )
         if collected.size_bytes > self._size_limit_bytes:
-            self._not_before_seconds = self._now() + RETRY_SECONDS
+            self._failed_seconds = self._now()
             _logger.warning(
                 "the store holds %d bytes, more than its limit of %d, and all of it is in use: raise the limit",
                 *(collected.size_bytes, self._size_limit_bytes),

@@ -71,7 +71,7 @@ class Uses:
         if len(self._used) > self._most_remembered:
             self._forget_old()
         told = max(self._told.get(path, 0.0), written_seconds)
-        is_known = now - told < RENEWAL_SECONDS
+        is_known = is_within(RENEWAL_SECONDS, since_seconds=told, now_seconds=now)
         self._told[path] = told if is_known else now
         if is_known:
             return
@@ -93,7 +93,7 @@ class Uses:
             told_seconds: when others used it, as far as they say.
         """
         used_seconds = max(self.used_seconds(path), told_seconds)
-        return path in self._held or self.now() - used_seconds < LEASE_SECONDS
+        return path in self._held or self._is_leased(used_seconds)
 
     async def end(self, path: str) -> bool:
         """Deletes an object unless it has to stay; returns whether it was deleted."""
@@ -116,9 +116,19 @@ class Uses:
             del self._ending[path]
             gone.set()
 
+    def _is_leased(self, used_seconds: float) -> bool:
+        return is_within(LEASE_SECONDS, since_seconds=used_seconds, now_seconds=self.now())
+
     def _forget_old(self) -> None:
         # The others were told of these, so it stays known, within RENEWAL_SECONDS, when they were used.
         for uses in (self._used, self._told):
-            for path in [path for path, seconds in uses.items() if self.now() - seconds >= LEASE_SECONDS]:
+            for path in [path for path, used_seconds in uses.items() if not self._is_leased(used_seconds)]:
                 del uses[path]
         self._most_remembered = max(_MOST_REMEMBERED, 2 * len(self._used))
+
+
+def is_within(seconds: float, *, since_seconds: float, now_seconds: float) -> bool:
+    """Returns whether no more than that has passed since a moment. Clocks differ a little, and what one said of a time
+    long after this was wrong: it was set back since.
+    """
+    return abs(now_seconds - since_seconds) < seconds
