@@ -18,6 +18,7 @@ from compilefarm.service.testing import (
     ENVIRONMENT,
     Calls,
     HeldCompiles,
+    ManualClock,
     Refused,
     ScriptedPool,
     artifact_of,
@@ -29,6 +30,7 @@ from compilefarm.service.testing import (
 from compilefarm.store.files import Readable
 from compilefarm.store.opening import open_store
 from compilefarm.v1.compile_service_pb2 import PRIORITY_PREWARM, Outcome
+from compilefarm.v1.environment_pb2 import Environment
 from compilefarm.v1.job_pb2 import PHASE_QUEUED, PHASE_VERIFYING, CompileFailure, FailureKind
 from compilefarm.v1.manifest_pb2 import VERIFY_TIME_AFTER, VERIFY_TIME_BEFORE, VERIFY_TIME_NEVER, Check
 
@@ -182,6 +184,32 @@ async def test_a_check_that_was_cut_short_is_done_when_the_artifact_is_next_aske
         await calls.finish(sample_job("torch.sin"))
         await checks_of(calls, key_of(sample_job("torch.sin")).text)
     assert KEY not in pool.checked
+
+
+async def test_a_check_that_cannot_be_done_is_begun_seldom_however_often_the_artifact_is_asked_for(
+    farm: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = HeldChecks()
+    async with farm(ScriptedPool(verify=held)) as calls:
+        await calls.finish(JOB)
+        await held.begun.wait()
+    caplog.clear()
+
+    def told() -> int:
+        return caplog.text.count("its artifact is verified when it is next asked for")
+
+    store, clock = await open_store(str(tmp_path)), ManualClock()
+    pool = ScriptedPool(environments=[Environment(torch="2.11.0")])
+    async with (
+        serving(pool=pool, store=store, config=AFTER, clock=clock) as gateway,
+        calling(gateway.address) as calls,
+    ):
+        for _ in range(20):
+            await calls.lookup(JOB)
+        assert told() == 1
+        clock.advance(60.0)
+        while told() < 2:
+            await calls.lookup(JOB)
 
 
 async def test_a_check_makes_room_for_an_interactive_job(farm: Serve) -> None:

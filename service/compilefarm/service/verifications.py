@@ -48,8 +48,11 @@ _TIMES: dict[Verify, VerifyTime.ValueType] = {
     "off": VERIFY_TIME_NEVER,
 }
 
-# Verifications that are known to be done without a look into the store.
+# Verifications that are known to be done without a look into the store, and as many that could not be done.
 _MOST_REMEMBERED = 10_000
+# What could not be done is not begun again within this time, however often the artifact is asked for: it costs a look
+# into the store, perhaps a worker, and a line of the log.
+_PAUSE_SECONDS = 60.0
 
 
 class Verifications:
@@ -90,6 +93,8 @@ class Verifications:
         self._running: dict[str, tuple[ActiveJob, asyncio.Task[None]]] = {}
         # In the order in which they were done. What is forgotten here is found in the store.
         self._done: dict[str, None] = {}
+        # When one ended that could not be done.
+        self._ended_seconds: dict[str, float] = {}
 
     def running(self) -> list[ActiveJob]:
         """The verifications that wait for a worker, or have one, in order of arrival."""
@@ -118,7 +123,8 @@ class Verifications:
         if self._verify != "after" or manifest.HasField("verification") or manifest.verify_time != VERIFY_TIME_AFTER:
             return
         digest = digest_of_manifest(manifest)
-        if digest not in self._running and digest not in self._done and _may_decide(request, manifest):
+        is_known = digest in self._running or digest in self._done or self._is_paused(digest)
+        if not is_known and _may_decide(request, manifest):
             # Too many wait: it is verified when it is asked for again.
             with suppress(Busy), ExitStack() as stack:
                 stack.enter_context(self._memory.using(request.caller.account))(request.held_bytes)
@@ -138,8 +144,20 @@ class Verifications:
         )
         task = job.begin(partial(self._run, manifest=manifest, digest=digest))
         self._running[digest] = job, task
-        task.add_done_callback(lambda _: self._running.pop(digest))
+        task.add_done_callback(lambda _: self._leave(job, digest=digest))
         return task
+
+    def _leave(self, job: ActiveJob, *, digest: str) -> None:
+        del self._running[digest]
+        self._ended_seconds.pop(digest, None)
+        if job.error is not None:
+            self._ended_seconds[digest] = self._clock.monotonic()
+            if len(self._ended_seconds) > _MOST_REMEMBERED:
+                del self._ended_seconds[next(iter(self._ended_seconds))]
+
+    def _is_paused(self, digest: str) -> bool:
+        ended_seconds = self._ended_seconds.get(digest)
+        return ended_seconds is not None and self._clock.monotonic() - ended_seconds < _PAUSE_SECONDS
 
     async def keep_failure(self, failure: CompileFailure, *, job: ActiveJob) -> None:
         """Keeps why an artifact is not served, if it failed its verification, with what it was made for: that is a
