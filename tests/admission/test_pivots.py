@@ -58,6 +58,15 @@ def test_pivots_that_come_as_they_were_made_are_taken(program: Callable[..., Any
     assert checked(encoded, lambda graph: graph).compared
 
 
+def test_pivots_are_not_frozen() -> None:
+    # Factors would be swapped by synthetic ones, which are zeros, while the graph is compiled.
+    with torch.no_grad():
+        encoded = encoded_of(torch.linalg.ldl_solve, _LD, _LD_PIVOTS, _B)
+    for given in encoded.job.inputs:
+        given.is_frozen = True
+    assert list(decode(encoded.job, blobs=encoded.blobs, admitted=Admitted()).frozen_inputs) == [0, 2]
+
+
 def test_a_farm_tries_pivots_that_swap_no_row() -> None:
     encoded = encoded_of(torch.linalg.lu_solve, _LU, _PIVOTS, _B)
     decoded = decode(encoded.job, blobs=encoded.blobs, admitted=Admitted())

@@ -48,6 +48,7 @@ from compilefarm.graph.targets import OPERATOR_OVERLOAD, target_names
 from compilefarm.torch_internals.cpp_builds import headers_folder, try_instructions
 from compilefarm.torch_internals.index_assertions import wrap_integers
 from compilefarm.torch_internals.operators import OpOverload, schema_of
+from compilefarm.torch_internals.packed_layers import require_dense_operands
 from compilefarm.torch_internals.pytrees import tensors_in
 from compilefarm.torch_internals.weight_only_products import require_linear_layers
 
@@ -372,6 +373,7 @@ def _try_all(names: Sequence[str], *, plans: Sequence[Plan], seconds: float) -> 
     if any(plan.way.startswith("compiled") for plan in plans):
         wrap_integers()
         require_linear_layers()
+        require_dense_operands()
         try_instructions()
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="guarded-")
         print(f"headers in {headers_folder()}", flush=True)

@@ -34,6 +34,7 @@ from compilefarm.graph.options import describe_settings
 from compilefarm.graph.testing import CapturedGraph, capture
 from compilefarm.torch_internals.cpp_builds import try_instructions
 from compilefarm.torch_internals.index_assertions import wrap_integers
+from compilefarm.torch_internals.packed_layers import require_dense_operands
 from compilefarm.torch_internals.pytrees import tensors_in
 from compilefarm.torch_internals.weight_only_products import require_linear_layers
 from compilefarm.worker.source_check import UnexpectedSource, check_source
@@ -376,6 +377,7 @@ def prepare() -> None:
     guarded_memory.build()
     wrap_integers()
     require_linear_layers()
+    require_dense_operands()
     try_instructions()
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="options-")
 

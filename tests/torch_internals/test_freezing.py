@@ -190,6 +190,26 @@ def test_steps_of_which_nothing_is_taken_are_left_out() -> None:
     )
 
 
+def test_operators_of_other_libraries_are_not_run_on_synthetic_weights() -> None:
+    ran: list[torch.Tensor] = []
+    library = torch.library.Library("compilefarm_freezing", "DEF")
+    library.define("measured(Tensor x) -> Tensor")
+    library.impl("measured", lambda x: ran.append(x) or x.clone(), "CPU")
+    try:
+        graph = fx.Graph()
+        halved = graph.call_function(torch.ops.aten.div.Tensor, (graph.get_attr("weight"), 2))
+        graph.output(graph.call_function(torch.ops.compilefarm_freezing.measured.default, (halved,)))
+        module = fx.GraphModule({"weight": torch.ones(2)}, graph)
+        recorder = freezing._Recorder(held={}, made={"weight": Reference(0)}, forms=[(torch.float32, (2,), (1,))])
+        folding: Any = importlib.import_module("torch._inductor.constant_folding")
+        with recorder.recording():
+            folding.constant_fold(module)
+        assert [step.operator for step in recorder.steps] == ["aten::div.Tensor"]
+        assert not ran
+    finally:
+        library._destroy()
+
+
 def test_graphs_without_weights_are_lowered_as_ever() -> None:
     lowering: Any = importlib.import_module("torch._inductor.compile_fx")
     before = lowering.fx_codegen_and_compile

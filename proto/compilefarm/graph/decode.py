@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -101,7 +101,8 @@ class DecodedJob:
         fake_mode: the mode of all fake tensors, with a ShapeEnv of its own.
         symbolic: the symbols of the job, in that ShapeEnv.
         static_inputs: numbers of the inputs that are at the same place in memory at each call.
-        frozen_inputs: numbers of the inputs of which the program may keep what it makes of them alone.
+        frozen_inputs: numbers of the inputs of which the program may keep what it makes of them alone. Those that
+            kernels believe are none: they would run on synthetic elements while the graph is compiled.
         writes: which inputs, and which tensors that it holds, the graph may write to.
         believed_inputs: numbers of the inputs whose elements kernels do not check (graph/offsets.py).
         pivot_inputs: numbers of the inputs that kernels swap rows by (graph/pivots.py).
@@ -183,7 +184,8 @@ def decode_job(
     reach = ReachCheck(operators=operators)
     _propagate(decoded, _fake_inputs(job.inputs, decoded), reach=reach, further=further)
     _write_known_numbers(decoded.graph_module)
-    return decoded
+    believed = decoded.believed_inputs | decoded.pivot_inputs
+    return replace(decoded, frozen_inputs=[number for number in decoded.frozen_inputs if number not in believed])
 
 
 def decode_input(given: Input, *, number: int, symbols: Symbols = NO_SYMBOLS, empty: Any = torch.empty) -> Any:

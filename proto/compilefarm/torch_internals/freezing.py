@@ -34,6 +34,8 @@ _QUESTIONS = frozenset(
     {"prim::device", "prim::layout", "aten::dim", "aten::is_contiguous", "aten::is_pinned", "aten::numel", "aten::size"}
     | {f"aten::sym_{name}" for name in ("is_contiguous", "numel", "size", "storage_offset", "stride")}
 )
+# Of operators that are run on synthetic weights. What kernels of other libraries do with these, nobody knows.
+_FOLDED = frozenset({"aten", "mkl", "mkldnn", "onednn", "prims", "quantized_decomposed"})
 _LITERALS = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
 
@@ -211,7 +213,7 @@ class _Recorder:
     def recording(self) -> Iterator[None]:
         """Stands in for what puts constants in the place of nodes (torch/_inductor/constant_folding.py)."""
         module: Any = importlib.import_module(_FOLDING)
-        original = module.replace_node_with_constant
+        original, deduce = module.replace_node_with_constant, module.ConstantFolder._deduce_value
 
         def replace(graph: GraphModule, node: Node, constant: torch.Tensor, name: Any = None) -> None:
             number = self._number(node)
@@ -220,11 +222,14 @@ class _Recorder:
             original(graph, node, constant, name)
             self._name(graph, number, constant)
 
-        module.replace_node_with_constant = replace
-        try:
+        def deduce_value(folder: Any, node: Node) -> Any:
+            return deduce(folder, node) if _is_folded(node) else folder.unknown_value
+
+        with (
+            mock.patch.object(module, "replace_node_with_constant", replace),
+            mock.patch.object(module.ConstantFolder, "_deduce_value", deduce_value),
+        ):
             yield
-        finally:
-            module.replace_node_with_constant = original
 
     def preparation(self, compiled: Any, *, weights: Sequence[int]) -> Preparation:
         """What is to be done before a compiled graph runs, which holds nothing of weights afterwards.
@@ -336,6 +341,10 @@ def _synthetic(fake: torch.Tensor) -> torch.Tensor:
 
 def _last_made(graph: Any) -> str:
     return f"_frozen_param{graph._frozen_param_count - 1}"
+
+
+def _is_folded(node: Node) -> bool:
+    return not isinstance(node.target, OpOverload) or schema_of(node.target).name.partition("::")[0] in _FOLDED
 
 
 def _is_of_known_size(node: Node) -> bool:

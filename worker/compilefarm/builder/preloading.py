@@ -9,6 +9,7 @@ from compilefarm.loader.programs import preload_loader
 from compilefarm.torch_internals.compiling import import_compiler
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.torch_internals.index_assertions import wrap_integers
+from compilefarm.torch_internals.packed_layers import require_dense_operands
 from compilefarm.torch_internals.symbolic_shapes import ShapeEnv
 from compilefarm.torch_internals.weight_only_products import require_linear_layers
 
@@ -23,6 +24,7 @@ def preload_compiler(*, with_triton: bool) -> None:
     preload_loader(with_triton=with_triton)
     wrap_integers()
     require_linear_layers()
+    require_dense_operands()
 
 
 def compile_once(device: torch.device) -> None:
