@@ -26,6 +26,8 @@ def _wait(pid: int) -> None:
     ("start", "event", "program", "words"),
     [
         (lambda: subprocess.run([TRUE, "a"], check=True), "subprocess.Popen", TRUE, "/bin/true a"),
+        # By posix_spawn.
+        (lambda: subprocess.run([TRUE], check=True, close_fds=False), "subprocess.Popen", TRUE, TRUE),
         (lambda: os.system(TRUE), "os.system", TRUE, TRUE),
         (lambda: _wait(os.posix_spawn(TRUE, [TRUE], {})), "os.posix_spawn", TRUE, TRUE),
         (lambda: _wait(os.fork()), "os.fork", "", "os.fork"),

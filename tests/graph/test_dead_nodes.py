@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -238,7 +239,8 @@ _ATTENTION = functional.scaled_dot_product_attention
 EFFECTS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
     "method that writes": (lambda x: x.add_(1), "add_"),
     "method that writes through a view": (lambda x: x.transpose(0, 1)[1].mul_(2), "mul_"),
-    "in-place operator": (_add_up, "operator.iadd"),
+    # As Dynamo writes it for the bytecode of this interpreter.
+    "in-place operator": (_add_up, "operator.iadd" if sys.version_info < (3, 13) else "add_"),
     "item that is set": (_set_item, "operator.setitem"),
     "function that writes": (torch.relu_, "torch.relu_"),
     "out=": (lambda x: torch.add(x, 1, out=x), "torch.add"),

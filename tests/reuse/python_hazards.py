@@ -811,3 +811,76 @@ def takes_one(x: torch.Tensor) -> torch.Tensor:
 def a_member_that_is_taken_out_of_a_set(changed: bool) -> Iterator[Any]:
     with patched(_HERE, "_FACTORS", frozenset({"one", "eleven", "thirteen"}), when=changed):
         yield takes_one, (X,)
+
+
+# Members that are no texts and no numbers, each of which torch guards at its place in the set.
+class Part(enum.Enum):
+    FIRST = 1
+    SECOND = 2
+    THIRD = 3
+    FOURTH = 4
+    FIFTH = 5
+
+
+_PARTS = frozenset(Part) - {Part.FIFTH}
+_OTHER_PARTS = frozenset(Part) - {Part.FIRST}
+_KINDS = {int, str, Part, HasNames}
+_FUNCTIONS = {takes_one, through_several, looks_into_a_set}
+
+
+@case
+def an_enumerated_member_that_is_looked_for(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_PARTS", _OTHER_PARTS, when=changed):
+        yield lambda x, part: x * (2 if part in _PARTS else 3), (X, Part.FIRST)
+
+
+@case
+def a_class_that_is_looked_for_in_a_set(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_KINDS", {int, str, Longest, HasNames}, when=changed):
+        yield lambda x, part: x * (2 if type(part) in _KINDS else 3), (X, Part.FIRST)
+
+
+@case
+def a_function_that_is_looked_for_in_a_set(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_FUNCTIONS", {takes_one, through_a_set, looks_into_a_set}, when=changed):
+        yield lambda x, function: x * (2 if function in _FUNCTIONS else 3), (X, through_several)
+
+
+def through_parts(x: torch.Tensor) -> torch.Tensor:
+    for part in _PARTS:
+        x = x * part.value + 1
+    return x
+
+
+@unsaid
+def a_set_of_enumerated_members_that_is_gone_through(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_PARTS", _OTHER_PARTS, when=changed):
+        yield through_parts, (X,)
+
+
+@unsaid
+def the_first_enumerated_member_of_a_set(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_PARTS", _OTHER_PARTS - {Part.SECOND}, when=changed):
+        yield lambda x: x * next(iter(_PARTS)).value, (X,)
+
+
+@unsaid
+def what_is_left_of_a_set_in_its_order(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_PARTS", _OTHER_PARTS, when=changed):
+        yield lambda x: x * len(str([part.value for part in _PARTS - {Part.THIRD}])), (X,)
+
+
+def an_alike_class() -> type:
+    class Alike:
+        factor = 2.0
+
+    return Alike
+
+
+_ALIKE = (an_alike_class(), an_alike_class())
+_ALIKE_KINDS = frozenset(_ALIKE)
+
+
+@unsaid
+def classes_of_a_set_that_are_alike(changed: bool) -> Iterator[Any]:
+    yield lambda x, kind: x * (2 if kind in _ALIKE_KINDS else 3), (X, an_alike_class() if changed else _ALIKE[0])

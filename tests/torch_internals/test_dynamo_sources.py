@@ -13,12 +13,14 @@ from torch._dynamo.source import (
     GetItemSource,
     GlobalSource,
     LocalSource,
+    NonSerializableSetGetItemSource,
     TensorProperty,
     TypeSource,
 )
 from torch._dynamo.source import TensorPropertySource as PropertySource
 
 from compilefarm.torch_internals.dynamo_sources import (
+    TAKES_MEMBER,
     Scope,
     Source,
     build_source,
@@ -66,13 +68,15 @@ def by_default(x: int = 3, *, by: int = 4) -> int:
         DefaultsSource(GlobalSource("by_default"), 0),
         DefaultsSource(GlobalSource("by_default"), "by", is_kw=True),
         TypeSource(GetItemSource(LOCAL, 0)),
+        NonSerializableSetGetItemSource(GlobalSource("members"), 1),
     ],
     ids=lambda source: str(source.name),
 )
 def test_a_source_leads_where_torch_says(source: Source) -> None:
-    variables, scope = {"x": [torch.nn.Linear(3, 2), 2, 3, 4]}, {"by_default": by_default}
+    variables, scope = {"x": [torch.nn.Linear(3, 2), 2, 3, 4]}, {"by_default": by_default, "members": {2, 3}}
     follow = Scope(variables, scope).follow
-    expected = eval(source.name, {"L": variables, "G": scope}, {})
+    helpers = {"___set_getitem": lambda members, number: list(members)[number]}
+    expected = eval(source.name, {"L": variables, "G": scope}, helpers)
     assert follow(source) is expected or follow(source) == expected
     assert follow(source) is follow(source)
 
@@ -92,3 +96,21 @@ def test_names_that_are_made_for_modules_are_known() -> None:
 def test_sources_are_told_by_the_global_that_they_begin_with() -> None:
     assert global_of(AttrSource(GetItemSource(GlobalSource("settings"), 3), "weight")) == "settings"
     assert global_of(AttrSource(LOCAL, "weight")) is None
+
+
+_MEMBERS = {torch.sin, torch.cos}
+
+
+def _takes_members(x: torch.Tensor) -> tuple[torch.Tensor, list[object]]:
+    return x + 1, list(_MEMBERS)
+
+
+def test_code_that_takes_members_of_a_set_names_what_takes_them() -> None:
+    torch.compiler.reset()
+    names = set[str]()
+    handle = torch._dynamo.convert_frame.register_bytecode_hook(lambda _, made: names.update(made.co_names))
+    try:
+        torch.compile(_takes_members, backend="eager")(torch.ones(2))
+    finally:
+        handle.remove()
+    assert TAKES_MEMBER in names

@@ -33,7 +33,7 @@ from compilefarm.reuse.states import ORDER_OF_SETS, answers, require_plain, stat
 from compilefarm.reuse.trace_questions import Questions
 from compilefarm.torch_internals.dynamo_frames import Frame, Traced, rest_of, unwrapped_program
 from compilefarm.torch_internals.dynamo_guards import TracedGuard, aliases_of, guards_of, sizes_of
-from compilefarm.torch_internals.dynamo_sources import Scope, Source, global_of, modules_named_by
+from compilefarm.torch_internals.dynamo_sources import TAKES_MEMBER, Scope, Source, global_of, modules_named_by
 
 KeyOf = Callable[[Any], str | None]
 
@@ -74,7 +74,7 @@ class _Capture:
         self._traced = traced
         self._graphs = graphs
         self._frame = frame
-        self._table = SourceTable()
+        self._table = SourceTable(lambda base: describer.ranks_of_members(self._follow(base)))
         self._scope = Scope(frame.local_variables, frame.global_variables)
         self._describer = describer
 
@@ -87,6 +87,8 @@ class _Capture:
         asked: Questions,
     ) -> Variant:
         graph = self._traced.output_graph
+        if not asked.orders and any(TAKES_MEMBER in each.co_names for each in codes_within(self._traced.code)):
+            raise Unsayable("the generated code takes a member of a set, by its place in this process")
         fixed = _scopes_of_named_tuples(self._traced, self._frame.global_variables)
         installed = tuple(self._globals(key_of, generated, passed_over=fixed))
         names = _names_of_programs(installed)

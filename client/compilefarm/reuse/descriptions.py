@@ -71,6 +71,7 @@ _COMPILED = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 # Py_TPFLAGS_HEAPTYPE
 _HEAP_TYPE = 1 << 9
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_ALIKE = "a set of objects that are described alike"
 # Of a class: what Python and abc keep there, which says nothing of what instances do.
 _BOOKKEEPING = frozenset(
     {
@@ -271,8 +272,37 @@ class Describer:
 
     def _of_set(self, members: Iterable[Any], describe: Callable[[Any], str]) -> list[str]:
         """Descriptions of what a set holds, in an order that says nothing unless that of this process counts."""
-        described = [describe(each) for each in members]
+        described = self._described(members, describe)
         return described if self._orders else sorted(described)
+
+    def ranks_of_members(self, members: Any) -> list[int]:
+        """Which one each member of a set is, in an order that is the same in each process, unless that of this process
+        counts.
+
+        Raises:
+            Unsayable: members are described alike, or it is no plain set.
+        """
+        if type(members) not in (set, frozenset):
+            raise Unsayable(f"members of a {type(members).__qualname__}, which has an order of its own")
+        texts = self._described(members, self._member)
+        if self._orders:
+            return list(range(len(texts)))
+        ranks = {text: rank for rank, text in enumerate(sorted(texts))}
+        if len(ranks) < len(texts):
+            raise Unsayable(_ALIKE)
+        return [ranks[text] for text in texts]
+
+    def _described(self, members: Iterable[Any], describe: Callable[[Any], str]) -> list[str]:
+        members = list(members)
+        # How a circle is described depends on where it is entered: not at the member that this process has first.
+        for kind in sorted({type(each) for each in members}, key=name_of):
+            self.of_class(kind)
+        before = dict(self._alike)
+        described = [describe(each) for each in members]
+        # They were numbered in an order that another process does not have.
+        if not self._orders and any(last - before.get(text, -1) > 1 for text, last in self._alike.items()):
+            raise Unsayable(_ALIKE)
+        return described
 
     def of_order(self, keys: list[Any]) -> str:
         """Describes keys in their order, which decides what popitem finds and no guard tells."""

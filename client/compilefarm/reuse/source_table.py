@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compilefarm.core.dynamo_packages import Field, SourceRecord
@@ -22,7 +23,8 @@ _LASTING = frozenset(
         "DictGetItemSource", "DictSubclassGetItemSource", "DynamicScalarSource", "FloatTensorSource",
         "GenericAttrSource", "GetItemSource", "GlobalSource", "GlobalStateSource", "GradSource", "ImportSource",
         "ListGetItemSource", "LocalCellSource", "LocalSource", "NNModuleSource", "NamedTupleFieldsSource",
-        "NegateSource", "NumpyTensorSource", "ParamBufferSource", "ShapeEnvSource", "SkipGuardSource",
+        "NegateSource", "NonSerializableSetGetItemSource", "NumpyTensorSource", "ParamBufferSource", "ShapeEnvSource",
+        "SkipGuardSource",
         "TensorPropertySource", "TupleIteratorGetItemSource", "TypeDictSource", "TypeMROSource", "TypeSource",
         "UnspecializedBuiltinNNModuleSource", "UnspecializedNNModuleSource", "UnspecializedParamBufferSource",
         "WeakRefCallSource",
@@ -32,13 +34,21 @@ _ELSEWHERE = "which is not at the same place elsewhere"
 _WHY = {"OptimizerSource": "an optimizer, whose tensors a trace takes for those of its process"}
 # Keys of a dictionary, which describe it: those of hooks are numbers of one process.
 KEY = "ConstDictKeySource"
+# Members of a set. Torch counts them as its process has them; in a table they are counted by their descriptions.
+_MEMBER = "NonSerializableSetGetItemSource"
 _NAMES = frozenset({"local_name", "global_name", "member", "module_name", "freevar_name"})
 
 
 class SourceTable:
-    """Collects sources, each once."""
+    """Collects sources, each once.
 
-    def __init__(self) -> None:
+    Args:
+        ranks_of: returns for each member of the set that a source leads to which one it is, by their descriptions.
+    """
+
+    def __init__(self, ranks_of: Callable[[Source], Sequence[int]]) -> None:
+        # Each member of a set has a source.
+        self._ranks_of = functools.cache(ranks_of)
         self._places: dict[Source, int] = {}
         self._records: list[SourceRecord] = []
 
@@ -63,7 +73,10 @@ class SourceTable:
             return known
         if kind_of(source) not in _LASTING:
             raise Unsayable(f"{source.name}, {_WHY.get(kind_of(source), _ELSEWHERE)} ({kind_of(source)})")
-        record = SourceRecord(kind=kind_of(source), fields=self.fields(fields_of(source)))
+        values = fields_of(source)
+        if kind_of(source) == _MEMBER:
+            values["index"] = self._ranks_of(values["base"])[values["index"]]
+        record = SourceRecord(kind=kind_of(source), fields=self.fields(values))
         place = self._places[source] = len(self._records)
         self._records.append(record)
         return place
@@ -78,17 +91,21 @@ class SourceTable:
         return Field(name=name, value=constant_of(value))
 
 
-def sources_of(records: Sequence[SourceRecord], *, names: Mapping[str, str]) -> list[Source]:
+def sources_of(
+    records: Sequence[SourceRecord], *, names: Mapping[str, str], ranks_of: Callable[[Source], Sequence[int]]
+) -> list[Source]:
     """Makes the sources of a table.
 
     Args:
         records: the table.
         names: what names of globals became in this process.
+        ranks_of: as for SourceTable, in this process.
 
     Raises:
-        Differs: this torch has other sources.
+        Differs: this torch has other sources, or a set has fewer members.
     """
     sources: list[Source] = []
+    ranks_of = functools.cache(ranks_of)
     for record in records:
         values = values_of(record.fields, sources=sources)
         if "global_name" in values:
@@ -98,11 +115,21 @@ def sources_of(records: Sequence[SourceRecord], *, names: Mapping[str, str]) -> 
                 _require_name(values[name])
         if record.kind not in _LASTING:
             raise Differs(f"{record.kind} is no source that is recorded")
+        if record.kind == _MEMBER:
+            values["index"] = _place_in_set(values, ranks_of)
         try:
             sources.append(build_source(record.kind, values))
         except ValueError as error:
             raise Differs(str(error)) from error
     return sources
+
+
+def _place_in_set(values: Mapping[str, Any], ranks_of: Callable[[Source], Sequence[int]]) -> int:
+    base, rank = values.get("base"), values.get("index")
+    ranks = ranks_of(base) if isinstance(base, Source) else ()
+    if rank not in ranks:
+        raise Differs(f"{getattr(base, 'name', base)} has no such member")
+    return ranks.index(rank)
 
 
 def values_of(fields: Sequence[Field], *, sources: Sequence[Source]) -> dict[str, Any]:

@@ -86,13 +86,15 @@ def verify_guards(
     Raises:
         Differs: something is not as it was.
     """
-    sources = sources_of(variant.sources, names=names)
     live = Scope(frame.local_variables, scope)
 
     def follow(source: Source) -> Any:
         return _follow(live, source)
 
     try:
+        sources = sources_of(
+            variant.sources, names=names, ranks_of=lambda base: describer.ranks_of_members(follow(base))
+        )
         guards = [
             TracedGuard(each.kind, sources[each.source], values_of(each.arguments, sources=sources))
             for each in variant.guards

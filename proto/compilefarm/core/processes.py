@@ -44,7 +44,9 @@ def watch_processes(*, further: Iterable[str] = ()) -> list[Start]:
     watched, started = PROCESS_EVENTS | frozenset(further), list[Start]()
 
     def listen(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in watched:
+        # subprocess has told what it is about to start when it starts it by posix_spawn: most programs since 3.13.
+        is_told = event == "os.posix_spawn" and sys._getframe(1).f_globals.get("__name__") == "subprocess"
+        if event in watched and not is_told:
             started.append(_start(event, arguments))
 
     sys.addaudithook(listen)

@@ -51,8 +51,8 @@ _Containers = (_Dictionary, _List)
 _Sets = {each for each in (_Frozenset, *_Frozenset.__mro__) if each.__name__ in ("BaseSetVariable", "SetVariable")}
 _WITHOUT_ORDER = frozenset(
     {
-        "__init__", "__contains__", "add", "clear", "discard", "is_python_constant", "isdisjoint", "remove",
-        "sq_length_impl", "tp_richcompare_impl",
+        "__init__", "__contains__", "add", "clear", "discard", "is_python_constant", "isdisjoint", "realize_key_vt",
+        "remove", "sq_length_impl", "tp_richcompare_impl",
     }
 )  # fmt: skip
 

@@ -15,7 +15,10 @@ from torch._dynamo.guards import _get_closure_vars  # torch/_dynamo/guards.py
 from torch._dynamo.source import AttrSource as _Attribute  # torch/_dynamo/source.py
 from torch._guards import ChainedSource, Source  # torch/_guards.py
 
-__all__ = ["Scope", "Source", "build_source", "fields_of", "global_of", "kind_of", "modules_named_by"]
+__all__ = ["TAKES_MEMBER", "Scope", "Source", "build_source", "fields_of", "global_of", "kind_of", "modules_named_by"]
+
+# By which name generated code takes a member of a set, by a number that is right in one process.
+TAKES_MEMBER = "set_getitem"
 
 # Fields that are enumerations of torch: their members travel by name.
 _ENUMERATIONS: dict[str, type[enum.Enum]] = {"prop": _sources.TensorProperty}
