@@ -69,6 +69,8 @@ BAGS = (torch.ones(10, 4), torch.zeros(6, dtype=torch.int64), torch.tensor([0, 2
 FACTORS, PIVOTS = torch.eye(4).repeat(3, 1, 1), torch.arange(1, 5).int().repeat(3, 1)
 ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
 
+POOLED = ([2, 2], [2, 2], [0, 0], False, True, None)
+
 
 def copied(one: object, other: object) -> Given:
     return ([one], [other, other]), {}
@@ -138,6 +140,9 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten._softmax_backward_data.default, (torch.ones(4, 4), torch.ones(2, 4)), positional(1, torch.float32)),
         (aten._log_softmax_backward_data.default, (torch.ones(4, 4), FEW), positional(1, torch.float32)),
         (aten._batch_norm_with_update.default, (IMAGE, FEW, FEW, FEW, FEW), positional(0.1, 1e-5)),
+        (aten.avg_pool2d_backward.default, (torch.ones(9, 3, 4, 4), IMAGE), positional(*POOLED)),
+        (aten._adaptive_avg_pool2d_backward.default, (torch.ones(1, 9, 4, 4), IMAGE), positional()),
+        (aten.replication_pad2d_backward.default, (torch.ones(9, 3, 10, 10), IMAGE), positional([1, 1, 1, 1])),
         (aten.channel_shuffle.default, (IMAGE,), positional(0)),
         (aten.native_channel_shuffle.default, (IMAGE,), positional(0)),
         (aten.special_laguerre_polynomial_l.n_scalar, (FEW,), positional(2**40)),

@@ -88,7 +88,7 @@ class CodecBackend:
         try:
             with fixing_deciding_floats(graph_module):
                 encoded = _encoded(graph_module, example_inputs, is_functional=is_functional)
-            decoded, is_same = _there_and_back(encoded)
+            decoded, is_same = _there_and_back(encoded, is_functional=is_functional)
         except Bypass as bypass:
             self.reports.append(GraphReport(outcome="bypass", reason=bypass.reason, message=str(bypass)))
             return _forward(graph_module)
@@ -110,7 +110,7 @@ def _encoded(graph_module: GraphModule, inputs: Sequence[Any], *, is_functional:
     return encode_job(graph_module, inputs, options={}, environment=describe_environment, is_functional=is_functional)
 
 
-def _there_and_back(encoded: EncodedJob) -> tuple[GraphModule, bool]:
+def _there_and_back(encoded: EncodedJob, *, is_functional: bool = False) -> tuple[GraphModule, bool]:
     """The decoded graph, and whether its request is the same again."""
     # As it arrives: through bytes.
     job = Job.FromString(encoded.job.SerializeToString(deterministic=True))
@@ -122,7 +122,7 @@ def _there_and_back(encoded: EncodedJob) -> tuple[GraphModule, bool]:
         if job.graph.constants:
             # What the graph holds comes back as literals, which are nodes of their own.
             return decoded.graph_module, True
-        again = _encoded(decoded.graph_module, decoded.inputs)
+        again = _encoded(decoded.graph_module, decoded.inputs, is_functional=is_functional)
     expected = _content(encoded, numbers=_merged(decoded.symbolic.symbols))
     return decoded.graph_module, _content(again) == expected
 
@@ -162,7 +162,12 @@ def _content(encoded: EncodedJob, *, numbers: Sequence[int] = ()) -> bytes:
 
 def _without_gradients(program: Callable[..., Any]) -> Callable[..., Any]:
     """The program of a part: gradients are of what is around it, and what it hands through has none in it."""
-    return lambda *inputs: program(*(value.detach() if isinstance(value, torch.Tensor) else value for value in inputs))
+    # Offsets of jagged tensors are known by being the same object.
+    return lambda *inputs: program(*(value.detach() if _is_tracked(value) else value for value in inputs))
+
+
+def _is_tracked(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _renumber(message: Message, numbers: Sequence[int]) -> None:

@@ -18,6 +18,8 @@ from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.plain_graphs import PlainGraph, needs_plain_graphs
 from compilefarm.graph.testing import capture
 
+aten = torch.ops.aten
+
 
 class Scaled(torch.Tensor):
     """Integers and a scale for all of them, which computes as their product, rounded where that is asked for."""
@@ -400,5 +402,82 @@ def test_steps_of_functions_that_aot_autograd_takes_apart_are_sent() -> None:
         given = torch.compile(computed, backend=encoding.backend)(weight)
         torch.testing.assert_close(given, computed(weight))
     assert encoding.roles == ["inference"]
+    ((_, sent),) = encoding.encoded
+    decode_job(sent.job, blobs=sent.blobs)
+
+
+def _of_layers(x: torch.Tensor, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    normed, mean, deviation = aten.native_layer_norm(x, [8], None, None, 1e-5)
+    steps = aten.native_layer_norm_backward(gradient, x, [8], mean, deviation, None, None, [True, False, False])
+    rows = aten.embedding_dense_backward(gradient[0, 0], gradient[0, 0, :, 0].long(), 10, -1, False)
+    return aten.gelu_backward(gradient, normed, approximate="tanh"), steps[0], rows
+
+
+def _of_maxima(x: torch.Tensor, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    windows = [2, 2], [2, 2], [1, 1], [1, 1], False
+    maxima, places = torch.nn.functional.max_pool2d(x, 2, padding=1, return_indices=True)
+    adapted, adapted_places = torch.nn.functional.adaptive_max_pool2d(x, 3, return_indices=True)
+    return (
+        aten.max_pool2d_with_indices_backward(maxima, x, *windows, places),
+        aten.adaptive_max_pool2d_backward(adapted, x, adapted_places),
+    )
+
+
+@pytest.mark.parametrize("steps", [_of_layers, _of_maxima])
+def test_gradients_that_a_program_calls_by_name_are_sent_as_what_they_are_made_of(
+    steps: Callable[..., tuple[torch.Tensor, ...]],
+) -> None:
+    encoding, x, gradient = Encoding(), torch.randn(2, 3, 8, 8), torch.rand(2, 3, 8, 8)
+    given = torch.compile(steps, backend=encoding.backend, fullgraph=True)(x, gradient)
+    torch.testing.assert_close(given, steps(x, gradient))
+    ((role, sent),) = encoding.encoded
+    assert role == "inference"
+    decode_job(sent.job, blobs=sent.blobs)
+
+
+class Convolved(torch.autograd.Function):
+    """A convolution of activations that computes these again where its gradients are wanted."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.nn.functional.conv2d(torch.nn.functional.silu(x), weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        active = torch.nn.functional.silu(x)
+        of_active = torch.nn.grad.conv2d_input(active.shape, weight, gradient)
+        return aten.silu_backward(of_active, x), torch.nn.grad.conv2d_weight(active, weight.shape, gradient)
+
+
+def test_functions_of_autograd_with_gradients_by_name_are_sent() -> None:
+    encoding = Encoding()
+    given = [torch.randn(2, 3, 8, 8, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)]
+    compiled = torch.compile(Convolved.apply, backend=encoding.backend)
+    found, expected = (
+        torch.autograd.grad(function(*given).square().sum(), given) for function in (compiled, Convolved.apply)
+    )
+    torch.testing.assert_close(found, expected)
+    assert encoding.roles == ["forward", "backward"]
+    for _, sent in encoding.encoded:
+        decode_job(sent.job, blobs=sent.blobs)
+
+
+def test_compiled_autograd_of_images_is_sent() -> None:
+    encoding = Encoding()
+    layers = torch.nn.Conv2d(3, 4, 3), torch.nn.MaxPool2d(2), torch.nn.Upsample(scale_factor=2), torch.nn.AvgPool2d(3)
+    model, x = torch.nn.Sequential(*layers), torch.randn(2, 3, 8, 8)
+
+    def backend(graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        is_backward = any(isinstance(given, list) for given in inputs)
+        return encoding.backend(graph_module, inputs) if is_backward else graph_module.forward
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(lambda: model(x).square().sum().backward(), backend=backend)()
+    found = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    model(x).square().sum().backward()
+    torch.testing.assert_close(found, [parameter.grad for parameter in model.parameters()])
     ((_, sent),) = encoding.encoded
     decode_job(sent.job, blobs=sent.blobs)

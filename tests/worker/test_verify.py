@@ -502,3 +502,22 @@ def test_a_weight_that_is_handed_through_without_gradients_passes() -> None:
 
     encoded = encoded_of(_dropping_nothing, torch.rand(3), torch.nn.Parameter(torch.rand(3)))
     assert checked(encoded, lambda _: program).compared == 3
+
+
+def _without_further_gradients(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    doubled = x * 2
+    torch.set_grad_enabled(False)
+    return doubled, doubled.cos()
+
+
+def test_a_graph_that_leaves_gradients_switched_off_has_those_from_before() -> None:
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [*_without_further_gradients(x)]
+
+    captured = capture(_without_further_gradients, torch.rand(3, requires_grad=True))
+    # Captured, it was called as well.
+    with torch.enable_grad():
+        encoded = captured.encode()
+    torch.set_grad_enabled(True)
+    # Two outputs and a gradient.
+    assert checked(encoded, lambda _: program).compared == 3

@@ -2,10 +2,10 @@
 
 Listed is what programs write: functions and methods that torch documents, what Dynamo puts in their place, and what
 graphs of torch.export hold for them (Core ATen); fused attention has a list of its own (`graph/attention.py`). Not
-listed are most gradients, which are derived from a graph after it was decoded; kernels of libraries and steps that only
-torch itself calls; sparse and quantized tensors, which no request brings; and what takes lengths or places of elements
-on trust. A caller could have these reach other memory. Of what is listed, pivots (graph/pivots.py) and offsets
-(graph/offsets.py) are looked at.
+listed are most gradients, which are derived from a graph after it was decoded, or taken apart in the pod; kernels of
+libraries and steps that only torch itself calls; sparse and quantized tensors, which no request brings; and what takes
+lengths or places of elements on trust. A caller could have these reach other memory. Of what is listed, pivots
+(graph/pivots.py) and offsets (graph/offsets.py) are looked at.
 """
 
 from __future__ import annotations
@@ -151,6 +151,17 @@ _ASSERTIONS = names("""
     _functional_sym_constrain_range _functional_sym_constrain_range_for_size sym_constrain_range
     sym_constrain_range_for_size
 """)
+# Gradients that functions of autograd call by name, as torch.nn.grad does, and that compiled autograd calls. They check
+# what they are given, or are looked at (graph/misfits.py); pods send others as what these are made of
+# (graph/plain_graphs.py).
+_GRADIENTS = names("""
+    avg_pool2d_backward avg_pool3d_backward convolution_backward hardshrink_backward replication_pad1d_backward
+    replication_pad2d_backward replication_pad3d_backward softshrink_backward upsample_bicubic2d_backward
+    upsample_bilinear2d_backward upsample_linear1d_backward upsample_nearest1d_backward upsample_nearest2d_backward
+    upsample_nearest3d_backward upsample_trilinear3d_backward _adaptive_avg_pool2d_backward
+    _adaptive_avg_pool3d_backward _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
+    _upsample_nearest_exact3d_backward
+""")
 # Steps of functions above that check what they are given, or are looked at (graph/misfits.py). Graphs that AOTAutograd
 # has taken apart in the pod call these.
 _STEPS = names("""
@@ -161,17 +172,27 @@ _ATEN = frozenset(
     name
     for family in (
         *(_ELEMENTWISE, _SPECIAL, _REDUCTIONS, _MAKING, _RANDOM, _FILLING, _SHAPES, _PLACES, _QUESTIONS),
-        *(_LINEAR_ALGEBRA, _TRANSFORMS, _NETWORKS, _LOSSES, _QUANTIZATION, _OPTIMIZERS, _ASSERTIONS, _STEPS),
+        *(
+            _LINEAR_ALGEBRA,
+            _TRANSFORMS,
+            _NETWORKS,
+            _LOSSES,
+            _QUANTIZATION,
+            _OPTIMIZERS,
+            _ASSERTIONS,
+            _GRADIENTS,
+            _STEPS,
+        ),
     )
     for name in family
 )
-# Those of torch.ops.prims that compute element by element; Dynamo writes fma for optimizers.
+# Those of torch.ops.prims that compute element by element, or count (iota); Dynamo writes fma for optimizers.
 _PRIMS = frozenset(
     names("""
     abs acos acosh add asin asinh atan atan2 atanh bessel_i0 bessel_i0e bessel_i1 bessel_i1e bessel_j0 bessel_j1
     bitwise_and bitwise_not bitwise_or bitwise_xor cbrt ceil clone convert_element_type cos cosh digamma div eq erf
-    erf_inv erfc erfcx exp exp2 expm1 floor fma fmax fmin fmod gcd ge gt hypot igamma igammac isfinite le lgamma log
-    log10 log1p log2 lt maximum minimum mul ndtri ne neg nextafter pow reciprocal remainder round rsqrt shift_left
+    erf_inv erfc erfcx exp exp2 expm1 floor fma fmax fmin fmod gcd ge gt hypot igamma igammac iota isfinite le lgamma
+    log log10 log1p log2 lt maximum minimum mul ndtri ne neg nextafter pow reciprocal remainder round rsqrt shift_left
     shift_right_arithmetic sign signbit sin sinh spherical_bessel_j0 sqrt sub tan tanh trunc where zeta
 """)
 )

@@ -7,6 +7,7 @@ can call those itself. They are looked at before an operator runs on fake tensor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,6 +103,14 @@ def _find_excess_of_combinations(args: Sequence[object], kwargs: Mapping[str, ob
 def _result_and_its_gradient(given: Arguments) -> str | None:
     gradient, output = tuple(given["grad_output"].shape), tuple(given["output"].shape)
     return None if gradient == output else f"its gradient is of {gradient} and its output of {output}"
+
+
+def _batch_of_a_gradient(given: Arguments, *, spatial: int) -> str | None:
+    # aten/src/ATen/native/AveragePool2d.cpp and the like hold the other sizes of a gradient against their input.
+    gradient, values = given["grad_output"].shape, given["self"].shape
+    if len(gradient) == len(values) and gradient[:-spatial] == values[:-spatial]:
+        return None
+    return f"its gradient is of {tuple(gradient)} and its input of {tuple(values)}"
 
 
 def _statistics_of_channels(given: Arguments) -> str | None:
@@ -288,7 +297,19 @@ def _rows_of_a_matrix(given: Arguments) -> str | None:
     return None if count == 2 else f"its input has {count} dimensions, and distances are those of rows"
 
 
+# Gradients by how many of their last dimensions are spatial.
+_OF_BATCHES = {
+    "_adaptive_avg_pool2d_backward": 2,
+    "_adaptive_avg_pool3d_backward": 3,
+    "adaptive_avg_pool3d_backward": 3,
+    "avg_pool2d_backward": 2,
+    "avg_pool3d_backward": 3,
+    "replication_pad1d_backward": 1,
+    "replication_pad2d_backward": 2,
+    "replication_pad3d_backward": 3,
+}
 _CHECKS: Mapping[str, Callable[[Arguments], str | None]] = {
+    **{name: partial(_batch_of_a_gradient, spatial=spatial) for name, spatial in _OF_BATCHES.items()},
     "_fused_moving_avg_obs_fq_helper": _statistics_of_quantization,
     "_fused_moving_avg_obs_fq_helper_functional": _statistics_of_quantization,
     "_embedding_bag": _ends_of_bags,

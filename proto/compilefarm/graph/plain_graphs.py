@@ -1,8 +1,8 @@
-"""Graphs with tensor subclasses, of compiled autograd, or with functions that no request can say, as graphs of plain
-tensors: what AOTAutograd makes of them is sent to farms.
+"""Graphs with tensor subclasses, of compiled autograd, or with functions or steps of torch that no request can say, as
+graphs of plain tensors: what AOTAutograd makes of them is sent to farms.
 
 Subclasses are put together and taken apart in the pod, by torch; Dynamo guards what they are. Functions run in the pod
-while they are traced, and so do the derivatives that compiled autograd calls by name.
+while they are traced, and so do the derivatives that compiled autograd, or a program, calls by name.
 """
 
 from __future__ import annotations
@@ -16,16 +16,23 @@ from typing import Any, Literal
 import torch
 from torch.fx import GraphModule, Node
 
-from compilefarm.graph import jagged
+from compilefarm.graph import gradients, jagged
 from compilefarm.graph.effect_tokens import leave_out_tokens
 from compilefarm.graph.freezing import is_frozen
+from compilefarm.graph.operators import is_of_torch, overloads_of
 from compilefarm.graph.plain_attention import leave_choice_open, leave_out_seeds
 from compilefarm.graph.symbols import find_hint
-from compilefarm.graph.targets import find_items, is_admitted_operator, is_known
+from compilefarm.graph.targets import find_items, is_admitted_operator, is_known, nodes_of
 from compilefarm.graph.tensors import is_plain
 from compilefarm.torch_internals import dynamo
 from compilefarm.torch_internals.decompositions import decomposition_tables
-from compilefarm.torch_internals.operators import HigherOrderOperator, OpOverload, schema_of
+from compilefarm.torch_internals.operators import (
+    HigherOrderOperator,
+    OpOverload,
+    OpOverloadPacket,
+    name_of_packet,
+    schema_of,
+)
 
 Role = Literal["inference", "forward", "backward"]
 # Noted beside nodes on the way to a plain graph, and decided by now: what is partitioned, and what values look like.
@@ -51,8 +58,8 @@ CompilePlain = Callable[[PlainGraph], Callable[..., Any]]
 
 
 def needs_plain_graphs(graph_module: GraphModule, example_inputs: Sequence[object]) -> bool:
-    """Whether Dynamo is tracing, and a graph takes lists of tensors, has tensors that are more than their elements, or
-    calls what is neither torch's nor an operator.
+    """Whether Dynamo is tracing, and a graph takes lists of tensors, has tensors that are more than their elements,
+    calls what is neither torch's nor an operator, or operators that no graph may call and that are made of others.
     """
     # What is frozen is not taken apart before.
     if not dynamo.is_tracing() or is_frozen(graph_module, {}):
@@ -61,7 +68,28 @@ def needs_plain_graphs(graph_module: GraphModule, example_inputs: Sequence[objec
         return True
     noted = (node.meta.get("example_value") for node in graph_module.graph.nodes)
     has_subclasses = any(isinstance(value, torch.Tensor) and not is_plain(value) for value in (*example_inputs, *noted))
-    return has_subclasses or any(map(_calls_function_of_others, graph_module.graph.nodes))
+    return has_subclasses or any(map(_calls_function_of_others, graph_module.graph.nodes)) or _has_steps(graph_module)
+
+
+def _has_steps(graph_module: GraphModule) -> bool:
+    """Whether a graph, or one within it, calls operators of torch that no graph may call, each of which is taken apart
+    (torch.ops.aten.gelu_backward in a function of autograd)."""
+    steps = [target for target in {node.target for node in nodes_of(graph_module)} if _is_step(target)]
+    return bool(steps) and all(any(each in _decompositions() for each in _forms(step)) for step in steps)
+
+
+def _is_step(target: object) -> bool:
+    if isinstance(target, OpOverloadPacket):
+        name = name_of_packet(target)
+    elif isinstance(target, OpOverload):
+        name = target.name()
+    else:
+        return False
+    return is_of_torch(name) and not is_admitted_operator(name)
+
+
+def _forms(target: object) -> Sequence[object]:
+    return overloads_of(target) if isinstance(target, OpOverloadPacket) else [target]
 
 
 def _calls_function_of_others(node: Node) -> bool:
@@ -92,6 +120,7 @@ def compile_plain_graphs(
         def compile_part(traced: GraphModule, inputs: Sequence[Any], static_inputs: Sequence[int]) -> Any:
             leave_out_tokens(traced)
             leave_choice_open(traced)
+            gradients.leave_out_scales(traced)
             _strip(traced, static_inputs=static_inputs if role == "inference" else ())
             passed = _leave_out_objects(traced, inputs)
             # What autocast does is in the graph by now, and so are gradients.
@@ -118,7 +147,7 @@ def _decompositions() -> Mapping[Any, Callable[..., Any]]:
     """What operators are made of that no graph may call, gradients above all. Inductor does the same to nearly all."""
     table = decomposition_tables()["post_autograd"]
     found = {operator: decomposition for operator, decomposition in table.items() if _is_taken_apart(operator)}
-    return {**found, **jagged.decompositions()}
+    return {**found, **jagged.decompositions(), **gradients.decompositions()}
 
 
 def _is_taken_apart(target: object) -> bool:

@@ -35,9 +35,8 @@ _STEPS = names("""
 """)
 # What torch.func and vmap come down to, torch/csrc/autograd/FunctionsManual.cpp and the like.
 _DERIVATIVES = names("""
-    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward _cdist_backward _convolution_double_backward
-    _cudnn_rnn_backward _dirichlet_grad _efficient_attention_backward _embedding_bag_backward
-    _embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward
+    _cdist_backward _convolution_double_backward _cudnn_rnn_backward _dirichlet_grad _efficient_attention_backward
+    _embedding_bag_backward _embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward
     _fake_quantize_learnable_per_channel_affine_backward _fake_quantize_learnable_per_tensor_affine_backward
     _flash_attention_backward _fused_rms_norm_backward _log_softmax_backward_data _masked_softmax_backward
     _pdist_backward _prelu_kernel_backward _scaled_dot_product_cudnn_attention_backward
@@ -45,29 +44,24 @@ _DERIVATIVES = names("""
     _scaled_dot_product_flash_attention_for_cpu_backward _softmax_backward_data _standard_gamma_grad
     _thnn_differentiable_gru_cell_backward _thnn_differentiable_lstm_cell_backward _thnn_fused_gru_cell_backward
     _thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl _upsample_bicubic2d_aa_backward
-    _upsample_bilinear2d_aa_backward _upsample_lanczos2d_aa_backward _upsample_nearest_exact1d_backward
-    _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward _weight_norm_differentiable_backward
+    _upsample_bilinear2d_aa_backward _upsample_lanczos2d_aa_backward _weight_norm_differentiable_backward
     _weight_norm_interface_backward adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
-    adaptive_max_pool3d_backward affine_grid_generator_backward avg_pool2d_backward avg_pool3d_backward
-    batch_norm_backward binary_cross_entropy_backward conv_tbc_backward convolution_backward cudnn_batch_norm_backward
-    cudnn_grid_sampler_backward cummaxmin_backward cumprod_backward diagonal_backward elu_backward embedding_backward
-    embedding_dense_backward fake_quantize_per_channel_affine_cachemask_backward
-    fake_quantize_per_tensor_affine_cachemask_backward fractional_max_pool2d_backward fractional_max_pool3d_backward
-    gather_backward gelu_backward glu_backward glu_backward_jvp glu_jvp grid_sampler_2d_backward
-    grid_sampler_3d_backward hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward
-    huber_loss_backward index_select_backward infinitely_differentiable_gelu_backward leaky_relu_backward
-    linear_backward log_sigmoid_backward logit_backward masked_scatter_backward masked_select_backward
-    matmul_backward matrix_exp_backward max_pool2d_backward max_pool2d_with_indices_backward
+    adaptive_max_pool3d_backward affine_grid_generator_backward batch_norm_backward binary_cross_entropy_backward
+    conv_tbc_backward cudnn_batch_norm_backward cudnn_grid_sampler_backward cummaxmin_backward cumprod_backward
+    diagonal_backward elu_backward embedding_backward embedding_dense_backward
+    fake_quantize_per_channel_affine_cachemask_backward fake_quantize_per_tensor_affine_cachemask_backward
+    fractional_max_pool2d_backward fractional_max_pool3d_backward gather_backward gelu_backward glu_backward
+    glu_backward_jvp glu_jvp grid_sampler_2d_backward grid_sampler_3d_backward hardsigmoid_backward hardswish_backward
+    hardtanh_backward huber_loss_backward index_select_backward infinitely_differentiable_gelu_backward
+    leaky_relu_backward linear_backward log_sigmoid_backward logit_backward masked_scatter_backward
+    masked_select_backward matmul_backward matrix_exp_backward max_pool2d_backward max_pool2d_with_indices_backward
     max_pool3d_with_indices_backward mish_backward mkldnn_rnn_layer_backward mse_loss_backward
     multi_margin_loss_backward multilabel_margin_loss_backward native_batch_norm_backward native_dropout_backward
     native_group_norm_backward native_layer_norm_backward nll_loss2d_backward nll_loss_backward
-    reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
-    replication_pad2d_backward replication_pad3d_backward rrelu_with_noise_backward select_backward sigmoid_backward
-    silu_backward slice_backward slice_inverse slow_conv_dilated2d_backward smooth_l1_loss_backward
-    soft_margin_loss_backward softplus_backward softshrink_backward tanh_backward threshold_backward trace_backward
-    unfold_backward upsample_bicubic2d_backward upsample_bilinear2d_backward upsample_linear1d_backward
-    upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward upsample_trilinear3d_backward
-    value_selecting_reduction_backward
+    reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward rrelu_with_noise_backward
+    select_backward sigmoid_backward silu_backward slice_backward slice_inverse slow_conv_dilated2d_backward
+    smooth_l1_loss_backward soft_margin_loss_backward softplus_backward tanh_backward threshold_backward
+    trace_backward unfold_backward value_selecting_reduction_backward
 """)
 # torch/nn/modules/linear_cross_entropy.py
 _OF_LIBRARIES_OF_TORCH = names("""

@@ -20,6 +20,7 @@ FUNCTION_MODULES = frozenset(
         "torch.functional",
         "torch.masked._ops",
         "torch.nn.functional",
+        "torch.nn.grad",
     }
 )
 # Of modules whose other functions serve these alone.

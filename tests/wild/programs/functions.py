@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import distributions, func, nn
+from torch import autograd, distributions, func, nn
 from torch.nn import functional
 
 from tests.corpus.program import Case, backpropagating, call
@@ -138,11 +138,54 @@ def _windows() -> Case:
     return Case(function=smoothed, calls=[call(whole[left:][:5], whole[right:][:5]) for left, right in places])
 
 
+class _Convolved(autograd.Function):
+    """A convolution of activations, which are computed again where its gradients are wanted."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return functional.conv2d(functional.gelu(x), weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        active = functional.gelu(x)
+        of_active = nn.grad.conv2d_input(active.shape, weight, gradient)
+        of_weight = nn.grad.conv2d_weight(active, weight.shape, gradient)
+        return torch.ops.aten.gelu_backward(of_active, x), of_weight
+
+
+def _by_name() -> Case:
+    """Functions of autograd whose gradients call those of torch by name."""
+    weight = torch.randn(4, 3, 3, 3, requires_grad=True)
+
+    def sampled(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        maxima: torch.Tensor = functional.max_pool2d(_Convolved.apply(x, weight), 2)
+        return maxima.mean((2, 3))
+
+    calls = [call(torch.randn(2, 3, side, side, requires_grad=True), weight) for side in (8, 8, 12)]
+    return Case(function=sampled, calls=calls, use=backpropagating)
+
+
 def _derive_compiled(compiler: Compiler) -> Any:
     """A training step whose backward pass is captured with the hooks that it meets."""
     with compiler.device:
         model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
         calls = [torch.randn(rows, 8) for rows in (4, 4, 6)]
+    return _trained_compiled(compiler, model, calls)
+
+
+def _derive_images_compiled(compiler: Compiler) -> Any:
+    """The same of layers whose gradients are steps of their own."""
+    with compiler.device:
+        down = nn.Conv2d(3, 8, 3, padding=1), nn.SiLU(), nn.AvgPool2d(2)
+        up = nn.Upsample(scale_factor=2), nn.ConvTranspose2d(8, 4, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(3)
+        model = nn.Sequential(*down, *up)
+        calls = [torch.randn(rows, 3, 8, 8) for rows in (4, 4, 6)]
+    return _trained_compiled(compiler, model, calls)
+
+
+def _trained_compiled(compiler: Compiler, model: nn.Sequential, calls: Sequence[torch.Tensor]) -> Any:
     model[0].weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -189,7 +232,9 @@ PROGRAMS = (
     program_of_case("gradients scaled by a hook", _scaled_back, training=True),
     program_of_case("windows of one memory", _windows),
     program_of_case("bags of lengths", _bagged, training=True),
+    program_of_case("gradients by name", _by_name, training=True),
     Program(name="compiled autograd", run=_derive_compiled, training=True),
+    Program(name="compiled autograd of images", run=_derive_images_compiled, training=True),
     Program(name="two losses", run=_derive_twice, training=True),
     _program("combinations", lambda x: torch.combinations(x, 3).sum(1), (6,)),
     _program("complex products", lambda x, y: torch.view_as_real(torch.complex(x, y) ** 2), (3, 4), (3, 4)),

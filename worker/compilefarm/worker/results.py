@@ -18,8 +18,10 @@ _KEPT_BYTES = 1 << 28
 
 
 def call(program: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Runs a program to its end, and gives its outputs."""
-    outputs = program(*inputs)
+    """Runs a program to its end, and gives its outputs. Gradients are wanted afterwards as they were before."""
+    # A graph may leave them switched off, as a model does that calls torch.set_grad_enabled.
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        outputs = program(*inputs)
     if any(isinstance(given, torch.Tensor) and given.is_cuda for given in inputs):
         torch.cuda.synchronize()
     return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
