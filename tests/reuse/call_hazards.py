@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.reuse import python_hazards
 from tests.reuse.cases import X, case, patched, unsaid
-from tests.reuse.python_hazards import Box, Calls, Function
+from tests.reuse.python_hazards import Box, Calls, Function, multiplying_by_a_global
 
 _HERE = sys.modules[__name__]
 
@@ -384,3 +385,51 @@ def asks_for_the_storage(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 @unsaid
 def the_size_of_a_storage(changed: bool) -> Iterator[Any]:
     yield asks_for_the_storage, (X, torch.ones(8)[:4] if changed else torch.ones(4))
+
+
+# What generated code hands on over a break: sizes, and functions with the globals of their module.
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    size = x.shape
+    torch._dynamo.graph_break()
+    return x.reshape(size[::-1]) * size[0]
+
+
+@case
+def a_size_that_is_kept_over_a_break(changed: bool) -> Iterator[Any]:
+    yield turned, (X.reshape(4, 3) if changed else X,)
+
+
+_TIMES = 2.0
+
+
+def made_before_a_break(x: torch.Tensor) -> torch.Tensor:
+    # Annotations of one are not told.
+    multiplied, x = (lambda y, by=1.0: y * by * _TIMES), x.sin()
+    torch._dynamo.graph_break()
+    return multiplied(x)
+
+
+@case
+def a_global_of_a_function_that_is_made_before_a_break(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_TIMES", 3.0, when=changed):
+        yield made_before_a_break, (X,)
+
+
+def made_elsewhere_before_a_break(x: torch.Tensor) -> torch.Tensor:
+    multiplied, x = multiplying_by_a_global(), x.sin()
+    torch._dynamo.graph_break()
+    return multiplied(x)
+
+
+@case
+def a_global_of_a_function_that_is_made_by_another_module(changed: bool) -> Iterator[Any]:
+    with patched(python_hazards, "OF_MODULE", 3.0, when=changed):
+        yield made_elsewhere_before_a_break, (X,)
+
+
+@case
+def another_function_that_is_made_by_another_module(changed: bool) -> Iterator[Any]:
+    with patched(multiplying_by_a_global, "__code__", (lambda: lambda x: x + 5.0).__code__, when=changed):
+        yield made_elsewhere_before_a_break, (X,)

@@ -1,4 +1,4 @@
-"""Cases of tests/reuse/hazards.py about NumPy."""
+"""Cases of tests/reuse/hazards.py about NumPy and einops."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import einops
 import numpy as np
 import torch
 
@@ -64,3 +65,33 @@ def numpy_pi(changed: bool) -> Iterator[Any]:
 def numpy_function_rebound(changed: bool) -> Iterator[Any]:
     with patched(np, "negative", np.abs, when=changed):
         yield lambda x: torch.from_numpy(np.negative(x.numpy())), (X,)
+
+
+# Until 2.15 Dynamo leaves its functions in graphs.
+
+_PATTERN = "a (b c) -> (a b) c"
+
+
+def arranged(x: torch.Tensor) -> torch.Tensor:
+    return einops.rearrange(x * 2, _PATTERN, c=2)
+
+
+@case
+def another_pattern_of_einops(changed: bool) -> Iterator[Any]:
+    with patched(_HERE, "_PATTERN", "a (b c) -> (b a) c", when=changed):
+        yield arranged, (X,)
+
+
+@case
+def a_function_within_einops_that_is_rebound(changed: bool) -> Iterator[Any]:
+    made = einops.einops._prepare_transformation_recipe
+    other = (
+        "_prepare_transformation_recipe",
+        lambda pattern, *others, **named: made(_swapped(pattern), *others, **named),
+    )
+    with patched(einops.einops, *other, when=changed):
+        yield arranged, (X,)
+
+
+def _swapped(pattern: str) -> str:
+    return pattern.replace("(a b)", "(b a)")

@@ -884,3 +884,34 @@ _ALIKE_KINDS = frozenset(_ALIKE)
 @unsaid
 def classes_of_a_set_that_are_alike(changed: bool) -> Iterator[Any]:
     yield lambda x, kind: x * (2 if kind in _ALIKE_KINDS else 3), (X, an_alike_class() if changed else _ALIKE[0])
+
+
+OF_MODULE = 2.0
+
+
+def multiplying_by_a_global() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Makes a function with the globals of this module."""
+    return lambda x: x * OF_MODULE
+
+
+def says_what_it_has_made(x: torch.Tensor) -> torch.Tensor:
+    made = set()
+    for name in ("d", "b", "a", "c"):
+        made.add(name)
+    return x * (1 + f"{made}".index("a"))
+
+
+@unsaid
+def a_text_of_a_set_that_is_made(_: bool) -> Iterator[Any]:
+    yield says_what_it_has_made, (X,)
+
+
+def goes_through_numbers(x: torch.Tensor, without: int) -> torch.Tensor:
+    for number in set(range(8)) - {without}:
+        x = x * (number + 1) - number
+    return x
+
+
+@case
+def numbers_of_a_set_that_is_made(changed: bool) -> Iterator[Any]:
+    yield goes_through_numbers, (X, 3 if changed else 2)

@@ -26,6 +26,7 @@ _SINCE_2_12 = frozenset(
     {
         "a_class_that_decides_itself",
         "a_number_of_its_own_class_that_is_held",
+        "a_text_of_a_set_that_is_made",
         "a_value_that_a_property_of_a_class_holds",
         "a_whole_number_of_its_own_class_that_is_held",
         "another_default_of_a_named_tuple",

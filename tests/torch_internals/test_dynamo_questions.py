@@ -170,12 +170,36 @@ _NAMES = frozenset({"two", "three", "four"})
     ],
 )
 def test_sets_that_a_trace_goes_through_are_heard(asks: Callable[[torch.Tensor], torch.Tensor], is_heard: bool) -> None:
-    heard: list[None] = []
+    heard: list[Any] = []
     torch.compiler.reset()
-    with watching_orders(lambda: heard.append(None)):
+    with watching_orders(heard.append):
         torch.compile(asks, backend="eager")(torch.ones(2))
     assert bool(heard) is is_heard
     heard.clear()
     torch.compiler.reset()
     torch.compile(asks, backend="eager")(torch.ones(2))
     assert heard == []
+
+
+def _made() -> set[str]:
+    made = set()
+    for name in ("two", "three", "four"):
+        made.add(name)
+    return made
+
+
+def test_what_python_makes_of_a_set_that_a_trace_makes_is_heard_and_has_no_source() -> None:
+    heard: list[Any] = []
+    torch.compiler.reset()
+    with watching_orders(heard.append):
+        torch.compile(lambda x: x * f"{_made()}".index("two"), backend="eager")(torch.ones(2))
+    assert heard
+    assert set(heard) == {None}
+
+
+def test_whole_numbers_have_one_order() -> None:
+    heard: list[Any] = []
+    torch.compiler.reset()
+    with watching_orders(heard.append):
+        torch.compile(lambda x: x.sum(dim=list(set(range(2)) | {1})), backend="eager")(torch.ones(2, 2))
+    assert not heard

@@ -20,6 +20,7 @@ from compilefarm.core.dynamo_packages import (
     GlobalRecord,
     GuardRecord,
     Lookup,
+    NamespaceConstant,
     SizeRecord,
     SourceRecord,
     TorchConstant,
@@ -32,8 +33,8 @@ from compilefarm.v1 import package_pb2 as wire
 # Constants, and code objects, within each other.
 _DEEPEST = 32
 _LONGEST_INTEGER = 1024
-_KINDS_OF_TORCH = frozenset({"dtype", "device", "layout", "memory_format"})
-_TEXT_OF_TORCH = re.compile(r"[a-z0-9_.:]{1,80}")
+_KINDS_OF_TORCH = frozenset({"dtype", "device", "layout", "memory_format", "size"})
+_TEXT_OF_TORCH = re.compile(r"[a-z0-9_.:]{1,80}|torch\.Size\(\[[0-9, ]{0,400}\]\)")
 
 _Kind = TypeVar("_Kind", GlobalKind, DependencyKind)
 
@@ -139,6 +140,8 @@ def decode_constant(constant: wire.FrameConstant, *, depth: int = 0) -> Constant
             return _torch_constant(constant.torch)
         case "a_class":
             return ClassConstant(module=constant.a_class.module, qualified_name=constant.a_class.qualified_name)
+        case "namespace":
+            return NamespaceConstant(module=constant.namespace)
         case "code":
             return _code(constant.code, depth=depth + 1)
     raise InvalidPackage("it holds a constant of a kind that this release does not know")

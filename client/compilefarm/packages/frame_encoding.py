@@ -12,6 +12,7 @@ from compilefarm.core.dynamo_packages import (
     Field,
     GlobalRecord,
     Lookup,
+    NamespaceConstant,
     SizeRecord,
     TorchConstant,
     Variant,
@@ -96,6 +97,8 @@ def encode_constant(value: Constant) -> wire.FrameConstant:
             return wire.FrameConstant(torch=wire.FrameTorchConstant(kind=value.kind, text=value.text))
         case ClassConstant():
             return wire.FrameConstant(a_class=wire.FrameClass(module=value.module, qualified_name=value.qualified_name))
+        case NamespaceConstant():
+            return wire.FrameConstant(namespace=value.module)
         case CodeRecord():
             return wire.FrameConstant(code=_code(value))
     raise Unsayable(f"a {kind.__module__}.{kind.__qualname__} is no constant that a package may hold")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, EllipsisType, MethodType
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import torch
 
 from compilefarm.core import code_digests
-from compilefarm.core.dynamo_packages import ClassConstant, CodeRecord, Constant, TorchConstant
+from compilefarm.core.dynamo_packages import ClassConstant, CodeRecord, Constant, NamespaceConstant, TorchConstant
 from compilefarm.reuse.names_in_code import value_at
 from compilefarm.reuse.refusals import Differs, Unsayable
 
@@ -20,7 +22,9 @@ _OF_TORCH = {
     "device": torch.device,
     "layout": torch.layout,
     "memory_format": torch.memory_format,
+    "size": torch.Size,
 }
+_DIMENSION = re.compile(r"\d+")
 
 
 def record_of(code: CodeType) -> CodeRecord:
@@ -73,6 +77,8 @@ def constant_of(value: Any) -> Constant:
     for name, of_torch in _OF_TORCH.items():
         if kind is of_torch:
             return TorchConstant(kind=name, text=str(value))
+    if kind is dict:
+        return _namespace_constant(value)
     if isinstance(value, type):
         return _class_constant(value)
     if kind is MethodType and isinstance(value.__self__, type):
@@ -90,11 +96,28 @@ def value_of(constant: Constant) -> Any:
         return _value_of_torch(constant)
     if isinstance(constant, ClassConstant):
         return _class_of(constant)
+    if isinstance(constant, NamespaceConstant):
+        return _namespace_of(constant)
     if isinstance(constant, tuple):
         return tuple(value_of(each) for each in constant)
     if isinstance(constant, frozenset):
         return frozenset(value_of(each) for each in constant)
     return constant
+
+
+def _namespace_constant(value: dict[str, Any]) -> NamespaceConstant:
+    """The global variables of a function that generated code makes."""
+    module = value.get("__name__")
+    if not isinstance(module, str) or getattr(sys.modules.get(module), "__dict__", None) is not value:
+        raise Unsayable("a dictionary in the generated code that holds no module's global variables")
+    return NamespaceConstant(module=module)
+
+
+def _namespace_of(constant: NamespaceConstant) -> dict[str, Any]:
+    module = sys.modules.get(constant.module)
+    if module is None:
+        raise Differs(f"the module {constant.module} is not imported")
+    return vars(module)
 
 
 def _class_constant(value: type) -> ClassConstant:
@@ -126,6 +149,8 @@ def _class_of(constant: ClassConstant) -> Any:
 def _value_of_torch(constant: TorchConstant) -> Any:
     if constant.kind == "device":
         return torch.device(constant.text)
+    if constant.kind == "size":
+        return torch.Size(map(int, _DIMENSION.findall(constant.text)))
     value = getattr(torch, constant.text.removeprefix("torch."), None)
     if type(value) is not _OF_TORCH.get(constant.kind):
         raise Differs(f"torch has no {constant.text}")

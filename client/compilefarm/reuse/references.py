@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from compilefarm.core.dynamo_packages import DependencyKind, DependencyRecord
+from compilefarm.graph.operators import home_of_function, name_function
 from compilefarm.reuse.code_objects import codes_within, digest_of_code
 from compilefarm.reuse.descriptions import MISSING, Describer
 from compilefarm.reuse.names_in_code import chains_of, function_at, is_frozen, root_of, static_attribute, value_at
@@ -109,12 +110,21 @@ def targets_of(graphs: Iterable[torch.fx.Graph], describer: Describer) -> Iterat
             yield _reference("torch", f"ops.{target}", describer)
             continue
         module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+        if (library := name_function(target)) is not None:
+            # The farm computes it with a library of its own, of the version in the request; what else this process has
+            # of that library, a trace does not ask for either.
+            yield from _all_of(home_of_function(library) or "", describer)
+            continue
         if isinstance(target, types.FunctionType) and str(module).partition(".")[0] not in _OF_TORCH:
             raise Unsayable(f"{module}.{name}, which is in the graph as it is, with all that it reads")
         if isinstance(target, types.FunctionType) and module in sys.modules and name and "<locals>" not in name:
             if describer.identity(target) != describer.identity(value_at(module, name)):
                 raise Unsayable(f"{module}.{name}, which is not at its place")
             yield _reference(module, name, describer)
+
+
+def _all_of(module: str, describer: Describer) -> Iterator[DependencyRecord]:
+    yield from (_reference(module, name, describer) for name in sorted(vars(sys.modules[module])))
 
 
 def places_of(codes: Iterable[types.CodeType], describer: Describer) -> Iterator[DependencyRecord]:

@@ -125,9 +125,12 @@ class Questions:
             self.read.clear()
         self.read.add(source)
 
-    def note_order(self) -> None:
-        """Takes note of a set that was gone through."""
+    def note_order(self, source: Source | None) -> None:
+        """Takes note of a set that was gone through in the order of this process. One without a source is made of
+        others, and described nowhere."""
         self.orders = True
+        if source is None:
+            self._refusals.append("the order of a set that is made while tracing, which differs between processes")
 
     def note_storage(self) -> None:
         """Takes note of a tensor whose storage was looked at."""

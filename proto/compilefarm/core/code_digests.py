@@ -13,7 +13,7 @@ from typing import Any
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, EllipsisType})
 # What Dynamo puts into code; known by name, so that torch is not imported.
-_OF_TORCH = frozenset(("torch", name) for name in ("dtype", "device", "layout", "memory_format"))
+_OF_TORCH = frozenset(("torch", name) for name in ("dtype", "device", "layout", "memory_format", "Size"))
 # All that a code object is made of but constants, file and lines.
 _facts = attrgetter(
     "co_qualname", "co_name", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals", "co_stacksize",
@@ -49,6 +49,8 @@ def _constants(values: tuple[object, ...]) -> tuple[object, ...]:
 def _constant(value: object) -> object:
     if type(value) in _PLAIN:
         return value
+    if (type(value).__module__, type(value).__name__) in _OF_TORCH:
+        return "torch", repr(value)
     match value:
         case CodeType():
             return "code", digest_of_code(value)
@@ -59,6 +61,4 @@ def _constant(value: object) -> object:
             return "frozenset", *sorted(map(_as_bytes, map(_constant, value)))
         case slice():
             return "slice", *_constants((value.start, value.stop, value.step))
-    if (type(value).__module__, type(value).__name__) in _OF_TORCH:
-        return "torch", repr(value)
     raise ValueError(f"a constant of type {type(value).__module__}.{type(value).__qualname__}")

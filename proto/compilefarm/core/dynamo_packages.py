@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 # What a source, a guard or a code object may hold as a constant. Tuples and frozensets hold constants again.
 Constant: TypeAlias = (
     "bool | int | float | complex | str | bytes | EllipsisType | tuple[Constant, ...] | frozenset[Constant]"
-    "| CodeRecord | TorchConstant | ClassConstant | None"
+    "| CodeRecord | TorchConstant | ClassConstant | NamespaceConstant | None"
 )
 
 
@@ -24,8 +24,8 @@ class TorchConstant:
     """A constant of torch, as torch prints it.
 
     Attributes:
-        kind: "dtype", "device", "layout" or "memory_format".
-        text: "torch.float32", "cuda:0", "torch.strided".
+        kind: "dtype", "device", "layout", "memory_format" or "size".
+        text: "torch.float32", "cuda:0", "torch.strided", "torch.Size([3, 4])".
     """
 
     kind: str
@@ -43,6 +43,17 @@ class ClassConstant:
 
     module: str
     qualified_name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceConstant:
+    """The global variables of a module that is imported, which code gives to functions that it makes.
+
+    Attributes:
+        module: the module.
+    """
+
+    module: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from torch._dynamo.source import ConstantSource as _Constants  # torch/_dynamo/source.py
@@ -51,10 +51,17 @@ _Containers = (_Dictionary, _List)
 _Sets = {each for each in (_Frozenset, *_Frozenset.__mro__) if each.__name__ in ("BaseSetVariable", "SetVariable")}
 _WITHOUT_ORDER = frozenset(
     {
-        "__init__", "__contains__", "add", "clear", "discard", "is_python_constant", "isdisjoint", "realize_key_vt",
-        "remove", "sq_length_impl", "tp_richcompare_impl",
+        "__init__", "__contains__", "add", "check_verbose", "clear", "discard", "is_python_constant", "isdisjoint",
+        "realize_key_vt", "remove", "sq_length_impl", "tp_richcompare_impl", "vt_identity_compare",
     }
 )  # fmt: skip
+# Where a trace makes sets (torch/_dynamo/symbolic_convert.py, variables/builtin.py, variables/sets.py).
+_MAKING_SETS = frozenset({"BUILD_SET", "call_set", "call_frozenset", "_new_set"})
+# Where Python is given a set, which has the order of this process.
+_OF_PYTHON = frozenset({"set_items", "as_python_constant"})
+# Where Dynamo may ask no more than which object it is, or whether it traces a function that holds it
+# (torch/_dynamo/variables/base.py, torch/_dynamo/trace_rules.py).
+_WITHIN_FUNCTIONS = frozenset({"guarded_method", "get_function", "_get_function_impl", "get_real_python_backed_value"})
 
 # Which arguments of a builtin say what it is asked about.
 _ASKED: Mapping[Any, slice] = {isinstance: slice(1, 2), issubclass: slice(1, 2), type: slice(1, 2), dir: slice(1)}
@@ -168,20 +175,30 @@ def watching_reads(on_read: Callable[[object, Source], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watching_orders(on_order: Callable[[], None]) -> Iterator[None]:
-    """Has `on_order` called whenever a trace may find in which order a set has its members, if it has several. For one
-    thread at a time."""
+def watching_orders(on_order: Callable[[Source | None], None]) -> Iterator[None]:
+    """Has `on_order` called whenever a trace may find in which order this process has the members of a set, if it has
+    several: with the source of the set, or None if the trace has made it. For one thread at a time."""
+
+    made: dict[int, Any] = {}
 
     def members(variable: Any) -> Any:
         found = vars(variable)["items"]
         asking = sys._getframe(1)
-        if asking.f_code.co_name == "set_items" and asking.f_back is not None:
+        names = [asking.f_code.co_name]
+        # Expressions that go through something have frames of their own.
+        while asking.f_back is not None and (names[-1].startswith("<") or names[-1] in _OF_PYTHON | _WITHIN_FUNCTIONS):
             asking = asking.f_back
-        if len(found) > 1 and asking.f_code.co_name not in _WITHOUT_ORDER:
-            on_order()
+            names.append(asking.f_code.co_name)
+        is_asked = len(found) > 1 and names[-1] not in _WITHOUT_ORDER
+        is_in_order = id(variable) in made and _OF_PYTHON.isdisjoint(names)
+        is_alike = variable.source is None and all(map(_is_whole_number, found))
+        if is_asked and not is_in_order and not is_alike:
+            on_order(variable.source)
         return found
 
     def keep(variable: Any, found: Any) -> None:
+        if "items" not in vars(variable) and _is_made_by_program():
+            made[id(variable)] = variable
         vars(variable)["items"] = found
 
     for kind in _Sets:
@@ -191,6 +208,23 @@ def watching_orders(on_order: Callable[[], None]) -> Iterator[None]:
     finally:
         for kind in _Sets:
             del kind.items
+
+
+def _is_whole_number(member: Any) -> bool:
+    """Whether a member of a set has the same hash in every process."""
+    constant = getattr(member, "vt", None)
+    return isinstance(constant, _Constant) and type(constant.value) is int
+
+
+def _is_made_by_program() -> bool:
+    """Whether a set is being made by what is traced, one member after the other: Dynamo keeps them in that order, which
+    is nobody's own. To be called where the members are set."""
+    frame: FrameType | None = sys._getframe(2)
+    given: object = None
+    while frame is not None and frame.f_code.co_name == "__init__":
+        given, frame = frame.f_locals.get("items", given), frame.f_back
+    is_in_order = isinstance(given, (list, dict)) or (isinstance(given, (set, frozenset)) and not given)
+    return is_in_order and frame is not None and frame.f_code.co_name in _MAKING_SETS
 
 
 @contextlib.contextmanager

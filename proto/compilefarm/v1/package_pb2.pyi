@@ -364,6 +364,7 @@ class FrameConstant(google.protobuf.message.Message):
     CODE_FIELD_NUMBER: builtins.int
     TORCH_FIELD_NUMBER: builtins.int
     A_CLASS_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
     none: builtins.bool
     """None, if true."""
     boolean: builtins.bool
@@ -380,6 +381,8 @@ class FrameConstant(google.protobuf.message.Message):
     """Bytes."""
     ellipsis: builtins.bool
     """The ellipsis, if true."""
+    namespace: builtins.str
+    """The global variables of a module, by its name."""
     @property
     def complex(self) -> global___FrameComplex:
         """A complex number: its real and its imaginary part."""
@@ -421,10 +424,11 @@ class FrameConstant(google.protobuf.message.Message):
         code: global___FrameCode | None = ...,
         torch: global___FrameTorchConstant | None = ...,
         a_class: global___FrameClass | None = ...,
+        namespace: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["a_class", b"a_class", "boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "none", b"none", "real", b"real", "text", b"text", "torch", b"torch", "tuple", b"tuple"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["a_class", b"a_class", "boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "none", b"none", "real", b"real", "text", b"text", "torch", b"torch", "tuple", b"tuple"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["none", "boolean", "integer", "large_integer", "real", "complex", "text", "content", "ellipsis", "tuple", "frozenset", "code", "torch", "a_class"] | None: ...
+    def HasField(self, field_name: typing.Literal["a_class", b"a_class", "boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "namespace", b"namespace", "none", b"none", "real", b"real", "text", b"text", "torch", b"torch", "tuple", b"tuple"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["a_class", b"a_class", "boolean", b"boolean", "code", b"code", "complex", b"complex", "content", b"content", "ellipsis", b"ellipsis", "frozenset", b"frozenset", "integer", b"integer", "kind", b"kind", "large_integer", b"large_integer", "namespace", b"namespace", "none", b"none", "real", b"real", "text", b"text", "torch", b"torch", "tuple", b"tuple"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["none", "boolean", "integer", "large_integer", "real", "complex", "text", "content", "ellipsis", "tuple", "frozenset", "code", "torch", "a_class", "namespace"] | None: ...
 
 global___FrameConstant = FrameConstant
 
@@ -437,7 +441,7 @@ class FrameTorchConstant(google.protobuf.message.Message):
     KIND_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     kind: builtins.str
-    """dtype, device, layout or memory_format."""
+    """dtype, device, layout, memory_format or size."""
     text: builtins.str
     """As torch prints it."""
     def __init__(
