@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import pytest
 
-from compilefarm.torch_internals.packed_layers import require_dense_operands
+from compilefarm.torch_internals.packed_layers import add_check, require_dense_operands
 from tests.forked_pods import ForkedPods
 
 # In a process of its own: the first compile registers the patterns. Nothing is generated or run: what is to be lowered
@@ -64,3 +67,20 @@ def test_one_with_elements_that_are_the_same_memory_is_not(packed: dict[str, str
 
 def test_a_worker_does_not_take_the_check_for_a_librarys(packed: dict[str, str]) -> None:
     assert packed["replacement"] == "None"
+
+
+def test_a_check_comes_to_those_that_patterns_have() -> None:
+    checks = dict[str, Callable[[int], bool]]()
+
+    def register(pattern: str, extra_check: Callable[[int], bool] = lambda _: True) -> None:
+        checks[pattern] = extra_check
+
+    module = SimpleNamespace(register_freezing_graph_pattern=register)
+    add_check(module, lambda match: match > 3)
+    add_check(module, lambda match: match > 5)
+    module.register_freezing_graph_pattern("all")
+    module.register_freezing_graph_pattern("even", extra_check=lambda match: match % 2 == 0)
+    assert {name: list(filter(check, range(8))) for name, check in checks.items()} == {
+        "all": [4, 5, 6, 7],
+        "even": [4, 6],
+    }

@@ -19,13 +19,13 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*|\.?\d+")
 _LASTING = frozenset(
     {
         "AttrSource", "CallFunctionNoArgsSource", "CellContentsSource", "ClosureSource", "CodeSource",
-        "ConstDictKeySource", "ContextVarGetSource", "ConvertIntSource", "DataclassFieldsSource", "DefaultsSource",
-        "DictGetItemSource", "DictSubclassGetItemSource", "DynamicScalarSource", "FloatTensorSource",
-        "GenericAttrSource", "GetItemSource", "GlobalSource", "GlobalStateSource", "GradSource", "ImportSource",
-        "ListGetItemSource", "LocalCellSource", "LocalSource", "NNModuleSource", "NamedTupleFieldsSource",
-        "NegateSource", "NonSerializableSetGetItemSource", "NumpyTensorSource", "ParamBufferSource", "ShapeEnvSource",
-        "SkipGuardSource",
-        "TensorPropertySource", "TupleIteratorGetItemSource", "TypeDictSource", "TypeMROSource", "TypeSource",
+        "ConstDictKeySource", "ContextVarGetSource", "ConvertIntSource", "DataclassFieldsSource",
+        "DefaultsSource", "DictGetItemSource", "DictSubclassGetItemSource", "DynamicScalarSource",
+        "FloatTensorSource", "GenericAttrSource", "GetItemSource", "GlobalSource", "GlobalStateSource",
+        "GradSource", "ImportSource", "ListGetItemSource", "LocalCellSource", "LocalSource", "NNModuleSource",
+        "NamedTupleFieldsSource", "NegateSource", "NonSerializableSetGetItemSource", "NumpyTensorSource",
+        "ParamBufferSource", "ShapeEnvSource", "SkipGuardSource", "TensorPropertySource",
+        "TupleIteratorGetItemSource", "TypeDictSource", "TypeMROSource", "TypeSource",
         "UnspecializedBuiltinNNModuleSource", "UnspecializedNNModuleSource", "UnspecializedParamBufferSource",
         "WeakRefCallSource",
     }

@@ -19,16 +19,26 @@ def require_dense_operands() -> None:
     """For the rest of this process, has weights packed of layers alone whose biases have no gaps. Before the first
     compile: that registers the patterns.
     """
-    fusion: Any = importlib.import_module("torch._inductor.fx_passes.mkldnn_fusion")
-    register = fusion.register_freezing_graph_pattern
+    add_check(importlib.import_module("torch._inductor.fx_passes.mkldnn_fusion"), _are_dense)
+
+
+def add_check(module: Any, check: Callable[[Any], bool]) -> None:
+    """Has patterns that a module of Inductor registers for frozen graphs, from now on, match only where a check passes,
+    too; once for each module.
+
+    Args:
+        module: registers them by its own `register_freezing_graph_pattern`.
+        check: is given what was matched.
+    """
+    register = module.register_freezing_graph_pattern
     if getattr(register, "compilefarm", False):
         return
 
     def register_checked(pattern: Any, extra_check: Callable[[Any], bool] = lambda _: True, **given: Any) -> Any:
-        return register(pattern, extra_check=lambda match: extra_check(match) and _are_dense(match), **given)
+        return register(pattern, extra_check=lambda match: extra_check(match) and check(match), **given)
 
     register_checked.compilefarm = True  # type: ignore[attr-defined]
-    fusion.register_freezing_graph_pattern = register_checked
+    module.register_freezing_graph_pattern = register_checked
 
 
 def _are_dense(match: Any) -> bool:

@@ -16,6 +16,8 @@ import torch
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from compilefarm.torch_internals.packed_layers import add_check
+
 _TRANSPOSED = [1, 0]
 _BYTES = (torch.uint8, torch.int8)
 
@@ -25,7 +27,7 @@ def require_linear_layers() -> None:
     the patterns.
     """
     quantization: Any = importlib.import_module("torch._inductor.fx_passes.quantization")
-    original, register = quantization._is_valid_woq_optimization_pattern, quantization.register_freezing_graph_pattern
+    original = quantization._is_valid_woq_optimization_pattern
     if getattr(original, "compilefarm", False):
         return
 
@@ -33,12 +35,9 @@ def require_linear_layers() -> None:
         is_valid = original()
         return lambda match: is_valid(match) and _is_linear_layer(match)
 
-    def register_checked(pattern: Any, extra_check: Callable[[Any], bool] = lambda _: True, **given: Any) -> Any:
-        return register(pattern, extra_check=lambda match: extra_check(match) and _is_layer(match), **given)
-
     make_check.compilefarm = True  # type: ignore[attr-defined]
     quantization._is_valid_woq_optimization_pattern = make_check
-    quantization.register_freezing_graph_pattern = register_checked
+    add_check(quantization, _is_layer)
 
 
 def _is_linear_layer(match: Any) -> bool:
