@@ -142,6 +142,8 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten._batch_norm_with_update.default, (IMAGE, FEW, FEW, FEW, FEW), positional(0.1, 1e-5)),
         (aten.avg_pool2d_backward.default, (torch.ones(9, 3, 4, 4), IMAGE), positional(*POOLED)),
         (aten._adaptive_avg_pool2d_backward.default, (torch.ones(1, 9, 4, 4), IMAGE), positional()),
+        (aten._adaptive_avg_pool2d_backward.default, (torch.ones(1, 3, 4, 4), IMAGE[..., :0]), positional()),
+        (aten._adaptive_avg_pool3d_backward.default, (torch.ones(3, 1, 2, 2), IMAGE[..., :0]), positional()),
         (aten.replication_pad2d_backward.default, (torch.ones(9, 3, 10, 10), IMAGE), positional([1, 1, 1, 1])),
         (aten.channel_shuffle.default, (IMAGE,), positional(0)),
         (aten.native_channel_shuffle.default, (IMAGE,), positional(0)),

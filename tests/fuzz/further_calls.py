@@ -1,5 +1,5 @@
 """Calls that make sense, of operators that PyTorch's samples do not call, or not as they are called here: products with
-narrow weights and with groups, bags of embeddings, and what goes by indices and pivots.
+narrow weights and with groups, bags of embeddings, gradients by name, and what goes by indices and pivots.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def further_calls() -> list[HostileCall]:
     """All of them, with the same elements each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return [*_products(), *_grouped_products(), *_bags(), *_quantized(), *_by_places(), *_solved()]
+        return [*_products(), *_grouped_products(), *_bags(), *_quantized(), *_by_places(), *_solved(), *_gradients()]
 
 
 def _call(operator: OpOverload, *args: Any) -> HostileCall:
@@ -94,4 +94,74 @@ def _solved() -> list[HostileCall]:
         _call(_aten.lu_unpack.default, factors, pivots),
         _call(_aten.ormqr.default, torch.randn(5, 3), torch.randn(3), torch.randn(5, 2)),
         _call(_aten.linalg_householder_product.default, torch.randn(2, 5, 3), torch.randn(2, 3)),
+    ]
+
+
+def _gradients() -> list[HostileCall]:
+    return [*_gradients_of_poolings(), *_gradients_of_convolutions(), *_gradients_of_sizes(), *_gradients_of_borders()]
+
+
+def _gradients_of_poolings() -> list[HostileCall]:
+    flat, deep = torch.randn(2, 3, 7, 8), torch.randn(2, 3, 5, 6, 7)
+    return [
+        _call(
+            _aten.avg_pool2d_backward.default, torch.randn(2, 3, 3, 4), flat, [3, 2], [2, 2], [0, 0], *(False, True), 3
+        ),
+        _call(_aten.avg_pool2d_backward.default, torch.randn(3, 4, 5), flat[0], [2], [], [1], True, False, None),
+        _call(
+            _aten.avg_pool3d_backward.default, torch.randn(2, 3, 2, 3, 3), deep, [2] * 3, [], [0] * 3, False, True, None
+        ),
+        _call(_aten._adaptive_avg_pool2d_backward.default, torch.randn(2, 3, 3, 4), flat),
+        _call(_aten._adaptive_avg_pool2d_backward.default, torch.randn(3, 9, 2), flat[0]),
+        _call(_aten._adaptive_avg_pool3d_backward.default, torch.randn(2, 3, 3, 2, 4), deep),
+    ]
+
+
+def _gradients_of_convolutions() -> list[HostileCall]:
+    image, kernel, whole = torch.randn(2, 4, 6, 7), torch.randn(6, 2, 3, 3), [True, True, True]
+    row, volume = torch.randn(2, 3, 9), torch.randn(1, 2, 4, 4, 4)
+    operator = _aten.convolution_backward.default
+    return [
+        _call(
+            operator, torch.randn(2, 6, 6, 7), image, kernel, [6], [1, 1], [1, 1], [1, 1], False, [0, 0], 2, whole
+        ),
+        _call(
+            operator, torch.randn(2, 4, 13, 15), image, torch.randn(4, 2, 3, 3), None, [2, 2], [0, 0], [1, 1], True,
+            [0, 0], 2, [True, True, False],
+        ),
+        _call(operator, torch.randn(2, 5, 4), row, torch.randn(5, 3, 2), [5], [2], [0], [1], False, [0], 1, whole),
+        _call(
+            operator, torch.randn(1, 3, 2, 2, 2), volume, torch.randn(3, 2, 2, 2, 2), [3], [1] * 3, [0] * 3, [2] * 3,
+            False, [0] * 3, 1, whole,
+        ),
+    ]  # fmt: skip
+
+
+def _gradients_of_sizes() -> list[HostileCall]:
+    by_dimensions = {
+        1: ("upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_linear1d"),
+        2: ("upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d", "upsample_bicubic2d"),
+        3: ("upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_trilinear3d"),
+    }
+    calls = []
+    for dimensions, families in by_dimensions.items():
+        for name in families:
+            before, after = [3, 5, 4][:dimensions], [7, 5, 6][:dimensions]
+            further = [] if "nearest" in name else [True]
+            gradient, operator = torch.randn(2, 3, *after), getattr(_aten, f"{name}_backward").default
+            calls += [
+                _call(operator, gradient, after, [2, 3, *before], *further),
+                _call(operator, torch.randn(2, 3, *before), before, [2, 3, *after], *further),
+            ]
+    return calls
+
+
+def _gradients_of_borders() -> list[HostileCall]:
+    x = torch.randn(2, 3, 4, 5)
+    return [
+        _call(_aten.replication_pad1d_backward.default, torch.randn(3, 4, 8), x[0], [1, 2]),
+        _call(_aten.replication_pad2d_backward.default, torch.randn(2, 3, 7, 6), x, [2, -1, 1, 2]),
+        _call(_aten.replication_pad3d_backward.default, torch.randn(1, 2, 7, 7, 6), x[None], [1, 0, 2, 1, 3, 1]),
+        _call(_aten.hardshrink_backward.default, torch.randn(4, 5), x[0, 0], 0.5),
+        _call(_aten.softshrink_backward.default, torch.randn(4, 5), x[0, 0], 0.5),
     ]

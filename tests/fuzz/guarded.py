@@ -378,6 +378,8 @@ def _try_all(names: Sequence[str], *, plans: Sequence[Plan], seconds: float) -> 
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="guarded-")
         print(f"headers in {headers_folder()}", flush=True)
     samples = Samples()
+    for call in further_calls():
+        samples.add(schema_of(call.operator).name.partition("::")[2], call.args, call.kwargs)
     samples.collect()
     ends, outcomes, silent, tried = time.monotonic() + seconds, Counter[tuple[str, str]](), [], 0
     for name in names:
@@ -401,8 +403,7 @@ def _try_all(names: Sequence[str], *, plans: Sequence[Plan], seconds: float) -> 
 def _outcomes_of(name: str, samples: Samples, *, plans: Sequence[Plan]) -> Counter[tuple[str, str]]:
     """What became of how many calls of an operator, by the way in which they were made; finds are printed."""
     operator = operator_of(name)
-    further = [call for call in further_calls() if call.operator is operator]
-    calls, outcomes = [*further, *samples.calls_of(operator)], Counter[tuple[str, str]]()
+    calls, outcomes = samples.calls_of(operator), Counter[tuple[str, str]]()
     for plan in plans:
         for outcome, find in try_operator(operator, calls, plan=plan):
             outcomes[plan.way, outcome] += 1

@@ -106,9 +106,11 @@ def _result_and_its_gradient(given: Arguments) -> str | None:
 
 
 def _batch_of_a_gradient(given: Arguments, *, spatial: int) -> str | None:
-    # aten/src/ATen/native/AveragePool2d.cpp and the like hold the other sizes of a gradient against their input.
+    # aten/src/ATen/native/AveragePool2d.cpp and the like hold the other sizes of a gradient against their input;
+    # AdaptiveAveragePooling.cpp adds each element of a gradient somewhere, also where the input has none.
     gradient, values = given["grad_output"].shape, given["self"].shape
-    if len(gradient) == len(values) and gradient[:-spatial] == values[:-spatial]:
+    is_alike = len(gradient) == len(values) and gradient[:-spatial] == values[:-spatial]
+    if is_alike and (0 not in values or 0 in gradient):
         return None
     return f"its gradient is of {tuple(gradient)} and its input of {tuple(values)}"
 
