@@ -135,6 +135,8 @@ def adam(parameter: object, other: object, step: object) -> Given:
         (aten.rrelu_with_noise.default, (MANY, NARROW.expand(64)), positional(0.1, 0.3, True, None)),
         (aten._weight_norm_interface.default, (torch.ones(4, 4, 4), FEW), positional(1)),
         (aten.resize_.default, (NARROW.expand(64),), positional([80])),
+        (aten.resize.default, (NARROW.expand(64),), positional([80])),
+        (aten.resize_as.default, (NARROW.expand(64), torch.ones(80)), positional()),
         (aten.median.dim, (NARROW.expand(64),), positional(-1)),
         (aten.nanmedian.dim, (torch.ones(3, 1).expand(3, 8),), positional(1, True)),
         (aten._softmax_backward_data.default, (torch.ones(4, 4), torch.ones(2, 4)), positional(1, torch.float32)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import sys
@@ -455,6 +456,23 @@ def test_a_switch_that_stays_is_no_dead_node() -> None:
     assert not switched(now, not now)
     assert switched(now, now, device="cuda")
     assert not switched(not now, now, device="cuda")
+
+
+def _gradients(x: torch.Tensor) -> torch.Tensor:
+    with torch.autograd.graph.disable_saved_tensors_hooks("within"):
+        y = x.sin()
+    return torch.func.vmap(torch.func.grad(torch.sum))(y)
+
+
+@pytest.mark.parametrize("disabled", [False, True], ids=["enabled", "disabled"])
+def test_hooks_that_are_disabled_already_need_not_be_disabled(disabled: bool) -> None:
+    x = torch.randn(3, 4)
+    around = torch.autograd.graph.disable_saved_tensors_hooks("around") if disabled else contextlib.nullcontext()
+    with around:
+        job = capture(_gradients, x).encode().job
+    assert any("saved_tensors_hooks" in call for call in _calls(job.graph)) is not disabled
+    (result,) = decode_job(job, blobs={}).graph_module(x)
+    assert torch.equal(result, torch.ones(3, 4))
 
 
 def test_numbers_that_numpy_computes_of_numbers_leave_nothing_behind() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.inductor_prims
 from torch._higher_order_ops.out_dtype import out_dtype
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
@@ -423,7 +424,14 @@ def _of_maxima(x: torch.Tensor, gradient: torch.Tensor) -> tuple[torch.Tensor, .
     )
 
 
-@pytest.mark.parametrize("steps", [_of_layers, _of_maxima])
+def _of_windows(x: torch.Tensor, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    within = (gradient * 6).to(torch.int8)
+    places = torch.ops.prims._low_memory_max_pool_offsets_to_indices
+    windows = [2, 3], [16, 20], [2, 1], [1, 0], [1, 2]
+    return places(within, *windows), places(within[0], [2, 1, 3], [4, 16, 20], [1, 2, 1], [0, 1, 0], [1, 1, 2]), x.sin()
+
+
+@pytest.mark.parametrize("steps", [_of_layers, _of_maxima, _of_windows])
 def test_gradients_that_a_program_calls_by_name_are_sent_as_what_they_are_made_of(
     steps: Callable[..., tuple[torch.Tensor, ...]],
 ) -> None:

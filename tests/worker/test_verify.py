@@ -464,13 +464,31 @@ def _with_memory_of_nobody(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def test_memory_that_nobody_wrote_to_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def program(x: torch.Tensor) -> list[torch.Tensor]:
-        return [torch.rand(50), torch.rand(2, 50), x.sin(), x * 2]
+        return [torch.rand(50), torch.stack([x, torch.rand(50)]), x.sin(), x * 2]
 
     found = _verified(monkeypatch, _with_memory_of_nobody, torch.rand(50), program=program)
-    assert (found.compared, found.unsteady) == (3, 2)
-    wrong = _changed(program, 3, lambda output: output * 1.1)
-    with pytest.raises(VerificationFailed, match="output 3 differs from eager"):
-        _verified(monkeypatch, _with_memory_of_nobody, torch.rand(50), program=wrong)
+    assert (found.compared, found.unsteady) == (4, 1)
+    for number in (1, 3):
+        wrong = _changed(program, number, lambda output: output * 1.1)
+        with pytest.raises(VerificationFailed, match=f"output {number} differs from eager"):
+            _verified(monkeypatch, _with_memory_of_nobody, torch.rand(50), program=wrong)
+
+
+def _resized(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    aten = torch.ops.aten
+    return aten.resize(x, [60]), aten.resize_as(x, x.new_zeros(60)), aten.resize(x, [4, 5])
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_of_what_is_resized_all_that_was_there_is_compared(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.cat([x, torch.rand(10)]), torch.cat([x, torch.rand(10)]), x[:20].view(4, 5)]
+
+    found = _verified(monkeypatch, _resized, torch.rand(50), program=program)
+    assert (found.compared, found.unsteady) == (4, 0)
+    wrong = _changed(program, number, lambda output: output.index_fill(0, torch.tensor([3]), 2.0))
+    with pytest.raises(VerificationFailed, match=f"output {number} differs from eager"):
+        _verified(monkeypatch, _resized, torch.rand(50), program=wrong)
 
 
 def _embedding(weight: torch.Tensor, words: torch.Tensor) -> torch.Tensor:

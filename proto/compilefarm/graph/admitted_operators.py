@@ -57,7 +57,7 @@ _RANDOM = names("""
     bernoulli binomial cauchy exponential geometric log_normal multinomial normal poisson rand rand_like randint
     randint_like randn randn_like random randperm uniform _sample_dirichlet _standard_gamma
 """)
-_FILLING = names("copy fill fill_diagonal zero requires_grad_ resize_ resize_as_")
+_FILLING = names("copy fill fill_diagonal zero requires_grad_ resize resize_as")
 _SHAPES = names("""
     adjoint alias alias_copy as_strided as_strided_copy as_strided_scatter atleast_1d atleast_2d atleast_3d block_diag
     broadcast_tensors broadcast_to cartesian_prod cat chalf channel_shuffle chunk clone column_stack combinations concat
@@ -165,8 +165,8 @@ _GRADIENTS = names("""
 # Steps of functions above that check what they are given, or are looked at (graph/misfits.py). Graphs that AOTAutograd
 # has taken apart in the pod call these.
 _STEPS = names("""
-    _cdist_forward _fft_c2c _fft_c2r _fft_r2c _linalg_check_errors _linalg_det _linalg_eigh _linalg_slogdet
-    _linalg_solve_ex _linalg_svd _pdist_forward
+    _cdist_forward _embedding_bag _embedding_bag_forward_only _fft_c2c _fft_c2r _fft_r2c _linalg_check_errors
+    _linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex _linalg_svd _pdist_forward
 """)
 _ATEN = frozenset(
     name

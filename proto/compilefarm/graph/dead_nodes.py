@@ -28,11 +28,14 @@ from compilefarm.graph.targets import (
     TENSOR_METHOD,
     TORCH_FUNCTION,
     find_items,
+    find_mode_entered,
+    find_mode_left,
     name_call,
 )
 from compilefarm.graph.writes import find_storage
 from compilefarm.torch_internals.numpy_calls import name_numpy_call, reads_number
 from compilefarm.torch_internals.traced_functions import (
+    DISABLE_HOOKS,
     is_question,
     is_question_of_tensor,
     is_usage_log,
@@ -84,7 +87,7 @@ def find_dead_nodes(graph: Graph) -> Set[Node]:
 
     Inputs stay, used or not: they are how the graph is called.
     """
-    dead_nodes, idle = set[Node](), _idle_switches(graph)
+    dead_nodes, idle = set[Node](), _idle_switches(graph) | _disabling_nothing(graph)
     for node in reversed(graph.nodes):
         if node in idle or (node.users.keys() <= dead_nodes and _has_no_effect(node)):
             dead_nodes.add(node)
@@ -108,6 +111,16 @@ def _idle_switches(graph: Graph) -> Set[Node]:
         if all(node.args == (now,) for node in (nodes if on_gpu else nodes[-1:])):
             idle.update(nodes)
     return idle
+
+
+def _disabling_nothing(graph: Graph) -> Set[Node]:
+    """The nodes that disable hooks on saved tensors in a graph that never enables them, as torch.func does within
+    torch.autograd.graph.disable_saved_tensors_hooks: they were disabled before and are so afterwards, and what a graph
+    may call has no such hooks.
+    """
+    if any(find_mode_left(node) == DISABLE_HOOKS for node in graph.nodes):
+        return frozenset()
+    return {node for node in graph.nodes if find_mode_entered(node) == DISABLE_HOOKS}
 
 
 def _is_on_gpu(node: Node) -> bool:

@@ -29,6 +29,7 @@ from compilefarm.graph.decode import (
     decode_job,
 )
 from compilefarm.graph.devices import DeviceNumbers
+from compilefarm.graph.dtype_numbers import with_named_dtypes
 from compilefarm.graph.dynamic_floats import (
     DecidingFloats,
     find_deciding,
@@ -116,6 +117,7 @@ def encode_job(
 # What graphs have become before they are sent, by what is done to them, in this order.
 _REWRITTEN = (
     with_plain_constructors,
+    with_named_dtypes,
     with_plain_tangents,
     with_safe_offsets,
     with_computed_floats,

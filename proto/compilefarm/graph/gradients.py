@@ -27,10 +27,15 @@ def decompositions() -> Mapping[Callable[..., Any], Callable[..., Any]]:
     """What gradients of maxima are made of.
 
     Each is added at the place of its plane where the maximum was found, by an operator that checks places
-    (torch/_decomp/decompositions.py of torch 2.15 does the same for max_pool2d_with_indices_backward).
+    (torch/_decomp/decompositions.py of torch 2.15 does the same for max_pool2d_with_indices_backward). Inductor's
+    programs remember places within windows alone, and compiled autograd makes places of planes of these.
     """
-    made = {find_operator(f"aten::{name}", is_overload=True): spatial for name, spatial in _PLANES.items()}
-    return {operator: partial(_added, spatial=spatial) for operator, spatial in made.items() if operator is not None}
+    made: dict[str, Callable[..., Any]] = {
+        f"aten::{name}": partial(_added, spatial=spatial) for name, spatial in _PLANES.items()
+    }
+    made["prims::_low_memory_max_pool_offsets_to_indices"] = _places
+    found = {find_operator(name, is_overload=True): decomposition for name, decomposition in made.items()}
+    return {operator: decomposition for operator, decomposition in found.items() if operator is not None}
 
 
 def _added(grad_output: torch.Tensor, self: torch.Tensor, *given: Any, spatial: int, **named: Any) -> torch.Tensor:
@@ -41,6 +46,27 @@ def _added(grad_output: torch.Tensor, self: torch.Tensor, *given: Any, spatial: 
     zeros = self.new_zeros((*self.shape[:-spatial], self.shape[-spatial:].numel()), dtype=exact)
     summed = zeros.scatter_add(-1, places.flatten(-spatial), grad_output.to(exact).flatten(-spatial))
     return summed.view(self.shape).to(self.dtype)
+
+
+def _places(
+    self: torch.Tensor,
+    kernel_size: Sequence[int],
+    input_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> torch.Tensor:
+    """Places in planes, of places within windows (torch/_inductor/inductor_prims.py)."""
+    places, left = torch.zeros_like(self, dtype=torch.int64), self.to(torch.int64)
+    factor = 1
+    for dimension in reversed(range(-len(kernel_size), 0)):
+        shape = [1] * self.dim()
+        shape[dimension] = -1
+        windows = torch.arange(self.shape[dimension], device=self.device).view(shape)
+        within = left % kernel_size[dimension]
+        places = places + factor * (windows * stride[dimension] - padding[dimension] + within * dilation[dimension])
+        left, factor = left // kernel_size[dimension], factor * input_size[dimension]
+    return places
 
 
 def leave_out_scales(traced: GraphModule) -> None:

@@ -262,7 +262,7 @@ _WITHOUT_GAPS: Mapping[str, Sequence[str]] = {
     "_weight_norm_interface": ("v", "g"),
     "native_group_norm": ("weight", "bias"),
     # torch/_inductor/lowering.py: resize
-    **dict.fromkeys(("resize", "resize_", "resize_as_"), ("self",)),
+    **dict.fromkeys(("resize", "resize_", "resize_as", "resize_as_"), ("self",)),
     "rrelu_with_noise": ("noise",),
     "rrelu_with_noise_": ("noise",),
     "rrelu_with_noise_functional": ("noise",),

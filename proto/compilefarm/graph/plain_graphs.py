@@ -75,7 +75,10 @@ def _has_steps(graph_module: GraphModule) -> bool:
     """Whether a graph, or one within it, calls operators of torch that no graph may call, each of which is taken apart
     (torch.ops.aten.gelu_backward in a function of autograd)."""
     steps = [target for target in {node.target for node in nodes_of(graph_module)} if _is_step(target)]
-    return bool(steps) and all(any(each in _decompositions() for each in _forms(step)) for step in steps)
+    if not steps:
+        return False
+    known = _decompositions()
+    return all(any(each in known for each in _forms(step)) for step in steps)
 
 
 def _is_step(target: object) -> bool:
@@ -142,12 +145,16 @@ def compile_plain_graphs(
     )
 
 
-@functools.cache
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
     """What operators are made of that no graph may call, gradients above all. Inductor does the same to nearly all."""
+    # Some are registered when Inductor is imported.
+    return {**_decompositions_of_torch(), **jagged.decompositions(), **gradients.decompositions()}
+
+
+@functools.cache
+def _decompositions_of_torch() -> Mapping[Any, Callable[..., Any]]:
     table = decomposition_tables()["post_autograd"]
-    found = {operator: decomposition for operator, decomposition in table.items() if _is_taken_apart(operator)}
-    return {**found, **jagged.decompositions(), **gradients.decompositions()}
+    return {operator: decomposition for operator, decomposition in table.items() if _is_taken_apart(operator)}
 
 
 def _is_taken_apart(target: object) -> bool:

@@ -18,7 +18,7 @@ from compilefarm.torch_internals.operators import OpOverload
 _STEPS = names("""
     _batch_norm_impl_index _cholesky_solve_helper _compute_linear_combination _conj_copy _convolution
     _convolution_mode _cudnn_rnn _cudnn_rnn_flatten_weight _cummax_helper _cummin_helper _debug_has_internal_overlap
-    _efficient_attention_forward _efficientzerotensor _embedding_bag _embedding_bag_forward_only _euclidean_dist
+    _efficient_attention_forward _efficientzerotensor _euclidean_dist
     _fake_quantize_per_tensor_affine_cachemask_tensor_qparams _flash_attention_forward
     _fused_dropout _fused_moving_avg_obs_fq_helper _fused_moving_avg_obs_fq_helper_functional _fused_sdp_choice
     _fw_primal _has_same_storage_numel _index_put_impl _is_zerotensor
@@ -29,7 +29,7 @@ _STEPS = names("""
     _scaled_dot_product_flash_attention _stack _thnn_fused_gru_cell _thnn_fused_lstm_cell _unpack_dual _unsafe_index
     _unsafe_index_put _unsafe_view cudnn_batch_norm cudnn_grid_sampler cudnn_is_acceptable data embedding_renorm
     frobenius_norm is_pinned lift linalg__powsum log_sigmoid_forward
-    mkldnn_rnn_layer multilabel_margin_loss_forward nuclear_norm output_nr resize resize_as rrelu_with_noise_functional
+    mkldnn_rnn_layer multilabel_margin_loss_forward nuclear_norm output_nr rrelu_with_noise_functional
     slow_conv3d slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d thnn_conv2d
     unsafe_split_with_sizes
 """)

@@ -9,6 +9,8 @@ nearer without that.
 
 Elements that depend on which of several equal elements a sort gives first have no one order, and are compared sorted.
 
+Elements that depend on memory which nobody wrote to are not compared.
+
 Integers and booleans must be equal, except where the last bit of a float decides. An index that an argmax or a sort
 gives may differ where the reference says that both values are nearly equal. Any other element may differ where eager
 itself gives another one for inputs that were perturbed by a few last bits, and by no more than that changes any
@@ -17,7 +19,7 @@ element. Of the rest, one element in a thousand may differ, since perturbations 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,6 +59,9 @@ class Comparison:
 
     Attributes:
         inputs_seed: seed of the inputs of both, for reports.
+        unwritten: of each result (its name) that has any, a mask of the elements that depend on memory which nobody
+            wrote to.
+        unwritten_positions: of the result that is compared.
         sorted_positions: of elements that are compared sorted; a mask.
         found: receives the measured differences.
         inside: the coarsest dtype that the graph computes in; None where nothing floats.
@@ -72,6 +77,8 @@ class Comparison:
     """
 
     inputs_seed: int = 0
+    unwritten: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    unwritten_positions: torch.Tensor | None = None
     sorted_positions: torch.Tensor | None = None
     found: Verification = field(default_factory=Verification)
     inside: torch.dtype | None = None
@@ -95,7 +102,7 @@ class Comparison:
             if isinstance(expected, torch.Tensor) and name not in without:
                 if not isinstance(ours[name], torch.Tensor) or _kind(ours[name]) != _kind(expected):
                     raise VerificationFailed(f"{name} is {_kind(ours[name])} instead of {_kind(expected)}")
-                self._compare_in_order(name, _dense(ours[name]), _dense(expected))
+                self._of(name)._compare_written(name, _dense(ours[name]), _dense(expected))
 
     def agrees(self, ours: Results, theirs: Results, *, name: str) -> bool:
         """Returns whether the results of one name are near enough."""
@@ -104,6 +111,12 @@ class Comparison:
         except VerificationFailed:
             return False
         return True
+
+    def _of(self, name: str) -> Comparison:
+        return replace(self, unwritten_positions=self.unwritten.get(name))
+
+    def _compare_written(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+        self._compare_in_order(name, self._arranged(ours), self._arranged(theirs))
 
     def _compare_in_order(self, name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
         # What was found of a comparison that fails is not kept.
@@ -204,10 +217,13 @@ class Comparison:
             )
 
     def _arranged(self, elements: torch.Tensor) -> torch.Tensor:
-        if self.sorted_positions is None:
+        if self.sorted_positions is None and self.unwritten_positions is None:
             return elements
         arranged = elements.clone()
-        arranged[self.sorted_positions] = elements[self.sorted_positions].sort().values
+        if self.unwritten_positions is not None:
+            arranged[self.unwritten_positions] = 0
+        if self.sorted_positions is not None:
+            arranged[self.sorted_positions] = arranged[self.sorted_positions].sort().values
         return arranged
 
     def _narrowed_of(self, name: str, compared: torch.Tensor) -> tuple[torch.Tensor, torch.dtype] | None:
@@ -278,6 +294,24 @@ def differing_names(first: Results, second: Results) -> set[str]:
         for name, tensor in first.items()
         if isinstance(tensor, torch.Tensor) and not torch.equal(_plain(tensor), _plain(second[name]))
     }
+
+
+def differing_positions(first: Results, second: Results) -> dict[str, torch.Tensor]:
+    """A mask of the elements that are not the same to the last bit, for each tensor that has any; all of them where the
+    number of elements is another one.
+    """
+    return {
+        name: _differing(tensor, second[name])
+        for name, tensor in first.items()
+        if name in differing_names({name: tensor}, second)
+    }
+
+
+def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    if one.shape != other.shape:
+        return torch.ones_like(_dense(one), dtype=torch.bool)
+    differing = _plain(one) != _plain(other)
+    return differing.any(-1) if one.is_complex() else differing
 
 
 def differing_elements(

@@ -24,6 +24,7 @@ from compilefarm.worker.seeds import SEED
 from compilefarm.worker.selections import Selection, are_as_good, find_selections, with_selected_values
 from compilefarm.worker.synthetic import inputs_of
 from compilefarm.worker.ties import LastFirst, has_ranking
+from compilefarm.worker.uninitialized import find_unwritten
 
 # Of the first inputs that are tried; it differs from that of a compile.
 INPUT_SEED = 1
@@ -70,6 +71,7 @@ class Eager:
         """
         return Comparison(
             inputs_seed=self._inputs_seed,
+            unwritten=self.unwritten,
             found=found,
             inside=self.inside,
             perturbed=self.perturbed,
@@ -78,6 +80,11 @@ class Eager:
             as_good=lambda name, ours, theirs: None if name in random else self.as_good(name, ours, theirs),
             reference=lambda: {name: value for name, value in (self.reference() or {}).items() if name not in random},
         )
+
+    @functools.cached_property
+    def unwritten(self) -> Mapping[str, torch.Tensor]:
+        """A mask of the elements that depend on memory which nobody wrote to, by the names of results."""
+        return find_unwritten(self.program, self.run)
 
     @functools.cached_property
     def _perturbed(self) -> Sequence[Results]:

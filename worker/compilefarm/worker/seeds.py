@@ -69,7 +69,9 @@ def find_randomness(theirs: Results, eager: Run, *, draws_alike: bool, near: Com
     again = eager(SEED)
     restless = differing_names({name: theirs[name] for name in varying}, again)
     unsteady = {name for name in restless if not near.agrees(again, theirs, name=name)}
-    seeded = {name for name in varying - unsteady if name not in restless or not near.agrees(other, theirs, name=name)}
+    # Memory that nobody wrote to may happen to hold the same twice.
+    by_chance = restless | near.unwritten.keys()
+    seeded = {name for name in varying - unsteady if name not in by_chance or not near.agrees(other, theirs, name=name)}
     return Randomness(
         seeded=frozenset() if draws_alike else seeded, unsteady=unsteady, drawn=seeded | unsteady, other=other
     )

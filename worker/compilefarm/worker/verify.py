@@ -34,7 +34,6 @@ from compilefarm.worker.process_groups import recording_calls, standing_in
 from compilefarm.worker.results import Results, call, results_of
 from compilefarm.worker.seeds import SEED, check_random, find_randomness
 from compilefarm.worker.synthetic import ATTEMPTS, are_refused
-from compilefarm.worker.uninitialized import find_uninitialized
 
 TIMED_CALLS = 5
 TIMED_SECONDS = 2.0
@@ -225,10 +224,11 @@ def compare(
 ) -> None:
     """Compares results at the sizes of the job, and at other sizes if symbols allow some."""
     # What is compared for other reasons leaves no figures.
-    near = Comparison(inside=eager.inside, unordered=eager.unordered)
+    near = Comparison(inside=eager.inside, unordered=eager.unordered, unwritten=eager.unwritten)
     draws_alike = bool(config_patches(task.job.options)[0].get("fallback_random"))
     randomness = find_randomness(theirs, lambda seed: eager.run(seed=seed), draws_alike=draws_alike, near=near)
-    randomness = randomness.with_unsteady(find_uninitialized(eager.program, eager.run), theirs)
+    nobodys = {name for name, positions in eager.unwritten.items() if bool(positions.all())}
+    randomness = randomness.with_unsteady(nobodys, theirs)
     without = randomness.names
     # Other numbers are drawn in a higher precision.
     eager.comparison(figures, random=randomness.drawn).compare(ours, theirs, without=without)

@@ -1,0 +1,58 @@
+"""Calls of operators with numbers for dtypes, as torch writes them where it prints graphs, or C++ hands them over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from compilefarm.graph.operators import overloads_of
+from compilefarm.graph.rewriting import Copies, rewritten
+from compilefarm.torch_internals.operators import OpOverload, OpOverloadPacket, schema_of
+
+# c10/core/ScalarType.h. A number that stands for none is looked up all the same by torch, and never here.
+_DTYPES = {
+    0: torch.uint8,
+    1: torch.int8,
+    2: torch.int16,
+    3: torch.int32,
+    4: torch.int64,
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    9: torch.complex64,
+    10: torch.complex128,
+    11: torch.bool,
+    15: torch.bfloat16,
+}
+
+
+def with_named_dtypes(graph_module: GraphModule) -> GraphModule:
+    """A graph that says dtypes by name; the graph itself if it does already."""
+    return rewritten(graph_module, is_rewritten=lambda node: bool(_numbered(node)), write=_named)
+
+
+def _named(graph: Graph, node: Node, copies: Copies) -> Node:
+    made = graph.node_copy(node, copies.__getitem__)
+    made.kwargs = {**made.kwargs, **_numbered(node)}
+    return made
+
+
+def _numbered(node: Node) -> dict[str, torch.dtype]:
+    """The dtypes that a node gives as numbers, by the names of arguments."""
+    return {
+        name: _DTYPES[value]
+        for name, value in node.kwargs.items()
+        if type(value) is int and value in _DTYPES and _is_dtype(node.target, name)
+    }
+
+
+def _is_dtype(target: Any, name: str) -> bool:
+    """Whether what an operator calls so is a dtype."""
+    overloads = overloads_of(target) if isinstance(target, OpOverloadPacket) else [target]
+    declared = [
+        each for overload in overloads if isinstance(overload, OpOverload) for each in schema_of(overload).arguments
+    ]
+    types = {str(argument.real_type) for argument in declared if argument.name == name}
+    return bool(types) and types <= {"ScalarType", "Optional[ScalarType]"}
