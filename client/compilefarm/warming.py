@@ -1,17 +1,21 @@
-"""Imports in a thread what the first torch.compile and a farm need, while weights load.
+"""Imports in threads what the first torch.compile and a farm need, while weights load.
 
-Only libraries that know nothing of torch are imported so: sympy, of which Dynamo makes sizes, gRPC with the messages
-of the farm, and what checks signatures. The modules of torch import each other in circles, and a process in which two
-threads enter such a circle at different places may end with one of them half imported
-(importlib._bootstrap._DeadlockError).
+A thread imports no module of torch. These import each other in circles, and a process in which two threads enter such
+a circle at different places may end with one of them half imported (importlib._bootstrap._DeadlockError). So there are
+steps: what knows nothing of torch; once torch is imported, by whoever imports it, what then takes no further module of
+it; and once Dynamo is, what takes that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import sys
 import threading
+from collections.abc import Callable
 
+# What knows nothing of torch.
 MODULES = (
     "sympy",
     "grpc",
@@ -22,6 +26,24 @@ MODULES = (
     "compilefarm.core.signatures",
     "cryptography.hazmat.backends.openssl.backend",
 )
+# What imports no module of torch that `import torch` has not imported.
+WITH_TORCH = ("compilefarm.client", "compilefarm.graph.replacements")
+# And none that `import torch._dynamo` has not: what a start by a package takes.
+WITH_DYNAMO = (
+    "compilefarm.graph.ambient",
+    "compilefarm.packages.lookup_keys",
+    "compilefarm.packages.packing",
+    "compilefarm.reuse.installation",
+    "compilefarm.client.starts",
+    "compilefarm.client.farm_packages",
+    "compilefarm.client.farm_programs",
+    "compilefarm.client.loading",
+    "compilefarm.client.loaded_programs",
+)
+DYNAMO = "torch._dynamo"
+# How long a fork waits: threads that take longer wait for somebody, and hold nothing that a child could wait for.
+_SECONDS_BEFORE_FORK = 1.0
+
 _lock = threading.Lock()
 _started: list[threading.Thread] = []
 
@@ -29,23 +51,65 @@ _started: list[threading.Thread] = []
 def warm() -> None:
     """Begins to import what the first compile takes whatever the backend is, in a thread of its own; returns at once.
 
-    To be called once a process knows that it will compile, and before it loads weights. COMPILEFARM_WARM=yes does it at
-    the end of `import torch`. What cannot be imported is said where it is needed.
+    To be called once a process knows that it will compile, best after `import torch` and before it loads weights.
+    COMPILEFARM_WARM=yes does it at the end of `import torch`. What cannot be imported is said where it is needed.
     """
     with _lock:
         if not _started:
-            thread = threading.Thread(target=_import_all, name="imports for compiles", daemon=True)
-            _started.append(thread)
-            thread.start()
+            os.register_at_fork(before=_wait_before_fork)
+            _start(_import_first)
 
 
 def wait_until_warm() -> None:
-    """Waits until the thread that `warm` has started is done, if there is one."""
-    for thread in list(_started):
+    """Waits until all that `warm` has started is done."""
+    # The first may start the second.
+    for thread in _started:
         thread.join()
 
 
-def _import_all() -> None:
-    for name in MODULES:
+def _wait_before_fork() -> None:
+    """A child would wait for ever for a module that a thread was just importing: it has no such thread."""
+    for thread in list(_started):
+        if thread is not threading.current_thread():
+            thread.join(_SECONDS_BEFORE_FORK)
+
+
+def _start(function: Callable[[], None]) -> None:
+    thread = threading.Thread(target=function, name="imports for compiles", daemon=True)
+    _started.append(thread)
+    thread.start()
+
+
+def _import_first() -> None:
+    _import_all(MODULES)
+    if "torch" in sys.modules:
+        # It waits where another thread is importing it.
+        _import_all(("torch", *WITH_TORCH))
+        _look_ahead()
+        _await_dynamo()
+
+
+def _await_dynamo() -> None:
+    from compilefarm.torch_internals.imported_modules import when_imported
+
+    when_imported(DYNAMO, lambda _: _start(_import_with_dynamo))
+
+
+def _import_with_dynamo() -> None:
+    _import_all((DYNAMO, *WITH_DYNAMO))
+    _look_ahead()
+
+
+def _look_ahead() -> None:
+    from compilefarm.graph.replacements import look_ahead
+
+    look_ahead()
+
+
+def _import_all(names: tuple[str, ...]) -> None:
+    from compilefarm.core.garbage import leave_to_others
+
+    leave_to_others()
+    for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

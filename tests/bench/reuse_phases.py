@@ -169,18 +169,25 @@ def _require_reused(case: Any, first: Sequence[Any]) -> None:
 
 @contextmanager
 def _watching_imports(phases: Phases, *, is_watched: Callable[[], bool]) -> Iterator[None]:
-    """Inside, each import is a phase, and functions of modules that are imported become what PHASES says."""
+    """Inside, each import is a phase, and functions of modules that are or were imported become what PHASES says."""
     original = imports._load_unlocked
+
+    def watch(module: Any, name: str) -> None:
+        for place, phase in PHASES.get(name, {}).items():
+            _wrap(module, place, phase=phase, phases=phases)
 
     def load(spec: Any) -> Any:
         if not is_watched():
             return original(spec)
         with phases.phase(f"import {_library_of(spec.name)}"):
             module = original(spec)
-        for place, phase in PHASES.get(spec.name, {}).items():
-            _wrap(module, place, phase=phase, phases=phases)
+        watch(module, spec.name)
         return module
 
+    for name in PHASES:
+        # One that a thread is importing is not watched.
+        if (module := sys.modules.get(name)) is not None and not getattr(module.__spec__, "_initializing", False):
+            watch(module, name)
     imports._load_unlocked = load
     try:
         yield

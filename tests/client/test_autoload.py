@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -30,6 +32,59 @@ def test_what_is_imported_in_a_thread_knows_nothing_of_torch() -> None:
     )
     environ = {"PYTHONPATH": ":".join(sys.path), "COMPILEFARM_WARM": "yes"}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environ)
+
+
+_IN_THREADS = """
+import sys, threading, torch
+from compilefarm import autoload, warming
+
+class Searches:
+    found = []
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "torch" and threading.current_thread() is not threading.main_thread():
+            self.found.append(name)
+
+assert not {*warming.WITH_TORCH} & set(sys.modules)
+sys.meta_path.insert(0, Searches())
+autoload.load()
+warming.wait_until_warm()
+assert {*warming.WITH_TORCH} <= set(sys.modules)
+assert warming.DYNAMO not in sys.modules and not Searches.found, Searches.found
+import torch._dynamo
+warming.wait_until_warm()
+assert {*warming.WITH_DYNAMO} <= set(sys.modules)
+assert not Searches.found, Searches.found
+"""
+
+
+def test_what_is_imported_in_a_thread_has_torch_import_nothing() -> None:
+    """Neither once torch is imported nor once Dynamo is, and then it is there without being asked for."""
+    environ = {**os.environ, "COMPILEFARM_WARM": "yes", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    subprocess.run([sys.executable, "-c", _IN_THREADS], check=True, timeout=100, env=environ)
+
+
+_FORKING = """
+import os, sys, threading
+from compilefarm import warming
+
+begun, go = threading.Event(), threading.Event()
+sys.modules["marks"] = sys.modules["__main__"]
+warming.MODULES = ("slowly",)
+warming.warm()
+begun.wait()
+# What was registered last is called first.
+os.register_at_fork(before=go.set)
+if (child := os.fork()) == 0:
+    import slowly
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+
+def test_a_child_forked_meanwhile_does_not_wait_for_what_a_thread_was_importing(tmp_path: Path) -> None:
+    (tmp_path / "slowly.py").write_text("import marks\nmarks.begun.set()\nmarks.go.wait()\n")
+    environ = {"PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
+    subprocess.run([sys.executable, "-c", _FORKING], check=True, timeout=60, env=environ)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from compilefarm.core.garbage import PausedCollections
+from compilefarm.core.garbage import PausedCollections, leave_to_others
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +48,24 @@ def test_who_has_them_off_keeps_them_off() -> None:
     assert not gc.isenabled()
 
 
+def test_a_thread_beside_the_program_pauses_nothing() -> None:
+    """The program may switch collections off while the thread imports, and they would go on when it is done."""
+    gc.enable()
+    within = []
+
+    def run() -> None:
+        leave_to_others()
+        with PausedCollections():
+            within.append(gc.isenabled())
+            gc.disable()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert within == [True]
+    assert not gc.isenabled()
+
+
 def test_imports_of_a_pod_set_no_search_off() -> None:
     """Nothing that is imported is garbage, and what a search goes through grows with the pod's own libraries."""
     script = """
@@ -70,7 +89,7 @@ import gc
 if {freezes}:
     gc.freeze()
     assert gc.get_freeze_count() > 0
-from compilefarm.core.garbage import PausedCollections
+from compilefarm.core.garbage import PausedCollections, leave_to_others
 
 with PausedCollections():
     made = [[number] for number in range(50_000)]

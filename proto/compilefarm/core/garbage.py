@@ -6,10 +6,12 @@ it off.
 from __future__ import annotations
 
 import gc
+import threading
 from contextlib import AbstractContextManager
 
 # Fewer than a process has once torch is imported, by far, and gone through in a millisecond.
 _FEW_OBJECTS = 10_000
+_of_thread = threading.local()
 
 
 class PausedCollections(AbstractContextManager[None]):
@@ -22,8 +24,9 @@ class PausedCollections(AbstractContextManager[None]):
         self._is_paused = False
 
     def __enter__(self) -> None:
-        self._is_paused = gc.isenabled()
-        gc.disable()
+        self._is_paused = gc.isenabled() and not getattr(_of_thread, "leaves_to_others", False)
+        if self._is_paused:
+            gc.disable()
 
     def __exit__(self, *_: object) -> None:
         self.resume()
@@ -34,6 +37,11 @@ class PausedCollections(AbstractContextManager[None]):
             self._is_paused = False
             _count_as_old()
             gc.enable()
+
+
+def leave_to_others() -> None:
+    """Has nothing paused by this thread: it runs beside the program, which may switch collections off meanwhile."""
+    _of_thread.leaves_to_others = True
 
 
 def _count_as_old() -> None:

@@ -6,9 +6,10 @@ can register kernels, which few libraries can, and about those operators that it
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -46,12 +47,25 @@ def find_foreign_kernel() -> str | None:
     What a library registers later than when it is loaded is not seen, if nothing else is loaded after that.
     """
     global _found
-    new = set(_LOADED.findall(Path("/proc/self/maps").read_text())) - _looked_at
-    named = {name for file in new if not _HARMLESS.match(file) for name in registrable(Path(file))}
+    new = _loaded_files() - _looked_at
+    named = _named_in(new)
     if _found is None and named:
         _found = next(foreign_kernels(named), None)
     _looked_at.update(new)
     return _found
+
+
+def look_at_loaded_files() -> None:
+    """Has what names the shared objects hold that are loaded by now be known, which is most of the time it takes."""
+    _named_in(_loaded_files())
+
+
+def _loaded_files() -> set[str]:
+    return set(_LOADED.findall(Path("/proc/self/maps").read_text()))
+
+
+def _named_in(files: Iterable[str]) -> set[str]:
+    return {name for file in files if not _HARMLESS.match(file) for name in registrable(Path(file))}
 
 
 def foreign_kernels(named: Collection[str] = EVERYTHING) -> Iterator[str]:
@@ -68,6 +82,7 @@ def foreign_kernels(named: Collection[str] = EVERYTHING) -> Iterator[str]:
             yield f"the kernel of {name} for {kernel.key} (registered in {kernel.file})"
 
 
+@functools.cache
 def registrable(library: Path) -> Collection[str]:
     """How the names begin of all operators of torch that a shared object may register kernels for: by the names that
     it asks others for, and by those that stand in it."""

@@ -18,7 +18,7 @@ import torch
 import typing_extensions
 
 from compilefarm.graph.collectives import is_collective
-from compilefarm.graph.extensions import find_foreign_kernel
+from compilefarm.graph.extensions import find_foreign_kernel, look_at_loaded_files
 from compilefarm.graph.operators import is_of_torch
 from compilefarm.graph.registrations import has_unused_kernel, registering_files
 from compilefarm.torch_internals import registrations
@@ -53,6 +53,20 @@ _checked: set[str] = set()
 def find_replacement() -> str | None:
     """What of torch is not torch's own in this process, for a message; None if all is."""
     return _find_kernel() or find_foreign_kernel() or _find_entry() or _find_pattern() or _find_operator_method()
+
+
+def look_ahead() -> None:
+    """Remembers of what the process has loaded by now what is never asked twice; `find_replacement` is quicker then.
+
+    Nothing is decided, so that another thread may load and register meanwhile.
+    """
+    look_at_loaded_files()
+    for overload in _overloads_in(_packets()):
+        for function in list(overload.py_kernels.values()):
+            _is_torchs(function)
+    for _, entries in _lowering_tables():
+        for function in list(entries.values()):
+            _is_torchs(function)
 
 
 def is_own_function(function: Callable[..., Any], *, name: str) -> bool:
@@ -148,7 +162,7 @@ def _find_foreign_entry() -> str | None:
 def _tables() -> Iterator[tuple[str, dict[Any, Any]]]:
     yield from _lowering_tables()
     for overload in _loaded_overloads():
-        for key, function in overload.py_kernels.items():
+        for key, function in list(overload.py_kernels.items()):
             if id(function) not in _known:
                 yield f"its py_kernels ({key})", {overload: function}
 
@@ -160,12 +174,20 @@ def _lowering_tables() -> Iterator[tuple[str, dict[Any, Any]]]:
 
 def _loaded_overloads() -> list[OpOverload]:
     global _packets_seen, _overloads
-    found = [value for namespace in (torch.ops.aten, torch.ops.prims) for value in list(vars(namespace).values())]
-    packets = [vars(value) for value in found if type(value) is OpOverloadPacket]
+    packets = _packets()
     if packets != _packets_seen:
         _packets_seen = [dict(packet) for packet in packets]
-        _overloads = [each for packet in _packets_seen for each in packet.values() if type(each) is OpOverload]
+        _overloads = _overloads_in(_packets_seen)
     return _overloads
+
+
+def _packets() -> list[dict[str, Any]]:
+    found = [value for namespace in (torch.ops.aten, torch.ops.prims) for value in list(vars(namespace).values())]
+    return [vars(value) for value in found if type(value) is OpOverloadPacket]
+
+
+def _overloads_in(packets: list[dict[str, Any]]) -> list[OpOverload]:
+    return [each for packet in packets for each in list(packet.values()) if type(each) is OpOverload]
 
 
 def _names_operator_of_torch(target: object) -> bool:
