@@ -41,7 +41,7 @@ def show_plan(plan: Plan, to: Console) -> None:
             facts.add_row(words, f"{len(graphs)} graphs")
     if plan.bypasses:
         facts.add_row("never sent to a farm", f"{len(plan.bypasses)} graphs")
-    if plan.standing("miss", "under way"):
+    if plan.missing():
         spent, until = plan.worker_seconds(), plan.estimated_seconds()
         facts.add_row("estimated", f"{minutes_words(spent)} of workers, done after {minutes_words(until)}")
     to.print(facts)

@@ -69,13 +69,19 @@ class Plan:
         """Returns the graphs of some standings."""
         return [graph for graph in self.graphs if graph.standing in standings]
 
+    def missing(self) -> list[PlannedGraph]:
+        """Returns the graphs that are to be compiled, those first that probably take longest: one that is begun last
+        has one worker busy and all others idle (Graham, Bounds on Multiprocessing Timing Anomalies, 1969)."""
+        found = self.standing("miss", "under way")
+        return sorted(found, key=lambda graph: (graph.compile_seconds, graph.nodes), reverse=True)
+
     def estimated_seconds(self) -> float:
         """Returns the seconds until all that is missing is compiled, if nobody else wants the workers."""
-        return estimate_seconds(self.standing("miss", "under way"), workers=self.workers)
+        return estimate_seconds(self.missing(), workers=self.workers)
 
     def worker_seconds(self) -> float:
         """Returns the seconds that workers together will spend on what is missing."""
-        return sum(graph.compile_seconds for graph in _distinct(self.standing("miss", "under way")))
+        return sum(graph.compile_seconds for graph in _distinct(self.missing()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ class Prewarming:
         on_served(report)
         with ThreadPoolExecutor(self._parallel, thread_name_prefix="prewarm") as threads:
             try:
-                asked = [threads.submit(self._serve, graph) for graph in plan.standing("miss", "under way")]
+                asked = [threads.submit(self._serve, graph) for graph in plan.missing()]
                 for done in as_completed(asked):
                     seconds = self._clock.now() - started
                     report = replace(report, served=(*report.served, done.result()), seconds=seconds)

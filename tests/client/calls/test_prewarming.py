@@ -9,7 +9,7 @@ import pytest
 
 from compilefarm.client.config import ClientConfig
 from compilefarm.client.connection import Connection
-from compilefarm.client.plans import Plan, PlannedGraph, Standing, coverage_of, estimate_seconds
+from compilefarm.client.plans import Plan, PlannedGraph, coverage_of, estimate_seconds
 from compilefarm.client.prewarming import Prewarming, Report
 from compilefarm.client.testing import FakeClock, FarmServicer, serving
 from compilefarm.core.errors import Busy, Draining, FarmError, InvalidRequest, NotAllowed, WorkerLost
@@ -129,8 +129,8 @@ def test_an_interrupt_while_graphs_are_still_handed_out_ends_those_under_way(
             raise KeyboardInterrupt
 
     class InterruptedPlan(Plan):
-        def standing(self, *standings: Standing) -> list[PlannedGraph]:
-            return HandedOut(self.graphs) if "miss" in standings else []
+        def missing(self) -> list[PlannedGraph]:
+            return HandedOut(self.graphs)
 
     farm.before_compile = farm.hold
     # While the farm still compiles: nobody waits for that.
@@ -155,6 +155,17 @@ def test_the_time_left_is_that_of_the_workers_that_fit() -> None:
     assert estimate_seconds([newer, newer], workers=workers(ENVIRONMENT)) == 10.0
     lost = Worker(name="lost", state=WORKER_STATE_FAILED, environment=ENVIRONMENT)
     assert estimate_seconds([newer, *others], workers=[*workers(ENVIRONMENT), lost]) == 40.0
+
+
+def test_what_takes_longest_is_asked_for_first(connection: Connection) -> None:
+    """Asked for last it would have one worker busy, and all others idle."""
+    small = [graph(f"torch.graph_{number}", seconds=5.0) for number in range(3)]
+    graphs = [*small, replace(graph("torch.relu", seconds=5.0), nodes=9), graph("torch.sin", seconds=15.0)]
+    report, _ = prewarm(connection, *graphs)
+    assert [each.graph.file for each in report.served[:2]] == ["requests/torch.sin.cfreq", "requests/torch.relu.cfreq"]
+    plan = Plan(graphs=[*small, graphs[-1]], workers=workers(ENVIRONMENT, ENVIRONMENT))
+    assert plan.estimated_seconds() == 15.0
+    assert estimate_seconds(plan.graphs, workers=plan.workers) == 20.0
 
 
 def test_coverage_counts_graphs_that_never_come_to_a_farm() -> None:
