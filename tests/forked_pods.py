@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import importlib
 import json
@@ -11,12 +10,12 @@ import runpy
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+
+from tests.lean import end, run_source
 
 ROOT = Path(__file__).resolve().parents[1]
 # What compiles import sooner or later, and nothing of the farm's.
@@ -84,17 +83,6 @@ def main() -> None:
     end()
 
 
-def end() -> NoReturn:
-    """Ends this process as Python ends one whose program has ended well, but for freeing, one by one, all that it has
-    imported: of most pods that takes ten times what they do.
-    """
-    threading._shutdown()  # type: ignore[attr-defined]  # as the forks of multiprocessing wait for their threads
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
-
-
 def become_pod(command: list[str], environment: Mapping[str, str], streams: list[str]) -> None:
     """Runs a module or a program, in the process that is its own from now on."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -106,7 +94,7 @@ def become_pod(command: list[str], environment: Mapping[str, str], streams: list
     tempfile.tempdir = None
     if command[0] == _SOURCE:
         sys.argv[1:] = command[2:]
-        exec(command[1], {"__name__": "__main__"})
+        run_source(command[1])
     else:
         sys.argv[1:] = command[1:]
         runpy.run_module(command[0], run_name="__main__", alter_sys=True)

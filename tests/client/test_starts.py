@@ -28,6 +28,7 @@ from compilefarm.core.signatures import new_signing_key
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
 from tests.forked_pods import ForkedPods
+from tests.lean import LEAN
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHER = new_signing_key()
@@ -87,7 +88,7 @@ def published(folder: Path, address: str) -> list[dict[str, Any]]:
     """
     (folder / "key.pem").write_bytes(PUBLISHER.pem())
     variables = {"PACKAGE_SIGNING_KEY": str(folder / "key.pem"), "RECORD": str(folder / "recording")}
-    command = [sys.executable, "-m", "tests.client.starting_pod", "none", "graph break", "lock"]
+    command = [sys.executable, LEAN, "-m", "tests.client.starting_pod", "none", "graph break", "lock"]
     publishing = environment(address, DYNAMO="publish", **variables)
     return printed(
         subprocess.run(command, env=publishing, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)

@@ -20,6 +20,7 @@ from compilefarm.client.testing import FarmServicer, serving
 from compilefarm.core.errors import BY_REASON, REASON_KEY
 from compilefarm.v1.compile_service_pb2 import CompileResponse, Finished
 from compilefarm.v1.job_pb2 import CompileFailure, FailureKind
+from tests.lean import LEAN
 
 UNCOMPILED_POD = Path(__file__).with_name("uncompiled_pod.py")
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +61,7 @@ class RefusingFarm(FarmServicer):
 def run_pod(*farms: str) -> list[dict[str, Any]]:
     broken = {"CC": "/bin/false", "CXX": "/bin/false"}
     done = subprocess.run(
-        [sys.executable, UNCOMPILED_POD, *farms],
+        [sys.executable, LEAN, UNCOMPILED_POD, *farms],
         env=os.environ | broken,
         capture_output=True,
         text=True,
@@ -88,7 +89,7 @@ def test_a_pod_without_a_compiler_survives_whatever_a_farm_says() -> None:
 
 @pytest.mark.slow
 def test_a_pod_goes_on_whatever_name_of_torch_is_not_there() -> None:
-    command = [sys.executable, "-m", "tests.client.renamed_torch"]
+    command = [sys.executable, LEAN, "-m", "tests.client.renamed_torch"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -108,8 +109,9 @@ def test_a_pod_whose_temporary_files_are_of_no_use_does_not_compile(
     if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
         pytest.skip("nothing can be mounted here")
     unset = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    command = ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "pod"]
     done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "pod", sys.executable, UNCOMPILED_POD, f"{DEAD},2"],
+        [*command, sys.executable, LEAN, UNCOMPILED_POD, f"{DEAD},2"],
         env=unset | {"TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -14,6 +14,7 @@ import pytest
 
 from compilefarm.service.testing import serving_in_thread
 from compilefarm.store.opening import open_caches
+from tests.lean import LEAN
 
 ROOT = Path(__file__).resolve().parents[2]
 SWITCHES = {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE": "1"}
@@ -24,7 +25,7 @@ def run_pod(folder: Path, address: str) -> dict[str, Any]:
     folder.mkdir()
     own = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "HF_HUB_OFFLINE": "1"}
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.client.library_pod"],
+        [sys.executable, LEAN, "-m", "tests.client.library_pod"],
         cwd=ROOT,
         env={**os.environ, **own, **SWITCHES, "COMPILEFARM_ADDRESS": address},
         stdout=subprocess.PIPE,

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.lean import LEAN
+
 _POD = Path(__file__).parent / "rank.py"
 _SECONDS = 400
 # Of a rank: what became of the graphs of each program.
@@ -32,7 +34,7 @@ def run_ranks(address: str, folder: Path, programs: Sequence[str], *, size: int,
     """
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(_POD), *programs, "--backend", backend],
+            [sys.executable, LEAN, str(_POD), *programs, "--backend", backend],
             env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -16,6 +16,7 @@ from compilefarm.client.compiled_graph import CompiledGraph
 from compilefarm.core.errors import NotStored, UntrustedArtifact, UnusableFolder
 from compilefarm.core.signatures import new_signing_key
 from compilefarm.graph.bypass import Bypass
+from tests.lean import LEAN
 
 from .serving import ServedFarm, run
 
@@ -56,7 +57,7 @@ def plain(path: Path, *, folder: Path) -> Any:
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "CXX": "none",
     }
-    command = [sys.executable, str(POD), str(path), "binary", str(folder / "inputs"), str(folder / "results")]
+    command = [sys.executable, LEAN, str(POD), str(path), "binary", str(folder / "inputs"), str(folder / "results")]
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=300)
     assert ran.returncode == 0, ran.stderr
     return torch.load(folder / "results")

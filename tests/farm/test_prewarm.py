@@ -16,6 +16,7 @@ import pytest
 from compilefarm.core.recorder import Recorder
 from compilefarm.core.requests import Request, read_request
 from compilefarm.core.signatures import new_signing_key
+from tests.lean import LEAN
 
 from .serving import COMMAND, ServedFarm, bare_environment, run, serve
 
@@ -103,7 +104,7 @@ class Release:
             environment |= {"COMPILEFARM_DYNAMO": "reuse", "COMPILEFARM_TRUSTED_PACKAGE_KEYS": PUBLISHER.public.text}
             environment |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         pod = subprocess.run(
-            [python, str(Path(__file__).with_name("workload.py")), *self._programs, *arguments],
+            [python, LEAN, str(Path(__file__).with_name("workload.py")), *self._programs, *arguments],
             env=environment,
             capture_output=True,
             text=True,

@@ -15,6 +15,7 @@ from torch import nn
 
 from compilefarm.client import Farm, stats
 from compilefarm.graph.bypass import Bypass
+from tests.lean import LEAN
 
 from .models import MODELS
 from .serving import ServedFarm, bare_environment
@@ -49,7 +50,7 @@ def test_a_pod_without_a_compiler_runs_saved_functions_and_no_dynamo(farm: Serve
         torch.compiler.reset()
         save(model, saved / f"{name}.function", *inputs, farm=Farm(farm.address))
     pod = subprocess.run(
-        [sys.executable, "-m", "tests.farm.saved_pod", str(saved)],
+        [sys.executable, LEAN, "-m", "tests.farm.saved_pod", str(saved)],
         cwd=Path(__file__).parent.parent.parent,
         env=bare_environment(tmp_path, farm.address),
         capture_output=True,

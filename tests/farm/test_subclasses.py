@@ -13,6 +13,7 @@ import torch
 
 from compilefarm.client import Farm, stats
 from compilefarm.client.records import GraphRecord
+from tests.lean import LEAN
 from tests.settings import restoring_torchao_settings
 
 from .serving import ServedFarm, bare_environment
@@ -27,7 +28,7 @@ def test_pods_without_a_compiler_train(farm: ServedFarm, tmp_path: Path) -> None
     trust = {"COMPILEFARM_TRUSTED_KEYS": farm.status()["trust"]["public_key"]}
     for outcome in ("compiled", "hit"):
         pod = subprocess.run(
-            [sys.executable, str(POD)], env=environment | trust, capture_output=True, text=True, check=False
+            [sys.executable, LEAN, str(POD)], env=environment | trust, capture_output=True, text=True, check=False
         )
         assert pod.returncode == 0, pod.stderr
         seen = json.loads(pod.stdout.splitlines()[-1])

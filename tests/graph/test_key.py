@@ -21,6 +21,7 @@ from compilefarm.graph.encoded_jobs import EncodedJob
 from compilefarm.graph.targets import ATTRIBUTE_OPERATORS
 from compilefarm.graph.testing import CapturedGraph, capture, trace
 from compilefarm.graph.tracing import faking
+from tests.lean import LEAN
 
 KEY_OF_A_MODEL = """
 import torch
@@ -61,7 +62,7 @@ def test_same_key_in_another_process_with_other_names() -> None:
         torch.set_num_threads(threads)
     seed = "2" if os.environ.get("PYTHONHASHSEED") != "2" else "1"
     done = subprocess.run(
-        [sys.executable, "-c", f"{KEY_OF_A_MODEL.format(name='Second', seed=1)}print(key)"],
+        [sys.executable, LEAN, "-c", f"{KEY_OF_A_MODEL.format(name='Second', seed=1)}print(key)"],
         env={**os.environ, "PYTHONHASHSEED": seed},
         capture_output=True,
         text=True,

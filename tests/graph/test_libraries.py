@@ -23,6 +23,7 @@ from compilefarm.graph.libraries import installed_libraries
 from compilefarm.graph.operators import describe_operators
 from compilefarm.v1.environment_pb2 import Environment, LibraryVersion
 from compilefarm.v1.job_pb2 import Job
+from tests.lean import LEAN
 
 OPERATORS = """
 import torch
@@ -91,7 +92,7 @@ def request_of_a_pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 def _run(program: str, folder: Path) -> str:
     paths = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
+        [sys.executable, "-W", "ignore", LEAN, "-c", program],
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,

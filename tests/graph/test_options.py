@@ -20,6 +20,7 @@ from compilefarm.graph.bypass import Bypass
 from compilefarm.graph.options import capture_options, config_patches
 from compilefarm.v1.graph_pb2 import NamedValue, Sequence, Value
 from compilefarm.v1.job_pb2 import Options
+from tests.lean import LEAN
 
 _INDUCTOR = torch._inductor.config
 # What processes of different environments say, as JSON. They are forks of one that has imported torch, and nothing that
@@ -59,7 +60,7 @@ def said() -> dict[str, Any]:
     """What a process says in each environment: what it would send, or why it sends nothing."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TORCH")}
     environments = json.dumps(list(_ENVIRONMENTS.values()))
-    command = [sys.executable, "-c", _PRINT_OPTIONS, environments]
+    command = [sys.executable, LEAN, "-c", _PRINT_OPTIONS, environments]
     done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(_ENVIRONMENTS, map(json.loads, done.stdout.splitlines()), strict=True))

@@ -30,6 +30,7 @@ from compilefarm.loader.recording import Recording, recorded_with
 from compilefarm.torch_internals import compiler_stub
 from compilefarm.torch_internals.counters import inductor_counts
 from tests.gpu.trees import graphs_on
+from tests.lean import LEAN
 from tests.worker.inductor import compiled
 
 from .graph_stand_ins import Gpu, Graph, standing_in
@@ -456,7 +457,7 @@ def test_recording_does_not_import_the_compiler(gpu: Gpu, tmp_path: Path) -> Non
     program = tmp_path / "program"
     program.write_bytes(content_of_a_gpu())
     pod = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.loader.recorded_pod", str(program)],
+        [sys.executable, "-W", "ignore", LEAN, "-m", "tests.loader.recorded_pod", str(program)],
         cwd=Path(__file__).parent.parent.parent,
         env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "caches")},
         capture_output=True,

@@ -23,6 +23,7 @@ from torch.nn.utils import parametrize
 from compilefarm.graph.bypass import Bypass
 from compilefarm.packages.descriptions import Undescribable
 from compilefarm.packages.lookup_keys import LookupKey
+from tests.lean import LEAN
 from tests.packages import models
 from tests.packages.models import key_of
 
@@ -353,7 +354,7 @@ def test_a_process_in_a_state_that_no_farm_compiles_for_has_no_key(model: models
 def test_equal_models_have_equal_keys_in_processes_with_different_hash_seeds() -> None:
     def keys(seed: int) -> str:
         return subprocess.run(
-            [sys.executable, "-m", "tests.packages.models"],
+            [sys.executable, LEAN, "-m", "tests.packages.models"],
             env={**os.environ, "PYTHONHASHSEED": str(seed)},
             cwd=Path(__file__).parents[2],
             capture_output=True,

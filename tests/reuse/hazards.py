@@ -1064,27 +1064,26 @@ def _equal(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return same and torch.equal(found, expected)
 
 
-def modes(folder: str) -> None:
-    """Runs one case in several modes, and with another backend."""
+def reuse_by_mode(folder: Path) -> dict[str, bool]:
+    """Whether a model that was published is reused in several modes, and with another backend."""
     ways: dict[str, dict[str, Any]] = {
         "published": {},
         "the same": {},
         "another mode": {"mode": "reduce-overhead"},
         "another backend": {"backend": "eager"},
     }
-    with pod(Path(folder)) as own:
+    reused = {}
+    with pod(folder) as own:
         for name, how in ways.items():
             torch._dynamo.reset()
             own.outcomes.clear()
             torch.compile(Net(), **{"backend": own.backend, "dynamic": False, **how})(X)
-            print(json.dumps({"mode": name, "reused": bool(own.outcomes) and not own.traced}))
+            reused[name] = bool(own.outcomes) and not own.traced
+    return reused
 
 
 def main(folder: str, action: str, which: str = "table") -> None:
-    """Runs the cases of the table, those that are tried when asked for ("more"), or one in all modes."""
-    if action == "modes":
-        modes(folder)
-        return
+    """Runs the cases of the table, or those that are tried when asked for ("more")."""
     with pod(Path(folder), publishes=action == "publish") as own, guards_not_timed():
         for name in MORE if which == "more" else CASES:
             again = results_of(own, name, changed=False)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.lean import LEAN
 from tests.reuse.cases import MORE, UNSAID
-from tests.reuse.hazards import CASES
+from tests.reuse.hazards import CASES, reuse_by_mode
 
 # What may change without another result: the values of these are the same, or those of tensors, which are inputs.
 _SAME_VALUES = frozenset(
@@ -60,7 +61,7 @@ def _results(folder: Path, *which: str) -> dict[str, dict[str, Any]]:
 
 def _run(folder: Path, action: str, *which: str, seed: str) -> str:
     sources = {"HAZARDS_SOURCES": str(folder / "sources"), "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.reuse.hazards", str(folder), action, *which]
+    command = [sys.executable, LEAN, "-m", "tests.reuse.hazards", str(folder), action, *which]
     done = subprocess.run(command, env=os.environ | sources, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
@@ -93,6 +94,5 @@ def test_what_holds_is_reused(name: str, results: dict[str, dict[str, Any]]) -> 
 
 
 def test_another_backend_or_mode_finds_nothing(tmp_path: Path) -> None:
-    lines = _run(tmp_path, "modes", seed="1").splitlines()
-    reused = {result["mode"]: result["reused"] for result in map(json.loads, lines)}
+    reused = reuse_by_mode(tmp_path)
     assert reused == {"published": False, "the same": True, "another mode": False, "another backend": False}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.lean import LEAN
 from tests.reuse.programs import PROGRAMS
 
 
@@ -22,7 +23,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, A
 
 
 def _run(folder: Path, *, seed: str) -> dict[str, dict[str, Any]]:
-    command = [sys.executable, "-m", "tests.reuse.programs", str(folder)]
+    command = [sys.executable, LEAN, "-m", "tests.reuse.programs", str(folder)]
     # No two pods have the same variables.
     environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1", f"POD_{seed}": seed}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -14,6 +14,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from compilefarm.torch_internals.aot_autograd import compile_parts
 from compilefarm.torch_internals.fake_tensors import FakeTensor
 from compilefarm.torch_internals.settings import FUNCTORCH
+from tests.lean import LEAN
 
 # What torch imports to trace, and no more: a pod has no use for the rest.
 IMPORTS = """
@@ -146,6 +147,6 @@ def test_settings_are_as_they_were_afterwards() -> None:
 
 def test_tracing_imports_nothing_of_the_compiler() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", IMPORTS.format(path=sys.path)], capture_output=True, text=True, check=False
+        [sys.executable, LEAN, "-c", IMPORTS.format(path=sys.path)], capture_output=True, text=True, check=False
     )
     assert ran.stdout.splitlines()[-1:] == ["[]"], ran.stderr

@@ -9,11 +9,12 @@ from importlib.metadata import entry_points
 
 from compilefarm.autoload import BACKEND
 from compilefarm.torch_internals.dynamo_backends import GROUP, REGISTRY
+from tests.lean import LEAN
 
 
 def _run(program: str, **variables: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, LEAN, "-c", program],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,

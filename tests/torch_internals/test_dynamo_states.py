@@ -24,14 +24,15 @@ from compilefarm.torch_internals.dynamo_states import (
     inference_mode,
     saved_tensors_hooks,
 )
+from tests.lean import LEAN
 
 _PRINT = "from compilefarm.torch_internals import dynamo_states as states; print(states.configuration_of_dynamo())"
 
 
 def test_settings_are_told_alike_in_processes_with_other_hash_seeds() -> None:
+    command = [sys.executable, LEAN, "-c", _PRINT]
     told = [
-        subprocess.run([sys.executable, "-c", _PRINT], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True)
-        for seed in ("1", "2")
+        subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True) for seed in ("1", "2")
     ]
     assert told[0].returncode == 0, told[0].stderr
     assert told[0].stdout == told[1].stdout

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from compilefarm.torch_internals.kernel_compiles import look_at_gpu, start_longest_first
+from tests.lean import LEAN
 
 _ASSEMBLERS = """
 import importlib, os
@@ -42,7 +43,7 @@ class _Variant:
 @pytest.mark.compiles
 def test_kernels_are_assembled_alike_here_and_where_they_are_compiled() -> None:
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_PTXAS_PATH"}
-    command = [sys.executable, "-W", "ignore", "-c", _ASSEMBLERS]
+    command = [sys.executable, "-W", "ignore", LEAN, "-c", _ASSEMBLERS]
     said = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     here, there = ast.literal_eval(said.stdout.splitlines()[-1])
     assert here == there, "use_assembler_of_processes sets what torch/_inductor/compile_worker sets"

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lean import LEAN
+
 from .run import Row
 
 ROOT = Path(__file__).parent.parent.parent
@@ -49,7 +51,7 @@ class Pods:
         with (
             tempfile.TemporaryFile("w+") as errors,
             subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "tests.wild.pod", library, self.device, self.way, *names],
+                [sys.executable, "-W", "ignore", LEAN, "-m", "tests.wild.pod", library, self.device, self.way, *names],
                 env=self._environment(),
                 cwd=ROOT,
                 stdout=subprocess.PIPE,

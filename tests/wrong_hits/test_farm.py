@@ -14,6 +14,7 @@ import pytest
 
 from compilefarm.core.variables import MATCHED_NAMES
 from tests.farm.serving import ServedFarm, serve
+from tests.lean import LEAN
 
 from .libraries import write_library
 
@@ -48,7 +49,7 @@ def ask(farm: ServedFarm, library: Path, *names: str, **variables: str) -> dict[
     # What the farm has nothing for need not be compiled to be seen.
     without["COMPILEFARM_ON_FAILURE"] = "eager"
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "pod.py"), farm.address, *names],
+        [sys.executable, LEAN, str(Path(__file__).parent / "pod.py"), farm.address, *names],
         env={**without, "PYTHONPATH": path, **variables},
         capture_output=True,
         text=True,

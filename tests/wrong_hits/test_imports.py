@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.lean import LEAN
+
 # Some set variables, some register operators, some import compilers.
 LIBRARIES = (
     "opt_einsum", "einops", "triton", "torchvision", "torch._inductor.compile_fx",
@@ -23,7 +25,7 @@ def test_keys_are_the_same_whatever_was_imported_before() -> None:
     modules = [module for module in LIBRARIES if is_installed(module)]
     assert "transformers.models.llama.modeling_llama" in modules
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(Path(__file__).parent / "imports.py"), *modules],
+        [sys.executable, "-W", "ignore", LEAN, str(Path(__file__).parent / "imports.py"), *modules],
         capture_output=True,
         text=True,
         check=False,
