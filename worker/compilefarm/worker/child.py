@@ -58,7 +58,7 @@ from compilefarm.v1.vocabulary_pb2 import Vocabulary
 from compilefarm.worker import limits
 from compilefarm.worker.compile import INPUT_SEED, compile_task
 from compilefarm.worker.failures import failure_of
-from compilefarm.worker.forks import wait_to_be_forked
+from compilefarm.worker.forks import end_child, wait_to_be_forked
 from compilefarm.worker.frames import write_frame
 from compilefarm.worker.inputs import draw_noise
 from compilefarm.worker.pieces import pieces_of
@@ -247,4 +247,4 @@ def _compile(task: CompileTask, answers: BinaryIO, *, admitted: Admitted) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_child(main())

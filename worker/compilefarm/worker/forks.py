@@ -7,17 +7,19 @@ the child's standard input, output and error, a pipe that tells the supervisor i
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
 import selectors
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from compilefarm.worker.control_groups import enter
 from compilefarm.worker.descendants import kill_descendants
@@ -141,6 +143,16 @@ def wait_to_be_forked() -> None:
             child = _watched(pid, request)
             children[child.handle] = child
             selector.register(child.handle, selectors.EVENT_READ)
+
+
+def end_child(code: int) -> NoReturn:
+    """Ends a child as Python ends a process, but for freeing, one by one, the modules that it was forked with, whose
+    memory it shares until then: a third of a second of a processor after each task.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _pids(children: Mapping[int, _Child]) -> set[int]:
