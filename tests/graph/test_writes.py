@@ -21,6 +21,7 @@ from compilefarm.graph.writes import arguments_written
 from compilefarm.torch_internals.fake_tensors import FakeTensorMode
 from compilefarm.torch_internals.operators import registered_names
 from compilefarm.torch_internals.pytrees import map_tensors, tensors_in
+from tests.corpus.codec import CodecBackend
 
 aten = torch.ops.aten
 UNSCALE = aten._amp_foreach_non_finite_check_and_unscale_
@@ -340,8 +341,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-def _trained(name: str, options: dict[str, Any], *, steps: int, backend: Any) -> list[Any]:
-    """Parameters and state after some steps."""
+def _train(name: str, options: dict[str, Any], *, steps: int, backend: Any) -> None:
     torch.compiler.reset()
     parameters = [torch.nn.Parameter(_floats(3, 2)), torch.nn.Parameter(_floats(2, seed=1))]
     optimizer = getattr(torch.optim, name)(parameters, **options)
@@ -350,20 +350,16 @@ def _trained(name: str, options: dict[str, Any], *, steps: int, backend: Any) ->
         for parameter in parameters:
             parameter.grad = _floats(*parameter.shape, seed=number)
         step()
-    state = [optimizer.state[parameter] for parameter in parameters]
-    return [*(parameter.detach() for parameter in parameters), *_tensors(state)]
 
 
 @pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "one by one"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_train_as_in_the_pod(name: str, foreach: bool) -> None:
     options = {**OPTIMIZERS[name], "foreach": foreach}
-    for ours, theirs in zip(
-        _trained(name, options, steps=3, backend=_there_and_back),
-        _trained(name, options, steps=3, backend="eager"),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    # Each step is held to that of the graph as it was captured, bit by bit: parameters and state are what it is given.
+    backend = CodecBackend()
+    _train(name, options, steps=3, backend=backend)
+    assert {(report.outcome, *report.unfaithful) for report in backend.reports} == {("sent",)}
 
 
 def test_what_a_schedule_changes_between_two_steps_is_read_anew() -> None:
