@@ -44,6 +44,20 @@ def main() -> None:
     end()
 
 
+def begin() -> None:
+    """Has this process, which is of a pool (concurrent.futures), do without both, too."""
+    gc.set_threshold(_COLLECT_EVERY, 20, 20)
+    atexit.register(_leave, process=os.getpid())
+
+
+def _leave(*, process: int) -> None:
+    # Of what it has forked, the status says something.
+    if os.getpid() == process:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
 def run_source(program: str) -> None:
     """Runs a program as `python -c` does."""
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -12,6 +12,8 @@ from unittest import mock
 import pytest
 import torch
 
+from tests.lean import begin
+
 from . import guarded, guarded_memory
 from .further_calls import further_calls
 from .guarded import FOUND, PODS_OWN, REFUSED, RESULT, WROTE, Plan
@@ -49,7 +51,7 @@ PLAN = Plan(way="eager", seed=0, calls=1, against_end=True)
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Executor]:
     """A process that has no threads yet, and forks."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=begin) as executor:
         executor.submit(guarded_memory.build).result()
         yield executor
 

@@ -15,6 +15,7 @@ from compilefarm.graph import arguments, literals
 from compilefarm.graph.higher_order import SIGNATURES
 from compilefarm.graph.testing import capture
 from compilefarm.v1.job_pb2 import Job
+from tests.lean import begin
 
 from . import injection, markers
 from .injection import Escaped, try_request
@@ -26,7 +27,7 @@ REQUESTS = 30
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Executor]:
     """A process of its own: torch keeps in mind what it was told of a GPU."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=begin) as executor:
         yield executor
 
 

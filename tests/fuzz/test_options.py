@@ -21,6 +21,7 @@ import torch
 from compilefarm.core.functorch_settings import FUNCTORCH
 from compilefarm.core.inductor_settings import INDUCTOR
 from compilefarm.worker.source_check import UnexpectedSource
+from tests.lean import begin
 
 from . import guarded_memory, options
 from .guarded import in_child
@@ -32,7 +33,7 @@ EXAMPLE = Example(name="sums", model=torch.sin, inputs=(torch.ones(3, 5),))
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Executor]:
     """A process that has no threads yet, and forks."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=begin) as executor:
         executor.submit(guarded_memory.build).result()
         yield executor
 

@@ -18,6 +18,7 @@ import torch._dynamo
 from compilefarm.core.requests import pack_request, unpack_request
 from compilefarm.reuse import installation
 from compilefarm.reuse.refusals import Differs
+from tests.lean import begin
 
 from . import packages
 from .packages import HARMLESS, RAISES, READ, REFUSED, REUSED, SLOW, STATE, TRACED, WRONG, Example
@@ -31,7 +32,7 @@ FEW_SECONDS = 0.5
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Executor]:
     """A process that has no threads yet, and forks."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=begin) as executor:
         yield executor
 
 
