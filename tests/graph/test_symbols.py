@@ -126,6 +126,11 @@ def test_what_a_graph_assumes_comes_out_as_guards() -> None:
         # As paddings to a multiple ask it.
         (lambda size: math.ceil(size / 8) != 1, 8),
         (lambda size: math.floor(size / 8) == 2, 30),
+        # As images are scaled, and slices end.
+        (lambda size: torch.sym_int(size * 1.5) == 24, 20),
+        (lambda size: math.floor(size * 0.3) < 5, 20),
+        (lambda size: math.ceil(size * 0.3) < 6, 20),
+        (lambda size: round(size / 2 + 1) != 3, 4),
         # As an end of a slice that has none.
         (lambda size: size < 2**63 - 1, 2**63 - 1),
     ],

@@ -26,8 +26,10 @@ from compilefarm.torch_internals.symbolic_shapes import (
     ModularIndexing,
     PowByNatural,
     PythonMod,
+    RoundToInt,
     ShapeEnv,
     ToFloat,
+    TruncToInt,
     create_symbol,
 )
 
@@ -82,7 +84,9 @@ def test_operations_of_expressions_compute_what_they_are_called() -> None:
         PythonMod(-1, 4): 3,
     }
     assert {found: int(found) for found in computed} == computed
-    assert [int(rounded(IntTrueDiv(7, 2))) for rounded in (CeilToInt, FloorToInt)] == [4, 3]
+    roundings = (CeilToInt, FloorToInt, RoundToInt, TruncToInt)
+    assert [int(rounded(IntTrueDiv(7, 2))) for rounded in roundings] == [4, 3, 4, 3]
+    assert [int(rounded(IntTrueDiv(-5, 2))) for rounded in roundings] == [-2, -3, -2, -2]
     assert [float(found) for found in (IntTrueDiv(7, 2), FloatTrueDiv(1.5, 2.0), ToFloat(3))] == [3.5, 0.75, 3.0]
 
 

@@ -37,6 +37,10 @@ AND = graph_pb2.OPERATOR_AND
 OR = graph_pb2.OPERATOR_OR
 NOT = graph_pb2.OPERATOR_NOT
 TRUE_DIV = graph_pb2.OPERATOR_TRUE_DIV
+FLOOR = graph_pb2.OPERATOR_FLOOR
+CEIL = graph_pb2.OPERATOR_CEIL
+TRUNC = graph_pb2.OPERATOR_TRUNC
+ROUND = graph_pb2.OPERATOR_ROUND
 
 # Whose operands may come in any order; those of sums and products if they are integers.
 COMMUTATIVE = frozenset({ADD, MUL, MAX, MIN, EQ, NE, AND, OR})
@@ -50,16 +54,20 @@ _PAIRS: Mapping[int, Callable[[Any, Any], Any]] = {
     LT: lambda a, b: a < b,
     LE: lambda a, b: a <= b,
 }
+# What makes an integer of a number; torch's symbolic numbers have methods for these.
+_ROUNDED: Mapping[int, Callable[[Any], Any]] = {FLOOR: math.floor, CEIL: math.ceil, TRUNC: math.trunc, ROUND: round}
 _OF_CONDITIONS = frozenset({AND, OR, NOT})
 _COMPARISONS = frozenset({EQ, NE, LT, LE})
 _CONDITIONS = _OF_CONDITIONS | _COMPARISONS
 _OF_INTEGERS = frozenset({FLOOR_DIV, MOD})
-_INTEGERS = _OF_INTEGERS | {ADD, MUL, MAX, MIN}
+_INTEGERS = _OF_INTEGERS | {ADD, MUL, MAX, MIN, *_ROUNDED}
 _REALS = _INTEGERS | {TRUE_DIV}
 # What an expression has to be, by the operators that make it, in words.
 _WANTED: Mapping[frozenset[int], str] = {_CONDITIONS: "a condition", _INTEGERS: "an integer", _REALS: "a number"}
 _WORDS = {ADD: " + ", MUL: "*", FLOOR_DIV: "//", MOD: " % ", EQ: " == ", NE: " != ", LT: " < ", LE: " <= "}
 _WORDS |= {AND: " and ", OR: " or ", TRUE_DIV: " / "}
+# Written as functions.
+_NAMES = {MAX: "max", MIN: "min", FLOOR: "floor", CEIL: "ceil", TRUNC: "trunc", ROUND: "round"}
 
 
 class Undefined(Exception):
@@ -135,13 +143,13 @@ def _check_leaf(expression: Expression, *, symbols: int, wanted: frozenset[int],
 def _wanted_of_operands(operator: int, wanted: frozenset[int]) -> frozenset[int]:
     if operator in _OF_CONDITIONS:
         return _CONDITIONS
-    if operator in _COMPARISONS:
+    if operator in _COMPARISONS or operator in _ROUNDED:
         return _REALS
     return _INTEGERS if operator in _OF_INTEGERS else wanted
 
 
 def _takes(operator: Operator.ValueType, count: int) -> bool:
-    if operator == NOT:
+    if operator == NOT or operator in _ROUNDED:
         return count == 1
     return count == 2 if operator in _PAIRS else count >= 1
 
@@ -206,6 +214,11 @@ def evaluate(
 
 
 def _computed(operator: int, operands: Iterable[Any], *, largest: Any, smallest: Any) -> Any:
+    if operator in _ROUNDED:
+        try:
+            return _ROUNDED[operator](*operands)
+        except (OverflowError, ValueError) as error:
+            raise Undefined("an expression rounds what is infinite, or no number") from error
     if operator in _PAIRS:
         first, second = operands
         try:
@@ -248,10 +261,10 @@ def say(expression: Expression) -> str:
     operands = [say(operand) for operand in expression.operation.operands]
     if operator == NOT:
         return f"not ({operands[0]})"
-    if operator in (MAX, MIN):
-        return f"{'max' if operator == MAX else 'min'}({', '.join(operands)})"
+    if operator in _NAMES:
+        return f"{_NAMES[operator]}({', '.join(operands)})"
     nested = [
-        f"({text})" if operand.HasField("operation") and operand.operation.operator not in (MAX, MIN) else text
+        f"({text})" if operand.HasField("operation") and operand.operation.operator not in _NAMES else text
         for text, operand in zip(operands, expression.operation.operands, strict=True)
     ]
     return _WORDS[operator].join(nested)

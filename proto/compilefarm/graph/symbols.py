@@ -158,6 +158,9 @@ def expression_of(term: sympy.Basic, *, numbers: Callable[[sympy.Symbol], int]) 
         if isinstance(term, functions.FloorToInt):
             return operation(expressions.FLOOR_DIV, base, divisor)
         return expression_of(-functions.FloorDiv(-base, divisor), numbers=numbers)
+    rounding = _ROUNDED.get(type(term))
+    if rounding is not None:
+        return operation(rounding, *term.args)
     if isinstance(term, sympy.Pow | functions.PowByNatural):
         base, power = term.args
         if isinstance(power, sympy.Integer) and 1 <= int(power) <= _LARGEST_POWER:
@@ -183,6 +186,13 @@ _OPERATORS: Mapping[type, Any] = {
     sympy.And: expressions.AND,
     sympy.Or: expressions.OR,
     sympy.Not: expressions.NOT,
+}
+# What makes an integer of a number, such as the size of an image that is scaled by 1.5.
+_ROUNDED: Mapping[type, Any] = {
+    functions.FloorToInt: expressions.FLOOR,
+    functions.CeilToInt: expressions.CEIL,
+    functions.TruncToInt: expressions.TRUNC,
+    functions.RoundToInt: expressions.ROUND,
 }
 # What rounds, where it is of fractions, in an order.
 _ROUNDING = frozenset({expressions.ADD, expressions.MUL})

@@ -29,7 +29,9 @@ from torch.utils._sympy.functions import (  # torch/utils/_sympy/functions.py
     ModularIndexing,
     PowByNatural,
     PythonMod,
+    RoundToInt,
     ToFloat,
+    TruncToInt,
 )
 from torch.utils._sympy.numbers import int_oo  # torch/utils/_sympy/numbers.py
 
@@ -48,8 +50,10 @@ __all__ = [
     "ModularIndexing",
     "PowByNatural",
     "PythonMod",
+    "RoundToInt",
     "ShapeEnv",
     "ToFloat",
+    "TruncToInt",
     "bindings_of",
     "create_symbol",
     "is_single_number",

@@ -101,7 +101,15 @@ class _OperatorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     OPERATOR_NOT: _Operator.ValueType  # 13
     """Condition: one condition does not hold."""
     OPERATOR_TRUE_DIV: _Operator.ValueType  # 14
-    """Quotient of two as the nearest double, as Python's "/"; within comparisons only."""
+    """Quotient of two as the nearest double, as Python's "/"; within comparisons, and where it is rounded, only."""
+    OPERATOR_FLOOR: _Operator.ValueType  # 15
+    """One number, rounded down."""
+    OPERATOR_CEIL: _Operator.ValueType  # 16
+    """One number, rounded up."""
+    OPERATOR_TRUNC: _Operator.ValueType  # 17
+    """One number, rounded towards zero."""
+    OPERATOR_ROUND: _Operator.ValueType  # 18
+    """One number, rounded to the nearest integer; of two that are as near, to the even one."""
 
 class Operator(_Operator, metaclass=_OperatorEnumTypeWrapper):
     """What can be done with expressions. Integers have no limit, and division rounds down, as in Python."""
@@ -135,7 +143,15 @@ OPERATOR_OR: Operator.ValueType  # 12
 OPERATOR_NOT: Operator.ValueType  # 13
 """Condition: one condition does not hold."""
 OPERATOR_TRUE_DIV: Operator.ValueType  # 14
-"""Quotient of two as the nearest double, as Python's "/"; within comparisons only."""
+"""Quotient of two as the nearest double, as Python's "/"; within comparisons, and where it is rounded, only."""
+OPERATOR_FLOOR: Operator.ValueType  # 15
+"""One number, rounded down."""
+OPERATOR_CEIL: Operator.ValueType  # 16
+"""One number, rounded up."""
+OPERATOR_TRUNC: Operator.ValueType  # 17
+"""One number, rounded towards zero."""
+OPERATOR_ROUND: Operator.ValueType  # 18
+"""One number, rounded to the nearest integer; of two that are as near, to the even one."""
 global___Operator = Operator
 
 @typing.final
